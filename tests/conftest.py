@@ -1,0 +1,99 @@
+"""Shared fixtures: real weights, prepared once in the user's cache, and real Triton servers, one of each kind a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def smollm2_checkpoint() -> Path:
+    """Hugging Face checkpoint of the default model."""
+    from servinglab import assets
+
+    return assets.resolve("smollm2")
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer_dir() -> Path:
+    from servinglab import assets
+
+    return assets.tokenizer("smollm2")
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine_fp32() -> Path:
+    from servinglab import assets
+
+    return assets.engine("smollm2", "fp32")
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine_int4() -> Path:
+    from servinglab import assets
+
+    return assets.engine("smollm2", "int4")
+
+
+@pytest.fixture(scope="session")
+def hf_tokenizer(smollm2_checkpoint):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(smollm2_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def hf_model(smollm2_checkpoint):
+    """The reference of every exactness test: transformers' own model, float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(2)
+    return AutoModelForCausalLM.from_pretrained(smollm2_checkpoint, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory) -> Path:
+    """Default repository: fp32, decoupled."""
+    from servinglab.repository import build_default
+
+    return build_default(tmp_path_factory.mktemp("repository"), precision="fp32")
+
+
+@pytest.fixture(scope="session")
+def server(repository):
+    from servinglab.server import TritonServer
+
+    with TritonServer(repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    from servinglab.client import TritonClient
+
+    with TritonClient(server.grpc_url, server.http_url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server_blocking(tmp_path_factory):
+    """The same deployment, not decoupled: one response a request."""
+    from servinglab.repository import build_default
+    from servinglab.server import TritonServer
+
+    root = tmp_path_factory.mktemp("repository_blocking")
+    with TritonServer(build_default(root, precision="fp32", decoupled=False)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client_blocking(server_blocking):
+    from servinglab.client import TritonClient
+
+    with TritonClient(server_blocking.grpc_url, server_blocking.http_url) as opened:
+        yield opened
