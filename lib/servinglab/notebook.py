@@ -1,0 +1,151 @@
+"""First and last cell of every notebook: what runs here, and a machine-readable record of what was produced.
+
+Plumbing that no lesson is about. ``begin()`` is the first code cell, ``record(...)`` the last.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from servinglab.errors import CourseError
+
+LANES = ("embedded", "trtllm")
+
+# The wheel ships a server binary that cannot be asked for its version without starting it.
+_TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
+_TRTLLM_BACKEND = Path("/opt/tritonserver/backends/tensorrtllm")
+
+_started = time.perf_counter()
+
+
+def resolve_lane(lane: str = "auto") -> str:
+    """The lane to use: "embedded", or "trtllm" where this machine is NVIDIA's TensorRT-LLM container.
+
+    An explicit name is taken as it is; "auto" looks at SERVINGLAB_LANE, then for the tensorrtllm backend.
+    Raises CourseError for an unknown name.
+    """
+    if lane == "auto":
+        lane = os.environ.get("SERVINGLAB_LANE") or ("trtllm" if _TRTLLM_BACKEND.is_dir() else "embedded")
+    if lane not in LANES:
+        raise CourseError(f"unknown lane {lane!r}; use one of: auto, {', '.join(LANES)}")
+    return lane
+
+
+def device(lane: str = "auto") -> str:
+    """What computes the tokens: the CPU in the embedded lane ("cpu, AMD EPYC, 2 cores"), a GPU in the other."""
+    if resolve_lane(lane) == "trtllm":
+        return _gpu() or "no GPU found"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"cpu, {_cpu_name()}, {cores} core{'s' * (cores != 1)}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what can change a result: {"python": "3.11.7", "triton": "2.51.0", …}; "-" for what is missing."""
+    found = {"python": platform.python_version(), "triton": _triton()}
+    for package in ("tritonclient", "numpy", "onnxruntime"):
+        found[package] = _version(package) or "-"
+    return found
+
+
+def begin(lane: str = "auto") -> None:
+    """Start the notebook's clock and print versions, lane and device."""
+    global _started
+    _started = time.perf_counter()
+    rows = {**versions(), "lane": resolve_lane(lane), "device": device(lane)}
+    width = max(map(len, rows))
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
+
+
+def record(notebook: str, *, lane: str, seed: int | None = None, **values: Any) -> None:
+    """Print one JSON line: which lane, device, versions and seed produced this notebook's numbers, in how many seconds.
+
+    ``values`` are the numbers worth keeping, named with their unit ("first_token_ms"). With COURSE_RECORD_DIR set the
+    line is also written to ``<that folder>/<notebook>.json``. Raises CourseError for a value that JSON cannot hold.
+    """
+    line: dict[str, Any] = {"notebook": notebook, "lane": resolve_lane(lane), "device": device(lane)}
+    line |= {"versions": versions(), "seed": seed, "seconds": round(time.perf_counter() - _started, 1)}
+    if taken := sorted(set(values) & set(line)):
+        raise CourseError(f"record: {', '.join(taken)} is filled in already; choose another name")
+    try:
+        text = json.dumps({**line, **values}, default=_plain, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CourseError(f"record: pass plain numbers, text, lists or dicts ({error})") from None
+    print(text)
+    if folder := os.environ.get("COURSE_RECORD_DIR"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, f"{notebook}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def shorten(text: str) -> str:
+    """``text`` with this machine's folders shortened, so that what you see is what another reader sees.
+
+    Paths in the course folder become relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary
+    folder ``$TMPDIR``.
+    """
+    from servinglab import assets  # heavy only in what it fetches, but begin() must work without it
+
+    folders = {str(course_folder()) + os.sep: "", str(course_folder()): "."}
+    folders |= {str(assets.cache_dir()): "$SERVINGLAB_CACHE", tempfile.gettempdir(): "$TMPDIR", str(Path.home()): "~"}
+    for folder in sorted(folders, key=len, reverse=True):
+        if len(folder.strip(os.sep)) > 1:
+            end = "" if folder.endswith(os.sep) else r"(?![\w.-])"
+            text = re.sub(re.escape(folder) + end, lambda _, short=folders[folder]: short, str(text))
+    return text
+
+
+def course_folder() -> Path:
+    """The course's folder: the nearest one above the working directory with a course.toml, else the latter itself."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / "course.toml").is_file()), here)
+
+
+def _plain(value: Any) -> Any:
+    """numpy scalars and arrays as Python values."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not one of them")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _triton() -> str:
+    container = os.environ.get("TRITON_SERVER_VERSION")
+    if container:
+        return container
+    wheel = _version("nvidia-pytriton")
+    if wheel is None:
+        return "-"
+    return f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _gpu() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    answer = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
+    names = answer.stdout.strip().splitlines()
+    return f"{len(names)} × {names[0]}" if answer.returncode == 0 and names else None

@@ -1,0 +1,98 @@
+"""Exercises outside the notebook: put solutions in, read verdicts out.
+
+``notebooks/solutions/05.py`` holds, by exercise id, the code that replaces the stub cell:
+
+    SETUP = "import numpy as np"                     # optional: names the notebook has by then
+    SOLUTIONS = {"05.1": 'answer_1 = "triton_final_response"'}
+    MUTANTS = {"05.1": [("output instead of parameter", 'answer_1 = "sequence_end"', "is an output tensor")]}
+
+A mutant is (what the learner believes, the code they would write, words the check must say).
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import io
+import re
+import runpy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nbformat import NotebookNode
+from notebook_files import NOTEBOOKS, NotebookError, tagged
+
+_VERDICT = re.compile(r"^(\d\d\.\d+) (right|wrong|not attempted): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Solutions and mutants of one notebook."""
+
+    solutions: dict[str, str]
+    mutants: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
+    setup: str = ""
+
+
+def load_answers(notebook: str, folder: Path = NOTEBOOKS / "solutions") -> Answers:
+    """Answers of a notebook ("05"). Raises NotebookError when the file or its SOLUTIONS is missing."""
+    path = folder / f"{notebook}.py"
+    if not path.is_file():
+        raise NotebookError(f"notebook {notebook} has exercises but no solutions/{path.name}; write one")
+    names = runpy.run_path(str(path))
+    if "SOLUTIONS" not in names:
+        raise NotebookError(f"solutions/{path.name} must define SOLUTIONS = {{exercise id: code}}")
+    return Answers(names["SOLUTIONS"], names.get("MUTANTS", {}), names.get("SETUP", ""))
+
+
+def exercise_ids(notebook: NotebookNode) -> list[str]:
+    """Ids of the exercises in a notebook. Raises NotebookError for a stub without its check, or the reverse."""
+    stubs, checks = tagged(notebook, "exercise:"), tagged(notebook, "check:")
+    if lonely := sorted(set(stubs) ^ set(checks)):
+        raise NotebookError(f"exercise {', '.join(lonely)} needs both a stub cell and a check cell")
+    return sorted(stubs)
+
+
+def with_solutions(notebook: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
+    """A copy of the notebook in which every stub cell holds its solution."""
+    solved = copy.deepcopy(notebook)
+    for exercise_id, cell in tagged(solved, "exercise:").items():
+        if exercise_id not in solutions:
+            raise NotebookError(f"exercise {exercise_id} has no solution")
+        cell.source = solutions[exercise_id]
+    return solved
+
+
+def assigned_names(code: str) -> set[str]:
+    """Names a cell gives a value to at its top level: variables and functions."""
+    names: set[str] = set()
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        for target in getattr(node, "targets", [getattr(node, "target", None)]):
+            names |= {leaf.id for leaf in ast.walk(target) if isinstance(leaf, ast.Name)} if target else set()
+    return names
+
+
+def verdicts_of(text: str) -> dict[str, tuple[str, str]]:
+    """Verdicts printed in a text: {id: (status, message)}."""
+    return {i: (status, message) for i, status, message in _VERDICT.findall(text)}
+
+
+def verdicts(notebook: NotebookNode) -> dict[str, tuple[str, str]]:
+    """Verdicts in the outputs of an executed notebook's check cells."""
+    cells = tagged(notebook, "check:").values()
+    return verdicts_of("".join(output.get("text", "") for cell in cells for output in cell.outputs))
+
+
+def ask(notebook: NotebookNode, exercise_id: str, code: str, setup: str = "") -> tuple[str, str]:
+    """Verdict on one answer without a kernel: run ``setup``, the answer, then the notebook's own check cell."""
+    names: dict[str, object] = {}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(setup, names)
+        exec(code, names)
+        exec("from servinglab.checks import check", names)
+        exec(tagged(notebook, "check:")[exercise_id].source, names)
+    return verdicts_of(printed.getvalue()).get(exercise_id, ("silent", printed.getvalue()))

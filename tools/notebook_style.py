@@ -1,0 +1,162 @@
+"""What every notebook of the course has in common, as checks: header, first cells, rhythm, last cells, figures."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import io
+import re
+import statistics
+import tokenize
+from typing import Any
+
+from nbformat import NotebookNode
+from notebook_files import NOTEBOOKS, tagged, tags
+
+MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 15, 0.90, 30
+PROSE_SHARE = 0.75
+PNG_BYTES = 150_000
+
+_TIME = re.compile(
+    r"^\*\*Time:\*\* (?P<minutes>\d+) minutes \(last run: \d+ s\) · \*\*Lanes:\*\* (?P<lanes>[a-z, ]+) · "
+    r"\*\*Needs:\*\* (?P<needs>.+)$",
+    re.MULTILINE,
+)
+_WAY = re.compile(r"^Previous: (?P<previous>.+) · Next: (?P<next>.+)$", re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+def findings(notebook: NotebookNode, entry: dict[str, Any]) -> list[str]:
+    """Everything that breaks the course's style. ``entry``: id, title, minutes, lanes of the notebook's manifest entry."""
+    return [*header(notebook, entry), *first_cells(notebook), *rhythm(notebook), *last_cells(notebook), *links(notebook),
+            *figures(notebook), *commands(notebook)]  # fmt: skip
+
+
+def header(notebook: NotebookNode, entry: dict[str, Any]) -> list[str]:
+    """Title, one sentence of promise, 3 to 5 objectives, minutes, lanes, needs, previous and next."""
+    cell = notebook.cells[0]
+    if cell.cell_type != "markdown":
+        return ["cell 1 must be the header, in markdown"]
+    blocks = [block.strip() for block in cell.source.split("\n\n")]
+    found = []
+    title = f"# {entry['id']} · {entry['title']}"
+    if blocks[0] != title:
+        found.append(f"the header must begin with {title!r}, not {blocks[0]!r}")
+    promise = blocks[1] if len(blocks) > 1 else ""
+    if promise.startswith("-") or not promise.endswith(".") or re.search(r"[.!?]\s+[A-Z]", promise):
+        found.append("the paragraph after the title must be the promise, in one sentence")
+    objectives = re.findall(r"^- ", cell.source, re.MULTILINE)
+    if not 3 <= len(objectives) <= 5:
+        found.append(f"the header needs 3 to 5 objectives as a list, it has {len(objectives)}")
+    time = _TIME.search(cell.source)
+    if time is None:
+        found.append("the header needs the line '**Time:** N minutes (last run: N s) · **Lanes:** … · **Needs:** …'")
+    else:
+        lanes = [lane.strip() for lane in time["lanes"].split(",")]
+        if int(time["minutes"]) != entry["minutes"]:
+            found.append(f"the header says {time['minutes']} minutes, course.toml {entry['minutes']}")
+        if lanes != list(entry["lanes"]):
+            found.append(f"the header says lanes {', '.join(lanes)}, course.toml {', '.join(entry['lanes'])}")
+    if _WAY.search(cell.source) is None:
+        found.append("the header needs the line 'Previous: … · Next: …'")
+    return found
+
+
+def first_cells(notebook: NotebookNode) -> list[str]:
+    """Cell 2 calls ``begin``; cell 3, tagged parameters, holds typed and commented plain values."""
+    cells = notebook.cells
+    found = []
+    if len(cells) < 3 or cells[1].cell_type != "code" or "begin(" not in cells[1].source:
+        found.append("cell 2 must be code that calls servinglab.notebook.begin(), which shows the versions")
+    if len(cells) < 3 or "parameters" not in tags(cells[2]):
+        return [*found, "cell 3 must be tagged 'parameters'"]
+    if "lane" not in parameter_names(cells[2].source):
+        found.append("the parameters need 'lane: str = \"auto\"'")
+    return found + parameter_problems(cells[2].source)
+
+
+def parameter_names(code: str) -> set[str]:
+    return {node.target.id for node in ast.parse(code).body if isinstance(node, ast.AnnAssign)}
+
+
+def parameter_problems(code: str) -> list[str]:
+    """A parameters cell may hold ``name: type = literal  # comment`` only: papermill overrides values after the cell ran,
+    so a value derived here would keep the old one."""
+    comments = {
+        token.start[0] for token in tokenize.generate_tokens(io.StringIO(code).readline) if token.type == tokenize.COMMENT
+    }
+    found = []
+    for node in ast.parse(code).body:
+        line = ast.get_source_segment(code, node)
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value):
+            found.append(f"parameter line {line!r} must be 'name: type = value  # comment'")
+            continue
+        try:
+            ast.literal_eval(node.value)
+        except ValueError:
+            found.append(f"parameter {node.target.id} is derived; move it to the next cell")
+        if node.end_lineno not in comments:
+            found.append(f"parameter {node.target.id} has no comment")
+    return found
+
+
+def rhythm(notebook: NotebookNode) -> list[str]:
+    """Short cells, most of them introduced by prose."""
+    code = [(n, cell) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    lengths = [sum(1 for line in cell.source.splitlines() if line.strip()) for _, cell in code]
+    found = []
+    if statistics.median(lengths) > MEDIAN_LINES:
+        found.append(f"the median code cell has {statistics.median(lengths):g} lines; at most {MEDIAN_LINES}")
+    share = sum(length <= MOST_LINES for length in lengths) / len(lengths)
+    if share < MOST_SHARE:
+        found.append(f"{share:.0%} of the code cells have at most {MOST_LINES} lines; {MOST_SHARE:.0%} must")
+    found += [
+        f"cell {n + 1} has {length} lines; at most {CAP_LINES}"
+        for (n, _), length in zip(code, lengths, strict=True)
+        if length > CAP_LINES
+    ]
+    introduced = sum(n > 0 and notebook.cells[n - 1].cell_type == "markdown" for n, _ in code) / len(code)
+    if introduced < PROSE_SHARE:
+        found.append(f"{introduced:.0%} of the code cells follow prose; {PROSE_SHARE:.0%} must")
+    return found
+
+
+def last_cells(notebook: NotebookNode) -> list[str]:
+    """Recap, an experiment that breaks something, and the results record as the last cell."""
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    found = [f"a section '## {name}' is missing" for name in ("Recap", "Break it") if f"## {name}" not in prose]
+    last = notebook.cells[-1]
+    if last.cell_type != "code" or "record(" not in last.source:
+        found.append("the last cell must call servinglab.notebook.record(…)")
+    exercises = tagged(notebook, "exercise:")
+    if not 2 <= len(exercises) <= 3:
+        found.append(f"a notebook has 2 or 3 exercises, this one {len(exercises)}")
+    return found
+
+
+def links(notebook: NotebookNode) -> list[str]:
+    """Relative links lead to files of the course."""
+    targets = [target for cell in notebook.cells if cell.cell_type == "markdown" for target in _LINK.findall(cell.source)]
+    return [f"the link to {target} leads nowhere" for target in targets if not (NOTEBOOKS / target).exists()]
+
+
+def figures(notebook: NotebookNode) -> list[str]:
+    """Pictures stay small enough for a page that loads at once."""
+    found = []
+    for number, cell in enumerate(notebook.cells, start=1):
+        for output in cell.get("outputs", []):
+            png = output.get("data", {}).get("image/png")
+            if png and (size := len(base64.b64decode(png))) > PNG_BYTES:
+                found.append(f"cell {number} stores a picture of {size // 1000} kB; at most {PNG_BYTES // 1000} kB")
+    return found
+
+
+def commands(notebook: NotebookNode) -> list[str]:
+    """Nothing is installed and no shell is needed in the middle of a lesson."""
+    return [
+        f"cell {number} runs the shell command {line.strip()!r}; call Python instead"
+        for number, cell in enumerate(notebook.cells, start=1)
+        if cell.cell_type == "code"
+        for line in cell.source.splitlines()
+        if re.match(r"\s*(!|%%?(bash|sh|pip|conda|script)\b)", line)
+    ]
