@@ -94,7 +94,7 @@ def find_root(start: Path | None = None) -> Path:
     here = (start or Path.cwd()).resolve()
     checkout = Path(__file__).resolve().parents[2]
     for folder in (here, *here.parents, checkout):
-        if (folder / MANIFEST).is_file() and (folder / "notebooks").is_dir():
+        if (folder / MANIFEST).is_file():
             return folder
     raise ManifestError(f"No {MANIFEST} here or above {here}; run this from the course's folder.")
 

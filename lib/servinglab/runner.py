@@ -1,0 +1,150 @@
+"""Runs the course's notebooks one after another, each in a process with a hard time limit, into a folder of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from servinglab.course import Notebook
+
+GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
+
+
+@dataclass
+class Result:
+    """What became of one notebook. `seconds` is wall time; `error` is one line, empty when all went well."""
+
+    id: str
+    status: str  # "passed", "failed", "timeout"
+    seconds: float
+    error: str = ""
+    last_cell: int = 0
+    cells: int = 0
+
+
+@dataclass
+class Progress:
+    """Handed to `on_progress` at every cell: which of how many cells runs now."""
+
+    id: str
+    cell: int
+    cells: int
+    source: str
+
+
+def run_notebook(
+    notebook: Notebook,
+    out: Path,
+    parameters: dict[str, Any],
+    *,
+    timeout: float | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Result:
+    """Execute `notebook` into `out`/<id>.ipynb and .html; the committed notebook is only read.
+
+    `timeout`: seconds for the whole notebook (default: the manifest's). Never raises for a failing notebook.
+    """
+    limit = notebook.timeout if timeout is None else timeout
+    out.mkdir(parents=True, exist_ok=True)
+    target = out / f"{notebook.id}.ipynb"
+    for old in (target, target.with_suffix(".html")):
+        old.unlink(missing_ok=True)
+    state = Progress(notebook.id, 0, 0, "")
+    outcome: dict[str, Any] = {}
+    started = time.monotonic()
+    arguments = [str(notebook.path), str(target), json.dumps(parameters), str(notebook.path.parent)]
+    with tempfile.TemporaryFile("w+") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "servinglab.execute", *arguments],
+            stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True,
+            # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
+            start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records")),
+        )
+        reader = threading.Thread(target=_read, args=(child, state, outcome, on_progress), daemon=True)
+        reader.start()
+        try:
+            child.wait(timeout=limit)
+            timed_out = False
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            stop(child)
+        except BaseException:
+            stop(child)
+            raise
+        reader.join(timeout=5)
+        seconds = round(time.monotonic() - started, 1)
+        if timed_out:
+            at = f"cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
+            error = f"stopped after {limit:g} s, at {at}"
+            return Result(notebook.id, "timeout", seconds, error, state.cell, state.cells)
+        if child.returncode == 0 and outcome.get("ok"):
+            return Result(notebook.id, "passed", seconds, "", state.cell, state.cells)
+        error = outcome.get("error") or _last_line(log) or f"ended with exit code {child.returncode}"
+        return Result(notebook.id, "failed", seconds, error, state.cell, state.cells)
+
+
+def save(results: list[Result], out: Path) -> Path:
+    """Write the results as `out`/results.json."""
+    path = out / "results.json"
+    path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment notebooks are run in: no slider, no debugger chatter, the interpreter's own programs first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    fixed = {"PATH": path, "PYDEVD_DISABLE_FILE_VALIDATION": "1", "SERVINGLAB_STATIC": "1"}
+    return {**os.environ, **fixed, "TOKENIZERS_PARALLELISM": "false", **extra}
+
+
+def stop(child: subprocess.Popen) -> None:
+    """End a notebook's process: papermill first shuts its kernel down; what does not go by itself is killed.
+
+    Only the process and its kernel: a Triton belongs to the kernel's supervisor, which ends it when the kernel is gone.
+    """
+    try:
+        process = psutil.Process(child.pid)
+        kernels = [p for p in process.children() if "ipykernel_launcher" in " ".join(p.cmdline())]
+    except psutil.Error:
+        return
+    child.send_signal(signal.SIGINT)
+    try:
+        child.wait(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    for kernel in kernels:
+        try:
+            kernel.kill()
+        except psutil.NoSuchProcess:
+            pass
+
+
+def _read(child: subprocess.Popen, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:
+    for text in child.stdout:
+        line = json.loads(text)
+        if "cells" in line:
+            state.cells = line["cells"]
+        elif "cell" in line:
+            state.cell, state.source = line["cell"], line["source"]
+            on_progress(Progress(**vars(state)))
+        else:
+            outcome.update(line)
+
+
+def _last_line(log: Any) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,130 @@
+"""Notebooks run in their own process: parameters arrive, a failure is one line, a hang is ended, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from servinglab import course, runner
+
+HELLO = ["seed = 0\nlane = 'auto'", "print('seed is', seed)\nprint('lane is', lane)"]
+
+
+@pytest.fixture
+def make(tmp_path):
+    def build(cells: list[str], *, timeout: int = 60, kernel: str = "python3", name: str = "00_small"):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+        notebook.cells[0].metadata["tags"] = ["parameters"]
+        notebook.metadata["kernelspec"] = {"name": kernel, "display_name": kernel, "language": "python"}
+        notebook.metadata["language_info"] = {"name": "python"}
+        path = tmp_path / "notebooks" / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
+        nbformat.write(notebook, path)
+        sets = (course.ParameterSet("default", {}), course.ParameterSet("other", {"seed": 1}))
+        parameters = {"seed": 0, "lane": "auto"}
+        return course.Notebook(name, "Small", 1, ("embedded",), (), parameters, sets, timeout, path)
+
+    return build
+
+
+def test_a_notebook_runs_from_a_copy_with_its_parameters(make, tmp_path):
+    notebook = make([*HELLO, "import os, sys\nprint(sys.executable, os.getcwd())"])
+    before = notebook.path.read_bytes()
+    seen = []
+    result = runner.run_notebook(notebook, tmp_path / "out", {"seed": 5, "lane": "embedded"}, on_progress=seen.append)
+    assert (result.status, result.error) == ("passed", "")
+    executed = nbformat.read(tmp_path / "out" / "00_small.ipynb", as_version=4)
+    text = "".join(output.text for cell in executed.cells for output in cell.get("outputs", []))
+    assert "seed is 5\nlane is embedded" in text
+    assert sys.executable in text, "the kernel is this environment's interpreter"
+    assert str(notebook.path.parent) in text, "the kernel works in the notebooks' folder, as in JupyterLab"
+    assert "seed is 5" in (tmp_path / "out" / "00_small.html").read_text()
+    assert notebook.path.read_bytes() == before
+    assert [p.cell for p in seen] == [1, 2, 3, 4] and seen[-1].cells == 4
+    assert seen[2].source == "print('seed is', seed)"
+
+
+def test_a_failing_cell_is_one_line(make, tmp_path):
+    notebook = make([*HELLO, "raise ValueError('the cause\\nand more')", "print('never')"])
+    result = runner.run_notebook(notebook, tmp_path / "out", {"seed": 1})
+    assert (result.status, result.error) == ("failed", "cell 4: ValueError: the cause and more")
+    assert "the cause" in (tmp_path / "out" / "00_small.html").read_text(), "the page shows where it stopped"
+
+
+def test_a_dead_kernel_is_one_line(make, tmp_path):
+    result = runner.run_notebook(make([*HELLO, "import os\nos._exit(9)"]), tmp_path / "out", {})
+    assert result.status == "failed" and "kernel died" in result.error
+
+
+def test_a_hanging_notebook_is_ended_and_its_last_cell_named(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "GRACE", 3.0)
+    marker = tmp_path / "pid"
+    hang = (
+        "# waits for ever\nimport os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"open({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    )
+    started = time.monotonic()
+    result = runner.run_notebook(make([*HELLO, hang]), tmp_path / "out", {"seed": 1}, timeout=10)
+    assert result.status == "timeout"
+    assert result.error == "stopped after 10 s, at cell 4 of 4 (# waits for ever)"
+    assert time.monotonic() - started < 30
+    assert not psutil.pid_exists(int(marker.read_text())), "the kernel is gone too"
+
+
+@pytest.mark.parametrize("kernel", ["python3.8-lab", "julia-1.9"])
+def test_a_kernel_the_environment_lacks_is_a_clear_error(make, tmp_path, kernel):
+    result = runner.run_notebook(make(HELLO, kernel=kernel), tmp_path / "out", {})
+    assert result.status == "failed"
+    assert f"asks for the kernel '{kernel}'" in result.error and "choose the kernel 'Python 3'" in result.error
+
+
+def test_a_user_s_own_python3_kernel_is_not_used(make, tmp_path, monkeypatch):
+    """Somebody's kernel folder may name another interpreter python3 (papermill issues 776, 352)."""
+    spec = tmp_path / "home" / "kernels" / "python3"
+    spec.mkdir(parents=True)
+    kernel = {"argv": ["/nowhere/python"], "display_name": "x", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(kernel))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "home"))
+    result = runner.run_notebook(make(HELLO), tmp_path / "out", {"seed": 2})
+    assert (result.status, result.error) == ("passed", "")
+
+
+def test_missing_and_broken_files_are_one_sentence(make, tmp_path):
+    notebook = make(HELLO)
+    notebook.path.write_text("{not json")
+    assert "is not a notebook" in runner.run_notebook(notebook, tmp_path / "out", {}).error
+    notebook.path.unlink()
+    assert "does not exist" in runner.run_notebook(notebook, tmp_path / "out", {}).error
+
+
+def test_interrupting_the_run_ends_the_notebook(make, tmp_path):
+    """Ctrl-C in the terminal: the command ends, and so do papermill and the kernel."""
+    marker = tmp_path / "pid"
+    notebook = make([*HELLO, f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"])
+    script = (
+        "import sys; from pathlib import Path; from servinglab import course, runner\n"
+        f"n = course.Notebook('00_small', '', 1, (), (), {{}}, (), 60, Path({str(notebook.path)!r}))\n"
+        f"runner.run_notebook(n, Path({str(tmp_path / 'out')!r}), {{}})"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(child.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in child.communicate(timeout=40)[1]
+    assert not psutil.pid_exists(int(marker.read_text()))
+
+
+def test_results_are_saved(tmp_path):
+    results = [runner.Result("00_a", "passed", 1.5), runner.Result("01_b", "failed", 2.0, "cell 3: E: x", 3, 9)]
+    saved = json.loads(Path(runner.save(results, tmp_path)).read_text())
+    assert [r["id"] for r in saved] == ["00_a", "01_b"] and saved[1]["error"] == "cell 3: E: x"
