@@ -137,9 +137,10 @@ def _output_problems(output: NotebookNode, cell_tags: list[str], folders: list[s
     if output.output_type == "error" and "raises-exception" not in cell_tags:
         found.append(f"ends in {output.ename}: {output.evalue}")
     if any("jupyter.widget" in kind for kind in output.get("data", {})):
-        found.append("stores a widget; use servinglab.explore, which draws a figure when nobody is there to move a slider")
-    text = json.dumps({k: v for k, v in output.items() if k != "data"}, ensure_ascii=False)
-    text += json.dumps({k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")}, ensure_ascii=False)
+        found.append("stores a widget; use servinglab.explore, which draws a figure where no slider can move")
+    shown = {k: v for k, v in output.items() if k != "data"}
+    shown |= {k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")}
+    text = json.dumps(shown, ensure_ascii=False)
     # A path ends at a separator or at the end of a word: "/tmp" must not be found in "/tmpfs".
     named = [folder for folder in folders if re.search(re.escape(folder) + r"(?![\w.-])", text)]
     if named:

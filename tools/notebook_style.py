@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import io
 import re
 import statistics
 import tokenize
-from typing import Any
+from pathlib import Path
 
 from nbformat import NotebookNode
 from notebook_files import NOTEBOOKS, tagged, tags
+
+from servinglab.course import Notebook
 
 MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 15, 0.90, 30
 PROSE_SHARE = 0.75
@@ -26,20 +29,20 @@ _WAY = re.compile(r"^Previous: (?P<previous>.+) · Next: (?P<next>.+)$", re.MULT
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
-def findings(notebook: NotebookNode, entry: dict[str, Any]) -> list[str]:
-    """Everything that breaks the course's style. ``entry``: id, title, minutes, lanes of the notebook's manifest entry."""
-    return [*header(notebook, entry), *first_cells(notebook), *rhythm(notebook), *last_cells(notebook), *links(notebook),
-            *figures(notebook), *commands(notebook)]  # fmt: skip
+def findings(notebook: NotebookNode, entry: Notebook) -> list[str]:
+    """Everything that breaks the course's style. ``entry``: the notebook's entry in course.toml."""
+    return [*header(notebook, entry), *first_cells(notebook, entry), *rhythm(notebook), *last_cells(notebook),
+            *links(notebook), *figures(notebook), *commands(notebook)]  # fmt: skip
 
 
-def header(notebook: NotebookNode, entry: dict[str, Any]) -> list[str]:
+def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
     """Title, one sentence of promise, 3 to 5 objectives, minutes, lanes, needs, previous and next."""
     cell = notebook.cells[0]
     if cell.cell_type != "markdown":
         return ["cell 1 must be the header, in markdown"]
     blocks = [block.strip() for block in cell.source.split("\n\n")]
     found = []
-    title = f"# {entry['id']} · {entry['title']}"
+    title = f"# {entry.id[:2]} · {entry.title}"
     if blocks[0] != title:
         found.append(f"the header must begin with {title!r}, not {blocks[0]!r}")
     promise = blocks[1] if len(blocks) > 1 else ""
@@ -53,16 +56,16 @@ def header(notebook: NotebookNode, entry: dict[str, Any]) -> list[str]:
         found.append("the header needs the line '**Time:** N minutes (last run: N s) · **Lanes:** … · **Needs:** …'")
     else:
         lanes = [lane.strip() for lane in time["lanes"].split(",")]
-        if int(time["minutes"]) != entry["minutes"]:
-            found.append(f"the header says {time['minutes']} minutes, course.toml {entry['minutes']}")
-        if lanes != list(entry["lanes"]):
-            found.append(f"the header says lanes {', '.join(lanes)}, course.toml {', '.join(entry['lanes'])}")
+        if int(time["minutes"]) != entry.minutes:
+            found.append(f"the header says {time['minutes']} minutes, course.toml {entry.minutes}")
+        if lanes != list(entry.lanes):
+            found.append(f"the header says lanes {', '.join(lanes)}, course.toml {', '.join(entry.lanes)}")
     if _WAY.search(cell.source) is None:
         found.append("the header needs the line 'Previous: … · Next: …'")
     return found
 
 
-def first_cells(notebook: NotebookNode) -> list[str]:
+def first_cells(notebook: NotebookNode, entry: Notebook) -> list[str]:
     """Cell 2 calls ``begin``; cell 3, tagged parameters, holds typed and commented plain values."""
     cells = notebook.cells
     found = []
@@ -70,21 +73,30 @@ def first_cells(notebook: NotebookNode) -> list[str]:
         found.append("cell 2 must be code that calls servinglab.notebook.begin(), which shows the versions")
     if len(cells) < 3 or "parameters" not in tags(cells[2]):
         return [*found, "cell 3 must be tagged 'parameters'"]
-    if "lane" not in parameter_names(cells[2].source):
-        found.append("the parameters need 'lane: str = \"auto\"'")
-    return found + parameter_problems(cells[2].source)
+    found += parameter_problems(cells[2].source)
+    values = parameters(cells[2].source)
+    if values != entry.parameters:
+        found.append(f"the parameters cell says {values}, course.toml {entry.parameters}; make them equal")
+    return found
 
 
-def parameter_names(code: str) -> set[str]:
-    return {node.target.id for node in ast.parse(code).body if isinstance(node, ast.AnnAssign)}
+def parameters(code: str) -> dict[str, object]:
+    """Names and default values in a parameters cell; what is not a plain value is left out."""
+    values = {}
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            with contextlib.suppress(ValueError):
+                values[node.target.id] = ast.literal_eval(node.value)
+    return values
 
 
 def parameter_problems(code: str) -> list[str]:
-    """A parameters cell may hold ``name: type = literal  # comment`` only: papermill overrides values after the cell ran,
-    so a value derived here would keep the old one."""
-    comments = {
-        token.start[0] for token in tokenize.generate_tokens(io.StringIO(code).readline) if token.type == tokenize.COMMENT
-    }
+    """A parameters cell may hold ``name: type = literal  # comment`` only.
+
+    Papermill overrides values after the cell ran, so a value derived here would keep the old one.
+    """
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    comments = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
     found = []
     for node in ast.parse(code).body:
         line = ast.get_source_segment(code, node)
@@ -134,10 +146,11 @@ def last_cells(notebook: NotebookNode) -> list[str]:
     return found
 
 
-def links(notebook: NotebookNode) -> list[str]:
+def links(notebook: NotebookNode, folder: Path = NOTEBOOKS) -> list[str]:
     """Relative links lead to files of the course."""
-    targets = [target for cell in notebook.cells if cell.cell_type == "markdown" for target in _LINK.findall(cell.source)]
-    return [f"the link to {target} leads nowhere" for target in targets if not (NOTEBOOKS / target).exists()]
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    targets = _LINK.findall(prose)
+    return [f"the link to {target} leads nowhere" for target in targets if not (folder / target).exists()]
 
 
 def figures(notebook: NotebookNode) -> list[str]:
