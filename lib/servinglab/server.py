@@ -1,0 +1,344 @@
+"""Start a real tritonserver, wait until every model is ready, stop it. Nothing of it outlives the Python that asked.
+
+Taught by notebooks 00 and 03; its flags are those a learner would type.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from servinglab import supervisor, triton_install, triton_log
+from servinglab.triton_install import ServerError
+from servinglab.triton_process import TritonProcess
+
+try:
+    from servinglab.assets import cache_dir
+except ImportError:  # until assets exists
+
+    def cache_dir() -> Path:
+        return Path(os.environ.get("SERVINGLAB_CACHE") or Path.home() / ".cache" / "servinglab")
+
+
+__all__ = ["ServerError", "TritonServer", "running"]
+
+HOST = "127.0.0.1"
+EXIT_SECONDS = 2  # Triton waits so long for requests in flight
+PORT_ATTEMPTS = 5
+LOGS_KEPT = 20
+
+
+class TritonServer:
+    """A Triton on this machine. Use it as a context manager, or call `start()` and `stop()`; both may be called twice.
+
+    Args:
+        repository: folder that holds the model folders.
+        models: names to load; None loads every folder with a config.pbtxt or a version folder.
+        http_port, grpc_port, metrics_port: fixed ports; None takes free ones (read them from `http_url`, `grpc_url`).
+        log_path: Triton's log; None writes one under the cache folder's `run`.
+        timeout: seconds until every model must be ready.
+        auto_complete: let Triton complete the configs, which loads each model once more (ours are complete).
+        extra_args: more tritonserver flags, such as "--log-verbose=1".
+
+    Raises (from `start`): ServerError with the log's own reason.
+    """
+
+    def __init__(
+        self, repository: str | Path, *, models: Iterable[str] | None = None, http_port: int | None = None,
+        grpc_port: int | None = None, metrics_port: int | None = None, log_path: str | Path | None = None,
+        timeout: float = 120.0, auto_complete: bool = False, extra_args: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.repository = Path(repository).expanduser().absolute()
+        self.requested = [models] if isinstance(models, str) else None if models is None else list(models)
+        self.timeout = timeout
+        self.log_path: Path | None = Path(log_path).absolute() if log_path else None
+        self._fixed_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
+        self._own_log = log_path is None
+        self._flags = ([] if auto_complete else ["--disable-auto-complete-config"]) + list(extra_args)
+        self._process: TritonProcess | None = None
+        self._attached = False
+        self.http_url: str | None = None
+        self.grpc_url: str | None = None
+        self.metrics_url: str | None = None
+
+    @classmethod
+    def attach(cls, grpc_url: str, http_url: str | None = None) -> TritonServer:
+        """A server that somebody else started; `stop()` leaves it alone. grpc_url is "host:port", http_url "http://host:port"."""
+        server = cls(".")
+        server._attached = True
+        server.grpc_url = grpc_url.removeprefix("grpc://").removeprefix("http://").rstrip("/")
+        if http_url is not None:
+            server.http_url = ("" if "://" in http_url else "http://") + http_url.rstrip("/")
+        if not server.ready():
+            raise ServerError(f"No Triton answers at {grpc_url}: is the server running, and is this its gRPC port?")
+        return server
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of tritonserver, None when it does not run or is not ours."""
+        return self._process.pid if self._process and self._process.alive() else None
+
+    def start(self) -> TritonServer:
+        """Start and wait until `/v2/health/ready` and every model are ready. On a started server: no effect."""
+        if self._attached or self.pid is not None:
+            return self
+        self.stop()
+        triton_install.require_platform()
+        names = self._model_names()
+        triton_install.require_shm(len(names))
+        for attempt in range(PORT_ATTEMPTS):
+            ports = self._choose_ports()
+            log = self._new_log()
+            self._process = TritonProcess(self._command(names, ports), triton_install.environment(), log)
+            try:
+                self._wait(names, ports["http"])
+            except _PortTaken as taken:
+                self._process.stop(at_once=True)
+                if taken.port in self._fixed_ports.values() or attempt == PORT_ATTEMPTS - 1:
+                    raise _port_error(taken.port) from None
+                continue
+            except BaseException:  # also Ctrl-C: nothing may stay behind
+                self._process.stop(at_once=True)
+                raise
+            break
+        self.http_url = f"http://{HOST}:{ports['http']}"
+        self.grpc_url = f"{HOST}:{ports['grpc']}"
+        self.metrics_url = f"http://{HOST}:{ports['metrics']}/metrics"
+        return self
+
+    def stop(self) -> None:
+        """End the server, its stubs and its shared memory; no effect on an attached or ended one."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if not self._attached:
+            self.http_url = self.grpc_url = self.metrics_url = None
+
+    def __enter__(self) -> TritonServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "attached" if self._attached else f"pid {self.pid}" if self.pid else "stopped"
+        return f"TritonServer(grpc {self.grpc_url}, http {self.http_url}, {state})"
+
+    def announce(self) -> Path:
+        """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
+        state = {
+            "pid": self.pid, "started": supervisor.start_time(self.pid), "grpc_url": self.grpc_url,
+            "http_url": self.http_url, "metrics_url": self.metrics_url,
+            "log": str(self.log_path), "repository": str(self.repository),
+        }  # fmt: skip
+        path = cache_dir() / "run" / f"server-{time.time_ns()}.json"
+        _make_folder(path.parent)
+        draft = path.with_suffix(".tmp")
+        draft.write_text(json.dumps(state))
+        draft.rename(path)
+        return path
+
+    # --- what a running server can be asked -------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """Whether the server and all of its loaded models are ready; False also when it does not answer."""
+        if self.http_url:
+            return _get(self.http_url, "/v2/health/ready") == 200
+        return bool(self.grpc_url) and self._grpc("is_server_ready", quiet=True) is True
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that are ready now."""
+        return [entry["name"] for entry in self.repository_index() if entry["state"] == "READY"]
+
+    def repository_index(self) -> list[dict[str, str]]:
+        """Every model Triton sees: name, version, state ("READY", "UNAVAILABLE" or "") and reason."""
+        index = self._grpc("get_model_repository_index")
+        return [{"name": m.name, "version": m.version, "state": m.state, "reason": m.reason} for m in index.models]
+
+    def load(self, name: str) -> None:
+        """Load (or load again) one model of the repository."""
+        self._grpc("load_model", name)
+
+    def unload(self, name: str, *, timeout: float = 30.0) -> None:
+        """Unload one model and wait until it is gone (Triton itself answers earlier)."""
+        self._grpc("unload_model", name)
+        deadline = time.monotonic() + timeout
+        while any(m["name"] == name and m["state"] in ("READY", "UNLOADING") for m in self.repository_index()):
+            if time.monotonic() > deadline:
+                raise ServerError(f"Model '{name}' is still unloading after {timeout:.0f} s: is a request running?")
+            time.sleep(0.02)
+
+    def _grpc(self, method: str, *args: str, quiet: bool = False):
+        import tritonclient.grpc as grpcclient  # not at the top: the import takes longer than half a second
+
+        if not self.grpc_url:
+            raise ServerError("This server is not running: call start() first.")
+        mark = self.log_path.stat().st_size if self.log_path and method == "load_model" else None
+        channel = grpcclient.InferenceServerClient(self.grpc_url)
+        try:
+            return getattr(channel, method)(*args, client_timeout=5.0 if method != "load_model" else self.timeout)
+        except grpcclient.InferenceServerException as error:
+            if quiet:
+                return None
+            reason = triton_log.clean(error.message() or str(error))
+            if mark is not None:  # the answer says less than the log does
+                reason = triton_log.log_error(self.log_path, mark) or reason
+            raise ServerError(f"Triton refused {method}({', '.join(args)}): {reason}") from None
+        finally:
+            channel.close()
+
+    # --- starting ---------------------------------------------------------------------------------------------
+
+    def _model_names(self) -> list[str]:
+        where = f"the model repository {self.repository}"
+        try:
+            folders = sorted(p for p in self.repository.iterdir() if p.is_dir())
+            found = [p.name for p in folders if not p.name.startswith(".") and _is_model(p)]
+        except FileNotFoundError:
+            raise ServerError(f"There is no folder {self.repository}: give the path of a model repository.") from None
+        except NotADirectoryError:
+            raise ServerError(f"{self.repository} is a file: give the folder that holds the model folders.") from None
+        except PermissionError as error:
+            raise ServerError(f"Cannot read {error.filename}, part of {where}: you lack the permission.") from None
+        if not found:
+            raise ServerError(f"No model in {where}: a model is a folder with a config.pbtxt and a folder 1/.")
+        missing = [name for name in self.requested or [] if name not in found]
+        if missing:
+            raise ServerError(f"No model '{missing[0]}' in {where}: it holds {', '.join(found)}.")
+        if self.requested == []:
+            return []
+        return self.requested or found
+
+    def _choose_ports(self) -> dict[str, int]:
+        ports, sockets = {}, []
+        try:
+            for service, fixed in self._fixed_ports.items():
+                sockets.append(socket.socket())
+                sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    sockets[-1].bind((HOST, fixed or 0))
+                except (OSError, OverflowError):
+                    raise _port_error(fixed, service) from None
+                ports[service] = sockets[-1].getsockname()[1]
+        finally:  # held until all are chosen, so that no two are equal
+            for each in sockets:
+                each.close()
+        return ports
+
+    def _new_log(self) -> Path:
+        if self._own_log:
+            folder = cache_dir() / "run"
+            _make_folder(folder)
+            old = sorted(folder.glob("triton-*.log"))
+            for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
+                path.unlink(missing_ok=True)
+            name = f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
+            self.log_path = folder / name
+        else:
+            _make_folder(self.log_path.parent)
+        self.log_path.write_bytes(b"")
+        return self.log_path
+
+    def _command(self, names: list[str], ports: dict[str, int]) -> list[str]:
+        return [
+            str(triton_install.locate() / "bin" / "tritonserver"),
+            f"--model-repository={self.repository}",
+            f"--backend-directory={triton_install.backend_directory(cache_dir())}",
+            "--backend-config=python,shm-region-prefix-name={shm_prefix}",
+            f"--backend-config=python,stub-timeout-seconds={max(30, int(self.timeout))}",
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in names),
+            *(f"--{service}-address={HOST}" for service in ports),
+            *(f"--{service}-port={port}" for service, port in ports.items()),
+            f"--exit-timeout-secs={EXIT_SECONDS}",
+            *self._flags,
+        ]
+
+    def _wait(self, names: list[str], http_port: int) -> None:
+        process, url = self._process, f"http://{HOST}:{http_port}"
+        deadline = time.monotonic() + self.timeout
+        while True:
+            if not process.alive():
+                if port := triton_log.taken_port(self.log_path):
+                    raise _PortTaken(port)
+                reason = triton_log.log_error(self.log_path) or "it ended during the start"
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self.log_path}")
+            # Another program may answer on a port that was stolen from us; our own log says that Triton listens.
+            if triton_log.listens(self.log_path) and _get(url, "/v2/health/ready") == 200:
+                if all(_get(url, f"/v2/models/{name}/ready") == 200 for name in names):
+                    return
+            if dead := process.dead_stub():
+                reason = triton_log.log_error(self.log_path) or "it was killed, perhaps for lack of memory"
+                raise ServerError(f"Model '{dead}' ended while loading: {reason}. Triton's log: {self.log_path}")
+            if time.monotonic() > deadline:
+                late = [name for name in names if name not in triton_log.loaded_models(self.log_path)]
+                raise ServerError(
+                    f"Triton was not ready after {self.timeout:.0f} s, still loading: {', '.join(late) or 'itself'}. "
+                    f"Give more time (timeout=…) or read its log: {self.log_path}"
+                )
+            time.sleep(0.03)
+
+
+class _PortTaken(Exception):
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+def _port_error(port: int | None, service: str = "") -> ServerError:
+    option = f"{service}_port" if service else "http_port, grpc_port or metrics_port"
+    return ServerError(f"Port {port} is taken or not allowed: give another {option}, or none to have one chosen.")
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.pbtxt").is_file() or any(p.name.isdigit() for p in folder.iterdir() if p.is_dir())
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServerError(f"Cannot write to {folder} ({error.strerror}): set SERVINGLAB_CACHE.") from None
+
+
+def _get(url: str, path: str) -> int | None:
+    """Status of a GET, None when nobody answers within two seconds."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+# --- servers that outlive one command (`course serve`, found by `course ask`) ------------------------------------
+
+
+def running() -> list[TritonServer]:
+    """Servers announced on this machine that answer now, newest first, each attached; forgets those that are gone."""
+    found = []
+    for path in sorted((cache_dir() / "run").glob("server-*.json"), reverse=True):
+        try:
+            state = json.loads(path.read_text())
+            alive = supervisor.start_time(state["pid"]) == state["started"]
+        except (OSError, ValueError, KeyError):
+            alive = False
+        if not alive:
+            path.unlink(missing_ok=True)
+            continue
+        try:
+            server = TritonServer.attach(state["grpc_url"], state["http_url"])
+        except ServerError:  # alive, not ready
+            continue
+        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
+        server.log_path = Path(state["log"])
+        found.append(server)
+    return found

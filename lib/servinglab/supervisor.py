@@ -1,0 +1,178 @@
+"""Own one tritonserver, so that nothing of it outlives the Python that asked for it.
+
+Run as a script by `servinglab.server`, with the standard library only (it starts in about 30 ms). Protocol:
+
+* stdin, one JSON line: {"argv": [...], "env": {...}, "log": path, "grace": seconds}; argv may hold "{shm_prefix}".
+* stdout, one JSON line: {"pid": of tritonserver, "shm_prefix": "..."} or {"error": "..."}.
+* afterwards "stop" (orderly, then SIGKILL after `grace`), "kill" (at once), or end of file (same as "stop").
+
+The parent's death is also seen by its process id, because a fork of the parent may hold the pipe open. If this process
+is itself killed, the kernel kills tritonserver (PR_SET_PDEATHSIG), and its Python stubs leave when they miss it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SHM = Path("/dev/shm")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def start_time(pid: int) -> str | None:
+    """Clock ticks since boot at which a process started, None if there is no such process (a zombie counts as none)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def shm_prefix() -> str:
+    """Prefix of this server's shared-memory files. It names the owner, so that a later start can tell leftovers."""
+    pid = os.getpid()
+    return f"servinglab-{_pid_namespace()}-{pid}-{start_time(pid)}-"
+
+
+def remove_shm(prefix: str) -> None:
+    for path in SHM.glob(prefix + "*"):
+        try:
+            path.unlink()
+        except OSError:  # another user's, or already gone
+            pass
+
+
+def sweep_leftovers() -> None:
+    """Remove shared memory of servers whose supervisor is gone; another pid namespace's (container's) stays."""
+    for path in SHM.glob(f"servinglab-{_pid_namespace()}-*"):
+        owner = re.match(r"servinglab-\d+-(\d+)-(\d+)-", path.name)
+        if owner and start_time(int(owner[1])) != owner[2]:
+            remove_shm(owner[0])
+
+
+def kill_group(pgid: int, wait: float = 2.0) -> None:
+    """SIGKILL a whole process group and wait (bounded) until no member is left."""
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(pgid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+        _reap()
+        time.sleep(0.02)
+
+
+def kill_stubs(prefix: str) -> None:
+    """SIGKILL every Python stub of the server with this prefix (it is one of a stub's arguments)."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"\0" + prefix.encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def _reap() -> dict[int, int]:
+    """Collect every child that ended; as subreaper we also inherit Triton's stubs."""
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def _child_setup(parent: int) -> None:
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if os.getppid() != parent:  # we lost the race: the supervisor died before prctl
+        os._exit(1)
+
+
+def _read_order() -> dict:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 65536)
+        if not byte:
+            sys.exit(0)
+        line += byte
+    return json.loads(line)
+
+
+def _watch(pid: int, parent: int, stopping: list[str]) -> str:
+    """Wait for a reason to end: "exited", "stop" or "kill"."""
+    while True:
+        if pid in _reap():
+            return "exited"
+        if stopping or os.getppid() != parent:
+            return "stop"
+        if select.select([0], [], [], 0.2)[0]:
+            word = os.read(0, 64).decode(errors="replace").strip()
+            return "kill" if word == "kill" else "stop"
+
+
+def main() -> None:
+    parent = os.getppid()
+    stopping: list[str] = []
+    # Ctrl-C and a closing terminal are the parent's business: it tells us what it wants.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append("stop"))
+    order = _read_order()
+    sweep_leftovers()
+    prefix = shm_prefix()
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = os.getpid()
+    try:
+        with open(order["log"], "ab") as log:
+            child = subprocess.Popen(
+                [argument.replace("{shm_prefix}", prefix) for argument in order["argv"]],
+                env=order["env"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, preexec_fn=lambda: _child_setup(supervisor),
+            )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        _say({"error": str(error)})
+        return
+    try:
+        _say({"pid": child.pid, "shm_prefix": prefix})
+        reason = _watch(child.pid, parent, stopping)
+        if reason == "stop":
+            os.kill(child.pid, signal.SIGTERM)
+            deadline = time.monotonic() + order["grace"]
+            while time.monotonic() < deadline and child.pid not in _reap():
+                time.sleep(0.02)
+    finally:
+        kill_group(child.pid)
+        remove_shm(prefix)
+        child.returncode = 0  # reaped above; keeps Popen's destructor quiet
+
+
+def _say(message: dict) -> None:
+    try:
+        os.write(1, json.dumps(message).encode() + b"\n")
+    except OSError:  # the parent is gone; _watch notices
+        pass
+
+
+if __name__ == "__main__":
+    main()
