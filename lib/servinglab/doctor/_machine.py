@@ -1,0 +1,135 @@
+"""Checks of the machine: interpreter, system, memory, disk, GPU, docker, ports. None of them changes anything."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+
+from servinglab.doctor._line import FAIL, OK, WARN, Line, read, run, size
+from servinglab.errors import CourseError
+
+PYTHONS = ((3, 10), (3, 11), (3, 12))
+RAM_NEEDED, DISK_NEEDED, SHM_NEEDED = 4 * 2**30, 5 * 2**30, 64 * 2**20
+PORTS = (8000, 8001, 8002)
+
+
+def python() -> Iterator[Line]:
+    found = platform.python_version()
+    supported = ", ".join(f"{a}.{b}" for a, b in PYTHONS)
+    if sys.version_info[:2] in PYTHONS:
+        yield Line(OK, "python", f"{found} at {sys.executable}")
+    else:
+        cure = "make setup PYTHON=python3.12 (the embedded Triton has no stub for other versions)"
+        yield Line(FAIL, "python", f"{found}; supported are {supported}", cure)
+
+
+def system() -> Iterator[Line]:
+    from servinglab import triton_install
+
+    libc = " ".join(platform.libc_ver()).strip()
+    detail = f"{platform.system()} {platform.machine()}, {libc or 'unknown C library'}"
+    # require_platform() also speaks about numpy, which has a line of its own here.
+    try:
+        triton_install.require_platform()
+    except CourseError as error:
+        # It also speaks about numpy, which has a line of its own.
+        if "numpy" not in str(error):
+            yield Line(FAIL, "system", detail, str(error))
+            return
+    yield Line(OK, "system", detail)
+
+
+def cpu() -> Iterator[Line]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    info = read("/proc/cpuinfo")
+    name = re.search(r"model name\s*: (.*)", info)
+    flags = set(match.group(1).split()) if (match := re.search(r"flags\s*: (.*)", info)) else set()
+    known = [f for f in ("avx2", "avx512f", "avx512_vnni", "amx_tile") if f in flags]
+    model = name.group(1) if name else platform.machine()
+    detail = f"{cores} core{'s' * (cores != 1)}, {model}, {' '.join(known) or 'no AVX2'}"
+    if flags and "avx2" not in flags:
+        yield Line(WARN, "cpu", detail, "expect a few tokens a second; every notebook still runs")
+    elif cores < 2:
+        yield Line(WARN, "cpu", detail, "give it two cores: client and server share the only one")
+    else:
+        yield Line(OK, "cpu", detail)
+
+
+def memory() -> Iterator[Line]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit = read("/sys/fs/cgroup/memory.max").strip()
+    total = min(memory.total, int(limit)) if limit.isdigit() else memory.total
+    detail = f"{size(min(memory.available, total))} free of {size(total)}"
+    if total < RAM_NEEDED:
+        yield Line(WARN, "memory", detail, f"converting the weights takes {size(RAM_NEEDED)}; close other programs")
+    else:
+        yield Line(OK, "memory", detail)
+
+
+def disk() -> Iterator[Line]:
+    from servinglab import assets
+
+    cache = assets.cache_dir()
+    folder = next(f for f in (cache, *cache.parents) if f.exists())
+    free = shutil.disk_usage(folder).free
+    detail = f"{size(free)} free for the cache {cache}"
+    if not os.access(folder, os.W_OK):
+        yield Line(FAIL, "disk", f"{folder} cannot be written", "set SERVINGLAB_CACHE to a folder of yours")
+    elif free < DISK_NEEDED and not cache.exists():
+        yield Line(WARN, "disk", detail, f"the course needs {size(DISK_NEEDED)}; set SERVINGLAB_CACHE to another disk")
+    else:
+        yield Line(OK, "disk", detail)
+
+
+def shm() -> Iterator[Line]:
+    from servinglab import triton_install
+
+    free = triton_install.shm_free()
+    if free is None:
+        yield Line(WARN, "shared memory", "/dev/shm cannot be read", "Triton's Python backend needs it; mount a tmpfs")
+    elif free < SHM_NEEDED:
+        cure = "in Docker start the container with --shm-size=1g; otherwise delete old files in /dev/shm"
+        yield Line(WARN, "shared memory", f"{size(free)} free in /dev/shm", cure)
+    else:
+        yield Line(OK, "shared memory", f"{size(free)} free in /dev/shm")
+
+
+def gpu() -> Iterator[Line]:
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
+    found = run(query)
+    if found:
+        yield Line(OK, "gpu", "; ".join(found.splitlines()))
+    elif shutil.which("nvidia-smi"):
+        yield Line(WARN, "gpu", "nvidia-smi does not answer", "check the driver; the embedded lane needs no GPU")
+    else:
+        yield Line(WARN, "gpu", "none found", "nothing to do: only the trtllm lane needs one")
+
+
+def docker() -> Iterator[Line]:
+    version = run(["docker", "version", "--format", "{{.Server.Version}}"])
+    if version:
+        yield Line(OK, "docker", f"engine {version}")
+    else:
+        what = "the client is there, no engine answers" if shutil.which("docker") else "not installed"
+        yield Line(WARN, "docker", what, "nothing to do: only the trtllm lane needs it")
+
+
+def ports() -> Iterator[Line]:
+    taken = [str(port) for port in PORTS if not _port_is_free(port)]
+    if taken:
+        cure = "nothing to do: the course takes free ports and reports them; typed examples use 8000 to 8002"
+        yield Line(WARN, "ports", f"in use: {', '.join(taken)}", cure)
+    else:
+        yield Line(OK, "ports", "8000 (HTTP), 8001 (gRPC) and 8002 (metrics) are free")
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0

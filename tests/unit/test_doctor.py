@@ -1,0 +1,178 @@
+"""The doctor: the report's shape, each kind of trouble with its cure, no trace left, and quick."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+
+import pytest
+
+from servinglab import doctor, triton_install
+from servinglab.doctor import FAIL, OK, WARN, _machine, _software
+
+
+def only(found) -> doctor.Line:
+    lines = list(found)
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_every_line_is_complete():
+    lines = doctor.examine()
+    names = [line.name for line in lines]
+    assert len(names) == len(set(names))
+    for wanted in ("python", "system", "cpu", "memory", "disk", "shared memory", "gpu", "docker", "ports", "numpy",
+                   "packages: base", "packages: server", "packages: models", "triton", "kernel", "models"):
+        assert wanted in names
+    for line in lines:
+        assert line.status in (OK, WARN, FAIL)
+        assert line.detail and "could not be looked at" not in line.detail, line
+        assert bool(line.cure) == (line.status != OK), "a cure for every finding that is not OK, and only for those"
+
+
+def test_the_report_is_json():
+    report = json.loads(json.dumps(doctor.as_dict(doctor.examine())))
+    assert set(report) == {"ok", "lanes", "lines"}
+    assert set(report["lanes"]) == {"embedded", "trtllm"}
+    assert set(report["lines"][0]) == {"status", "name", "detail", "cure"}
+
+
+def test_it_takes_less_than_three_seconds_and_writes_nothing(tmp_path):
+    cache = tmp_path / "cache"
+    started = time.monotonic()
+    code = "from servinglab import doctor; print(len(doctor.examine()))"
+    subprocess.run([sys.executable, "-c", code], env={"SERVINGLAB_CACHE": str(cache), "PATH": "/usr/bin:/bin",
+                                                      "HOME": str(tmp_path)}, check=True, cwd=tmp_path)  # fmt: skip
+    assert time.monotonic() - started < 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", [(3, 9, 1), (3, 13, 0), (3, 14, 2)])
+def test_another_python_fails_with_the_command_that_helps(monkeypatch, version):
+    monkeypatch.setattr(_machine.sys, "version_info", version)
+    line = only(_machine.python())
+    assert line.status == FAIL and "3.10, 3.11, 3.12" in line.detail and "PYTHON=python3.12" in line.cure
+
+
+def test_numpy_two_fails(monkeypatch):
+    monkeypatch.setattr(_software, "version", lambda name: "2.1.0")
+    line = only(_software.numpy())
+    assert line.status == FAIL and 'pip install "numpy<2"' in line.cure
+
+
+def test_a_small_dev_shm_names_docker_s_flag(monkeypatch):
+    """user problem 10: containers have 64 MB there."""
+    monkeypatch.setattr(triton_install, "shm_free", lambda: 20 * 2**20)
+    line = only(_machine.shm())
+    assert (line.status, line.detail) == (WARN, "20 MiB free in /dev/shm") and "--shm-size" in line.cure
+
+
+def test_a_system_that_cannot_run_triton_fails_but_numpy_is_left_to_its_own_line(monkeypatch):
+    def refuse(sentence):
+        def require():
+            raise triton_install.ServerError(sentence)
+
+        monkeypatch.setattr(triton_install, "require_platform", require)
+
+    refuse("The embedded Triton runs on Linux x86-64 only.")
+    assert only(_machine.system()).status == FAIL
+    refuse("This Python has numpy 2.0.")
+    assert only(_machine.system()).status == OK
+
+
+def test_a_missing_wheel_and_a_missing_libpython_are_named(monkeypatch):
+    def missing():
+        raise triton_install.ServerError("The embedded Triton is not installed: pip install nvidia-pytriton==0.7.0")
+
+    monkeypatch.setattr(triton_install, "locate", missing)
+    line = only(_software.triton())
+    assert (line.status, line.detail) == (FAIL, "The embedded Triton is not installed")
+    assert line.cure == "pip install nvidia-pytriton==0.7.0"
+
+
+def test_missing_and_wrong_packages_are_listed_by_extra(monkeypatch):
+    needs = ["httpx>=0.28", 'nvidia-pytriton==0.7.0; extra == "server"', 'torch==2.13.0; extra == "models"',
+             'tomli>=2; python_version < "3"', 'servinglab[server]; extra == "all"']
+    installed = {"httpx": "0.30", "nvidia-pytriton": "0.5.7", "torch": "2.13.0+cpu"}
+    monkeypatch.setattr(metadata, "requires", lambda name: needs)
+    monkeypatch.setattr(_software, "version", installed.get)
+    lines = {line.name: line for line in _software.packages()}
+    assert set(lines) == {"packages: base", "packages: server", "packages: models"}
+    assert lines["packages: base"].status == OK
+    assert lines["packages: models"].status == OK, "a CPU build of torch is the same version"
+    assert (lines["packages: server"].status, lines["packages: server"].detail) == (
+        FAIL, "other version: nvidia-pytriton 0.5.7")
+    del installed["httpx"], installed["torch"]
+    lines = {line.name: line for line in _software.packages()}
+    assert lines["packages: base"].status == FAIL and lines["packages: base"].detail == "missing: httpx"
+    assert lines["packages: models"].status == WARN, "the server runs without them"
+
+
+def test_a_taken_port_is_only_a_warning(monkeypatch):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        monkeypatch.setattr(_machine, "PORTS", (listener.getsockname()[1],))
+        line = only(_machine.ports())
+    assert line.status == WARN and str(_machine.PORTS[0]) in line.detail
+
+
+def test_a_cache_that_cannot_be_written_fails(monkeypatch, tmp_path):
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "a" / "b"))
+    assert only(_machine.disk()).status == OK
+    monkeypatch.setattr(_machine.os, "access", lambda *_: False)
+    line = only(_machine.disk())
+    assert line.status == FAIL and "SERVINGLAB_CACHE" in line.cure
+
+
+def test_no_weights_yet_says_how_to_get_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path))
+    line = only(_software.models())
+    assert line.status == WARN and "course fetch" in line.cure
+
+
+def test_a_silent_gpu_driver_and_a_silent_docker_do_not_hold_the_report_up(monkeypatch, tmp_path):
+    for name in ("nvidia-smi", "docker"):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\nexec sleep 30\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    started = time.monotonic()
+    lines = {line.name: line for line in doctor.examine()}
+    assert time.monotonic() - started < 3
+    assert lines["gpu"].detail == "nvidia-smi does not answer"
+    assert lines["docker"].detail == "the client is there, no engine answers"
+
+
+def test_a_gpu_is_reported(monkeypatch):
+    monkeypatch.setattr(_machine, "run", lambda command: "NVIDIA H100, 81559 MiB, 570.1, 9.0")
+    assert only(_machine.gpu()) == doctor.Line(OK, "gpu", "NVIDIA H100, 81559 MiB, 570.1, 9.0")
+
+
+def test_lanes_follow_from_the_lines():
+    fine = [doctor.Line(OK, n, "x") for names, _ in doctor.LANES.values() for n in names]
+    assert doctor.lanes(fine) == {"embedded": "", "trtllm": ""}
+    no_gpu = [doctor.Line(WARN, "gpu", "none found", "c") if line.name == "gpu" else line for line in fine]
+    assert doctor.lanes(no_gpu) == {"embedded": "", "trtllm": "gpu: none found"}
+    old = [doctor.Line(FAIL, "numpy", "2.1", "c") if line.name == "numpy" else line for line in fine]
+    assert doctor.lanes(old) == {"embedded": "numpy: 2.1", "trtllm": ""}
+
+
+def test_a_check_that_breaks_is_a_line(monkeypatch):
+    def broken():
+        raise RuntimeError("boom")
+        yield
+
+    monkeypatch.setattr(doctor, "CHECKS", (broken, _machine.python))
+    lines = doctor.examine()
+    assert (lines[0].status, lines[0].detail) == (WARN, "could not be looked at: RuntimeError: boom")
+    assert lines[1].status == OK
+
+
+def test_every_lane_line_exists():
+    names = {line.name for line in doctor.examine()}
+    assert {n for wanted, _ in doctor.LANES.values() for n in wanted} <= names
