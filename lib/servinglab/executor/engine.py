@@ -1,0 +1,208 @@
+"""The executor: a thread that runs one model step after another for whichever requests are there."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import queue
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from .cache import BlockPool, KVCache
+from .inflight import InflightBatch, sentence
+from .model import EngineConfig, ExecutorError, Model, default_threads
+from .request import Output, Request, RequestError, SamplingParams
+from .sampler import Sampler
+from .scheduler import Scheduler, Sequence
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """In-flight batching over one engine: a request joins and leaves the running batch at any token.
+
+    engine_dir: an engine folder (`servinglab.assets.engine`).
+    max_batch_size: requests that run at the same time; more wait in the queue.
+    max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
+    max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
+    threads: for the model's arithmetic; by default the physical cores, at most 4.
+    spinning: idle worker threads poll for a moment before they sleep. Faster steps, but it takes the cores from others.
+    prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
+
+    Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`.
+    """
+
+    def __init__(
+        self,
+        engine_dir: Path | str,
+        *,
+        max_batch_size: int = 8,
+        max_seq_len: int | None = None,
+        max_tokens_in_paged_kv_cache: int | None = None,
+        threads: int | None = None,
+        batch_scheduler_policy: str = "guaranteed_no_evict",
+        spinning: bool = True,
+        prefill_tokens: int = 128,
+        tokens_per_block: int = 64,
+    ) -> None:
+        if batch_scheduler_policy != "guaranteed_no_evict":
+            raise ExecutorError(
+                f"batch_scheduler_policy is {batch_scheduler_policy!r}; the reference executor knows "
+                "only 'guaranteed_no_evict'."
+            )
+        if max_batch_size < 1:
+            raise ExecutorError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
+        config = EngineConfig.read(engine_dir)
+        self.max_seq_len = max_seq_len or config.max_seq_len
+        if not 2 <= self.max_seq_len <= config.max_seq_len:
+            raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
+        kv_tokens = max_tokens_in_paged_kv_cache
+        if kv_tokens is None:
+            kv_tokens = max_batch_size * -(-self.max_seq_len // tokens_per_block) * tokens_per_block
+        if kv_tokens < tokens_per_block:
+            raise ExecutorError(
+                f"max_tokens_in_paged_kv_cache is {kv_tokens}; "
+                f"it must hold at least one block of {tokens_per_block} tokens."
+            )
+        self.vocab_size = config.vocab_size
+        self.max_batch_size = max_batch_size
+        try:
+            cache = KVCache(2 * config.layers, max_batch_size, config.kv_heads, self.max_seq_len, config.head_size)
+        except OSError as error:
+            raise ExecutorError(
+                f"No memory for the KV cache of {max_batch_size} x {self.max_seq_len} tokens ({error}); "
+                "lower max_batch_size or max_seq_len."
+            ) from None
+        model = Model(config, cache, threads=threads or default_threads(), spinning=spinning)
+        self._scheduler = Scheduler(BlockPool(kv_tokens, tokens_per_block), max_batch_size)
+        self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget)
+        self._changed = threading.Condition()  # guards the four fields below
+        self._active: dict[str, Sequence] = {}
+        self._arrived: list[Sequence] = []
+        self._cancels = False
+        self._stopping = False
+        self._ids = itertools.count()
+        self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
+        self._thread.start()
+        atexit.register(self.shutdown)  # a daemon thread inside native code must not outlive the interpreter
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
+
+    # --- called from any thread
+
+    def submit(self, request: Request) -> None:
+        """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
+        max_tokens = request.fit(self.vocab_size, self.max_seq_len)
+        sequence = Sequence(request, Sampler(request, self.vocab_size), max_tokens)
+        pool = self._scheduler.pool
+        if pool.blocks(sequence.reserved) > pool.total:
+            raise RequestError(
+                f"The prompt ({len(request.prompt)} tokens) plus max_tokens ({max_tokens}) needs "
+                f"{pool.blocks(sequence.reserved)} KV cache blocks of {pool.tokens_per_block} tokens, "
+                f"but the cache has {pool.total}; ask for less or raise max_tokens_in_paged_kv_cache."
+            )
+        with self._changed:
+            if self._stopping:
+                raise RequestError("The executor has been shut down.")
+            if request.id in self._active:
+                raise RequestError(f"A request with id {request.id!r} is still running; give each request its own id.")
+            self._active[request.id] = sequence
+            self._arrived.append(sequence)
+            self._changed.notify()
+
+    def cancel(self, request_id: str) -> bool:
+        """Ends a request before its next token. False when no such request is waiting or running."""
+        with self._changed:
+            sequence = self._active.get(request_id)
+            if sequence is not None:
+                sequence.cancelled = self._cancels = True
+                self._changed.notify()
+            return sequence is not None
+
+    def shutdown(self) -> None:
+        """Ends every request as "cancelled" and stops the thread. May be called twice."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        atexit.unregister(self.shutdown)
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start, and the state now."""
+        scheduler = self._scheduler
+        with self._changed:
+            active = len(self._active)
+        running = len(scheduler.running) + (scheduler.prefilling is not None)
+        return {
+            "max_batch_size": self.max_batch_size,
+            "active": active,
+            "running": running,
+            "waiting": max(0, active - running),
+            "kv_blocks_used": scheduler.pool.used,
+            "kv_blocks_total": scheduler.pool.total,
+            "kv_tokens_per_block": scheduler.pool.tokens_per_block,
+            **self._batch.counts,
+        }
+
+    def generate(
+        self,
+        prompt_ids: np.ndarray | list[int],
+        max_tokens: int,
+        *,
+        end_id: int | None = None,
+        stop_words: list[list[int]] = (),
+        bad_words: list[list[int]] = (),
+        **sampling: float,
+    ) -> list[int]:
+        """Runs one request to its end and returns its new tokens; `sampling` as in SamplingParams.
+
+        Raises RequestError when the request fails or the executor is shut down meanwhile.
+        """
+        name, params = f"generate-{next(self._ids)}", SamplingParams(**sampling)
+        outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
+        self.submit(Request(name, prompt_ids, max_tokens, params, end_id, stop_words, bad_words, outputs.put))
+        tokens: list[int] = []
+        while True:
+            output = outputs.get()
+            tokens += output.tokens
+            if output.finish_reason in ("cancelled", "error"):
+                raise RequestError(output.error or "The request was cancelled.")
+            if output.finish_reason:
+                return tokens
+
+    # --- called from the engine's thread only
+
+    def _loop(self) -> None:
+        while self._take_in():
+            try:
+                self._batch.iterate()
+            except Exception as error:  # a bug here must end the requests, not the service
+                log.exception("The executor failed")
+                self._batch.end(self._scheduler.everyone(), "error", f"The executor failed: {sentence(error)}")
+        self._batch.end(self._scheduler.everyone(), "cancelled")
+
+    def _take_in(self) -> bool:
+        """Sleeps until a request is there; takes in the new ones and ends the cancelled ones. False: stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._active or self._stopping)
+            arrived, self._arrived = self._arrived, []
+            cancelled = [s for s in self._active.values() if s.cancelled] if self._cancels else []
+            self._cancels = False
+            stopping = self._stopping
+        for sequence in arrived:
+            self._scheduler.add(sequence)
+        if cancelled:
+            self._batch.end(cancelled, "cancelled")
+        return not stopping
+
+    def _forget(self, sequence: Sequence) -> None:
+        with self._changed:
+            self._active.pop(sequence.request.id, None)

@@ -1,0 +1,124 @@
+"""One step of the language model: tokens in, logits out, the KV cache updated in place. ONNX Runtime on the CPU.
+
+The graph is written by `executor.graph`: a decoder whose attention reads and writes caller-owned KV buffers, and whose
+`logit_rows` input picks the positions that need logits (a prompt needs one row of 49,152 numbers, not one per token).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import psutil
+
+from servinglab.errors import CourseError
+
+from .cache import KVCache
+
+
+class ExecutorError(CourseError):
+    """The executor could not be started, or has been shut down."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What `config.json` of an engine folder says about the graph beside it."""
+
+    folder: Path
+    vocab_size: int
+    layers: int
+    kv_heads: int
+    head_size: int
+    max_seq_len: int
+
+    @classmethod
+    def read(cls, folder: Path | str) -> EngineConfig:
+        """Raises ExecutorError when the folder holds no graph for this executor."""
+        folder = Path(folder)
+        path = folder / "config.json"
+        try:
+            config = json.loads(path.read_text())
+            if config.get("format") != "onnx" or not (folder / "model.onnx").is_file():
+                raise ExecutorError(
+                    f"{folder} holds no engine of the reference executor (a model.onnx and a config.json with "
+                    '"format": "onnx"); build one with servinglab.assets.engine().'
+                )
+            model, build = config["pretrained_config"], config["build_config"]
+            return cls(
+                folder=folder,
+                vocab_size=model["vocab_size"],
+                layers=model["num_hidden_layers"],
+                kv_heads=model["num_key_value_heads"],
+                head_size=model["head_size"],
+                max_seq_len=build["max_seq_len"],
+            )
+        except FileNotFoundError:
+            raise ExecutorError(f"{path} does not exist; engine_dir must name an engine folder.") from None
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ExecutorError(
+                f"{path} is not the config.json of an engine ({type(error).__name__}: {error})."
+            ) from None
+
+
+def default_threads() -> int:
+    """One for each physical core this process may use, four at most: decoding waits for memory, not for arithmetic."""
+    return max(1, min(4, psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0))))
+
+
+class Model:
+    """The graph with its weights. `forward` is the only way in, for prompts, single tokens and (later) drafts alike.
+
+    Not thread-safe. The logits it returns are a view of one buffer, valid until the next call.
+    """
+
+    def __init__(self, config: EngineConfig, cache: KVCache, *, threads: int, spinning: bool) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        # A memory plan is kept for every input shape, and here each step has a new one (the mask grows).
+        options.enable_mem_pattern = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        path = config.folder / "model.onnx"
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's own exceptions share no base class
+            raise ExecutorError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        self._cache = cache
+        self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
+        self._logits = np.empty((cache.buffers.shape[1], config.vocab_size), np.float32)
+
+    def forward(self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray) -> np.ndarray:
+        """Runs the new tokens of `B` neighbouring slots, `S` for each.
+
+        ids: int64 [B, S], the new tokens. With S > 1, B must be 1 (a limit of the operator once the cache is in use).
+        lengths: int64 [B], tokens in the cache after this call, the new ones included.
+        first_slot: row b uses cache slot first_slot + b.
+        logit_rows: int64 [N], N <= slots: the positions whose logits are wanted, as flat b * S + s; may be empty.
+        Returns float32 [N, vocab].
+        """
+        batch = len(ids)
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        logits = self._logits[: len(logit_rows)]
+        binding = self._bindings.get((first_slot, batch)) or self._bind_cache(first_slot, batch)
+        inputs = {"input_ids": ids, "attention_mask": mask, "logit_rows": logit_rows}
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, np.int64, array.shape, array.ctypes.data)
+        binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+        self._session.run_with_iobinding(binding)
+        return logits
+
+    def _bind_cache(self, first_slot: int, batch: int) -> onnxruntime.IOBinding:
+        """The binding for a range of slots, made once: input and output of each layer are the same memory."""
+        binding = self._session.io_binding()
+        past = [node.name for node in self._session.get_inputs() if node.name.startswith("past_key_values.")]
+        for tensor, name in enumerate(past):
+            rows = self._cache.rows(tensor, first_slot, batch)
+            place = ("cpu", 0, rows.dtype, rows.shape, rows.ctypes.data)
+            binding.bind_input(name, *place)
+            binding.bind_output(name.replace("past_key_values", "present"), *place)
+        self._bindings[first_slot, batch] = binding
+        return binding
