@@ -1,0 +1,110 @@
+"""One figure for every setting, and sliders on top where somebody is there to move them.
+
+Plumbing that no lesson is about. What a slider can show is on the page without one, so a printed, executed or plain
+HTML notebook loses nothing; and a widget waits for a front end, which a run by a script does not have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from servinglab.errors import CourseError
+from servinglab.palette import WIDTH
+from servinglab.plots import finish
+
+_MOST_PANELS = 9
+
+
+def explore(
+    draw: Callable[..., None], *, title: str, summary: str, small_print: str = "", **grid: Sequence[Any]
+) -> None:
+    """Draw ``draw(axes, **values)`` for every combination of values in ``grid``, at most nine; add sliders when live.
+
+    One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title``,
+    ``small_print`` and ``summary`` are those of ``plots.finish``. Raises CourseError for an empty or a too large grid.
+    """
+    _check(grid)
+    _panels(draw, grid, title, small_print, summary)
+    if is_live():
+        _sliders(draw, grid)
+
+
+def is_live() -> bool:
+    """Whether a person with a widget-showing front end runs this cell.
+
+    False unless there is a sign of one: widgets under papermill, nbclient, nbval and nbconvert hang or leave state.
+    """
+    if os.environ.get("SERVINGLAB_STATIC"):  # set by everything in this course that runs notebooks
+        return False
+    request = _execute_request()
+    if request is None:
+        return False
+    if "google.colab" in sys.modules:
+        return True
+    # JupyterLab and Notebook 7 name the cell in each request; libraries that run notebooks leave that empty. Both must
+    # hold, because a kernel that a notebook starts (papermill inside JupyterLab) inherits the environment.
+    from_lab = "cellId" in request.get("metadata", {}) and "JPY_SESSION_NAME" in os.environ
+    from_vscode = "VSCODE_PID" in os.environ and "cellId" in request.get("metadata", {})
+    return from_lab or from_vscode
+
+
+def _execute_request() -> dict[str, Any] | None:
+    """The message that made this cell run; None outside a Jupyter kernel."""
+    if "IPython" not in sys.modules:
+        return None
+    shell = sys.modules["IPython"].get_ipython()
+    kernel = getattr(shell, "kernel", None)
+    return kernel.get_parent("shell") if kernel is not None else None
+
+
+def _check(grid: dict[str, Sequence[Any]]) -> None:
+    if not grid or not all(len(values) for values in grid.values()):
+        raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")
+    panels = 1
+    for values in grid.values():
+        panels *= len(values)
+    if panels > _MOST_PANELS:
+        raise CourseError(f"explore would draw {panels} panels; give values for at most {_MOST_PANELS}")
+
+
+def _panels(
+    draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, small_print: str, summary: str
+) -> None:
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    varying = [name for name, values in grid.items() if len(values) > 1]
+    columns = len(grid[varying[-1]]) if len(varying) > 1 else min(3, len(combinations))
+    columns = min(columns, 4)
+    rows = -(-len(combinations) // columns)
+    fig, panels = plt.subplots(
+        rows, columns, figsize=(WIDTH, 0.8 + 1.9 * rows), sharex=True, sharey=True, squeeze=False
+    )
+    for axes, values in itertools.zip_longest(panels.flat, combinations):
+        if values is None:
+            axes.axis("off")
+            continue
+        draw(axes, **values)
+        axes.set_title(", ".join(f"{name} {values[name]}" for name in varying or grid), fontsize=9)
+        axes.label_outer()
+    finish(fig, title, small_print, summary)
+
+
+def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]]) -> None:
+    import ipywidgets
+    from IPython.display import display
+
+    def show(**values: Any) -> None:
+        fig, axes = plt.subplots(figsize=(WIDTH, 2.8), layout="constrained")
+        draw(axes, **values)
+        display(fig)
+        plt.close(fig)
+
+    controls = {
+        name: ipywidgets.SelectionSlider(options=list(values), description=name) for name, values in grid.items()
+    }
+    display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(show, controls))
