@@ -47,11 +47,10 @@ def is_live() -> bool:
         return False
     if "google.colab" in sys.modules:
         return True
-    # JupyterLab and Notebook 7 name the cell in each request; libraries that run notebooks leave that empty. Both must
+    # JupyterLab, Notebook 7 and VS Code name the cell in each request; libraries that run notebooks do not. Both must
     # hold, because a kernel that a notebook starts (papermill inside JupyterLab) inherits the environment.
-    from_lab = "cellId" in request.get("metadata", {}) and "JPY_SESSION_NAME" in os.environ
-    from_vscode = "VSCODE_PID" in os.environ and "cellId" in request.get("metadata", {})
-    return from_lab or from_vscode
+    session = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
+    return session and "cellId" in request.get("metadata", {})
 
 
 def _execute_request() -> dict[str, Any] | None:
@@ -104,7 +103,6 @@ def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]]) -> None:
         display(fig)
         plt.close(fig)
 
-    controls = {
-        name: ipywidgets.SelectionSlider(options=list(values), description=name) for name, values in grid.items()
-    }
+    slider = ipywidgets.SelectionSlider
+    controls = {name: slider(options=list(values), description=name) for name, values in grid.items()}
     display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(show, controls))
