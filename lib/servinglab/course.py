@@ -139,6 +139,15 @@ def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, 
     return overrides
 
 
+def check_lane(lane: str, notebooks: list[Notebook]) -> None:
+    """Raise ManifestError for an unknown lane, and for one that a notebook does not run in."""
+    if lane not in (*LANES, "auto"):
+        raise ManifestError(f"There is no lane '{lane}'; choose one of {', '.join(LANES)}, auto.")
+    for notebook in notebooks:
+        if lane != "auto" and lane not in notebook.lanes:
+            raise ManifestError(f"{notebook.id} does not run in lane '{lane}', only in: {', '.join(notebook.lanes)}.")
+
+
 def _notebook(entry: Any, number: int, path: Path, default_timeout: Any) -> Notebook:
     where = f"{path}, notebook {number}"
     if not isinstance(entry, dict):

@@ -1,0 +1,85 @@
+"""One question to the model from the command line: find or start a server, stream the answer, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from servinglab.errors import CourseError
+
+DEFAULT_MODEL = "tensorrt_llm_bls"
+
+
+@contextlib.contextmanager
+def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[Any]:
+    """A server of `course serve` when one runs, else one of our own in a temporary folder, gone at the end.
+
+    An explicit `precision` always starts our own: a running server has whatever it was built with.
+    """
+    from servinglab.server import TritonServer, running
+
+    if precision is None:
+        for server in running():
+            tell(f"using the server at {server.grpc_url}")
+            yield server
+            return
+    from servinglab.repository import build_default
+
+    with tempfile.TemporaryDirectory(prefix="servinglab-ask-") as folder:
+        tell("starting a server (course serve keeps one running)")
+        repository = build_default(Path(folder), precision=precision or "fp32")
+        with TritonServer(repository) as server:
+            yield server
+
+
+def tokenizer_of(server: Any, model: str) -> Path:
+    """Tokenizer folder of the deployment that `model` belongs to, from the running server's own config."""
+    for ending in (DEFAULT_MODEL, "ensemble"):
+        if model.endswith(ending):
+            prefix = model.removesuffix(ending)
+            break
+    else:
+        raise CourseError(f"'{model}' is not a BLS or ensemble model, so its chat template is unknown; add --raw.")
+    name = f"{prefix}preprocessing"
+    if server.http_url is None:
+        raise CourseError("This server's HTTP address is unknown, so its chat template cannot be found; add --raw.")
+    try:
+        with urllib.request.urlopen(f"{server.http_url}/v2/models/{name}/config", timeout=10) as answer:
+            parameters = json.load(answer)["parameters"]
+        return Path(parameters["tokenizer_dir"]["string_value"])
+    except (urllib.error.URLError, KeyError, ValueError):
+        problem = f"The server has no model '{name}' with a tokenizer_dir; choose another --model or add --raw."
+        raise CourseError(problem) from None
+
+
+def ask(
+    prompt: str, *, write: Callable[[str], None], tell: Callable[[str], None] = lambda text: None, raw: bool = False,
+    model: str = DEFAULT_MODEL, precision: str | None = None, deadline: float = 300.0, **inputs: Any,
+) -> None:  # fmt: skip
+    """Send `prompt` and pass each piece of the answer to `write` as it arrives.
+
+    `inputs`: request inputs of the model (stream, temperature, top_k, top_p, seed, max_tokens); None means absent.
+    Whatever interrupts the loop (Ctrl-C, a closed terminal) cancels the request and ends a server of our own.
+    """
+    from servinglab import chat
+    from servinglab.client import TritonClient
+
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    with some_server(precision, tell) as server:
+        text = prompt
+        if not raw:
+            folder = tokenizer_of(server, model)
+            if chat.template(folder) is None:
+                tell("the model has no chat template; sending the prompt as it is")
+            else:
+                text = chat.render(folder, prompt)
+        with TritonClient(server.grpc_url, server.http_url) as client:
+            with client.stream(text, model=model, deadline=deadline, exclude_input_in_output=True, **inputs) as stream:
+                for chunk in stream:
+                    write(chunk.text)

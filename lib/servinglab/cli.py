@@ -1,0 +1,253 @@
+"""The `course` command. Each command says what to do and leaves the work to a module that it imports only then."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from servinglab.errors import CourseError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="An executable course on serving language models with TensorRT-LLM and Triton.",
+)
+repo = typer.Typer(no_args_is_help=True, help="Build and check model repositories.")
+app.add_typer(repo, name="repo")
+
+Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
+Precision = Annotated[str | None, Option(help="Weights of the executor: fp32 (exact) or int4 (fast).")]
+_debug = False
+
+
+@app.callback()
+def options(debug: Annotated[bool, Option(help="Show the traceback of an error.")] = False) -> None:
+    global _debug
+    _debug = debug
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Show what this machine can run, and the cure for what it cannot. Changes nothing."""
+    from servinglab import doctor, report
+
+    lines = doctor.examine()
+    if json:
+        _print_json(doctor.as_dict(lines))
+    else:
+        report.show_doctor(lines)
+    if all(doctor.lanes(lines).values()):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_notebooks(json: Json = False) -> None:
+    """List the notebooks."""
+    from servinglab import course, report
+
+    loaded = course.load()
+    if json:
+        _print_json([asdict(n) for n in loaded.notebooks])
+    else:
+        report.show_notebooks(loaded)
+
+
+@app.command()
+def run(
+    ids: Annotated[list[str] | None, Argument(help="Notebook ids or numbers, such as 05; all when left out.")] = None,
+    lane: Annotated[str | None, Option(help="embedded or trtllm; the notebooks choose when left out.")] = None,
+    parameter: Annotated[list[str] | None, Option("-p", metavar="NAME=VALUE", help="A notebook's parameter.")] = None,
+    parameter_set: Annotated[str | None, Option("--set", help="A parameter set of course.toml.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for the results; build/ of the course when left out.")] = None,
+    timeout: Annotated[float | None, Option(min=1, help="Seconds a notebook may take.")] = None,
+) -> None:
+    """Execute notebooks in order; results, pages and an index go to build/. Exit code 1 when one of them fails."""
+    from servinglab import course, pages, report, runner
+
+    loaded = course.load()
+    chosen = loaded.select(ids)
+    pairs = list(parameter or [])
+    if lane is not None:
+        course.check_lane(lane, chosen)
+        pairs.append(f"lane={lane}")
+    overrides = course.parse_assignments(pairs, chosen)
+    values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
+    folder = (out or loaded.root / "build").resolve()
+    results = []
+    with report.progress(chosen) as display:
+        for notebook in chosen:
+            display.begin(notebook)
+            result = runner.run_notebook(
+                notebook, folder, values[notebook.id], timeout=timeout, on_progress=display.cell
+            )
+            display.end(result)
+            results.append(result)
+    runner.save(results, folder)
+    index = pages.write_index(loaded, results, folder)
+    report.show_results(results, index)
+    if any(r.status != "passed" for r in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str] | None, Argument(help="Model names; those of the course when left out.")] = None,
+) -> None:
+    """Bring weights into the cache and prepare them: once, resumable, checksums verified."""
+    from servinglab import assets, course
+
+    loaded = course.load()
+    precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in loaded.notebooks for s in n.sets}
+    for name in names or loaded.models():
+        assets.resolve(name)
+        for precision in sorted(precisions) if name == "smollm2" else ():
+            assets.engine(name, precision)
+        typer.echo(f"{name}: ready")
+
+
+@app.command()
+def models(json: Json = False) -> None:
+    """List the models in the cache: where, how large, under which licence."""
+    from servinglab import assets, report
+
+    found = assets.cached()
+    if json:
+        _print_json([asdict(m) for m in found])
+    else:
+        report.show_models(found, assets.cache_dir())
+
+
+@app.command()
+def serve(
+    folder: Annotated[Path, Argument(metavar="DIR", help="A model repository, or the folder that `repo build` made.")],
+    http_port: Annotated[int | None, Option(help="Port for HTTP; a free one when left out.")] = None,
+    grpc_port: Annotated[int | None, Option(help="Port for gRPC; a free one when left out.")] = None,
+    metrics_port: Annotated[int | None, Option(help="Port for metrics; a free one when left out.")] = None,
+    model: Annotated[list[str] | None, Option(help="Load only this model; may be given more than once.")] = None,
+) -> None:
+    """Serve a model repository until Ctrl-C."""
+    from servinglab import serving
+
+    serving.serve(
+        folder, models=model, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port, tell=typer.echo
+    )
+
+
+@app.command()
+def ask(
+    prompt: Annotated[str, Argument(help="What to ask.")],
+    stream: Annotated[bool, Option(help="Show the answer as it is made, or all of it at its end.")] = True,
+    temperature: Annotated[
+        float | None, Option(help="Above 1 flattens, below 1 sharpens; needs top-k or top-p.")
+    ] = None,
+    top_k: Annotated[int | None, Option(help="Choose among this many most likely tokens; 1 is greedy.")] = None,
+    top_p: Annotated[float | None, Option(help="Choose among the likeliest tokens of this total probability.")] = None,
+    seed: Annotated[int | None, Option(help="Another seed gives another answer; the default is always 0.")] = None,
+    max_tokens: Annotated[int, Option(help="End the answer after so many tokens.")] = 128,
+    precision: Precision = None,
+    model: Annotated[
+        str, Option(help="Model to ask: the BLS model or the ensemble of a deployment.")
+    ] = "tensorrt_llm_bls",
+    raw: Annotated[bool, Option("--raw", help="Send the prompt as it is, without the chat template.")] = False,
+) -> None:
+    """Ask the model one question. Uses the server of `course serve`, else starts one and stops it again."""
+    from servinglab import ask as asking
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    asking.ask(
+        prompt,
+        write=write,
+        tell=lambda text: typer.echo(text, err=True),
+        raw=raw,
+        model=model,
+        precision=precision,
+        stream=stream,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        max_tokens=max_tokens,
+    )
+    write("\n")
+
+
+@repo.command("build")
+def repo_build(
+    out: Annotated[Path, Option(help="Folder to build in: model_repository and _assets go there.")] = Path(
+        "build/serving"
+    ),
+    precision: Precision = "fp32",
+    name: Annotated[str | None, Option(help="Name of the deployment's folder in _assets.")] = None,
+    prefix: Annotated[str | None, Option(help="Put before the five model names, such as gemma-.")] = None,
+    generation: Annotated[str | None, Option(help="Tensor names of which TensorRT-LLM: new, old or 1.1.")] = None,
+    decoupled: Annotated[bool | None, Option(help="Many responses a request (streaming), or one.")] = None,
+    accumulate_tokens: Annotated[bool | None, Option(help="Each streamed response repeats the text so far.")] = None,
+    exclude_input_in_output: Annotated[bool | None, Option(help="Leave the prompt out of the answer.")] = None,
+    max_batch_size: Annotated[int | None, Option(help="Requests that run together.")] = None,
+    max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
+    bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
+) -> None:
+    """Write the five models of a deployment and what they need."""
+    from servinglab.repository import build_default
+
+    given = {
+        "name": name,
+        "prefix": prefix,
+        "generation": generation,
+        "decoupled": decoupled,
+        "accumulate_tokens": accumulate_tokens,
+        "exclude_input_in_output": exclude_input_in_output,
+        "max_batch_size": max_batch_size,
+        "max_tokens_in_paged_kv_cache": max_tokens_in_paged_kv_cache,
+        "bls_instance_count": bls_instance_count,
+    }
+    built = build_default(out, precision=precision, **{k: v for k, v in given.items() if v is not None})
+    typer.echo(f"built {built}")
+    typer.echo(f"next: course repo lint {built}, course serve {built}")
+
+
+@repo.command("lint")
+def repo_lint(folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")], json: Json = False) -> None:
+    """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
+    from servinglab import report
+    from servinglab.repository import lint
+
+    if not folder.is_dir():
+        raise CourseError(f"{folder} is not a folder; give a model repository, such as build/serving/model_repository.")
+    findings = lint(folder)
+    if json:
+        _print_json([asdict(f) for f in findings])
+    else:
+        report.show_findings(findings, folder)
+    if any(f.severity == "error" for f in findings):
+        raise typer.Exit(1)
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+
+
+def main() -> None:
+    """Entry point: an expected error is one line, anything else is a bug and keeps its traceback."""
+    try:
+        app()
+    except CourseError as error:
+        if _debug:
+            raise
+        typer.echo(f"course: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

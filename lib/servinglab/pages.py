@@ -1,0 +1,116 @@
+"""Pages made from data: the index of a run, and the parts of README.md and environment.yml that derive from others.
+
+    python -m servinglab.pages     writes those parts again (make pages)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from servinglab.course import Course, load, tomllib
+from servinglab.errors import CourseError
+
+SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid #8886; vertical-align: top; }
+td.number { text-align: right; } .failed, .timeout { color: #c62828; } .passed { color: #2e7d32; }
+"""
+
+
+def write_index(course: Course, results: list[Any], out: Path) -> Path:
+    """Write `out`/index.html: the notebooks that ran, with time, status and links to page and notebook."""
+    titles = {n.id: n.title for n in course.notebooks}
+    rows = []
+    for r in results:
+        page = out / f"{r.id}.html"
+        title = escape(titles.get(r.id, r.id))
+        name = f'<a href="{r.id}.html">{title}</a>' if page.exists() else title
+        notebook = f'<a href="{r.id}.ipynb">{r.id}.ipynb</a>' if (out / f"{r.id}.ipynb").exists() else escape(r.id)
+        rows.append(
+            f'<tr><td>{name}<br><small>{notebook}</small></td><td class="number">{r.seconds:.1f}</td>'
+            f'<td class="{r.status}">{r.status}<br><small>{escape(r.error)}</small></td></tr>'
+        )
+    path = out / "index.html"
+    path.write_text(
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The course, executed</title>'
+        f"<style>{_STYLE}</style></head><body><h1>The course, executed</h1>"
+        "<table><tr><th>notebook</th><th>seconds</th><th>status</th></tr>" + "".join(rows) + "</table></body></html>\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def notebook_table(course: Course) -> str:
+    """The README's table of notebooks, in Markdown."""
+    rows = ["| notebook | what it is about | minutes | lanes |", "|---|---|---|---|"]
+    for n in course.notebooks:
+        rows.append(f"| [{n.id}](notebooks/{n.id}.ipynb) | {n.title} | {n.minutes} | {', '.join(n.lanes)} |")
+    return "\n".join(rows)
+
+
+def benchmark_table(results: dict[str, Any] | None) -> str:
+    """The README's figures, all of them from the results file of benchmarks/serving.py."""
+    if results is None:
+        return "Not measured yet: `python benchmarks/serving.py --json` writes the figures that belong here."
+    rows = [
+        ("tokens/s through Triton against transformers' `generate`, one stream", f"{results['stream1_ratio']:.1f} ×"),
+        ("the same, eight streams, `generate` one prompt after another", f"{results['stream8_ratio']:.1f} ×"),
+        ("share of the in-process executor's tokens/s that Triton's path keeps", f"{results['triton_share']:.0%}"),
+        ("time to first token that Triton's path adds", f"{results['ttft_extra_ms']:.1f} ms"),
+    ]
+    lines = [f"| measured in one run, precision {results['precision']} | |", "|---|---|"]
+    return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows])
+
+
+def environment_yml(project: dict[str, Any]) -> str:
+    """environment.yml for conda users. It only names Python and pip: what to install stays in pyproject.toml."""
+    return (
+        "# Made by `make pages` from pyproject.toml; conda brings Python, pip the packages of the lock.\n"
+        f"name: {project['name']}\n"
+        "channels:\n  - conda-forge\n"
+        "dependencies:\n"
+        f"  - python {project['requires-python']}\n"
+        "  - pip\n"
+        "  - pip:\n"
+        "      - --constraint requirements/lock.txt\n"
+        "      - --editable .[all]\n"
+    )
+
+
+def fill(text: str, name: str, content: str) -> str:
+    """Replace what stands between `<!-- name:begin … -->` and `<!-- name:end -->`. Raises CourseError without them."""
+    pattern = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise CourseError(f"README.md has no place marked {name}:begin … {name}:end.")
+    return pattern.sub(lambda found: f"{found.group(1)}{content}\n{found.group(2)}", text)
+
+
+def derived(root: Path) -> dict[Path, str]:
+    """Every derived file with the content it must have."""
+    course = load(root)
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    results = root / SERVING_RESULTS
+    figures = json.loads(results.read_text(encoding="utf-8")) if results.exists() else None
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    readme = fill(readme, "notebooks", notebook_table(course))
+    readme = fill(readme, "benchmark", benchmark_table(figures))
+    return {root / "README.md": readme, root / "environment.yml": environment_yml(project)}
+
+
+def main() -> int:
+    for path, content in derived(load().root).items():
+        path.write_text(content, encoding="utf-8")
+        print(f"wrote {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
