@@ -1,0 +1,63 @@
+"""What a model needs beside its configuration: a tokenizer folder and an engine folder. Shared by build and lint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def exists(path: Path) -> bool:
+    """Path.exists that also answers False for what no file system can hold (NUL bytes, endless names, link loops)."""
+    try:
+        return path.exists()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def tokenizer_problem(folder: Path) -> str | None:
+    """Why `folder` holds no tokenizer (the end of a sentence with the cure), or None."""
+    if not exists(folder):
+        return "does not exist: give the folder that holds tokenizer.json."
+    names = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    if not any(exists(folder / name) for name in names):
+        return f"holds no tokenizer ({', '.join(names)}): copy the tokenizer files of the checkpoint there."
+    return None
+
+
+def engine_problem(folder: Path, lane: str) -> str | None:
+    """Why `folder` is no engine of that lane (the end of a sentence with the cure), or None.
+
+    "embedded" wants config.json and model.onnx; "trtllm" wants config.json and one rankN.engine for each rank.
+    """
+    if not exists(folder):
+        return "does not exist: build the engine first, or give the folder that holds it."
+    if not exists(folder / "config.json"):
+        return "holds no config.json: it is no engine folder (the build writes config.json beside the weights)."
+    config = engine_config(folder)
+    if config is None:
+        return "has a config.json that is no JSON object: build the engine again."
+    if lane == "embedded":
+        if not exists(folder / "model.onnx"):
+            return "holds no model.onnx, which the embedded executor runs: prepare it with servinglab.assets.engine."
+        return None
+    ranks = _world_size(config)
+    missing = [f"rank{n}.engine" for n in range(ranks) if not exists(folder / f"rank{n}.engine")]
+    if missing:
+        return f"lacks {', '.join(missing[:4])} of {ranks} rank(s): copy every file that trtllm-build wrote."
+    return None
+
+
+def engine_config(folder: Path) -> dict | None:
+    """The engine's config.json, or None when it cannot be read."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _world_size(config: dict) -> int:
+    mapping = config.get("pretrained_config")
+    mapping = mapping.get("mapping") if isinstance(mapping, dict) else None
+    size = mapping.get("world_size", 1) if isinstance(mapping, dict) else 1
+    return size if isinstance(size, int) and 1 <= size <= 1024 else 1

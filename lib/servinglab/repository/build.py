@@ -1,0 +1,119 @@
+"""Write a deployment as a model repository that Triton can load (notebook 03).
+
+    <root>/model_repository/<prefix>preprocessing/config.pbtxt, 1/model.py     and four more models
+    <root>/_assets/<name>/tokenizer, engines                                   links to the given folders
+
+`_assets` lies beside the repository: inside it, Triton in its default control mode takes the folder for a model and
+refuses to start. `assets_inside=True` is for servers with explicit model control.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from servinglab.repository import contract, pbtxt
+from servinglab.repository.assets_check import engine_problem, tokenizer_problem
+from servinglab.repository.spec import DeploymentSpec, RepositoryError, make_spec
+
+ASSETS = "_assets"
+
+
+def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False) -> Path:
+    """Write the five models of `spec` under `root` and return the model repository, an absolute path.
+
+    Safe to repeat: unchanged files are left alone. Other deployments in the same root stay as they are. Raises
+    RepositoryError when the tokenizer or the engine is unusable, or when `name` already stands for other assets.
+    """
+    _require(tokenizer_problem(spec.tokenizer_dir), "tokenizer_dir", spec.tokenizer_dir)
+    _require(engine_problem(spec.engine_dir, spec.lane), "engine_dir", spec.engine_dir)
+    root = Path(root).expanduser().absolute()
+    repository = root / "model_repository"
+    assets = (repository if assets_inside else root) / ASSETS / spec.name
+    links = {"tokenizer": spec.tokenizer_dir, "engines": spec.engine_dir}
+    try:
+        repository.mkdir(parents=True, exist_ok=True)
+        assets.mkdir(parents=True, exist_ok=True)
+        for name, target in links.items():
+            _link(assets / name, target.expanduser().resolve(), repository, spec)
+        placed = replace(spec, tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines")
+        for model in contract.MODELS:
+            write_model(placed, model, repository)
+    except OSError as error:
+        raise RepositoryError(f"{error.filename or root} cannot be written: {error.strerror}.") from error
+    return repository
+
+
+def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> Path:
+    """Build the course's own model, SmolLM2-135M-Instruct, preparing its weights at first use.
+
+    `precision` is "fp32" or "int4"; `overrides` are fields of DeploymentSpec.
+    """
+    from servinglab import assets  # only here: the rest of this package needs no weights
+
+    given = {"name": "smollm2" if precision == "fp32" else f"smollm2-{precision}"} | overrides
+    given.setdefault("tokenizer_dir", assets.tokenizer("smollm2"))
+    if "engine_dir" not in given:
+        given["engine_dir"] = assets.engine("smollm2", precision)
+    return build(make_spec(**given), root)
+
+
+def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Path:
+    """Write one of the five models as a folder of `repository` (config.pbtxt, version folder 1, model.py)."""
+    folder = Path(repository) / spec.model_name(model)
+    version = folder / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    config = pbtxt.model_config(spec, model)
+    _write(folder / "config.pbtxt", pbtxt.to_text(config))
+    if config.backend == "python":
+        _write(version / "model.py", model_source(model))
+    else:
+        (version / "model.py").unlink(missing_ok=True)  # left by an earlier build for the other lane
+    return folder
+
+
+def model_source(model: str) -> str:
+    """The Python-backend model.py of one of the five models, as the package ships it."""
+    source = resources.files("servinglab") / "triton_models" / f"{model}.py"
+    try:
+        return source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RepositoryError(f"The package lacks {source}: install servinglab again.") from error
+
+
+def _require(problem: str | None, field: str, folder: Path) -> None:
+    if problem:
+        raise RepositoryError(f"{field} {folder} {problem}")
+
+
+def _write(path: Path, text: str) -> None:
+    if path.is_file() and path.read_bytes() == text.encode():
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)  # never a half-written file for a server that polls
+
+
+def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
+    if link.exists() and link.resolve() == target:
+        return
+    if link.exists() and not link.is_symlink():
+        raise RepositoryError(
+            f"{link} is a folder of its own, not a link to {target}: move it away, or give this "
+            f"deployment another name."
+        )
+    if link.is_symlink():
+        users = [
+            config.parent.name
+            for config in sorted(repository.glob("*/config.pbtxt"))
+            if config.parent.name not in spec.model_names and str(link) in config.read_text(errors="replace")
+        ]
+        if users:
+            raise RepositoryError(
+                f"{link} already points elsewhere for {', '.join(users)}: give this deployment another name."
+            )
+    part = link.with_name(f".{link.name}.{os.getpid()}")
+    part.symlink_to(target)
+    part.replace(link)
