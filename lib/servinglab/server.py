@@ -5,18 +5,15 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from servinglab import supervisor, triton_install, triton_log
 from servinglab.triton_install import ServerError
-from servinglab.triton_process import TritonProcess
+from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, http_status, port_error
 
 try:
     from servinglab.assets import cache_dir
@@ -28,7 +25,6 @@ except ImportError:  # until assets exists
 
 __all__ = ["ServerError", "TritonServer", "running"]
 
-HOST = "127.0.0.1"
 EXIT_SECONDS = 2  # Triton waits so long for requests in flight
 PORT_ATTEMPTS = 5
 LOGS_KEPT = 20
@@ -44,7 +40,7 @@ class TritonServer:
         log_path: Triton's log; None writes one under the cache folder's `run`.
         timeout: seconds until every model must be ready.
         auto_complete: let Triton complete the configs, which loads each model once more (ours are complete).
-        extra_args: more tritonserver flags, such as "--log-verbose=1".
+        extra_args: more tritonserver flags, such as "--log-verbose=1"; metrics must stay allowed.
 
     Raises (from `start`): ServerError with the log's own reason.
     """
@@ -93,20 +89,20 @@ class TritonServer:
         names = self._model_names()
         triton_install.require_shm(len(names))
         for attempt in range(PORT_ATTEMPTS):
-            ports = self._choose_ports()
+            ports = choose_ports(self._fixed_ports)
             log = self._new_log()
             self._process = TritonProcess(self._command(names, ports), triton_install.environment(), log)
             try:
-                self._wait(names, ports["http"])
-            except _PortTaken as taken:
+                self._process.wait_ready(names, ports, self.timeout)
+                break
+            except PortTaken as taken:
                 self._process.stop(at_once=True)
-                if taken.port in self._fixed_ports.values() or attempt == PORT_ATTEMPTS - 1:
-                    raise _port_error(taken.port) from None
-                continue
+                service = next((name for name, port in ports.items() if port == taken.port), "http")
+                if self._fixed_ports[service] or attempt == PORT_ATTEMPTS - 1:
+                    raise port_error(taken.port, service, "another program took it") from None
             except BaseException:  # also Ctrl-C: nothing may stay behind
                 self._process.stop(at_once=True)
                 raise
-            break
         self.http_url = f"http://{HOST}:{ports['http']}"
         self.grpc_url = f"{HOST}:{ports['grpc']}"
         self.metrics_url = f"http://{HOST}:{ports['metrics']}/metrics"
@@ -149,7 +145,7 @@ class TritonServer:
     def ready(self) -> bool:
         """Whether the server and all of its loaded models are ready; False also when it does not answer."""
         if self.http_url:
-            return _get(self.http_url, "/v2/health/ready") == 200
+            return http_status(self.http_url, "/v2/health/ready") == 200
         return bool(self.grpc_url) and self._grpc("is_server_ready", quiet=True) is True
 
     @property
@@ -216,22 +212,6 @@ class TritonServer:
             return []
         return self.requested or found
 
-    def _choose_ports(self) -> dict[str, int]:
-        ports, sockets = {}, []
-        try:
-            for service, fixed in self._fixed_ports.items():
-                sockets.append(socket.socket())
-                sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    sockets[-1].bind((HOST, fixed or 0))
-                except (OSError, OverflowError):
-                    raise _port_error(fixed, service) from None
-                ports[service] = sockets[-1].getsockname()[1]
-        finally:  # held until all are chosen, so that no two are equal
-            for each in sockets:
-                each.close()
-        return ports
-
     def _new_log(self) -> Path:
         if self._own_log:
             folder = cache_dir() / "run"
@@ -261,40 +241,6 @@ class TritonServer:
             *self._flags,
         ]
 
-    def _wait(self, names: list[str], http_port: int) -> None:
-        process, url = self._process, f"http://{HOST}:{http_port}"
-        deadline = time.monotonic() + self.timeout
-        while True:
-            if not process.alive():
-                if port := triton_log.taken_port(self.log_path):
-                    raise _PortTaken(port)
-                reason = triton_log.log_error(self.log_path) or "it ended during the start"
-                raise ServerError(f"Triton did not start: {reason}. Its log: {self.log_path}")
-            # Another program may answer on a port that was stolen from us; our own log says that Triton listens.
-            if triton_log.listens(self.log_path) and _get(url, "/v2/health/ready") == 200:
-                if all(_get(url, f"/v2/models/{name}/ready") == 200 for name in names):
-                    return
-            if dead := process.dead_stub():
-                reason = triton_log.log_error(self.log_path) or "it was killed, perhaps for lack of memory"
-                raise ServerError(f"Model '{dead}' ended while loading: {reason}. Triton's log: {self.log_path}")
-            if time.monotonic() > deadline:
-                late = [name for name in names if name not in triton_log.loaded_models(self.log_path)]
-                raise ServerError(
-                    f"Triton was not ready after {self.timeout:.0f} s, still loading: {', '.join(late) or 'itself'}. "
-                    f"Give more time (timeout=…) or read its log: {self.log_path}"
-                )
-            time.sleep(0.03)
-
-
-class _PortTaken(Exception):
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-
-def _port_error(port: int | None, service: str = "") -> ServerError:
-    option = f"{service}_port" if service else "http_port, grpc_port or metrics_port"
-    return ServerError(f"Port {port} is taken or not allowed: give another {option}, or none to have one chosen.")
-
 
 def _is_model(folder: Path) -> bool:
     return (folder / "config.pbtxt").is_file() or any(p.name.isdigit() for p in folder.iterdir() if p.is_dir())
@@ -305,18 +251,6 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ServerError(f"Cannot write to {folder} ({error.strerror}): set SERVINGLAB_CACHE.") from None
-
-
-def _get(url: str, path: str) -> int | None:
-    """Status of a GET, None when nobody answers within two seconds."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    finally:
-        connection.close()
 
 
 # --- servers that outlive one command (`course serve`, found by `course ask`) ------------------------------------

@@ -127,8 +127,7 @@ def _watch(pid: int, parent: int, stopping: list[str]) -> str:
         if stopping or os.getppid() != parent:
             return "stop"
         if select.select([0], [], [], 0.2)[0]:
-            word = os.read(0, 64).decode(errors="replace").strip()
-            return "kill" if word == "kill" else "stop"
+            return "kill" if os.read(0, 64).startswith(b"kill") else "stop"
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ def environment() -> dict[str, str]:
 
 
 def backend_directory(cache: Path) -> Path:
-    """A private backend folder: the wheel's Python backend and this interpreter's stub; site-packages stays as it is."""
+    """A private backend folder: the wheel's Python backend and this interpreter's stub (not in site-packages)."""
     root = locate()
     backend = root / "backends" / "python"
     files = [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub(root)]

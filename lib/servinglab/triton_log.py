@@ -46,8 +46,8 @@ def loaded_models(path: str | Path) -> set[str]:
 
 
 def listens(path: str | Path) -> bool:
-    """Whether the log says that the HTTP endpoint is open, the last thing of a start."""
-    return b"Started HTTPService" in _read(path)
+    """Whether the log says that every endpoint is open: gRPC and HTTP come first, metrics last."""
+    return b"Started Metrics Service" in _read(path)
 
 
 def _read(path: str | Path) -> bytes:
@@ -85,6 +85,8 @@ def clean(text: str) -> str:
     body = re.sub(r"^failed to load '([^']+)' version \d+: ", r"model '\1' failed to load: ", body)
     body = re.sub(r": (Internal|Invalid argument|Unavailable|Not found|Unknown|Unsupported)(?: -)?: ", ": ", body)
     body = re.sub(r"\s*\n\s*", " ", body).strip(" ;.")
+    if "Stub process" in body and "is not healthy" in body:
+        body = body.partition(" failed to load")[0] + " failed to load: its Python process died, perhaps out of memory"
     if "unable to find backend library" in body:
         body = body.partition(", try specifying")[0] + "; the embedded Triton has only the backend python"
     return f"{body} (in {where[1]}, line {where[2]})" if where else body

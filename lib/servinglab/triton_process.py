@@ -1,105 +1,160 @@
-"""tritonserver as a process: started through the supervisor, watched, ended. Plumbing of `servinglab.server`."""
+"""tritonserver as a process: its ports, start through the supervisor, readiness, end. Serves `servinglab.server`."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from pathlib import Path
+from urllib.parse import urlsplit
 
-import psutil
-
-from servinglab import supervisor
+from servinglab import supervisor, triton_log
 from servinglab.triton_install import ServerError
 
+HOST = "127.0.0.1"
 GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed
 
 
+class PortTaken(Exception):
+    """Another program took a port between choosing it and binding it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
+    """A free port for each service, or the fixed one if it can be bound; ServerError otherwise."""
+    ports, sockets = {}, []
+    try:
+        for service, port in fixed.items():
+            sockets.append(socket.socket())
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sockets[-1].bind((HOST, port or 0))
+            except (OSError, OverflowError) as error:
+                raise port_error(port, service, getattr(error, "strerror", None) or str(error)) from None
+            ports[service] = sockets[-1].getsockname()[1]
+    finally:  # held until all are chosen, so that no two are equal
+        for each in sockets:
+            each.close()
+    return ports
+
+
+def port_error(port: int | None, service: str, reason: str) -> ServerError:
+    return ServerError(
+        f"Triton cannot use port {port} for {service} ({reason}): "
+        f"give another {service}_port, or leave it out and a free one is chosen."
+    )
+
+
+def http_status(url: str, path: str) -> int | None:
+    """Status of a GET, None when nobody answers within two seconds."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
 class TritonProcess:
-    """The supervisor and, through it, tritonserver. A TritonServer that is dropped ends it."""
+    """The supervisor and, through it, tritonserver. Dropping the object, or the end of this Python, ends both."""
 
     def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
-        self._owner = os.getpid()
-        self._stub_names: dict[int, str] = {}
-        self._zombies: dict[int, float] = {}
-        self._looked = 0.0
-        with open(log, "ab") as errors:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-            )  # fmt: skip
+        self._log = log
         order = {"argv": command, "env": env, "log": str(log), "grace": GRACE_SECONDS}
+        read_end, write_end = os.pipe()  # ours, not Popen's: whatever interrupts us, its end can be closed
         try:
-            self._popen.stdin.write(json.dumps(order).encode() + b"\n")
-            self._popen.stdin.flush()
-            answer = json.loads(self._popen.stdout.readline() or b"{}")
-        except (OSError, ValueError):
-            answer = {}
+            try:
+                with open(log, "ab") as errors:
+                    popen = subprocess.Popen(
+                        [sys.executable, "-I", "-S", supervisor.__file__],
+                        stdin=read_end, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                    )  # fmt: skip
+            finally:
+                os.close(read_end)
+            try:
+                for start in range(0, len(data := json.dumps(order).encode() + b"\n"), 4096):
+                    os.write(write_end, data[start : start + 4096])
+                answer = json.loads(popen.stdout.readline())
+            except (OSError, ValueError):
+                answer = {}
+            if "pid" not in answer:
+                raise ServerError(f"Triton could not be started: {answer.get('error', 'no supervisor')}. Log: {log}")
         except BaseException:
-            self._popen.stdin.close()
+            os.close(write_end)
             raise
-        if "pid" not in answer:
-            raise ServerError(f"Triton could not be started: {answer.get('error', 'its supervisor ended')}. Log: {log}")
         self.pid: int = answer["pid"]
-        prefix: str = answer["shm_prefix"]
-        weakref.finalize(self, _end, self._popen, self._owner)  # garbage collection and the end of Python
-        threading.Thread(target=_clean_after, args=(self._popen, prefix), daemon=True).start()
+        self._lifeline = write_end
+        self._end = weakref.finalize(self, _end, popen, write_end, os.getpid())  # runs once, at the latest at exit
+        threading.Thread(target=_clean_after, args=(popen, answer["shm_prefix"]), daemon=True).start()
 
     def alive(self) -> bool:
         """Whether tritonserver runs."""
         return supervisor.start_time(self.pid) is not None
 
-    def dead_stub(self) -> str | None:
-        """Model whose Python process has died; Triton 24.10 itself would wait for it until the stub timeout."""
-        now = time.monotonic()
-        if now - self._looked < 0.5:
-            return None
-        self._looked = now
-        try:
-            children = psutil.Process(self.pid).children()
-        except psutil.Error:
-            return None
-        for child in children:
-            try:
-                if child.status() == psutil.STATUS_ZOMBIE:
-                    if now - self._zombies.setdefault(child.pid, now) > 1.0:
-                        return self._stub_names.get(child.pid, "?")
-                elif scripts := [a for a in child.cmdline() if a.endswith("/model.py")]:
-                    self._stub_names[child.pid] = Path(scripts[0]).parents[1].name
-            except psutil.Error:
-                continue
-        return None
-
     def stop(self, at_once: bool = False) -> None:
-        _end(self._popen, self._owner, at_once)
+        """End both and wait; `at_once` lets no request finish. No effect the second time."""
+        if at_once and self._end.alive:
+            _tell(self._lifeline, b"kill\n")
+        self._end()
+
+    def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
+        """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
+        url, metrics_url = (f"http://{HOST}:{ports[service]}" for service in ("http", "metrics"))
+        deadline = time.monotonic() + timeout
+        while True:
+            if not self.alive():
+                if port := triton_log.taken_port(self._log):
+                    raise PortTaken(port)
+                reason = triton_log.log_error(self._log) or "it ended during the start"
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+            # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens.
+            if triton_log.listens(self._log) and http_status(metrics_url, "/metrics") == 200:
+                paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in models)]
+                if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(self._log):
+                    return
+            if time.monotonic() > deadline:
+                late = [name for name in models if name not in triton_log.loaded_models(self._log)]
+                raise ServerError(
+                    f"Triton was not ready after {timeout:.0f} s, still loading: {', '.join(late) or 'itself'}. "
+                    f"Give more time (timeout=…) or read its log: {self._log}"
+                )
+            time.sleep(0.03)
 
 
-def _end(popen: subprocess.Popen, owner: int, at_once: bool = False) -> None:
-    """Tell the supervisor to end and wait for it (it needs at most GRACE_SECONDS plus 2). Nothing in a forked child."""
+def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
+    """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little). Nothing in a forked child."""
     if os.getpid() != owner:
         return
-    try:
-        if popen.stdin and not popen.stdin.closed:
-            popen.stdin.write(b"kill\n" if at_once else b"stop\n")
-            popen.stdin.close()
-    except OSError:  # it has ended
-        pass
+    _tell(lifeline, b"stop\n")
+    os.close(lifeline)
     try:
         popen.wait(GRACE_SECONDS + 4)
     except subprocess.TimeoutExpired:
         popen.kill()  # the kernel then kills tritonserver
         popen.wait()
-    if popen.stdout:
-        popen.stdout.close()
+    popen.stdout.close()
 
 
-def _clean_after(popen: subprocess.Popen, prefix: str) -> None:
+def _tell(lifeline: int, word: bytes) -> None:
+    try:
+        os.write(lifeline, word)
+    except OSError:  # the supervisor has ended
+        pass
+
+
+def _clean_after(popen: subprocess.Popen, shm_prefix: str) -> None:
     """Wait for the supervisor; if it was killed, do its last duties."""
     if popen.wait() != 0:
         time.sleep(0.1)  # the kernel is killing tritonserver
-        supervisor.kill_stubs(prefix)
-        supervisor.remove_shm(prefix)
+        supervisor.kill_stubs(shm_prefix)
+        supervisor.remove_shm(shm_prefix)

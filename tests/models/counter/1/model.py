@@ -1,7 +1,7 @@
-"""Test model, decoupled: cuts the text into max_tokens pieces (repeating it), one response each, from its own thread.
+"""Test model, decoupled: sends max_tokens characters of the text (repeating it), one response each, from its own thread.
 
-FINAL comes alone as an empty response (as NVIDIA's BLS does) unless final_on_data is true. `fail_at` N sends an error in
-place of piece N. Each cancelled request appends its id to the file named by the environment variable COUNTER_CANCELLED.
+FINAL comes alone as an empty response (as NVIDIA's BLS does) unless final_on_data is true. `fail_at` N sends an error
+in place of piece N. A cancelled request appends its id to the file named by the environment variable COUNTER_CANCELLED.
 """
 
 import os
@@ -43,7 +43,9 @@ class TritonPythonModel:
                 break
             time.sleep(delay)
             if i == fail_at:
-                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(f"counter fails at {i}")), flags=FINAL)
+                sender.send(
+                    pb_utils.InferenceResponse(error=pb_utils.TritonError(f"counter fails at {i}")), flags=FINAL
+                )
                 return
             piece = np.array([[(text[i % len(text)] if text else str(i)).encode()]], dtype=object)
             last = final_on_data and i == count - 1

@@ -1,0 +1,540 @@
+"""A Triton is started, reported, refused or ended, and nothing of it stays: processes, stubs, shared memory, ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from servinglab import triton_process
+from servinglab.server import ServerError, TritonServer, running
+
+TINY_MODELS = Path(__file__).parents[1] / "models"
+CLEAN_SECONDS = 6.0
+
+
+class Trace:
+    """Everything a started server consists of: supervisor, tritonserver, stubs and shared-memory files."""
+
+    def __init__(self, triton_pid: int) -> None:
+        triton = psutil.Process(triton_pid)
+        self.triton = triton
+        self.supervisor = triton.parent()
+        self.stubs = triton.children(recursive=True)
+        self.prefix = f"servinglab-{os.stat('/proc/self/ns/pid').st_ino}-{self.supervisor.pid}-"
+        assert self.shm() and self.stubs
+
+    def shm(self) -> list[str]:
+        return [name for name in os.listdir("/dev/shm") if name.startswith(self.prefix)]
+
+    def left(self) -> list[str]:
+        alive = [self.supervisor, self.triton, *self.stubs]
+        names = [f"{p.pid}" for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return names + self.shm()
+
+    def assert_gone(self, seconds: float = CLEAN_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert self.left() == []
+
+
+def run_owner(body: str, **popen) -> subprocess.Popen:
+    """A Python that starts a server as `s` and prints its pid as its first line; `body` follows."""
+    code = f"""
+        import os, signal, sys, time
+        from servinglab.server import TritonServer
+        s = TritonServer({str(TINY_MODELS)!r}, timeout=60)
+    """
+    script = textwrap.dedent(code) + textwrap.dedent(body)
+    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, **popen)
+
+
+def started(process: subprocess.Popen) -> Trace:
+    return Trace(int(process.stdout.readline()))
+
+
+START_AND_SLEEP = """
+    s.start(); print(s.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def broken_repository(root: Path, name: str, script: str | None = None, config: str | None = None) -> Path:
+    """A repository with `echo`, good, and one model made from it that is not."""
+    shutil.copytree(TINY_MODELS / "echo", root / "echo")
+    shutil.copytree(TINY_MODELS / "echo", root / name)
+    text = (root / name / "config.pbtxt").read_text().replace('name: "echo"', f'name: "{name}"')
+    (root / name / "config.pbtxt").write_text(config or text)
+    if script is not None:
+        (root / name / "1" / "model.py").write_text(textwrap.dedent(script))
+    return root
+
+
+def test_start_serves_both_models_on_loopback_only():
+    with TritonServer(TINY_MODELS, timeout=60) as server:
+        trace = Trace(server.pid)
+        assert server.models == ["counter", "echo"] and server.ready()
+        with urllib.request.urlopen(server.metrics_url) as answer:
+            assert b"nv_inference_count" in answer.read()
+        listening = {c.laddr.ip for c in psutil.Process(server.pid).net_connections("tcp") if c.status == "LISTEN"}
+        assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+        assert server.log_path.is_file() and "pid" in repr(server)
+        ports = [
+            int(url.split(":")[-1].split("/")[0]) for url in (server.http_url, server.grpc_url, server.metrics_url)
+        ]
+    trace.assert_gone(0.5)
+    for port in ports:
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+
+
+def test_start_and_stop_twice_have_no_further_effect():
+    server = TritonServer(TINY_MODELS, models="echo", timeout=60)
+    server.stop()
+    try:
+        assert server.start() is server
+        pid, url = server.pid, server.grpc_url
+        assert server.start().pid == pid and server.grpc_url == url
+        trace = Trace(pid)
+        server.stop()
+        server.stop()
+        trace.assert_gone(0.5)
+        assert server.pid is None and server.grpc_url is None and "stopped" in repr(server)
+        assert server.start().pid != pid and server.models == ["echo"]
+    finally:
+        server.stop()
+
+
+def test_two_servers_side_by_side_and_one_ends():
+    with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as first:
+        with TritonServer(TINY_MODELS, models=["counter"], timeout=60) as second:
+            traces = Trace(first.pid), Trace(second.pid)
+            assert (first.models, second.models) == (["echo"], ["counter"])
+        traces[1].assert_gone(0.5)
+        assert first.ready() and traces[0].shm()
+
+
+def test_attached_server_survives_stop():
+    with TritonServer(TINY_MODELS, timeout=60) as server:
+        for http_url in (None, server.http_url, server.http_url.removeprefix("http://")):
+            attached = TritonServer.attach(server.grpc_url, http_url)
+            with attached:
+                assert attached.models == ["counter", "echo"]
+                assert attached.pid is None and attached.log_path is None
+            attached.stop()
+            assert attached.grpc_url == server.grpc_url
+        assert server.ready()
+        gone = server.grpc_url, server.http_url
+    with pytest.raises(ServerError, match="No Triton answers"):
+        TritonServer.attach(*gone)
+    with pytest.raises(ServerError, match="No Triton answers"):
+        TritonServer.attach(gone[0])
+
+
+def test_load_and_unload_on_demand(tmp_path):
+    broken_repository(tmp_path, "fragile")
+    with TritonServer(tmp_path, models=["echo"], timeout=60) as server:
+        assert {m["name"]: m["state"] for m in server.repository_index()} == {"echo": "READY", "fragile": ""}
+        server.load("fragile")
+        assert server.models == ["echo", "fragile"]
+        server.unload("fragile")
+        assert server.models == ["echo"]
+        with pytest.raises(ServerError, match="not found"):
+            server.load("absent")
+        config = tmp_path / "fragile" / "config.pbtxt"
+        config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}"))
+        with pytest.raises(
+            ServerError, match=r"config.pbtxt does not parse, line \d+, column 17: Expected integer, got: \$"
+        ):
+            server.load("fragile")
+        assert server.ready() and server.models == ["echo"]
+    with pytest.raises(ServerError, match="not running"):
+        server.load("echo")
+
+
+# --- whoever dies, nothing stays -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_death_of_the_python_that_started_it(number):
+    process = run_owner(START_AND_SLEEP)
+    trace = started(process)
+    process.send_signal(number)
+    process.wait()
+    trace.assert_gone()
+
+
+def test_death_of_the_owner_while_a_fork_of_it_lives_on():
+    """A multiprocessing worker inherits every pipe of the notebook process."""
+    process = run_owner("""
+        s.start(); print(s.pid, flush=True)
+        if os.fork() == 0:
+            os.close(1)
+            time.sleep(60)
+        print("forked", flush=True)
+        time.sleep(60)
+    """)
+    trace = started(process)
+    assert process.stdout.readline() == "forked\n"
+    child = next(c for c in psutil.Process(process.pid).children() if c.pid != trace.supervisor.pid)
+    process.kill()
+    process.wait()
+    try:
+        trace.assert_gone()
+    finally:
+        child.kill()
+
+
+def test_a_fork_neither_ends_the_server_nor_keeps_it():
+    process = run_owner("""
+        s.start(); print(s.pid, flush=True)
+        if os.fork() == 0:
+            s.stop()
+            sys.exit(0)  # runs the exit handlers it inherited
+        os.wait()
+        print(s.ready(), flush=True)
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        s.stop()
+        print("stopped", flush=True)
+        time.sleep(60)
+    """)
+    trace = started(process)
+    try:
+        assert process.stdout.readline() == "True\n"
+        assert process.stdout.readline() == "stopped\n"
+        trace.assert_gone(0.5)
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+        process.wait()
+
+
+def test_death_of_the_supervisor():
+    server = TritonServer(TINY_MODELS, timeout=60).start()
+    trace = Trace(server.pid)
+    trace.supervisor.kill()
+    trace.assert_gone()
+    assert server.pid is None and not server.ready()
+    server.stop()
+
+
+def test_death_of_supervisor_and_owner_leaves_only_what_the_next_start_removes():
+    process = run_owner(START_AND_SLEEP)
+    trace = started(process)
+    trace.supervisor.kill()
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + CLEAN_SECONDS
+    while [x for x in trace.left() if x.isdigit()] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [x for x in trace.left() if x.isdigit()] == []
+    with TritonServer(TINY_MODELS, models=["echo"], timeout=60):
+        assert trace.shm() == []
+
+
+def test_orderly_end_of_the_supervisor():
+    server = TritonServer(TINY_MODELS, timeout=60).start()
+    trace = Trace(server.pid)
+    trace.supervisor.terminate()
+    trace.assert_gone()
+    server.stop()
+
+
+def test_death_of_tritonserver_and_a_new_start():
+    server = TritonServer(TINY_MODELS, timeout=60).start()
+    trace = Trace(server.pid)
+    trace.triton.kill()
+    trace.assert_gone()
+    assert server.pid is None
+    try:
+        assert server.start().ready()
+    finally:
+        server.stop()
+
+
+def test_hung_tritonserver_is_killed_in_bounded_time():
+    server = TritonServer(TINY_MODELS, timeout=60).start()
+    trace = Trace(server.pid)
+    for process in [trace.triton, *trace.stubs]:
+        process.suspend()
+    began = time.monotonic()
+    server.stop()
+    assert time.monotonic() - began < triton_process.GRACE_SECONDS + 2
+    trace.assert_gone(0.5)
+
+
+def test_interrupt_during_the_start(tmp_path):
+    broken_repository(tmp_path, "slow", "import time\ntime.sleep(30)\n")
+    process = run_owner(f"""
+        s = TritonServer({str(tmp_path)!r}, timeout=60)
+        import threading
+        def report():
+            while s._process is None: time.sleep(0.01)
+            time.sleep(0.5)
+            print(s._process.pid, flush=True)
+        threading.Thread(target=report).start()
+        try:
+            s.start()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """, start_new_session=True)  # fmt: skip
+    trace = started(process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal sends Ctrl-C: to the whole foreground group
+    assert process.stdout.readline() == "interrupted\n"
+    trace.assert_gone(1.0)
+    process.wait(5)
+
+
+def test_interrupt_while_it_runs_reaches_only_the_python():
+    process = run_owner("""
+        with s:
+            try:
+                print(s.pid, flush=True)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                time.sleep(0.5)
+                print("ready", s.ready(), flush=True)
+                raise
+    """, start_new_session=True, stderr=subprocess.DEVNULL)  # fmt: skip
+    trace = started(process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stdout.readline() == "ready True\n"
+    process.wait(10)
+    trace.assert_gone(0.5)
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "raise RuntimeError('a cell fails')", "del s; import gc; gc.collect(); time.sleep(60)"]
+)
+def test_forgotten_stop(ending):
+    process = run_owner(f"s.start(); print(s.pid, flush=True)\n{ending}", stderr=subprocess.DEVNULL)
+    trace = started(process)
+    trace.assert_gone()
+    process.kill()
+    process.wait()
+
+
+# --- what cannot start says why -----------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_named_and_a_free_one_is_used():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for service in ("http", "grpc", "metrics"):
+            with pytest.raises(ServerError, match=rf"port {port} for {service} .*another {service}_port"):
+                TritonServer(TINY_MODELS, models=["echo"], **{f"{service}_port": port}).start()
+    with pytest.raises(ServerError, match="port 99999 for http"):
+        TritonServer(TINY_MODELS, http_port=99999).start()
+    fixed = free_port()
+    with TritonServer(TINY_MODELS, models=["echo"], grpc_port=fixed, timeout=60) as server:
+        assert server.grpc_url == f"127.0.0.1:{fixed}" and server.ready()
+
+
+@pytest.mark.parametrize("service", ["http", "grpc", "metrics"])
+def test_port_stolen_between_choosing_and_binding(service, monkeypatch):
+    """Triton itself finds the port taken: other free ones are tried, a fixed one is reported."""
+    real, calls = triton_process.choose_ports, []
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", 0))
+        thief.listen()
+        port = thief.getsockname()[1]
+
+        def choose(fixed):
+            calls.append(1)
+            free = real({name: None for name in fixed})
+            return {**free, service: port} if len(calls) == 1 else free
+
+        monkeypatch.setattr("servinglab.server.choose_ports", choose)
+        with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as server:
+            assert len(calls) == 2 and server.ready()
+        calls.clear()
+        with pytest.raises(ServerError, match=f"port {port} for {service}"):
+            TritonServer(TINY_MODELS, models=["echo"], timeout=60, **{f"{service}_port": port}).start()
+
+
+def test_repository_that_is_missing_empty_or_a_file(tmp_path):
+    for where, words in [
+        (tmp_path / "absent", "There is no folder"),
+        (tmp_path, "No model in"),
+        (Path(__file__), "is a file"),
+    ]:
+        with pytest.raises(ServerError, match=words) as caught:
+            TritonServer(where).start()
+        assert str(where) in str(caught.value)
+    with pytest.raises(ServerError, match="No model 'ensembel' in .*it holds counter, echo"):
+        TritonServer(TINY_MODELS, models=["ensembel"]).start()
+
+
+def test_repository_without_permission(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o700)
+    tmp_path.chmod(0o711)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o711)
+    code = f"""
+        import os
+        from servinglab.server import TritonServer, ServerError
+        if os.getuid() == 0:
+            os.seteuid(65534)
+        else:
+            os.chmod({str(tmp_path / "closed")!r}, 0)
+        try:
+            TritonServer({str(tmp_path / "closed")!r}).start()
+        except ServerError as error:
+            print(error)
+    """
+    answer = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert "Cannot read" in answer.stdout and "permission" in answer.stdout, answer.stderr
+
+
+def test_folders_that_are_no_models_are_left_alone(tmp_path):
+    """`_assets` inside a repository stops Triton's default mode, and Jupyter drops .ipynb_checkpoints everywhere."""
+    broken_repository(tmp_path, "good")
+    (tmp_path / "_assets" / "gpt2" / "tokenizer").mkdir(parents=True)
+    shutil.copytree(tmp_path / "good", tmp_path / ".ipynb_checkpoints")
+    with TritonServer(tmp_path, timeout=60) as server:
+        assert server.models == ["echo", "good"]
+
+
+@pytest.mark.parametrize(
+    "script, words",
+    [
+        (
+            "class TritonPythonModel:\n  def initialize(self, args):\n    raise ValueError('no engine: build it')",
+            r"model 'bad' failed to load: ValueError: no engine: build it \(in .*bad/1/model.py, line 3\)",
+        ),
+        ("def broken(:", "model 'bad' failed to load: SyntaxError: invalid syntax"),
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("import os\nos.kill(os.getpid(), 9)", "model 'bad' failed to load: its Python process died"),
+        ("pass", "model 'bad' failed to load: .*TritonPythonModel"),
+    ],
+)
+def test_a_model_that_fails_to_load_gives_its_own_sentence(tmp_path, script, words):
+    broken_repository(tmp_path, "bad", script)
+    server = TritonServer(tmp_path, timeout=60, log_path=tmp_path / "logs" / "triton.log")
+    with pytest.raises(ServerError, match=words) as caught:
+        server.start()
+    message = str(caught.value)
+    assert str(tmp_path / "logs" / "triton.log") in message and "\n" not in message and "Traceback" not in message
+    (prefix,) = re.findall(r'"shm-region-prefix-name":"([^"]+)"', server.log_path.read_text())
+    assert not [f for f in os.listdir("/dev/shm") if f.startswith(prefix)]
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (
+            'name: "bad"\nmax_batch_size: ${n}\n',
+            r"bad/config.pbtxt does not parse, line 2, column 17: Expected integer",
+        ),
+        ('name: "worse"\nbackend: "python"\n', "unexpected directory name 'bad' for model 'worse'"),
+        (
+            'name: "bad"\nbackend: "onnxruntime"\n',
+            "backend library for backend 'onnxruntime'; .* only the backend python",
+        ),
+    ],
+)
+def test_a_configuration_that_is_wrong_gives_triton_s_reason(tmp_path, config, words):
+    broken_repository(tmp_path, "bad", config=config)
+    with pytest.raises(ServerError, match=words):
+        TritonServer(tmp_path, timeout=60).start()
+
+
+def test_timeout_says_which_model_is_late(tmp_path):
+    broken_repository(tmp_path, "slow", "import time\ntime.sleep(30)\n")
+    began = time.monotonic()
+    with pytest.raises(ServerError, match="not ready after 2 s, still loading: slow"):
+        TritonServer(tmp_path, timeout=2).start()
+    assert time.monotonic() - began < 5
+
+
+# --- where it runs ------------------------------------------------------------------------------------------------
+
+
+def test_without_home_and_with_a_hostile_environment(tmp_path):
+    """No HOME, a PYTHONPATH whose `numpy` is broken, a PYTHONHOME that does not exist for Triton."""
+    (tmp_path / "numpy.py").write_text("raise ImportError('the wrong numpy')")
+    env = {"PATH": "/usr/bin:/bin", "SERVINGLAB_CACHE": str(tmp_path / "cache")}
+    code = f"""
+        import os
+        from servinglab.server import TritonServer
+        os.environ["PYTHONPATH"] = {str(tmp_path)!r}
+        os.environ["PYTHONHOME"] = "/nonexistent"
+        with TritonServer({str(TINY_MODELS)!r}, timeout=60) as s:
+            print(s.models, s.log_path)
+    """
+    answer = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=env)
+    assert answer.stdout.startswith("['counter', 'echo']"), answer.stderr
+    assert str(tmp_path / "cache") in answer.stdout
+
+
+def test_a_tiny_dev_shm_is_noticed_before_the_start():
+    """In a mount namespace of its own, with 2 MiB of shared memory, as a container with a small --shm-size has."""
+    code = f"""
+        from servinglab.server import TritonServer, ServerError
+        try:
+            TritonServer({str(TINY_MODELS)!r}, timeout=60).start()
+        except ServerError as error:
+            print(error)
+    """
+    script = 'mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, sys.executable, textwrap.dedent(code)]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode and "ServerError" not in answer.stderr:
+        pytest.skip(f"cannot mount here: {answer.stderr.strip()}")
+    assert "/dev/shm has 2 MiB free" in answer.stdout and "--shm-size" in answer.stdout
+
+
+def test_announced_server_is_found_until_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path))
+    assert running() == []
+    with TritonServer(TINY_MODELS, timeout=60) as server:
+        assert running() == []
+        path = server.announce()
+        found = running()
+        assert [f.grpc_url for f in found] == [server.grpc_url]
+        assert (found[0].http_url, found[0].log_path, found[0].repository) == (
+            server.http_url, server.log_path, server.repository
+        )  # fmt: skip
+        found[0].stop()
+        assert server.ready()
+    assert running() == [] and not path.exists()
+    state = {"pid": os.getpid(), "started": "1", "grpc_url": "x", "http_url": "http://x", "metrics_url": "", "log": ""}
+    path.write_text(json.dumps({**state, "repository": "."}))  # the process id now belongs to another program
+    assert running() == [] and not path.exists()
+    path.write_text("{broken")
+    assert running() == [] and not path.exists()
+
+
+def test_logs_do_not_pile_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    for i in range(30):
+        (tmp_path / "run" / f"triton-2020010{i // 10}-00000{i % 10}-1-1.log").write_text("old")
+    with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as server:
+        logs = list((tmp_path / "run").glob("triton-*.log"))
+        assert len(logs) == 20 and server.log_path in logs
