@@ -1,0 +1,48 @@
+# The course's commands. `make` alone lists them.
+# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|auto (build of torch, with uv), ARGS="…" (to course run, pytest)
+
+PYTHON ?=
+TORCH ?= auto
+ARGS ?=
+BIN = .venv/bin
+export PYTHON TORCH
+
+.PHONY: help setup course test lab fetch lint lock pages
+
+help:
+	@echo "make course   make the environment, fetch the weights, execute every notebook into build/"
+	@echo "make test     make the environment, fetch the weights, run the whole test suite"
+	@echo "make lab      make the environment and open the notebooks in JupyterLab"
+	@echo "make setup    make the environment alone (.venv)"
+	@echo "make lint     check the style of the code"
+	@echo "make lock     resolve the dependencies again into requirements/lock.txt (needs uv)"
+	@echo "make pages    write again what README.md and environment.yml derive from other files"
+
+setup:
+	@bash requirements/setup.sh
+
+fetch: setup
+	@$(BIN)/course fetch
+
+course: fetch
+	@$(BIN)/course run $(ARGS)
+
+test: fetch
+	@$(BIN)/python -m pytest $(ARGS)
+
+# JupyterLab refuses to run as root unless told so, as in a container.
+lab: setup
+	@JUPYTER_PREFER_ENV_PATH=1 $(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start_here.ipynb
+
+lint: setup
+	@$(BIN)/ruff check .
+
+# The marker that every line would carry says only where the lock is for, and pip cannot be anywhere else.
+lock:
+	@uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(ARGS) --extra all --no-emit-package servinglab \
+	  --annotation-style line --custom-compile-command "make lock" --output-file requirements/lock.txt pyproject.toml
+	@sed -i -E "s/python_full_version < '3.13' and //; s/( and |; )python_full_version < '3.13'//; \
+	  s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and +#/  #/; s/ ; +#/  #/" requirements/lock.txt
+
+pages: setup
+	@$(BIN)/python -m servinglab.pages
