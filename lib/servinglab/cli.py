@@ -79,6 +79,7 @@ def run(
     overrides = course.parse_assignments(pairs, chosen)
     values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
     folder = (out or loaded.root / "build").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     results = []
     with report.progress(chosen) as display:
         for notebook in chosen:

