@@ -1,0 +1,135 @@
+"""The calls that `tensorrt_llm_bls` makes to the other three models, and how the tensors are renamed on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from servinglab.errors import CourseError
+
+PREPROCESSING_INPUTS = {
+    "text_input": "QUERY",
+    "decoder_text_input": "DECODER_QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
+    "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+    "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID",
+}
+# Output of `preprocessing` -> input of `tensorrt_llm`, and the client's input without which it is not worth asking for.
+PREPROCESSED = {
+    "INPUT_ID": ("input_ids", None),
+    "REQUEST_INPUT_LEN": ("input_lengths", None),
+    "REQUEST_OUTPUT_LEN": ("request_output_len", None),
+    "OUT_END_ID": ("end_id", None),
+    "OUT_PAD_ID": ("pad_id", None),
+    "DECODER_INPUT_ID": ("decoder_input_ids", "decoder_text_input"),
+    "REQUEST_DECODER_INPUT_LEN": ("decoder_input_lengths", "decoder_text_input"),
+    "BAD_WORDS_IDS": ("bad_words_list", "bad_words"),
+    "STOP_WORDS_IDS": ("stop_words_list", "stop_words"),
+    "EMBEDDING_BIAS": ("embedding_bias", "embedding_bias_words"),
+    "OUT_PROMPT_TABLE_EXTRA_IDS": ("prompt_table_extra_ids", "prompt_table_extra_id"),
+}
+# Client inputs that go to `tensorrt_llm` under another name; all others that are not above keep theirs.
+RENAMED = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty", "stream": "streaming"}
+# Outputs of `tensorrt_llm` that the client gets as they are, when it asked for them.
+PERF_METRICS = (
+    "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks arrival_time_ns "
+    "first_scheduled_time_ns first_token_time_ns last_token_time_ns acceptance_rate total_accepted_draft_tokens "
+    "total_draft_tokens"
+)
+ON_REQUEST = {
+    "return_log_probs": ("cum_log_probs", "output_log_probs"),
+    "return_context_logits": ("context_logits",),
+    "return_generation_logits": ("generation_logits",),
+    "return_perf_metrics": tuple(PERF_METRICS.split()),
+}
+# Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
+# carry the responses and the decoding of the streams that already run.
+MAX_WAITING_FOR_FIRST = 24
+
+
+class InnerModelError(CourseError):
+    """An inner model answered with an error; its sentence and Triton's code are passed on."""
+
+    def __init__(self, error) -> None:
+        super().__init__(error.message())
+        self.code = error.code()
+
+
+class InnerModels:
+    """The three models by name. Every call raises :class:`InnerModelError` with the inner model's message."""
+
+    def __init__(self, preprocessing: str, llm: str, postprocessing: str) -> None:
+        self.preprocessing, self.llm, self.postprocessing = preprocessing, llm, postprocessing
+        self._may_wait = threading.BoundedSemaphore(MAX_WAITING_FOR_FIRST)
+
+    def preprocess(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Client inputs -> the inputs of `tensorrt_llm` that come from text."""
+        wanted = {name: llm for name, (llm, cause) in PREPROCESSED.items() if cause is None or cause in inputs}
+        given = {PREPROCESSING_INPUTS[name]: array for name, array in inputs.items() if name in PREPROCESSING_INPUTS}
+        response = _request(self.preprocessing, given, list(wanted)).exec()
+        return {wanted[name]: array for name, array in _outputs(response).items()}
+
+    def generate(
+        self, inputs: dict[str, np.ndarray], request_id: str, outputs: list[str]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken."""
+        with self._may_wait:
+            responses = _request(self.llm, inputs, outputs, request_id).exec(decoupled=True)
+        for response in responses:
+            yield _outputs(response)
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        """Text of each id list: one call, the lists go as the beams of one row."""
+        tokens = np.zeros((1, len(sequences), max(map(len, sequences))), np.int32)
+        for target, ids in zip(tokens[0], sequences, strict=True):
+            target[: len(ids)] = ids
+        lengths = np.array([[len(ids) for ids in sequences]], np.int32)
+        given = {"TOKENS_BATCH": tokens, "SEQUENCE_LENGTH": lengths}
+        response = _request(self.postprocessing, given, ["OUTPUT"]).exec()
+        return [text.decode("utf-8") for text in _outputs(response)["OUTPUT"].reshape(-1)]
+
+    def stop(self, request_id: str) -> None:
+        """Ask the LLM to cancel the running request with this id; an ended one is no error."""
+        one = np.ones((1, 1), np.int32)
+        given = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.ones((1, 1), bool)}
+        for response in _request(self.llm, given, [], request_id).exec(decoupled=True):
+            _outputs(response)
+
+
+def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Everything that `tensorrt_llm` gets for a client's request."""
+    rows = len(inputs["text_input"])
+    passed = {RENAMED.get(name, name): array for name, array in inputs.items() if name not in PREPROCESSING_INPUTS}
+    # A scalar that our config reshapes arrives as [rows]; on the wire it is [rows, 1].
+    return preprocessed | {name: array.reshape(rows, 1) if array.ndim == 1 else array for name, array in passed.items()}
+
+
+def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
+    """The outputs to ask `tensorrt_llm` for; more would only be copied through three processes."""
+    names = ["output_ids", "sequence_length"]
+    if len(inputs["text_input"]) > 1:
+        names.append("batch_index")
+    return names + [name for cause, more in ON_REQUEST.items() if inputs.get(cause, np.zeros(0)).any() for name in more]
+
+
+def _request(model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = ""):
+    return pb_utils.InferenceRequest(
+        model_name=model,
+        inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
+        requested_output_names=outputs,
+        request_id=request_id,
+    )
+
+
+def _outputs(response) -> dict[str, np.ndarray]:
+    if response.has_error():
+        raise InnerModelError(response.error())
+    return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}

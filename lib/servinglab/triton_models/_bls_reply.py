@@ -1,0 +1,112 @@
+"""The client's side of one BLS request: its responses, and the watch on whether it is still there."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from servinglab.triton_models._common import error_response
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+POLL_SECONDS = 0.1  # TensorRT-LLM's default for the same purpose (cancellation_check_period_ms)
+
+
+class Reply:
+    """Sends the responses of one request; `id` is the id of the inner request that serves it.
+
+    Decoupled: each response at once, then an empty one with FINAL. Otherwise: the one response together with FINAL.
+    """
+
+    def __init__(self, sender: Any, request_id: str, model: str, decoupled: bool) -> None:
+        self._sender, self._model, self._decoupled = sender, model, decoupled
+        self._only: Any = None
+        self._ending = threading.Lock()
+        self.closed = False
+        self.id = request_id
+        self.cancelled = False
+
+    def send(self, tensors: list) -> None:
+        response = pb_utils.InferenceResponse(tensors)
+        if self._decoupled:
+            self._sender.send(response)
+        else:
+            self._only = response
+
+    def close(self) -> None:
+        """FINAL, once."""
+        self._end(None if self._decoupled else self._only or pb_utils.InferenceResponse([]))
+
+    def fail(self, error: Exception) -> None:
+        """The error as the last response."""
+        self._end(error_response(error, self._model))
+
+    def _end(self, response: Any) -> None:
+        with self._ending:
+            if self.closed:
+                return
+            self.closed = True
+            if response is None:
+                self._sender.send(flags=FINAL)
+            else:
+                self._sender.send(response, flags=FINAL)
+
+    def client_left(self) -> bool:
+        """Asks the server, which takes a round trip to its process."""
+        with self._ending:  # to ask about a request after its FINAL crashes Triton 24.10
+            if not self.closed:
+                self.cancelled = self.cancelled or self._sender.is_cancelled()
+        return self.cancelled
+
+
+class CancelWatch:
+    """One thread that looks after all running requests: when a client has left, the inner request is stopped.
+
+    A thread of its own, because those that serve the requests sleep until the LLM has something, and because a look at
+    every token would cost more than the token.
+    """
+
+    def __init__(self, stop: Callable[[str], None]) -> None:
+        self._stop = stop
+        self._replies: dict[Reply, None] = {}
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cancel-watch", daemon=True)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def watching(self, reply: Reply):
+        """Watch while the block runs."""
+        with self._changed:
+            self._replies[reply] = None
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._replies[reply]
+                self._changed.notify_all()
+
+    def drain(self, timeout: float) -> None:
+        """Wait until no request runs, then end the thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._replies, timeout)
+            self._ending.set()
+            self._changed.notify_all()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._ending.wait(POLL_SECONDS):
+            with self._changed:
+                self._changed.wait_for(lambda: self._replies or self._ending.is_set())
+                replies = list(self._replies)
+            for reply in replies:
+                try:
+                    if reply.client_left() and not reply.closed:
+                        # At every look until the request has ended: a stop that overtakes its request stops nothing.
+                        self._stop(reply.id)
+                except Exception as error:
+                    pb_utils.Logger.log_error(f"Could not stop the inner request {reply.id}: {error}")

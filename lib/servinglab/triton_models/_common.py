@@ -1,0 +1,73 @@
+"""What all four models share: config.pbtxt parameters, request tensors, errors a client can read."""
+
+from __future__ import annotations
+
+import traceback
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from servinglab.errors import CourseError
+
+TRUE = {"true", "yes", "1", "t", "y"}
+FALSE = {"false", "no", "0", "f", "n"}
+
+
+class InputError(CourseError):
+    """The client's request cannot be served as it is; becomes Triton's INVALID_ARG."""
+
+
+def parameter(config: dict, name: str, default: str = "") -> str:
+    """Value of a config.pbtxt parameter; `default` when it is absent, empty or still an unfilled `${…}`."""
+    value = config.get("parameters", {}).get(name, {}).get("string_value", "")
+    return default if value == "" or value.startswith("${") else value
+
+
+def flag(config: dict, name: str, default: bool) -> bool:
+    """Boolean parameter, spelled as NVIDIA's models accept it (true/yes/1/t/y in any case)."""
+    value = parameter(config, name).lower()
+    if value and value not in TRUE | FALSE:
+        pb_utils.Logger.log_warn(f"{config['name']}: parameter {name} is '{value}', not a boolean; using {default}.")
+    return value in TRUE if value in TRUE | FALSE else default
+
+
+def integer(config: dict, name: str, default: int | None) -> int | None:
+    """Integer parameter."""
+    value = parameter(config, name)
+    try:
+        return int(value) if value else default
+    except ValueError:
+        raise InputError(f"{config['name']}: parameter {name} must be an integer, not '{value}'.") from None
+
+
+def inputs_of(request) -> dict[str, np.ndarray]:
+    """All input tensors of a request by name, copied: the shared memory below them goes when `execute` returns."""
+    return {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
+
+
+def any_true(inputs: dict[str, np.ndarray], name: str) -> bool:
+    """Whether the boolean input is given and true in any row."""
+    return name in inputs and bool(inputs[name].any())
+
+
+def texts(array: np.ndarray, name: str) -> list[str]:
+    """The strings of a BYTES tensor, flattened."""
+    try:
+        return [item.decode("utf-8") if isinstance(item, bytes) else str(item) for item in array.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not valid UTF-8: {error.reason} at byte {error.start}.") from None
+
+
+def triton_error(error: Exception, model: str):
+    """The error as Triton sends it: a client's mistake keeps its sentence, a fault of ours goes to the log in full."""
+    if isinstance(error, CourseError):
+        return pb_utils.TritonError(str(error), getattr(error, "code", pb_utils.TritonError.INVALID_ARG))
+    pb_utils.Logger.log_error("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    return pb_utils.TritonError(
+        f"{model} failed on this request: {type(error).__name__}: {error} (the server's log has the details)."
+    )
+
+
+def error_response(error: Exception, model: str):
+    """`InferenceResponse` that carries :func:`triton_error`."""
+    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error, model))

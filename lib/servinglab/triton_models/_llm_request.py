@@ -1,0 +1,136 @@
+"""The input tensors of `tensorrt_llm`, checked and decoded, one batch row at a time (taught in notebook 03)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from servinglab.executor import SamplingParams
+from servinglab.triton_models import _wordlists
+from servinglab.triton_models._common import InputError
+
+# Declared by the contract, not served by this executor.
+UNSUPPORTED = {
+    "encoder-decoder models": ("encoder_input_features", "encoder_output_lengths", "cross_attention_mask",
+                               "skip_cross_attn_blocks"),
+    "multimodal prompts": ("prompt_embedding_table", "prompt_table_extra_ids", "mrope_rotary_cos_sin",
+                           "mrope_position_deltas"),
+    "LoRA": ("lora_task_id", "lora_weights", "lora_config"),
+    "guided decoding": ("guided_decoding_guide_type", "guided_decoding_guide"),
+    "lookahead decoding": ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
+    "speculative decoding": ("draft_input_ids", "draft_logits"),
+    "disaggregated serving": ("context_phase_params",),
+    "KV-cache retention": ("retention_token_range_starts", "retention_token_range_ends",
+                           "retention_token_range_priorities", "retention_token_range_durations_ms",
+                           "retention_decode_priority", "retention_decode_duration_ms"),
+    "an embedding bias": ("embedding_bias",),
+    "log probabilities": ("return_log_probs",),
+    "logits": ("return_context_logits", "return_generation_logits"),
+    "performance metrics": ("return_perf_metrics",),
+}  # fmt: skip
+# Inputs whose neutral value is not zero.
+NEUTRAL = {"num_return_sequences": 1, "runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
+# Tensor of the request -> field of SamplingParams; the older of two names is that of TensorRT-LLM <= 0.19.
+SAMPLING = {
+    "temperature": "temperature",
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "seed": "seed",
+    "random_seed": "seed",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "min_tokens": "min_tokens",
+    "min_length": "min_tokens",
+}
+
+
+@dataclass
+class Row:
+    """One prompt of a request, ready for the executor."""
+
+    prompt: np.ndarray
+    max_tokens: int
+    sampling: SamplingParams
+    end_id: int | None
+    stop_words: list[list[int]]
+    bad_words: list[list[int]]
+    streaming: bool
+    exclude_input: bool
+
+
+def read_rows(inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool) -> list[Row]:
+    """Every row of the request; raises :class:`InputError` (or the executor's RequestError) in one sentence."""
+    rows = len(inputs["input_lengths"])
+    _check_features(inputs)
+    _check_beams(inputs, max_beam_width)
+    if "input_ids" not in inputs:
+        raise InputError("input_ids is missing; a decoder-only model needs the prompt's token ids.")
+    return [_read_row(inputs, row, rows, exclude_input) for row in range(rows)]
+
+
+def _check_features(inputs: dict[str, np.ndarray]) -> None:
+    for feature, names in UNSUPPORTED.items():
+        for name in names:
+            if name in inputs and _is_used(name, inputs[name]):
+                raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
+    for name, neutral in NEUTRAL.items():
+        if name in inputs and np.any(inputs[name] != neutral):
+            raise InputError(
+                f"Input {name} is {inputs[name].reshape(-1)[0]}, but this executor offers only {neutral}; leave it out."
+            )
+
+
+def _is_used(name: str, array: np.ndarray) -> bool:
+    """False for what the ensemble sends whether wanted or not: empty tensors, False, extra ids of 0, empty strings."""
+    if array.dtype.kind in "iu" and name != "prompt_table_extra_ids":
+        return array.size > 0
+    return bool(array.astype(bool).any())
+
+
+def _check_beams(inputs: dict[str, np.ndarray], max_beam_width: int) -> None:
+    for width in inputs.get("beam_width", np.ones(1)).reshape(-1).tolist():
+        if width < 1:
+            raise InputError(f"beam_width is {width}; it must be at least 1.")
+        if width > max_beam_width:
+            raise InputError(
+                f"beam_width {width} exceeds max_beam_width {max_beam_width} of this deployment; ask for at most "
+                f"{max_beam_width} or build the repository with a larger max_beam_width."
+            )
+        if width > 1:
+            raise InputError(f"beam_width is {width}, but this executor does not offer beam search yet; leave it out.")
+
+
+def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool) -> Row:
+    def scalar(name: str, default: Any) -> Any:
+        if name not in inputs:
+            return default
+        if inputs[name].size != rows:
+            raise InputError(f"Input {name} must hold one value for each of the {rows} rows, not {inputs[name].size}.")
+        return inputs[name].reshape(-1)[row].item()
+
+    def words(name: str) -> list[list[int]]:
+        return _wordlists.decode(inputs[name][row], name) if name in inputs else []
+
+    ids, length = inputs["input_ids"][row], scalar("input_lengths", 0)
+    if length == 0:
+        raise InputError("The prompt is empty (input_lengths is 0); send at least one token.")
+    if not 0 < length <= len(ids):
+        raise InputError(
+            f"input_lengths is {length}, but input_ids holds {len(ids)} ids; it must be from 1 to {len(ids)}."
+        )
+    sampling = {field: scalar(name, None) for name, field in SAMPLING.items() if name in inputs}
+    if sampling.get("top_p", 0) < 0:
+        sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
+    return Row(
+        prompt=ids[:length],
+        max_tokens=scalar("request_output_len", 0),
+        sampling=SamplingParams(**sampling),
+        end_id=scalar("end_id", None),
+        stop_words=words("stop_words_list"),
+        bad_words=words("bad_words_list"),
+        streaming=bool(scalar("streaming", False)),
+        exclude_input=bool(scalar("exclude_input_in_output", exclude_input)),
+    )

@@ -1,0 +1,203 @@
+"""From executor outputs to Triton responses: tickets, and the one thread that sends (taught in notebook 05).
+
+The executor's thread must never wait for Triton, so it only puts what it has into a queue; one sender thread keeps the
+responses of every request in order.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from servinglab.triton_models._common import InputError, error_response
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+# Outputs of one row waiting at once before they are merged into one response: the client or Triton is slower than the
+# executor, and a longer queue would only delay every token after it.
+MERGE_ABOVE = 4
+_OPEN, _STOP = object(), object()  # what a queued ticket asks for
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One Triton request: where its responses go, and the rows that still generate."""
+
+    sender: Any  # InferenceResponseSender
+    client_id: str
+    rows: int = 1
+    open_rows: dict[str, RowState] = field(default_factory=dict)  # by executor request id
+    closed: bool = False  # FINAL was sent
+
+
+@dataclass(eq=False)
+class RowState:
+    """One batch row: how its tokens go out."""
+
+    ticket: Ticket
+    index: int
+    id: str
+    streaming: bool
+    prompt: list[int]  # what a non-streaming answer begins with; empty when the prompt is excluded
+    tokens: list[int] = field(default_factory=list)  # collected by the executor's thread, non-streaming only
+
+
+class ResponseSender:
+    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up."""
+
+    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float) -> None:
+        self._model, self._cancel, self._poll_seconds = model, cancel, poll_seconds
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._open: dict[Ticket, None] = {}  # in order of arrival; sender thread only
+        self._next_poll = 0.0
+        self._thread = threading.Thread(target=self._run, name="responses", daemon=True)
+        self._thread.start()
+
+    def open_request(self, ticket: Ticket) -> None:
+        """A request with rows has arrived: watch it for cancellation."""
+        self._queue.put((ticket, _OPEN))
+
+    def stop_request(self, ticket: Ticket) -> None:
+        """Cancel every open request with the ticket's client id; the ticket itself gets an empty response."""
+        self._queue.put((ticket, _STOP))
+
+    def output(self, row: RowState, output: Any) -> None:
+        """The executor's callback, in its thread."""
+        if row.streaming or output.finish_reason:
+            self._queue.put((row, output))
+        else:
+            row.tokens += output.tokens
+
+    def fail(self, ticket: Ticket, error: Exception) -> None:
+        """End a request with an error."""
+        self._queue.put((ticket, error))
+
+    def shutdown(self, timeout: float) -> None:
+        """Send what is queued, then end the thread."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            items = self._wait()
+            for target, content in _merge([item for item in items if item is not None]):
+                try:
+                    self._handle(target, content)
+                except Exception as error:  # Triton refused the response; the other requests must go on
+                    pb_utils.Logger.log_error(f"{self._model}: a response could not be sent: {error}")
+            if None in items:
+                return
+            self._poll()
+
+    def _wait(self) -> list:
+        """At least one queued item, or none when it is time to look for cancelled requests."""
+        try:
+            items = [self._queue.get(timeout=self._poll_seconds if self._open else None)]
+            for _ in range(self._queue.qsize()):
+                items.append(self._queue.get_nowait())
+            return items
+        except queue.Empty:
+            return []
+
+    def _poll(self) -> None:
+        """Each look costs a round trip to the server process, so it is rationed rather than done at every token."""
+        now = time.monotonic()
+        if now < self._next_poll or not self._open:
+            return
+        self._next_poll = now + self._poll_seconds
+        for ticket in list(self._open):
+            if ticket.sender.is_cancelled():
+                self._cancel_rows(ticket)
+
+    def _cancel_rows(self, ticket: Ticket) -> None:
+        for row_id in list(ticket.open_rows):
+            self._cancel(row_id)
+
+    def _handle(self, target: Ticket | RowState, content: Any) -> None:
+        if isinstance(target, RowState):
+            self._answer(target, content)
+        elif content is _OPEN:
+            self._open[target] = None
+        elif content is _STOP:
+            self._stop(target)
+        else:
+            self._close(target, error_response(content, self._model))
+
+    def _stop(self, ticket: Ticket) -> None:
+        same = [running for running in self._open if running.client_id == ticket.client_id]
+        if not same:  # no error for the client: the request may just have ended
+            pb_utils.Logger.log_info(f"{self._model}: stop for request id '{ticket.client_id}', which is not active.")
+        for running in same:
+            self._cancel_rows(running)
+        self._close(ticket, pb_utils.InferenceResponse([]))
+
+    def _answer(self, row: RowState, output: Any) -> None:
+        ticket = row.ticket
+        if ticket.closed:
+            return
+        if output.finish_reason:
+            ticket.open_rows.pop(row.id, None)
+        if output.finish_reason == "error":
+            self._close(ticket, error_response(InputError(output.error), self._model))
+            return
+        response = pb_utils.InferenceResponse(_tensors(row, output))
+        if ticket.open_rows:
+            ticket.sender.send(response)
+        else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
+            self._close(ticket, response)
+
+    def _close(self, ticket: Ticket, response: Any) -> None:
+        if not ticket.closed:
+            ticket.closed = True
+            self._open.pop(ticket, None)
+            self._cancel_rows(ticket)
+            ticket.sender.send(response, flags=FINAL)
+
+
+def _tensors(row: RowState, output: Any) -> list:
+    """The response's tensors: the new ids while streaming; else prompt and new ids at once, nothing when cancelled."""
+    ids = output.tokens
+    if not row.streaming:
+        ids = [] if output.finish_reason == "cancelled" else row.prompt + row.tokens + output.tokens
+    tensors = [
+        pb_utils.Tensor("output_ids", np.array([[ids]], np.int32)),
+        pb_utils.Tensor("sequence_length", np.array([[len(ids)]], np.int32)),
+    ]
+    if row.ticket.rows > 1:
+        tensors.append(pb_utils.Tensor("batch_index", np.array([[row.index]], np.int32)))
+    return tensors
+
+
+def _merge(items: list[tuple]) -> list[tuple]:
+    """The items in order; the outputs of a row that is far behind become one."""
+    waiting: dict[int, int] = {}
+    for target, _ in items:
+        waiting[id(target)] = waiting.get(id(target), 0) + 1
+    merged: list[tuple] = []
+    last: dict[int, Any] = {}
+    for target, content in items:
+        behind = isinstance(target, RowState) and waiting[id(target)] > MERGE_ABOVE
+        if behind and id(target) in last:
+            last[id(target)].add(content)
+            continue
+        if behind:
+            content = last[id(target)] = _Merged(content)
+        merged.append((target, content))
+    return merged
+
+
+class _Merged:
+    """Several outputs of one row, read as one."""
+
+    def __init__(self, output: Any) -> None:
+        self.tokens, self.finish_reason, self.error = list(output.tokens), output.finish_reason, output.error
+
+    def add(self, output: Any) -> None:
+        self.tokens += output.tokens
+        self.finish_reason, self.error = output.finish_reason, output.error

@@ -1,0 +1,81 @@
+"""Streamed tokens to streamed text: whole characters, spaces kept, stop words found across chunks (notebook 05)."""
+
+from __future__ import annotations
+
+REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are no complete UTF-8 character
+LONGEST_HELD = 16  # tokens; a character has at most four bytes, so a longer wait means the bytes are really invalid
+
+
+class Detokenizer:
+    """Turns a growing list of token ids into pieces of text whose sum is the text of all ids.
+
+    Decoding chunk by chunk would lose what one token owes to its neighbours: a SentencePiece space, the other bytes of
+    a character. So each chunk is decoded together with the tokens of the chunk before it (`windows`), and `advance`
+    returns what the longer decoding has in addition.
+    """
+
+    def __init__(self) -> None:
+        self._window: list[int] = []  # the last tokens whose text is complete, then the new ones
+        self._known = 0  # how many tokens of the window are the old ones
+        self._sent = 0  # characters of new text already returned although the window has not moved
+        self._rest = ""  # text of an incomplete end
+
+    def windows(self, new: list[int]) -> tuple[list[int], list[int]]:
+        """Add `new` ids; returns the two id lists whose texts `advance` needs."""
+        self._window += new
+        return self._window[: self._known], self._window
+
+    def advance(self, before: str, now: str) -> str:
+        """The new text, given the texts of the two `windows`."""
+        complete = not now.endswith(REPLACEMENT) or len(self._window) - self._known > LONGEST_HELD
+        stable = now if complete else now.rstrip(REPLACEMENT)
+        piece = stable[len(before) + self._sent :]
+        self._sent += len(piece)
+        self._rest = now[len(before) + self._sent :]
+        if complete:
+            if piece:  # else keep the old ones: tokens without text cannot tell whether the next begins with a space
+                self._window = self._window[self._known :]
+            self._known, self._sent = len(self._window), 0
+        return piece
+
+    def flush(self) -> str:
+        """The incomplete end, when no more tokens will come."""
+        rest, self._rest = self._rest, ""
+        return rest
+
+
+class StopText:
+    """Finds the first completed stop word in streamed text, holding back what may be the beginning of one."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = [word for word in words if word]
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, piece: str) -> str:
+        """Text that may be shown now; ends with the stop word when `stopped` turns true."""
+        text, self._held = self._held + piece, ""
+        if not self.words:
+            return text
+        end = self.end_of_first(text)
+        if end is not None:
+            self.stopped = True
+            return text[:end]
+        held = next((n for n in range(min(len(text), self._longest()), 0, -1) if self._begins(text[-n:])), 0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def flush(self) -> str:
+        """The held-back text, when no more will come."""
+        text, self._held = self._held, ""
+        return text
+
+    def end_of_first(self, text: str) -> int | None:
+        """Index just behind the stop word of `text` that is complete first; None without one."""
+        return min((text.index(word) + len(word) for word in self.words if word in text), default=None)
+
+    def _longest(self) -> int:
+        return max(map(len, self.words)) - 1
+
+    def _begins(self, tail: str) -> bool:
+        return any(word.startswith(tail) for word in self.words)

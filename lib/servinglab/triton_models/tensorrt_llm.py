@@ -1,0 +1,90 @@
+"""`tensorrt_llm` of the embedded lane: the reference executor behind NVIDIA's tensors (taught in notebooks 03 and 05).
+
+`execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
+share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import triton_python_backend_utils as pb_utils
+
+from servinglab.executor import Executor, Request
+from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, integer, parameter
+from servinglab.triton_models._llm_request import Row, read_rows
+from servinglab.triton_models._responses import ResponseSender, RowState, Ticket
+
+SHUTDOWN_SECONDS = 5.0
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.name = config["name"]
+        self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        self.exclude_input = flag(config, "exclude_input_in_output", False)
+        self.max_beam_width = integer(config, "max_beam_width", 1)
+        self.executor = Executor(
+            parameter(config, "gpt_model_path"),
+            max_batch_size=max(config["max_batch_size"], 1),
+            max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
+            batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
+        )
+        poll_seconds = integer(config, "cancellation_check_period_ms", 100) / 1000
+        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds)
+
+    def execute(self, requests):
+        for request in requests:
+            ticket = Ticket(request.get_response_sender(), request.request_id())
+            try:
+                self._serve(ticket, inputs_of(request))
+            except Exception as error:
+                self.responses.fail(ticket, error)
+        return None  # the responses come from the sender thread
+
+    def _serve(self, ticket: Ticket, inputs: dict) -> None:
+        if any_true(inputs, "stop"):
+            if not ticket.client_id:
+                raise InputError("Trying to stop a request but request ID is not provided")
+            self.responses.stop_request(ticket)
+            return
+        rows = read_rows(inputs, self.max_beam_width, self.exclude_input)
+        if not self.decoupled:
+            self._check_single(rows)
+        # Several requests may carry the same id, or none, so the executor gets ids of our own.
+        states = [
+            RowState(ticket, index, uuid.uuid4().hex, row.streaming, [] if row.exclude_input else row.prompt.tolist())
+            for index, row in enumerate(rows)
+        ]
+        ticket.rows = len(rows)
+        ticket.open_rows = {state.id: state for state in states}
+        self.responses.open_request(ticket)
+        for row, state in zip(rows, states, strict=True):
+            self.executor.submit(self._request(row, state))
+
+    def _request(self, row: Row, state: RowState) -> Request:
+        return Request(
+            id=state.id,
+            prompt=row.prompt,
+            max_tokens=row.max_tokens,
+            sampling=row.sampling,
+            end_id=row.end_id,
+            stop_words=row.stop_words,
+            bad_words=row.bad_words,
+            on_output=lambda output: self.responses.output(state, output),
+        )
+
+    def _check_single(self, rows: list[Row]) -> None:
+        if any(row.streaming for row in rows):
+            raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
+        if len(rows) > 1:
+            raise InputError(
+                "A request with batch size > 1 requires the decoupled transaction policy; this one has "
+                f"{len(rows)} rows: send them as separate requests, or deploy with decoupled mode."
+            )
+
+    def finalize(self):
+        self.executor.shutdown()
+        self.responses.shutdown(SHUTDOWN_SECONDS)
