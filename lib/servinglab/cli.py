@@ -183,12 +183,18 @@ def ask(
 
 @repo.command("build")
 def repo_build(
-    out: Annotated[Path, Option(help="Folder to build in: model_repository and _assets go there.")] = Path(
+    context: typer.Context,
+    out: Annotated[Path, Option(help="Folder to build in; it gets model_repository and _assets.")] = Path(
         "build/serving"
     ),
     precision: Precision = "fp32",
     name: Annotated[str | None, Option(help="Name of the deployment's folder in _assets.")] = None,
     prefix: Annotated[str | None, Option(help="Put before the five model names, such as gemma-.")] = None,
+    tokenizer_dir: Annotated[Path | None, Option(help="Tokenizer folder; the default model's when left out.")] = None,
+    engine_dir: Annotated[Path | None, Option(help="Engine folder; the default model's when left out.")] = None,
+    lane: Annotated[
+        str | None, Option(help="embedded, or trtllm for NVIDIA's backend and an engine of its own.")
+    ] = None,
     generation: Annotated[str | None, Option(help="Tensor names of which TensorRT-LLM: new, old or 1.1.")] = None,
     decoupled: Annotated[bool | None, Option(help="Many responses a request (streaming), or one.")] = None,
     accumulate_tokens: Annotated[bool | None, Option(help="Each streamed response repeats the text so far.")] = None,
@@ -197,34 +203,35 @@ def repo_build(
     max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
     bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
 ) -> None:
-    """Write the five models of a deployment and what they need."""
+    """Write the five models of a deployment and what they need. Every option is a field of DeploymentSpec."""
     from servinglab.repository import build_default
 
-    given = {
-        "name": name,
-        "prefix": prefix,
-        "generation": generation,
-        "decoupled": decoupled,
-        "accumulate_tokens": accumulate_tokens,
-        "exclude_input_in_output": exclude_input_in_output,
-        "max_batch_size": max_batch_size,
-        "max_tokens_in_paged_kv_cache": max_tokens_in_paged_kv_cache,
-        "bls_instance_count": bls_instance_count,
-    }
-    built = build_default(out, precision=precision, **{k: v for k, v in given.items() if v is not None})
+    own = ("out", "precision")
+    given = {k: v for k, v in context.params.items() if k not in own and v is not None}
+    built = build_default(out, precision=precision, **given)
     typer.echo(f"built {built}")
     typer.echo(f"next: course repo lint {built}, course serve {built}")
 
 
 @repo.command("lint")
-def repo_lint(folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")], json: Json = False) -> None:
+def repo_lint(
+    folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")],
+    lane: Annotated[
+        str | None, Option(help="Where it will be served; what its backend asks for when left out.")
+    ] = None,
+    container: Annotated[
+        str | None, Option(help="Compare with the templates of this container, such as 25.06.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
     from servinglab import report
     from servinglab.repository import lint
 
     if not folder.is_dir():
         raise CourseError(f"{folder} is not a folder; give a model repository, such as build/serving/model_repository.")
-    findings = lint(folder)
+    folder = folder / "model_repository" if (folder / "model_repository").is_dir() else folder
+    findings = lint(folder, lane=lane, container=container)
     if json:
         _print_json([asdict(f) for f in findings])
     else:
@@ -247,6 +254,11 @@ def main() -> None:
         if _debug:
             raise
         typer.echo(f"course: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder of somebody else
+        if _debug or error.filename is None:
+            raise
+        typer.echo(f"course: {error.strerror}: {error.filename}", err=True)
         sys.exit(1)
 
 

@@ -377,6 +377,7 @@ def test_every_option_of_repo_build_is_a_field_of_the_spec():
     from servinglab.repository.spec import DeploymentSpec
 
     options = {p.name for p in get_command(cli.app).commands["repo"].commands["build"].params}
+    assert len(options) > 10
     assert options - {"help", "out", "precision"} <= {f.name for f in dataclasses.fields(DeploymentSpec)}
 
 
@@ -393,7 +394,7 @@ class Finding:
 @pytest.mark.parametrize(("severity", "code"), [("error", 1), ("warning", 0)])
 def test_repo_lint_shows_place_and_cure(fake, tmp_path, severity, code):
     finding = Finding(severity, "E01", tmp_path / "config.pbtxt", 29, "unfilled ${x} [/b]", "fill it")
-    fake("repository", lint=lambda folder: [finding])
+    fake("repository", lint=lambda folder, **_: [finding])
     done = call("repo", "lint", str(tmp_path))
     assert done.exit_code == code
     assert "config.pbtxt:29: unfilled ${x} [/b]" in done.output and "cure: fill it" in done.output
@@ -402,7 +403,7 @@ def test_repo_lint_shows_place_and_cure(fake, tmp_path, severity, code):
 
 
 def test_repo_lint_of_no_folder_is_a_sentence(fake, tmp_path):
-    fake("repository", lint=lambda folder: [])
+    fake("repository", lint=lambda folder, **_: [])
     assert "is not a folder" in str(call("repo", "lint", str(tmp_path / "x")).exception)
     assert call("repo", "lint", str(tmp_path)).exit_code == 0
 
@@ -443,6 +444,12 @@ def test_a_closed_pipe_is_no_error():
 
 def test_outside_the_course_s_folder_it_still_finds_the_course(tmp_path):
     assert "00_start_here" in course_command("list", cwd=tmp_path).stdout
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    done = course_command("run", "00", "--out", str(tmp_path / "file" / "below"))
+    assert (done.returncode, done.stderr) == (1, f"course: Not a directory: {tmp_path}/file/below\n")
 
 
 def test_unknown_options_are_usage_errors():
