@@ -92,21 +92,16 @@ def shorten(text: str) -> str:
     Paths in the course folder become relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary
     folder ``$TMPDIR``.
     """
-    from servinglab import assets  # heavy only in what it fetches, but begin() must work without it
+    from servinglab import assets, course
 
-    folders = {str(course_folder()) + os.sep: "", str(course_folder()): "."}
+    root = str(course.find_root())
+    folders = {root + os.sep: "", root: "."}
     folders |= {str(assets.cache_dir()): "$SERVINGLAB_CACHE", tempfile.gettempdir(): "$TMPDIR", str(Path.home()): "~"}
     for folder in sorted(folders, key=len, reverse=True):
         if len(folder.strip(os.sep)) > 1:
             end = "" if folder.endswith(os.sep) else r"(?![\w.-])"
             text = re.sub(re.escape(folder) + end, lambda _, short=folders[folder]: short, str(text))
     return text
-
-
-def course_folder() -> Path:
-    """The course's folder: the nearest one above the working directory with a course.toml, else the latter itself."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "course.toml").is_file()), here)
 
 
 def _plain(value: Any) -> Any:

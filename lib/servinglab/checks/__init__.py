@@ -1,4 +1,4 @@
-"""Checks of the exercises: a right answer is explained, a wrong one has its misconception named, an untouched stub passes by.
+"""Checks of the exercises: a right answer is explained, a wrong one has its misconception named, a stub passes by.
 
 In a notebook the exercise is two cells, a stub tagged ``exercise:05.1`` and a check tagged ``check:05.1``::
 

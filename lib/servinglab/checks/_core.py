@@ -118,12 +118,16 @@ def is_stub(answer: Any) -> bool:
     return False
 
 
+# What every function is made of, in the Pythons 3.10 to 3.12; the last five belong to ``async def``.
+_FRAME = {"RESUME", "NOP", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "GEN_START", "CALL_INTRINSIC_1", "RERAISE"}
+
+
 def _does_nothing(function: types.FunctionType) -> bool:
     """True when the body is a docstring, ``pass``, ``...`` or ``return None``: bytecode that only returns None."""
     if function.__code__.co_flags & 0x20:  # a generator holds at least one yield: somebody wrote it
         return False
     for step in dis.get_instructions(function):
-        if step.opname in ("RESUME", "NOP", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "GEN_START", "CALL_INTRINSIC_1", "RERAISE"):
+        if step.opname in _FRAME:
             continue
         if step.opname in ("LOAD_CONST", "RETURN_CONST") and (step.argval is None or step.argval is Ellipsis):
             continue
