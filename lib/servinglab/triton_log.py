@@ -84,6 +84,8 @@ def clean(text: str) -> str:
     where = re.search(r"^\s*(\S+)\((\d+)\): (\S+)", trace)
     body = re.sub(r"^failed to load '([^']+)' version \d+: ", r"model '\1' failed to load: ", body)
     body = re.sub(r": (Internal|Invalid argument|Unavailable|Not found|Unknown|Unsupported)(?: -)?: ", ": ", body)
+    body = re.sub(r"^\[request id: [^\]]*\] ", "", body)
+    body = body.partition(" NOTE: Setting a non-zero max_batch_size")[0]  # says at length what the client's hint says
     body = re.sub(r"\s*\n\s*", " ", body).strip(" ;.")
     if "Stub process" in body and "is not healthy" in body:
         body = body.partition(" failed to load")[0] + " failed to load: its Python process died, perhaps out of memory"

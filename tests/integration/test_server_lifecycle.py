@@ -92,7 +92,7 @@ def broken_repository(root: Path, name: str, script: str | None = None, config: 
 def test_start_serves_both_models_on_loopback_only():
     with TritonServer(TINY_MODELS, timeout=60) as server:
         trace = Trace(server.pid)
-        assert server.models == ["counter", "echo"] and server.ready()
+        assert server.models() == ["counter", "echo"] and server.ready()
         with urllib.request.urlopen(server.metrics_url) as answer:
             assert b"nv_inference_count" in answer.read()
         listening = {c.laddr.ip for c in psutil.Process(server.pid).net_connections("tcp") if c.status == "LISTEN"}
@@ -120,7 +120,7 @@ def test_start_and_stop_twice_have_no_further_effect():
         server.stop()
         trace.assert_gone(0.5)
         assert server.pid is None and server.grpc_url is None and "stopped" in repr(server)
-        assert server.start().pid != pid and server.models == ["echo"]
+        assert server.start().pid != pid and server.models() == ["echo"]
     finally:
         server.stop()
 
@@ -129,7 +129,7 @@ def test_two_servers_side_by_side_and_one_ends():
     with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as first:
         with TritonServer(TINY_MODELS, models=["counter"], timeout=60) as second:
             traces = Trace(first.pid), Trace(second.pid)
-            assert (first.models, second.models) == (["echo"], ["counter"])
+            assert (first.models(), second.models()) == (["echo"], ["counter"])
         traces[1].assert_gone(0.5)
         assert first.ready() and traces[0].shm()
 
@@ -139,7 +139,7 @@ def test_attached_server_survives_stop():
         for http_url in (None, server.http_url, server.http_url.removeprefix("http://")):
             attached = TritonServer.attach(server.grpc_url, http_url)
             with attached:
-                assert attached.models == ["counter", "echo"]
+                assert attached.models() == ["counter", "echo"]
                 assert attached.pid is None and attached.log_path is None
             attached.stop()
             assert attached.grpc_url == server.grpc_url
@@ -156,9 +156,9 @@ def test_load_and_unload_on_demand(tmp_path):
     with TritonServer(tmp_path, models=["echo"], timeout=60) as server:
         assert {m["name"]: m["state"] for m in server.repository_index()} == {"echo": "READY", "fragile": ""}
         server.load("fragile")
-        assert server.models == ["echo", "fragile"]
+        assert server.models() == ["echo", "fragile"]
         server.unload("fragile")
-        assert server.models == ["echo"]
+        assert server.models() == ["echo"]
         with pytest.raises(ServerError, match="not found"):
             server.load("absent")
         config = tmp_path / "fragile" / "config.pbtxt"
@@ -167,7 +167,7 @@ def test_load_and_unload_on_demand(tmp_path):
             ServerError, match=r"config.pbtxt does not parse, line \d+, column 17: Expected integer, got: \$"
         ):
             server.load("fragile")
-        assert server.ready() and server.models == ["echo"]
+        assert server.ready() and server.models() == ["echo"]
     with pytest.raises(ServerError, match="not running"):
         server.load("echo")
 
@@ -417,7 +417,7 @@ def test_folders_that_are_no_models_are_left_alone(tmp_path):
     (tmp_path / "_assets" / "gpt2" / "tokenizer").mkdir(parents=True)
     shutil.copytree(tmp_path / "good", tmp_path / ".ipynb_checkpoints")
     with TritonServer(tmp_path, timeout=60) as server:
-        assert server.models == ["echo", "good"]
+        assert server.models() == ["echo", "good"]
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_without_home_and_with_a_hostile_environment(tmp_path):
         os.environ["PYTHONPATH"] = {str(tmp_path)!r}
         os.environ["PYTHONHOME"] = "/nonexistent"
         with TritonServer({str(TINY_MODELS)!r}, timeout=60) as s:
-            print(s.models, s.log_path)
+            print(s.models(), s.log_path)
     """
     answer = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=env)
     assert answer.stdout.startswith("['counter', 'echo']"), answer.stderr

@@ -1,4 +1,4 @@
-"""Test model, decoupled: sends max_tokens characters of the text (repeating it), one response each, from its own thread.
+"""Test model, decoupled: sends max_tokens characters of the text (repeating it), one response each, from a thread.
 
 FINAL comes alone as an empty response (as NVIDIA's BLS does) unless final_on_data is true. `fail_at` N sends an error
 in place of piece N. A cancelled request appends its id to the file named by the environment variable COUNTER_CANCELLED.

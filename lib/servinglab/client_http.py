@@ -1,0 +1,223 @@
+"""The HTTP side of the client: KServe v2 JSON, and Triton's generate extension (notebook 05)."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+from servinglab import kserve
+from servinglab.client_stream import Chunk, text_of
+from servinglab.kserve import ClientError
+from servinglab.tensors import ModelSpec
+
+# Members of a generate answer that are not outputs of the model.
+NOT_OUTPUTS = {"id", "model_name", "model_version", "sequence_id", "sequence_start", "sequence_end", "error"}
+
+
+class HttpSide:
+    """One HTTP address of a Triton; every failure is a ClientError. Threads may share it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = ("" if "://" in url else "http://") + url.rstrip("/")
+        self._http = httpx.Client(trust_env=not kserve.is_local(self.url))
+
+    def close(self) -> None:
+        self._http.close()
+
+    def spec(self, model: str, deadline: float) -> ModelSpec:
+        answer = self.send("GET", _path(model, "config"), None, deadline)
+        return ModelSpec.from_config(json_format.ParseDict(answer, ModelConfig(), ignore_unknown_fields=True))
+
+    def infer(
+        self, model: str, tensors: Mapping[str, np.ndarray], request_id: str, deadline: float
+    ) -> dict[str, np.ndarray]:
+        """POST …/infer with JSON tensors; output tensors by name, strings as bytes."""
+        inputs = [
+            {"name": name, "shape": array.shape, "datatype": np_to_triton_dtype(array.dtype), "data": _json_data(array)}
+            for name, array in tensors.items()
+        ]
+        answer = self.send("POST", _path(model, "infer"), {"id": request_id, "inputs": inputs}, deadline)
+        return {output["name"]: _array(output) for output in answer.get("outputs", [])}
+
+    def generate(self, model: str, body: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+        """POST …/generate; the answer's JSON object."""
+        return self.send("POST", _path(model, "generate"), body, deadline)
+
+    def generate_stream(self, model: str, body: Mapping[str, Any], deadline: float, explain: Callable) -> HttpStream:
+        return HttpStream(self._http, self.url + _path(model, "generate_stream"), _encode(body), deadline, explain)
+
+    def send(self, method: str, path: str, body: Any, deadline: float) -> dict[str, Any]:
+        """One request; the answer's JSON object. An "error" in it is an error, whatever the status says."""
+        try:
+            content = None if body is None else _encode(body)
+            answer = self._http.request(method, self.url + path, content=content, timeout=deadline)
+            found = answer.json()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise as_client_error(error, self.url, deadline) from None
+        except ValueError:
+            raise ClientError(
+                f"{self.url} answered {answer.status_code} without JSON: is this Triton's HTTP port?"
+            ) from None
+        check(found, answer.status_code, self.url)
+        return found
+
+
+class HttpStream:
+    """Iterator over the Chunks of generate_stream; leaving it closes the connection, which cancels the request.
+
+    The protocol has no final flag: `final` is False in every chunk and the end of the iteration is the end.
+    """
+
+    def __init__(self, http: httpx.Client, url: str, content: bytes, deadline: float, explain: Callable) -> None:
+        self._url, self._deadline, self._explain = url, deadline, explain
+        self._index = 0
+        self._sent = time.perf_counter()
+        self._arrived: queue.SimpleQueue = queue.SimpleQueue()
+        connection: list[socket.socket] = []
+        self._hang_up = weakref.finalize(self, _shut, connection)
+        arguments = (http, url, content, deadline, self._arrived, connection, self._sent)
+        threading.Thread(target=_receive, args=arguments, daemon=True).start()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        try:
+            return self._next()
+        except BaseException:
+            self.close()
+            raise
+
+    def _next(self) -> Chunk:
+        if not self._hang_up.alive:
+            raise StopIteration
+        left = self._deadline - (time.perf_counter() - self._sent)
+        try:
+            seconds, found = self._arrived.get(timeout=max(left, 0.0))
+        except queue.Empty:
+            raise ClientError(f"No end of the answer from {self._url} within {self._deadline:g} s.") from None
+        if found is None:
+            raise StopIteration
+        if isinstance(found, Exception):
+            error = found if isinstance(found, ClientError) else as_client_error(found, self._url, self._deadline)
+            raise self._explain(error) from None
+        outputs = {name: _as_array(value) for name, value in found.items() if name not in NOT_OUTPUTS}
+        chunk = Chunk(text_of(outputs), self._index, seconds, False, str(found.get("id", "")), outputs)
+        self._index += 1
+        return chunk
+
+    def cancel(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._hang_up()
+
+    def __enter__(self) -> HttpStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _receive(http, url, content, deadline, arrived, connection, sent) -> None:
+    """Read server-sent events; split at line feeds only, for JSON strings may hold other line separators."""
+    try:
+        with http.stream("POST", url, content=content, timeout=deadline) as response:
+            connection.append(response.extensions["network_stream"].get_extra_info("socket"))
+            rest = b""
+            for data in response.iter_bytes():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if line.startswith(b"data:"):
+                        found = json.loads(line[5:])
+                        check(found, response.status_code, url)
+                        arrived.put((time.perf_counter() - sent, found))
+            if response.status_code != 200:
+                check(json.loads(rest), response.status_code, url)
+        arrived.put((0.0, None))
+    except ValueError:
+        arrived.put((0.0, ClientError(f"{url} answered with something that is not JSON: is this Triton's HTTP port?")))
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ClientError, OSError) as error:
+        arrived.put((0.0, error))
+
+
+def _shut(connection: list[socket.socket]) -> None:
+    for sock in connection:
+        try:
+            sock.shutdown(socket.SHUT_RDWR)  # wakes the reading thread, which then closes the connection
+        except OSError:
+            pass
+
+
+def check(found: Any, status: int, url: str) -> None:
+    """Raise the server's own error; Triton may put one into an answer with status 200."""
+    if isinstance(found, dict) and "error" in found and "model_name" not in found:
+        raise ClientError(str(found["error"]))
+    if status >= 400 or not isinstance(found, (dict, list)):
+        raise ClientError(f"{url} answered with HTTP status {status}.")
+
+
+def as_client_error(error: Exception, url: str, deadline: float) -> ClientError:
+    if isinstance(error, httpx.TimeoutException):
+        return ClientError(f"No answer from {url} within {deadline:g} s.")
+    if isinstance(error, httpx.ConnectError):
+        return ClientError(f"No server answers at {url}: is it running, and is this its HTTP port?")
+    if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol)):
+        return ClientError(f"{url} is not an HTTP address: give one like http://127.0.0.1:8000.")
+    return ClientError(f"The server at {url} closed the connection: has it stopped? Its log says why.")
+
+
+def _path(model: str, verb: str) -> str:
+    return f"/v2/models/{quote(model, safe='')}/{verb}"
+
+
+def _encode(body: Any) -> bytes:
+    try:
+        return json.dumps(body, default=_plain, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError) as error:
+        raise ClientError(f"The request cannot be written as JSON: {error}.") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+def _json_data(array: np.ndarray) -> list[Any]:
+    flat = array.reshape(-1).tolist()
+    try:
+        return [item.decode() if isinstance(item, bytes) else item for item in flat]
+    except UnicodeDecodeError:
+        raise ClientError("JSON holds text only: send bytes that are not UTF-8 over gRPC.") from None
+
+
+def _array(output: Mapping[str, Any]) -> np.ndarray:
+    if output["datatype"] == "BYTES":
+        return _as_array(output["data"]).reshape(output["shape"])
+    return np.array(output["data"], triton_to_np_dtype(output["datatype"])).reshape(output["shape"])
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """A JSON value of generate (a scalar or a list) as an array; text as bytes, as gRPC gives it."""
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, str) for item in items):
+        return np.array([item.encode() for item in items], dtype=object)
+    return np.array(items)

@@ -1,0 +1,121 @@
+"""The KServe v2 protocol over gRPC, as thin as possible: channel, request message, response message, error sentence.
+
+It uses tritonclient's generated messages and stubs, not its InferenceServerClient: that allows one stream a client,
+its asyncio half cannot ask for the empty final response (how a BLS model ends), and a stream that nobody stopped keeps
+a script from exiting. Notebook 05 shows both.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from servinglab.errors import CourseError
+
+MAX_MESSAGE = 2**31 - 1
+EMPTY_FINAL = "triton_enable_empty_final_response"
+
+
+class ClientError(CourseError):
+    """A request was refused, failed, or got no answer in time."""
+
+
+class ClientWarning(UserWarning):
+    """The request is valid, but probably not what was meant."""
+
+
+def options(url: str) -> list[tuple[str, int]]:
+    """Channel options. No keepalive pings: Triton closes a connection that pings more often than every five minutes."""
+    found = [("grpc.max_send_message_length", MAX_MESSAGE), ("grpc.max_receive_message_length", MAX_MESSAGE)]
+    return [*found, ("grpc.enable_http_proxy", 0)] if is_local(url) else found
+
+
+def is_local(url: str) -> bool:
+    """Whether the address is this machine: then a proxy of the environment must not be asked."""
+    return bool(re.match(r"(\w+://)?(127\.|localhost|\[::1\])", url))
+
+
+def open_channel(url: str) -> grpc.Channel:
+    return grpc.insecure_channel(url, options=options(url))
+
+
+def call(channel: grpc.Channel, method: str, timeout: float, **fields: Any) -> Any:
+    """One unary method of the service by its name; `fields` of its request message."""
+    return getattr(stub(channel), method)(getattr(service_pb2, f"{method}Request")(**fields), timeout=timeout)
+
+
+def stub(channel: Any) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def infer_request(
+    model: str,
+    tensors: Mapping[str, np.ndarray],
+    request_id: str,
+    *,
+    outputs: Iterable[str] = (),
+    empty_final: bool = False,
+) -> service_pb2.ModelInferRequest:
+    """The message ModelInferRequest. Strings are object arrays; `outputs` names those wanted, none means all."""
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name, array in tensors.items():
+        if array.dtype.kind == "U":
+            array = np.char.encode(array).astype(object)
+        datatype = np_to_triton_dtype(array.dtype)
+        if datatype is None:
+            raise ClientError(f"Input '{name}' is an array of {array.dtype}, which Triton has no datatype for.")
+        request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        if datatype == "BYTES":
+            content = serialize_byte_tensor(array)
+            request.raw_input_contents.append(content.item() if content.size else b"")
+        else:
+            request.raw_input_contents.append(np.ascontiguousarray(array).tobytes())
+    for name in outputs:
+        request.outputs.add(name=name)
+    if empty_final:
+        request.parameters[EMPTY_FINAL].bool_param = True
+    return request
+
+
+def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, np.ndarray]:
+    """Output tensors by name; strings are object arrays of bytes."""
+    result = InferResult(response)
+    return {output.name: result.as_numpy(output.name) for output in response.outputs}
+
+
+def is_final(response: service_pb2.ModelInferResponse) -> bool:
+    return response.parameters["triton_final_response"].bool_param
+
+
+def as_client_error(error: grpc.RpcError, url: str, seconds: float | None, what: str = "") -> ClientError:
+    """One sentence for a failed call; `seconds` is the deadline it ran under, `what` how far it came."""
+    code, details = error.code(), (error.details() or "").strip()
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ClientError(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if what or "Socket closed" in details or "recvmsg" in details:
+            return ClientError(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+        if "connect" in details.lower() or "resol" in details.lower():
+            return ClientError(f"No server answers at {url}: is it running, and is this its gRPC port?")
+    if code is grpc.StatusCode.UNKNOWN and "Stream removed" in details:
+        return ClientError(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+    if code is grpc.StatusCode.CANCELLED:
+        return ClientError(f"The request was cancelled{what}.")
+    if code is grpc.StatusCode.UNIMPLEMENTED and not details:
+        return ClientError(f"{url} does not speak the KServe v2 protocol: is this Triton's gRPC port?")
+    return ClientError(details or f"{url} answered with {code.name}.")
+
+
+def closed(url: str) -> ClientError:
+    return ClientError(f"This client of {url} is closed: make a new one.")
+
+
+def warn(message: str) -> None:
+    warnings.warn(message, ClientWarning, stacklevel=4)  # the line that called the client
