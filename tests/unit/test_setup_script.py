@@ -79,8 +79,10 @@ def test_it_takes_python3_and_installs_with_pip_under_the_lock(box):
     done = box.setup()
     assert done.returncode == 0, done.stderr
     assert "environment ready" in done.stdout
-    pip = "-m pip install --quiet --disable-pip-version-check --constraint requirements/lock.txt --editable .[all]"
-    assert box.noted().splitlines() == ["python -m venv .venv", f"python {pip}"]
+    venv, pip = box.noted().splitlines()
+    assert venv == "python -m venv .venv"
+    assert pip.startswith("python -m pip install --quiet ")
+    assert pip.endswith("--constraint requirements/lock.txt --editable .[all]")
 
 
 def test_a_second_run_does_nothing(box):
