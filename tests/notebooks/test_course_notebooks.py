@@ -1,0 +1,98 @@
+"""Every notebook of the course as it is committed: in step with its text, clean, in style, its exercises sound."""
+
+from __future__ import annotations
+
+import exercises
+import nbformat
+import pytest
+from notebook_files import notebook_of, read_source, storage_problems, tagged, text_sources
+from notebook_style import findings
+
+from servinglab.checks._core import known_exercises
+from servinglab.course import load
+
+ENTRIES = {entry.id: entry for entry in load().notebooks}
+SOURCES = {source.stem: source for source in text_sources()}
+
+each_notebook = pytest.mark.parametrize("name", [name for name in ENTRIES if name in SOURCES])
+
+
+def stored(name):
+    return nbformat.read(notebook_of(SOURCES[name]), as_version=4)
+
+
+each_exercise = pytest.mark.parametrize(
+    "name, exercise_id",
+    [(name, number) for name, source in SOURCES.items() for number in exercises.exercise_ids(read_source(source))],
+)
+
+
+def test_manifest_texts_and_notebooks_name_the_same():
+    made = {path.stem for path in (load().root / "notebooks").glob("*.ipynb")}
+    assert set(ENTRIES) == set(SOURCES) == made, "run tools/execute_notebooks.py, or correct course.toml"
+
+
+@each_notebook
+def test_notebook_is_in_step_with_its_text(name):
+    fresh, committed = read_source(SOURCES[name]), stored(name)
+    pairs = zip(fresh.cells, committed.cells, strict=False)
+    differing = [f"cell {n}: {a.source[:60]!r}" for n, (a, b) in enumerate(pairs, 1) if _content(a) != _content(b)]
+    assert not differing, f"run tools/execute_notebooks.py {name}"
+    assert len(fresh.cells) == len(committed.cells)
+
+
+def _content(cell):
+    return cell.cell_type, cell.source, cell.id, cell.metadata
+
+
+@each_notebook
+def test_stored_outputs_are_complete_and_clean(name):
+    assert storage_problems(stored(name)) == []
+
+
+@each_notebook
+def test_notebook_follows_the_style(name):
+    assert findings(stored(name), ENTRIES[name]) == []
+
+
+@each_notebook
+def test_checks_solutions_mutants_and_cells_belong_together(name):
+    """No check without a cell, no cell without a solution, and at least one known misconception each."""
+    number = name[:2]
+    ids, answers = exercises.exercise_ids(read_source(SOURCES[name])), exercises.load_answers(number)
+    assert ids == known_exercises(number) == sorted(answers.solutions) == sorted(answers.mutants)
+    assert all(answers.mutants.values())
+
+
+@each_exercise
+def test_stub_is_not_attempted_and_promises_what_the_solution_gives(name, exercise_id):
+    notebook, answers = read_source(SOURCES[name]), exercises.load_answers(name[:2])
+    stub = tagged(notebook, "exercise:")[exercise_id].source
+    assert exercises.ask(notebook, exercise_id, stub, answers.setup)[0] == "not attempted"
+    assert exercises.assigned_names(stub) <= exercises.assigned_names(answers.solutions[exercise_id])
+
+
+@each_exercise
+def test_solution_is_right(name, exercise_id):
+    notebook, answers = read_source(SOURCES[name]), exercises.load_answers(name[:2])
+    status, message = exercises.ask(notebook, exercise_id, answers.solutions[exercise_id], answers.setup)
+    assert status == "right", message
+
+
+@each_exercise
+def test_each_misconception_is_named(name, exercise_id):
+    notebook, answers = read_source(SOURCES[name]), exercises.load_answers(name[:2])
+    messages = []
+    for misconception, code, said in answers.mutants[exercise_id]:
+        status, message = exercises.ask(notebook, exercise_id, code, answers.setup)
+        assert status == "wrong" and said in message, f"{misconception}: {status}: {message}"
+        messages.append(message)
+    assert len(set(messages)) == len(messages), "two misconceptions get the same message"
+
+
+@each_exercise
+@pytest.mark.parametrize("answer", [0, "", [], {}, object(), b"\x00", -1.5, lambda: 1, [None, 1]], ids=repr)
+def test_no_check_raises_or_passes_on_nonsense(name, exercise_id, answer):
+    from servinglab.checks import check
+
+    assert check(exercise_id, answer).status in ("wrong", "not attempted")
