@@ -72,20 +72,19 @@ fi
 touch "$unfinished"
 
 say "installing the locked packages (the first time takes minutes)"
-quiet=(--quiet --quiet)
-if [ -t 1 ]; then quiet=(); fi # in a terminal both show their progress
+quiet=(--quiet)
+if [ -t 1 ]; then quiet=(); fi # in a terminal the installer shows its progress
 if command -v uv >/dev/null; then
   # uv does not read pip's configuration; packages on your disk that pip would find are offered to it here.
   if [ -n "${PIP_FIND_LINKS:-}" ]; then
     from=()
     for place in $PIP_FIND_LINKS; do from+=(--find-links "$place"); done
   fi
-  uv pip install ${quiet[@]+"${quiet[@]}"} --python "$venv/bin/python" --constraint requirements/lock.txt ${from[@]+"${from[@]}"} \
-    --editable ".[all]"
+  uv pip install "${quiet[@]}" --python "$venv/bin/python" "${from[@]}" --constraint requirements/lock.txt --editable ".[all]"
 else
   [ "$torch" = auto ] || say "pip takes torch from where your pip configuration says; TORCH=$torch has no effect without uv"
   # Without --no-compile pip compiles every module of every package, most of which nobody imports.
-  "$venv/bin/python" -m pip install ${quiet[@]+"${quiet[@]}"} --no-compile --disable-pip-version-check \
+  "$venv/bin/python" -m pip install "${quiet[@]/--quiet/-qq}" --no-compile --disable-pip-version-check \
     --constraint requirements/lock.txt --editable ".[all]"
 fi
 
