@@ -8,6 +8,7 @@ becomes [1, 1]; a list for an input of dims [1] becomes one batch row each; a li
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -143,22 +144,28 @@ def _convert(spec: InputSpec, item: Any) -> Any:
         if kind == "BOOL" and isinstance(item, bool):
             return item
         if kind.startswith(("INT", "UINT")) and isinstance(item, int) and not isinstance(item, bool):
-            limits = np.iinfo(triton_to_np_dtype(kind))
-            if not limits.min <= item <= limits.max:
-                raise ClientError(
-                    f"Input '{spec.name}' is {kind}, from {limits.min} to {limits.max}: {_show(item)} does not fit."
-                )
-            return item
+            return _within(spec, item, np.iinfo(triton_to_np_dtype(kind)))
         if kind in ("FP16", "FP32", "FP64") and isinstance(item, (int, float)) and not isinstance(item, bool):
-            return item
+            return item if item in (math.inf, -math.inf) else _within(spec, item, np.finfo(triton_to_np_dtype(kind)))
     except UnicodeEncodeError:
         raise ClientError(f"Input '{spec.name}': {_show(item)} holds half a character (a lone surrogate).") from None
-    except OverflowError:
-        pass
     wanted = {"BYTES": "text", "BOOL": "True or False"}.get(kind, "a whole number" if "INT" in kind else "a number")
     raise ClientError(f"Input '{spec.name}' wants {wanted} ({kind}), not {_show(item)} ({type(item).__name__}).")
 
 
+def _within(spec: InputSpec, item: Any, limits: Any) -> Any:
+    low, high = (int(x) if isinstance(item, int) else float(x) for x in (limits.min, limits.max))
+    if item < low or item > high:  # not a number passes
+        span = (
+            f"from {limits.min:.8g} to {limits.max:.8g}" if spec.datatype.startswith("FP") else f"from {low} to {high}"
+        )
+        raise ClientError(f"Input '{spec.name}' is {spec.datatype}, {span}: {_show(item)} does not fit.")
+    return item
+
+
 def _show(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "that number"
     return text if len(text) <= 60 else text[:57] + "..."

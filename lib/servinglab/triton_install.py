@@ -23,7 +23,7 @@ class ServerError(CourseError):
 
 
 def require_platform() -> None:
-    """Refuse a machine or a Python on which the wheel's server cannot run, in one sentence each."""
+    """Refuse a machine or a Python on which the wheel's server cannot run, with one sentence."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise ServerError(
             f"The embedded Triton runs on Linux x86-64 only and this is {platform.system()} {platform.machine()}: "
@@ -35,6 +35,8 @@ def require_platform() -> None:
             f"The embedded Triton needs glibc 2.35 or newer and this system has {version or 'another C library'}: "
             "use Ubuntu 22.04, Debian 12 or newer."
         )
+    stub(locate())
+    library_folder()
     try:
         numpy_version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:

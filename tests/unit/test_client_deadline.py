@@ -1,0 +1,253 @@
+"""A server that is silent, gone, or something else: every call ends with one sentence within its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from servinglab.client import ClientError, TritonClient
+from servinglab.server import ServerError, TritonServer
+
+DEADLINE = 1.5
+
+
+@pytest.fixture
+def silent():
+    """A TCP server that accepts every connection and never answers."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(50)
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+@pytest.fixture
+def nobody():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+CONFIG = {
+    "name": "m",
+    "max_batch_size": 4,
+    "input": [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}],
+}
+
+
+@pytest.fixture
+def web():
+    """An HTTP server whose answers a test gives: a dict from path ending to a function of the handler."""
+    answers = {"config": lambda handler: send(handler, 200, json.dumps(CONFIG).encode())}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            answers[self.path.rsplit("/", 1)[-1]](self)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        answers["url"] = f"http://127.0.0.1:{server.server_address[1]}"
+        yield answers
+        server.shutdown()
+
+
+def send(handler, status: int, body: bytes) -> None:
+    handler.send_response(status)
+    handler.send_header("content-length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+async def first_of(stream) -> None:
+    async for _ in stream:
+        return
+
+
+def calls(client: TritonClient):
+    """Every kind of call, ready to run."""
+    yield "stream", lambda: list(client.stream("x", deadline=DEADLINE))
+    yield "infer", lambda: client.infer("x", deadline=DEADLINE)
+    yield "astream", lambda: asyncio.run(first_of(client.astream("x", deadline=DEADLINE)))
+    yield "models", lambda: client.models(deadline=DEADLINE)
+    yield "generate", lambda: client.generate("x", deadline=DEADLINE)
+    yield "generate_stream", lambda: list(client.generate_stream("x", deadline=DEADLINE))
+    yield "http_infer", lambda: client.http_infer("x", deadline=DEADLINE)
+
+
+KINDS = [name for name, _ in calls(None)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_silent_server(silent, kind):
+    with TritonClient(silent, silent) as client:
+        began = time.monotonic()
+        with pytest.raises(ClientError, match=r"(No answer from .* within|closed the connection)") as caught:
+            dict(calls(client))[kind]()
+        assert DEADLINE * 0.8 < time.monotonic() - began < DEADLINE + 1.5
+        assert silent in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_there(nobody, kind):
+    with TritonClient(nobody, nobody) as client:
+        with pytest.raises(ClientError, match=f"No server answers at .*{nobody}: is it running"):
+            dict(calls(client))[kind]()
+
+
+@pytest.mark.parametrize("kind", ["stream", "infer", "astream", "models"])
+def test_a_web_server_where_grpc_is_expected(web, kind):
+    address = web["url"].removeprefix("http://")
+    with TritonClient(address) as client, pytest.raises(ClientError) as caught:
+        dict(calls(client))[kind]()
+    assert address in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_attaching_to_a_silent_server_is_refused_in_time(silent):
+    began = time.monotonic()
+    with pytest.raises(ServerError, match="No Triton answers"):
+        TritonServer.attach(silent)
+    with pytest.raises(ServerError, match="No Triton answers"):
+        TritonServer.attach(silent, silent)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("kind", ["stream", "infer", "astream", "models"])
+def test_closed_client(nobody, kind):
+    client = TritonClient(nobody)
+    client.close()
+    client.close()
+    if kind != "astream":  # opens a channel of its own
+        with pytest.raises(ClientError, match="is closed: make a new one"):
+            dict(calls(client))[kind]()
+
+
+def test_addresses():
+    with TritonClient("grpc://localhost:8001/", "localhost:8000/") as client:
+        assert client.grpc_url == "localhost:8001" and client._http.url == "http://localhost:8000"
+    with pytest.raises(ClientError, match="has the server been started"):
+        TritonClient(None)
+    with TritonClient("localhost:1") as client, pytest.raises(ClientError, match="no HTTP address"):
+        client.generate("x")
+    with (
+        TritonClient("localhost:1", "ftp://localhost:1") as client,
+        pytest.raises(ClientError, match="not an HTTP address"),
+    ):
+        client.generate("x")
+
+
+@pytest.mark.parametrize(
+    "status, body, words",
+    [
+        (
+            200,
+            b'{"error": "generate expects model to produce exactly 1 response"}',
+            "exactly 1 response. Use generate_stream",
+        ),
+        (400, b'{"error": "no"}', "^no.$"),
+        (500, b"{}", "status 500"),
+        (200, b"<html>", "answered 200 without JSON"),
+        (404, b"", "answered 404 without JSON"),
+        (200, b"5", "status 200"),
+    ],
+)
+def test_answers_that_are_errors(web, status, body, words):
+    web["generate"] = lambda handler: send(handler, status, body)
+    with TritonClient("127.0.0.1:1", web["url"]) as client, pytest.raises(ClientError, match=words):
+        client.generate("x", model="m")
+
+
+def event_stream(*pieces: bytes, pause: float = 0.0, hang: float = 0.0):
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream; charset=utf-8")
+        handler.end_headers()
+        for piece in pieces:
+            handler.wfile.write(piece)
+            handler.wfile.flush()
+            time.sleep(pause)
+        time.sleep(hang)
+
+    return answer
+
+
+def test_events_cut_anywhere_are_put_together(web):
+    """A UTF-8 character in two packets, a line separator inside a JSON string, a line without data."""
+    text = "é\u2028😀 \x85 end"
+    data = b": comment\n\n" + b"data: " + json.dumps({"text_output": text}, ensure_ascii=False).encode() + b"\n\n"
+    web["generate_stream"] = event_stream(*(data[i : i + 1] for i in range(len(data))))
+    with TritonClient("127.0.0.1:1", web["url"]) as client:
+        assert [chunk.text for chunk in client.generate_stream("x", model="m")] == [text]
+
+
+def test_an_error_after_the_first_event(web):
+    web["generate_stream"] = event_stream(b'data: {"text_output": "a"}\n\n', b'data: {"error": "boom"}\n\n')
+    with TritonClient("127.0.0.1:1", web["url"]) as client:
+        stream = client.generate_stream("x", model="m")
+        assert next(stream).text == "a"
+        with pytest.raises(ClientError, match="^boom.$"):
+            next(stream)
+        assert list(stream) == []
+
+
+def test_an_event_stream_that_never_ends_meets_the_deadline(web):
+    web["generate_stream"] = event_stream(*[b'data: {"text_output": "a"}\n\n'] * 40, pause=0.1)
+    began = time.monotonic()
+    with TritonClient("127.0.0.1:1", web["url"]) as client, pytest.raises(ClientError, match="within 1 s"):
+        list(client.generate_stream("x", model="m", deadline=1))
+    assert time.monotonic() - began < 1.5
+
+
+def test_leaving_an_event_stream_hangs_up(web):
+    seen = threading.Event()
+
+    def answer(handler):
+        try:
+            event_stream(*[b'data: {"text_output": "a"}\n\n'] * 200, pause=0.02)(handler)
+        except OSError:
+            seen.set()
+
+    web["generate_stream"] = answer
+    with TritonClient("127.0.0.1:1", web["url"]) as client:
+        for _ in client.generate_stream("x", model="m"):
+            break
+        assert seen.wait(2)
+
+
+def test_values_that_json_cannot_hold(web):
+    with TritonClient("127.0.0.1:1", web["url"]) as client:
+        for value in (float("nan"), object(), b"\xff"):
+            with pytest.raises(ClientError, match="cannot be written as JSON"):
+                client.generate(value, model="m")
+
+
+def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(web):
+    """Behind a company's proxy, 127.0.0.1 must still be reached."""
+    web["generate"] = lambda handler: send(handler, 200, b'{"model_name": "m", "text_output": "here"}')
+    code = f"""
+        from servinglab.client import *
+        with TritonClient("127.0.0.1:1", {web["url"]!r}) as client:
+            print(client.generate("x", model="m")["text_output"])
+            try:
+                client.infer("x")
+            except ClientError as error:
+                print(error)
+    """
+    proxy = "http://192.0.2.1:9"  # an address that nobody has
+    env = {"PATH": "/usr/bin:/bin", "http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy, "HTTP_PROXY": proxy}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    answer = subprocess.run(command, capture_output=True, text=True, env=env, timeout=30)
+    assert answer.stdout.startswith("here\nNo server answers at 127.0.0.1:1"), answer.stdout + answer.stderr

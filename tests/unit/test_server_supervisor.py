@@ -1,0 +1,119 @@
+"""The supervisor alone, with a script in place of tritonserver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from servinglab import supervisor
+
+
+def start(tmp_path, script: str, grace: float = 1.0, argv: list[str] | None = None):
+    """A supervisor whose server runs `script`; returns it and its first answer."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", supervisor.__file__],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    argv = argv or ["/bin/bash", "-c", script, "{shm_prefix}"]
+    order = {"argv": argv, "env": dict(os.environ), "log": str(tmp_path / "log"), "grace": grace}
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    process.stdin.flush()
+    return process, json.loads(process.stdout.readline())
+
+
+def gone(pid: int, seconds: float = 3.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while supervisor.start_time(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return supervisor.start_time(pid) is None
+
+
+def wait_for(path, seconds: float = 5.0) -> str:
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and path.read_text().endswith("\n")):
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def test_orderly_stop_lets_the_server_finish(tmp_path):
+    script = f"trap 'echo done > {tmp_path}/end; exit' TERM; echo up > {tmp_path}/up; while :; do sleep 0.05; done"
+    process, answer = start(tmp_path, script)
+    wait_for(tmp_path / "up")
+    process.stdin.write(b"stop\n")
+    process.stdin.close()
+    assert process.wait(3) == 0 and wait_for(tmp_path / "end") == "done\n"
+    assert gone(answer["pid"], 0)
+
+
+@pytest.mark.parametrize("word, limits", [(b"stop\n", (1.0, 2.5)), (b"", (1.0, 2.5)), (b"kill\n", (0.0, 0.9))])
+def test_a_server_that_ignores_the_signal_is_killed_with_its_children(tmp_path, word, limits):
+    forever = "trap '' TERM; while :; do sleep 1; done"
+    script = f"({forever}) & echo $! > {tmp_path}/child; {forever}"
+    process, answer = start(tmp_path, script)
+    child = int(wait_for(tmp_path / "child"))
+    shm = supervisor.SHM / (answer["shm_prefix"] + "x")
+    shm.touch()
+    began = time.monotonic()
+    process.stdin.write(word)
+    process.stdin.close()
+    assert process.wait(4) == 0
+    assert limits[0] <= time.monotonic() - began <= limits[1]
+    assert gone(answer["pid"], 0) and gone(child, 0) and not shm.exists()
+
+
+def test_orphans_are_reaped(tmp_path):
+    """A server that dies leaves its stubs to the supervisor, so that a container without an init keeps no zombie."""
+    process, answer = start(tmp_path, f"sleep 30 & echo $! > {tmp_path}/child; sleep 0.2; kill -9 $$")
+    child = int(wait_for(tmp_path / "child"))
+    assert process.wait(4) == 0
+    assert not psutil.pid_exists(child) and not psutil.pid_exists(answer["pid"])
+
+
+def test_a_server_that_cannot_be_executed(tmp_path):
+    process, answer = start(tmp_path, "", argv=[str(tmp_path / "absent")])
+    assert "No such file" in answer["error"] and process.wait(3) == 0
+
+
+def test_killed_supervisor_takes_the_server_with_it(tmp_path):
+    process, answer = start(tmp_path, "trap '' TERM; while :; do sleep 1; done")
+    process.kill()
+    process.wait()
+    assert gone(answer["pid"])
+
+
+def test_leftovers_of_the_dead_are_swept_and_all_others_stay(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    space, me = os.stat("/proc/self/ns/pid").st_ino, os.getpid()
+    now = supervisor.start_time(me)
+    names = {
+        f"servinglab-{space}-{dead.pid}-123-a": False,  # its owner is gone
+        f"servinglab-{space}-{me}-123-b": False,  # the number is in use again, by a younger process
+        f"servinglab-{space}-{me}-{now}-c": True,  # its owner lives
+        f"servinglab-{space + 1}-{dead.pid}-123-d": True,  # another container's, whose processes we cannot see
+        "servinglab-e": True,
+        f"other-{dead.pid}": True,
+    }
+    for name in names:
+        (supervisor.SHM / name).touch()
+    try:
+        supervisor.sweep_leftovers()
+        assert {name: (supervisor.SHM / name).exists() for name in names} == names
+    finally:
+        for name in names:
+            (supervisor.SHM / name).unlink(missing_ok=True)
+
+
+def test_start_time_of_nobody_and_of_a_zombie():
+    assert supervisor.start_time(2**22 + 1) is None
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    assert supervisor.start_time(zombie.pid) is None
+    zombie.wait()
