@@ -67,9 +67,9 @@ def show_models(found: list[Any], cache: Path) -> None:
     if not found:
         console.print(Text(f"No model in {cache} yet; bring the course's with: course fetch"))
         return
-    table = _table("model", "size", "licence", "source", "where")
+    table = _table("model", "kind", "size", "licence", "source", "where")
     for m in found:
-        table.add_row(m.name, f"{m.bytes / 1e6:.0f} MB", Text(str(m.licence)), Text(str(m.source)), Text(str(m.path)))
+        table.add_row(m.name, m.kind, f"{m.bytes / 1e6:.0f} MB", Text(str(m.licence)), Text(str(m.source)), Text(str(m.path)))
     console.print(table)
 
 

