@@ -69,7 +69,8 @@ def show_models(found: list[Any], cache: Path) -> None:
         return
     table = _table("model", "kind", "size", "licence", "source", "where")
     for m in found:
-        table.add_row(m.name, m.kind, f"{m.bytes / 1e6:.0f} MB", Text(str(m.licence)), Text(str(m.source)), Text(str(m.path)))
+        facts = (Text(str(fact)) for fact in (m.licence, m.source, m.path))
+        table.add_row(m.name, m.kind, f"{m.bytes / 1e6:.0f} MB", *facts)
     console.print(table)
 
 
