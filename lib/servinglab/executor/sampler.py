@@ -6,9 +6,6 @@ import numpy as np
 
 from .request import Request, RequestError, SamplingParams
 
-#: A nucleus is usually small; the whole vocabulary is sorted only when these many tokens do not hold it.
-NUCLEUS_GUESSES = (256, 2048)
-
 
 class Sampler:
     """Chooses the tokens of one request. It owns the request's random numbers, one per token drawn, so the text of a
@@ -88,22 +85,33 @@ def distribution(logits: np.ndarray, top_k: int, top_p: float) -> tuple[np.ndarr
         if nucleus:
             weights = weights[: _nucleus_size(weights, top_p * weights.sum())]
         return ids[: weights.size], weights / weights.sum()
-    weights = np.exp(logits - logits.max())
-    mass = weights.sum(dtype=np.float64)
+    below = logits.max() - logits
+    weights = np.exp(-below).astype(np.float64)  # the exponential itself in float32, four times as fast
     if not nucleus:
-        return np.arange(weights.size), weights / mass
-    for guess in NUCLEUS_GUESSES + (weights.size,):
-        ids = largest(logits, guess)
-        size = _nucleus_size(weights[ids], top_p * mass)
-        if size <= ids.size:
-            break
-    kept = weights[ids[:size]].astype(np.float64)
-    return ids[:size], kept / kept.sum()
+        return np.arange(weights.size), weights / weights.sum()
+    ids = _nucleus(below, weights, top_p * weights.sum())
+    return ids, weights[ids] / weights[ids].sum()
+
+
+def _nucleus(below: np.ndarray, weights: np.ndarray, mass: float) -> np.ndarray:
+    """Indices of the likeliest tokens that together reach `mass`; `below` is how far each logit lies under the highest.
+
+    Sorting a vocabulary costs milliseconds. Instead tokens are put into bins by their logit (1/16 wide), and only the
+    bin in which the mass is reached is sorted.
+    """
+    bins = np.minimum(below * 16, 1023).astype(np.int32)
+    reached = np.bincount(bins, weights).cumsum()
+    last = min(int(np.searchsorted(reached, mass)), reached.size - 1)
+    sure = np.flatnonzero(bins < last)
+    edge = np.flatnonzero(bins == last)
+    edge = edge[np.argsort(below[edge], kind="stable")]
+    missing = mass - (reached[last - 1] if last else 0.0)
+    return np.concatenate([sure, edge[: _nucleus_size(weights[edge], missing)]])
 
 
 def _nucleus_size(weights: np.ndarray, mass: float) -> int:
     """How many of the leading weights reach `mass`; one more than there are if they do not."""
-    return int(np.searchsorted(weights.cumsum(dtype=np.float64), mass)) + 1
+    return int(np.searchsorted(weights.cumsum(), mass)) + 1
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -111,8 +119,7 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     columns = values.size // 16
     if count > columns:
         return np.argsort(-values, kind="stable")[:count]
-    # Sorting a vocabulary costs milliseconds, so look at few candidates: the count-th largest of the column maxima
-    # cannot exceed the count-th largest value.
+    # Few candidates are enough: the count-th largest of the column maxima cannot exceed the count-th largest value.
     maxima = values[: 16 * columns].reshape(16, columns).max(axis=0)
     candidates = np.flatnonzero(values >= np.partition(maxima, columns - count)[columns - count])
     return candidates[np.argsort(-values[candidates], kind="stable")[:count]]
