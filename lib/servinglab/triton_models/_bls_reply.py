@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models._common import error_response
@@ -16,7 +17,7 @@ POLL_SECONDS = 0.1  # TensorRT-LLM's default for the same purpose (cancellation_
 
 
 class Reply:
-    """Sends the responses of one request; `id` is the id of the inner request that serves it.
+    """Sends the responses of one request of `rows` batch rows; `id` is the id of the inner request that serves it.
 
     Decoupled: each response at once, then an empty one with FINAL. Otherwise: the one response together with FINAL.
     """
@@ -25,16 +26,29 @@ class Reply:
         self._sender, self._model, self._decoupled = sender, model, decoupled
         self._only: Any = None
         self._ending = threading.Lock()
-        self.closed = False
+        self._ended: set[int] = set()
+        self.rows = 1
         self.id = request_id
+        self.closed = False
         self.cancelled = False
 
-    def send(self, tensors: list) -> None:
+    def send(self, texts: list[str], index: int, extra: dict[str, Any]) -> None:
+        """One response of row `index`: a text for each beam, and further tensors by name."""
+        tensors = [pb_utils.Tensor("text_output", np.array(texts, np.object_))]
+        if self.rows > 1:
+            tensors.append(pb_utils.Tensor("batch_index", np.array([[index]], np.int32)))
+        tensors += [pb_utils.Tensor(name, array) for name, array in extra.items()]
         response = pb_utils.InferenceResponse(tensors)
-        if self._decoupled:
-            self._sender.send(response)
-        else:
+        if not self._decoupled:
             self._only = response
+        elif not self.closed and not self.cancelled:
+            self._sender.send(response)
+
+    def end_row(self, index: int) -> None:
+        """FINAL when this was the last row that had not ended."""
+        self._ended.add(index)
+        if len(self._ended) == self.rows:
+            self.close()
 
     def close(self) -> None:
         """FINAL, once."""

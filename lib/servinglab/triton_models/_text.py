@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are no complete UTF-8 character
-LONGEST_HELD = 16  # tokens; a character has at most four bytes, so a longer wait means the bytes are really invalid
+# Tokens that may wait for the rest of a character. One has four bytes at most, but chunks of several tokens may miss
+# its end several times; what waits longer is not text at all.
+LONGEST_HELD = 64
 
 
 class Detokenizer:

@@ -1,7 +1,7 @@
 """`preprocessing`: text to token ids, in the shape that `tensorrt_llm` takes (taught in notebook 03).
 
-Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id; the
-real lengths are in REQUEST_INPUT_LEN.
+Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id;
+the real lengths are in REQUEST_INPUT_LEN.
 """
 
 from __future__ import annotations

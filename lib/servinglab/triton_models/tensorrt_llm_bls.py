@@ -15,6 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models._bls_calls import InnerModels, llm_inputs, llm_outputs
+from servinglab.triton_models._bls_pump import Chunk, Pump
 from servinglab.triton_models._bls_reply import CancelWatch, Reply
 from servinglab.triton_models._bls_row import Row
 from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter
@@ -35,6 +36,7 @@ class TritonPythonModel:
             parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
             parameter(config, "postprocessing_model_name", "postprocessing"),
         )
+        self.pump = Pump(self.models.decode)
         self.watch = CancelWatch(self.models.stop)
 
     def execute(self, requests):
@@ -52,7 +54,6 @@ class TritonPythonModel:
             try:
                 self._check(inputs)
                 self._generate(inputs, reply)
-                reply.close()
             except Exception as error:
                 reply.fail(error)
 
@@ -78,31 +79,28 @@ class TritonPythonModel:
 
     def _generate(self, inputs, reply):
         given = llm_inputs(inputs, self.models.preprocess(inputs))
-        rows = [Row(inputs, given, i, self.accumulate, self.models.decode) for i in range(len(inputs["text_input"]))]
-        if reply.cancelled:
-            return
-        for response in self.models.generate(given, reply.id, llm_outputs(inputs)):
-            if reply.closed or reply.cancelled or "output_ids" not in response:
-                continue  # the LLM has been told to stop; its last responses still have to be taken
-            index = int(response["batch_index"][0, 0]) if len(rows) > 1 else 0
-            row = rows[index]
-            if not row.done:
-                self._send(reply, row.texts(response), index, len(rows), response)
-            if row.done and all(other.done for other in rows):
-                reply.close()
+        reply.rows = len(inputs["text_input"])
+        rows = [Row(reply, inputs, given, index, self.accumulate) for index in range(reply.rows)]
+        stopped = False
+        for response in () if reply.cancelled else self.models.generate(given, reply.id, llm_outputs(inputs)):
+            if reply.closed and not stopped:  # by a stop word, or by an error
                 self.models.stop(reply.id)
-        if not reply.cancelled and not reply.closed:
-            for index, row in enumerate(rows):
-                self._send(reply, row.rest(), index, len(rows), {})
+                stopped = True
+            if not stopped and not reply.cancelled:
+                self._pass_on(rows, response)
+        for row in rows:
+            self.pump.put(Chunk(row, last=True))
 
-    def _send(self, reply, texts, index, rows, response):
-        if not texts:
+    def _pass_on(self, rows, response):
+        """Queue the ids of one response, as lists: its memory is gone when the next response is taken."""
+        if "output_ids" not in response:
             return
-        tensors = [pb_utils.Tensor("text_output", np.array(texts, np.object_))]
-        if rows > 1:
-            tensors.append(pb_utils.Tensor("batch_index", np.array([[index]], np.int32)))
-        tensors += [pb_utils.Tensor(name, array) for name, array in response.items() if name not in CONSUMED]
-        reply.send(tensors)
+        row = rows[int(response["batch_index"][0, 0]) if len(rows) > 1 else 0]
+        lengths = response["sequence_length"][0].tolist()
+        beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]
+        extra = {name: np.array(array) for name, array in response.items() if name not in CONSUMED}
+        self.pump.put(Chunk(row, beams, extra))
 
     def finalize(self):
         self.watch.drain(SHUTDOWN_SECONDS)
+        self.pump.shutdown(SHUTDOWN_SECONDS)

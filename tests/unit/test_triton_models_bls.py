@@ -1,0 +1,364 @@
+"""`tensorrt_llm_bls` around stand-ins of the three inner models; a token is one byte, so text is easy to read."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+import triton_fakes
+from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
+
+from servinglab.triton_models import _bls_pump, _bls_reply, tensorrt_llm_bls
+from servinglab.triton_models._bls_pump import Chunk
+
+INT = np.int32
+
+
+class Inner:
+    """preprocessing, tensorrt_llm and postprocessing. `script` yields (row, text) for each response of the LLM."""
+
+    def __init__(self, script=(), include_prompt=True):
+        self.script, self.include_prompt = script, include_prompt
+        self.calls, self.stops, self.decodes = [], [], []
+        self.stopped = threading.Event()
+
+    def preprocessing(self, inputs, request_id):
+        self.calls.append(("preprocessing", inputs))
+        texts = [item.decode() for item in inputs["QUERY"].reshape(-1)]
+        if "refuse" in texts:
+            yield InferenceResponse(error=TritonError("QUERY is not valid.", TritonError.INVALID_ARG))
+            return
+        longest = max(map(len, texts))
+        outputs = {
+            "INPUT_ID": np.array([[ord(c) for c in text.ljust(longest)] for text in texts], INT),
+            "REQUEST_INPUT_LEN": np.array([[len(text)] for text in texts], INT),
+            "REQUEST_OUTPUT_LEN": inputs["REQUEST_OUTPUT_LEN"],
+            "OUT_END_ID": np.full((len(texts), 1), 2, INT),
+            "OUT_PAD_ID": np.full((len(texts), 1), 2, INT),
+            "STOP_WORDS_IDS": np.zeros((len(texts), 2, 0), INT),
+        }
+        wanted = [k for k in outputs if k != "STOP_WORDS_IDS" or "STOP_WORDS_DICT" in inputs]
+        yield InferenceResponse([Tensor(k, outputs[k]) for k in wanted])
+
+    def tensorrt_llm(self, inputs, request_id):
+        if inputs.get("stop", np.zeros(1)).any():
+            self.stops.append(request_id)
+            self.stopped.set()
+            yield InferenceResponse([])
+            return
+        self.calls.append(("tensorrt_llm", inputs, request_id))
+        streaming = inputs.get("streaming", np.zeros(1)).any()
+        for row, text in self.script(self) if callable(self.script) else self.script:
+            prompt = "".join(map(chr, inputs["input_ids"][row, : inputs["input_lengths"][row, 0]]))
+            beams = text if isinstance(text, list) else [text]
+            if not streaming and self.include_prompt:
+                beams = [prompt + beam for beam in beams]
+            longest = max(map(len, beams))
+            tensors = [
+                Tensor("output_ids", np.array([[[*map(ord, b), *[-1] * (longest - len(b))] for b in beams]], INT)),
+                Tensor("sequence_length", np.array([[len(beam) for beam in beams]], INT)),
+            ]
+            if len(inputs["input_ids"]) > 1:
+                tensors.append(Tensor("batch_index", np.array([[row]], INT)))
+            yield InferenceResponse(tensors)
+
+    def postprocessing(self, inputs, request_id):
+        lengths = inputs["SEQUENCE_LENGTH"][0]
+        rows = [ids[:length].tolist() for ids, length in zip(inputs["TOKENS_BATCH"][0], lengths, strict=True)]
+        self.decodes.append(len(rows))
+        if any(token == 0xFFFF for ids in rows for token in ids):
+            yield InferenceResponse(error=TritonError("Token id 65535 is outside.", TritonError.INVALID_ARG))
+            return
+        decoded = [bytes(ids).decode("utf-8", "replace").encode() for ids in rows]
+        yield InferenceResponse([Tensor("OUTPUT", np.array(decoded, np.object_))])
+
+
+@pytest.fixture
+def make(monkeypatch):
+    monkeypatch.setattr(_bls_reply, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(_bls_pump, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
+    made = []
+
+    def build(inner, decoupled=True, prefix="", **parameters):
+        for name in ("preprocessing", "tensorrt_llm", "postprocessing"):
+            triton_fakes.MODELS[prefix + name] = getattr(inner, name)
+        model = tensorrt_llm_bls.TritonPythonModel()
+        model.initialize(arguments(prefix + "tensorrt_llm_bls", decoupled, **parameters))
+        made.append(model)
+        return model
+
+    yield build
+    for model in made:
+        model.finalize()
+        assert not model.pump._thread.is_alive() and not model.watch._thread.is_alive()
+    triton_fakes.MODELS.clear()
+
+
+def send(model, *prompts, **inputs):
+    prompts = prompts or ("Hi",)
+    tensors = {"text_input": strings(*prompts), "max_tokens": np.full((len(prompts), 1), 9, INT)}
+    for name, value in inputs.items():
+        tensors[name] = value if isinstance(value, np.ndarray) else np.array([[value]] * len(prompts))
+    sender = Sender()
+    assert model.execute([request(tensors, "", sender)]) is None
+    return sender
+
+
+def pieces(sent):
+    return [content["text_output"].tolist() for content, _ in sent if content]
+
+
+def texts(sent):
+    return [text for (text,) in pieces(sent)]
+
+
+def refused(sender, code="INVALID_ARG"):
+    ((error, final),) = sender.wait()
+    assert final and error.code() == code
+    return error.message()
+
+
+def script(*chunks):
+    return [(0, chunk) for chunk in chunks]
+
+
+def test_every_chunk_is_sent_and_final_comes_alone(make):
+    sent = send(make(Inner(script("a", " b", "c"))), stream=True).wait()
+    assert texts(sent) == ["a", " b", "c"]
+    assert [final for _, final in sent] == [False, False, False, True]
+    assert sent[-1][0] is None
+    assert set(sent[0][0]) == {"text_output"}
+
+
+def test_multi_byte_characters_survive(make):
+    chunks = [chr(byte) for byte in "né😀".encode()]  # one byte a token
+    sent = send(make(Inner(script(*chunks))), stream=True).wait()
+    assert texts(sent) == ["n", "", "é", "", "", "", "😀"]
+
+
+def test_an_end_without_a_token_adds_no_chunk(make):
+    assert texts(send(make(Inner(script("a", ""))), stream=True).wait()) == ["a"]
+    assert texts(send(make(Inner(script(""))), stream=True).wait()) == [""]
+
+
+def test_accumulate_tokens_sends_the_whole_text_so_far(make):
+    chunks = ["a", *(chr(byte) for byte in "é".encode()), "b"]
+    sent = send(make(Inner(script(*chunks)), accumulate_tokens="true"), stream=True).wait()
+    assert texts(sent) == ["a", "a", "aé", "aéb"]
+
+
+def test_without_stream_one_text(make):
+    inner = Inner(script("xyz"))
+    assert texts(send(make(inner)).wait()) == ["Hixyz"]
+    assert inner.decodes == [1]
+    assert texts(send(make(Inner(script("xyz"), include_prompt=False)), exclude_input_in_output=True).wait()) == ["xyz"]
+
+
+def test_several_beams_give_several_texts(make):
+    assert pieces(send(make(Inner([(0, ["one", "three"])])), beam_width=2).wait()) == [["Hione", "Hithree"]]
+    assert "beam_width 1" in refused(send(make(Inner([(0, ["one", "two"])])), stream=True, beam_width=2))
+
+
+def test_names_of_all_three_models_are_parameters(make):
+    inner = Inner(script("a"))
+    names = {f"{name}_model_name": f"gly-{name}" for name in ("preprocessing", "tensorrt_llm", "postprocessing")}
+    assert texts(send(make(inner, prefix="gly-", **names), stream=True).wait()) == ["a"]
+    plain = make(Inner(), tensorrt_llm_model_name="${tensorrt_llm_model_name}")
+    assert (plain.models.preprocessing, plain.models.llm, plain.models.postprocessing) == (
+        "preprocessing", "tensorrt_llm", "postprocessing",
+    )  # fmt: skip
+
+
+def test_inputs_reach_the_inner_models_under_their_names(make):
+    inner = Inner(script("a"))
+    given = {
+        "top_k": 5, "top_p": 0.5, "temperature": 0.1, "length_penalty": 1.0, "min_tokens": 2, "seed": 7, "stream": True,
+        "stop_words": strings(["x"]), "return_log_probs": np.array([False]),
+    }  # fmt: skip
+    send(make(inner), **given).wait()
+    (_, pre), (_, llm, request_id) = inner.calls
+    assert set(pre) == {"QUERY", "REQUEST_OUTPUT_LEN", "STOP_WORDS_DICT"}
+    assert set(llm) == {
+        "input_ids", "input_lengths", "request_output_len", "end_id", "pad_id", "stop_words_list", "runtime_top_k",
+        "runtime_top_p", "temperature", "len_penalty", "min_tokens", "seed", "streaming", "return_log_probs",
+    }  # fmt: skip
+    assert llm["return_log_probs"].shape == (1, 1), "on the wire a scalar is [rows, 1]"
+    assert request_id
+
+
+def test_rows_of_a_batch_stream_side_by_side(make):
+    chunks = [(1, "x"), (0, "a"), (1, "y"), (0, "b"), (1, "z")]
+    sent = send(make(Inner(chunks)), "one", "two", stream=True).wait()
+    by_row = {0: "", 1: ""}
+    for content, _ in sent[:-1]:
+        by_row[content["batch_index"].item()] += content["text_output"].item()
+        assert content["batch_index"].shape == (1, 1)
+    assert by_row == {0: "ab", 1: "xyz"}
+
+
+# --- stop words in the text
+
+
+def test_a_stop_word_across_chunks_ends_the_stream_and_the_inner_request(make):
+    def until_stopped(inner):
+        yield from script("the", " br", "anch")
+        for _ in range(500):
+            yield (0, " more")
+            if inner.stopped.wait(0.01):
+                return
+
+    inner = Inner(until_stopped)
+    sent = send(make(inner), stream=True, stop_words=strings(["branch", ""])).wait()
+    assert "".join(texts(sent)) == "the branch"
+    assert inner.stopped.wait(5)
+    assert inner.stops == [inner.calls[1][2]], "the stop carries the id of the inner request, once"
+
+
+def test_text_held_back_for_a_stop_word_is_given_out_in_the_end(make):
+    sent = send(make(Inner(script("a b", "ra"))), stream=True, stop_words=strings(["branch"])).wait()
+    assert "".join(texts(sent)) == "a bra"
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+def test_without_stream_the_text_is_cut_behind_a_generated_stop_word(make, exclude):
+    inner = Inner(script(" one stop two stop"), include_prompt=not exclude)
+    model = make(inner)
+    sent = send(model, "Never stop here:", stop_words=strings(["stop"]), exclude_input_in_output=exclude).wait()
+    assert texts(sent) == [" one stop" if exclude else "Never stop here: one stop"]
+
+
+def test_a_batch_is_stopped_when_every_row_has_met_its_stop_word(make):
+    def chunks(inner):
+        yield from [(0, "a."), (1, "b"), (0, "late")]
+        assert not inner.stopped.is_set()
+        yield (1, ".c")
+        for _ in range(500):
+            yield (1, "late")
+            if inner.stopped.wait(0.01):
+                return
+
+    inner = Inner(chunks)
+    sent = send(make(inner), "one", "two", stream=True, stop_words=strings(["."], ["."])).wait()
+    shown = sorted((content["batch_index"].item(), content["text_output"].item()) for content, _ in sent[:-1])
+    assert shown == [(0, "a."), (1, "."), (1, "b")]
+    assert inner.stopped.wait(5)
+
+
+# --- errors
+
+
+def test_the_inner_models_sentence_and_code_reach_the_client(make):
+    assert refused(send(make(Inner()), "refuse")) == "QUERY is not valid."
+
+
+def test_a_token_that_cannot_be_decoded_ends_only_its_own_request(make):
+    gate = threading.Barrier(2, timeout=10)
+
+    def both(text):
+        def chunks(_):
+            for part in text:
+                gate.wait()
+                yield (0, part)
+
+        return chunks
+
+    good, bad = Inner(both(["a", "b"])), Inner(both(["c", "\uffff"]))
+    model = make(good)
+    fine = send(model, stream=True)
+    while len(good.calls) < 2:
+        time.sleep(0.001)
+    triton_fakes.MODELS["tensorrt_llm"] = bad.tensorrt_llm
+    broken = send(model, stream=True)
+    assert texts(fine.wait()) == ["a", "b"]
+    assert broken.wait()[-1][0].message() == "Token id 65535 is outside."
+
+
+def test_a_fault_of_ours_is_one_line_for_the_client_and_a_traceback_in_the_log(make, monkeypatch):
+    triton_fakes.LOG.clear()
+    model = make(Inner(script("a")))
+    monkeypatch.setattr(model.models, "preprocess", lambda inputs: 1 / 0)
+    said = refused(send(model), code="INTERNAL")
+    assert said.startswith("tensorrt_llm_bls failed on this request: ZeroDivisionError") and "\n" not in said
+    assert any("Traceback" in line for line in triton_fakes.LOG)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"image_url_input": strings("http://x")}, "image_url_input"),
+        ({"image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8)}, "image_bytes_input"),
+        ({"num_draft_tokens": 4}, "num_draft_tokens"),
+        ({"use_draft_logits": np.array([True])}, "use_draft_logits"),
+        ({"num_return_sequences": np.array([2])}, "num_return_sequences"),
+    ],
+)
+def test_a_feature_that_is_missing_is_named(make, inputs, said):
+    assert said in refused(send(make(Inner()), **inputs))
+
+
+def test_not_decoupled(make):
+    model = make(Inner(script("xyz")), decoupled=False)
+    ((content, final),) = send(model).wait()
+    assert final and content["text_output"].tolist() == ["Hixyz"]
+    streaming = refused(send(model, stream=True))
+    assert streaming == "Streaming is only supported if model is deployed using decoupled mode."
+    assert "decoupled transaction policy" in refused(send(model, "one", "two"))
+
+
+# --- the client leaves
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
+    def endless(inner):
+        for text in itertools.count():
+            if streaming:
+                yield (0, str(text))
+            if inner.stopped.wait(0.005):
+                yield (0, "")
+                return
+
+    inner = Inner(endless)
+    sender = send(make(inner), stream=streaming)
+    while len(inner.calls) < 2:
+        time.sleep(0.001)
+    sender.cancelled = True
+    assert sender.wait()[-1][1]
+    assert set(inner.stops) == {inner.calls[1][2]}
+
+
+# --- the pump
+
+
+def test_waiting_streams_are_decoded_in_one_call_and_stay_in_order(make):
+    release = threading.Event()
+
+    def chunks(_):
+        assert release.wait(10)
+        yield from script(*"abcd")
+
+    inner = Inner(chunks)
+    model = make(inner)
+    senders = [send(model, stream=True) for _ in range(8)]
+    while len(inner.calls) < 16:
+        time.sleep(0.001)
+    release.set()
+    for sender in senders:
+        assert "".join(texts(sender.wait())) == "abcd"
+    assert len(inner.decodes) < 8 * 4, "eight streams must share calls"
+    assert max(inner.decodes) > 2
+
+
+def test_rounds_take_one_chunk_of_each_row_and_merge_only_what_is_far_behind():
+    a, b = object(), object()
+    few = [Chunk(a, [[1]]), Chunk(b, [[7]]), Chunk(a, [[2]])]
+    now, later = _bls_pump._next_round(few)
+    assert (now, later) == ([few[0], few[1]], [few[2]])
+    many = [Chunk(a, [[token]]) for token in range(_bls_pump.MERGE_ABOVE + 1)]
+    many += [Chunk(b, [[7]]), Chunk(a, last=True)]
+    (merged, other), later = _bls_pump._next_round(many)
+    assert merged.beams == [list(range(_bls_pump.MERGE_ABOVE + 1))] and merged.last
+    assert (other.beams, later) == ([[7]], [])

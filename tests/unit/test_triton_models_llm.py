@@ -1,0 +1,372 @@
+"""`tensorrt_llm` around a stand-in executor: what it submits, what it sends, and where FINAL goes."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import triton_fakes
+from triton_fakes import Sender, arguments, request, strings
+
+from servinglab.executor import Output, RequestError
+from servinglab.triton_models import _responses, tensorrt_llm
+
+INT = np.int32
+
+
+class StandIn:
+    """Executor that generates what the test tells it to."""
+
+    def __init__(self, engine_dir, **options):
+        self.engine_dir, self.options, self.requests, self.cancelled, self.closed = engine_dir, options, [], [], False
+
+    def submit(self, submitted):
+        if submitted.prompt[0] == 666:
+            raise RequestError("Prompt length (9) exceeds maximum input length (8).")
+        self.requests.append(submitted)
+
+    def cancel(self, request_id):
+        self.cancelled.append(request_id)
+        return True
+
+    def shutdown(self):
+        self.closed = True
+
+    def emit(self, index, tokens, finish=None, error=None):
+        submitted = self.requests[index]
+        submitted.on_output(Output(submitted.id, list(tokens), finish, error))
+
+
+@pytest.fixture
+def make(monkeypatch):
+    monkeypatch.setattr(tensorrt_llm, "Executor", StandIn)
+    made = []
+
+    def build(decoupled=True, **parameters):
+        model = tensorrt_llm.TritonPythonModel()
+        parameters = {"gpt_model_path": "/engine", "cancellation_check_period_ms": 10, **parameters}
+        model.initialize(arguments("tensorrt_llm", decoupled, **parameters))
+        made.append(model)
+        return model
+
+    yield build
+    for model in made:
+        model.finalize()
+
+
+def send(model, request_id="", rows=((5, 6, 7),), **inputs):
+    """Send one request with these prompts; returns its sender. Scalars are given once or once a row."""
+    longest = max(map(len, rows))
+    tensors = {
+        "input_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows], INT),
+        "input_lengths": np.array([len(row) for row in rows], INT),
+        "request_output_len": np.full(len(rows), 4, INT),
+    }
+    for name, value in inputs.items():
+        tensors[name] = value if isinstance(value, np.ndarray) else np.array([value] * len(rows))
+    sender = Sender()
+    assert model.execute([request(tensors, request_id, sender)]) is None, "execute must return at once"
+    return sender
+
+
+def refused(model, *args, **inputs):
+    ((error, final),) = send(model, *args, **inputs).wait()
+    assert final and error.code() == "INVALID_ARG"
+    assert "\n" not in error.message()
+    return error.message()
+
+
+def until(condition):
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def ids(sent):
+    return [content["output_ids"].tolist() for content, _ in sent]
+
+
+def test_streaming_sends_the_new_ids_of_each_step_and_final_with_the_last_data(make):
+    model = make()
+    sender = send(model, streaming=True)
+    for tokens, finish in (([1], None), ([2], None), ([3], "length")):
+        model.executor.emit(0, tokens, finish)
+    sent = sender.wait()
+    assert ids(sent) == [[[[1]]], [[[2]]], [[[3]]]]
+    assert [content["sequence_length"].tolist() for content, _ in sent] == [[[1]], [[1]], [[1]]]
+    assert [final for _, final in sent] == [False, False, True]
+    assert all(set(content) == {"output_ids", "sequence_length"} for content, _ in sent)
+    assert sent[0][0]["output_ids"].dtype == sent[0][0]["sequence_length"].dtype == INT
+
+
+def test_an_end_without_a_token_still_carries_tensors(make):
+    """A BLS or ensemble step could not decode a response without output_ids."""
+    model = make()
+    sender = send(model, streaming=True)
+    model.executor.emit(0, [1])
+    model.executor.emit(0, [], "end_id")
+    assert ids(sender.wait()) == [[[[1]]], [[[]]]]
+    assert sender.sent[-1][0]["output_ids"].shape == (1, 1, 0)
+    assert sender.sent[-1][0]["sequence_length"].tolist() == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "given", "prompt"),
+    [("false", None, True), ("true", None, False), ("false", True, False), ("true", False, True)],
+)
+def test_a_single_response_holds_the_prompt_unless_excluded(make, parameter, given, prompt):
+    model = make(exclude_input_in_output=parameter)
+    sender = send(model, **({} if given is None else {"exclude_input_in_output": given}))
+    for tokens, finish in (([1], None), ([2, 3], None), ([], "end_id")):
+        model.executor.emit(0, tokens, finish)
+    expected = [5, 6, 7, 1, 2, 3] if prompt else [1, 2, 3]
+    ((content, final),) = sender.wait()
+    assert final
+    assert content["output_ids"].tolist() == [[expected]]
+    assert content["sequence_length"].tolist() == [[len(expected)]]
+
+
+def test_rows_answer_for_themselves_and_final_comes_once(make):
+    model = make()
+    sender = send(model, rows=((5, 6, 7), (8, 9)), streaming=np.array([True, False]))
+    first, second = model.executor.requests
+    assert (first.prompt.tolist(), second.prompt.tolist()) == ([5, 6, 7], [8, 9])
+    model.executor.emit(1, [4], "length")
+    model.executor.emit(0, [1])
+    model.executor.emit(0, [2], "length")
+    sent = sender.wait()
+    assert [(c["batch_index"].tolist(), c["output_ids"].tolist(), final) for c, final in sent] == [
+        ([[1]], [[[8, 9, 4]]], False),
+        ([[0]], [[[1]]], False),
+        ([[0]], [[[2]]], True),
+    ]
+
+
+def test_every_setting_reaches_the_executor(make):
+    model = make()
+    send(
+        model,
+        temperature=np.array([0.5], np.float32),
+        runtime_top_k=np.array([7], INT),
+        runtime_top_p=np.array([0.25], np.float32),
+        seed=np.array([2**64 - 1], np.uint64),
+        repetition_penalty=np.array([1.5], np.float32),
+        presence_penalty=np.array([0.75], np.float32),
+        frequency_penalty=np.array([-0.5], np.float32),
+        min_tokens=np.array([3], INT),
+        end_id=np.array([2], INT),
+        stop_words_list=np.array([[[10, 11, 12], [2, 3, -1]]], INT),
+        bad_words_list=np.array([[[13], [1]]], INT),
+        request_output_len=np.array([99], INT),
+    )
+    (submitted,) = model.executor.requests
+    sampling = vars(submitted.sampling)
+    assert sampling == {
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.25,
+        "seed": 2**64 - 1,
+        "repetition_penalty": 1.5,
+        "presence_penalty": 0.75,
+        "frequency_penalty": -0.5,
+        "min_tokens": 3,
+    }
+    assert (submitted.end_id, submitted.max_tokens) == (2, 99)
+    assert (submitted.stop_words, submitted.bad_words) == ([[10, 11], [12]], [[13]])
+
+
+def test_absent_settings_are_the_executors_own_defaults_and_old_names_work(make):
+    model = make()
+    send(model)
+    send(model, random_seed=np.array([5], np.uint64), min_length=np.array([2], INT), runtime_top_p=np.array([-1.0]))
+    first, second = (submitted.sampling for submitted in model.executor.requests)
+    assert (first.seed, first.top_k, first.top_p, first.temperature, first.min_tokens) == (0, 0, 0.0, 1.0, 1)
+    assert (second.seed, second.min_tokens, second.top_p) == (5, 2, 0.0)
+    assert model.executor.requests[0].end_id is None
+
+
+def test_what_the_ensemble_always_sends_counts_as_absent(make):
+    model = make()
+    send(
+        model,
+        decoder_input_ids=np.array([[2]], INT),
+        decoder_input_lengths=np.array([1], INT),
+        embedding_bias=np.zeros((1, 0), np.float32),
+        stop_words_list=np.zeros((1, 2, 0), INT),
+        bad_words_list=np.array([[[0], [-1]]], INT),
+        prompt_table_extra_ids=np.zeros((1, 3), np.uint64),
+        return_log_probs=False,
+        beam_width=1,
+        num_return_sequences=1,
+        pad_id=2,
+    )
+    assert len(model.executor.requests) == 1
+    assert model.executor.requests[0].stop_words == model.executor.requests[0].bad_words == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("lora_task_id", np.array([0], np.uint64), "LoRA"),
+        ("lora_weights", np.ones((1, 2, 2), np.float16), "LoRA"),
+        ("encoder_input_features", np.ones((1, 2, 2), np.float16), "encoder-decoder"),
+        ("prompt_embedding_table", np.ones((1, 2, 2), np.float16), "multimodal"),
+        ("mrope_rotary_cos_sin", np.ones((1, 2), np.float32), "multimodal"),
+        ("cross_attention_mask", np.ones((1, 2, 2), bool), "encoder-decoder"),
+        ("guided_decoding_guide", strings("{}"), "guided decoding"),
+        ("lookahead_window_size", np.array([[1]], INT), "lookahead"),
+        ("draft_input_ids", np.array([[1, 2]], INT), "speculative"),
+        ("context_phase_params", np.ones((1, 4), np.uint8), "disaggregated"),
+        ("retention_token_range_starts", np.array([[0]], INT), "retention"),
+        ("embedding_bias", np.ones((1, 9), np.float32), "embedding bias"),
+        ("return_log_probs", np.array([True]), "log probabilities"),
+        ("return_context_logits", np.array([True]), "logits"),
+        ("return_perf_metrics", np.array([True]), "performance metrics"),
+        ("num_return_sequences", np.array([3], INT), "3"),
+        ("runtime_top_p_decay", np.array([0.5], np.float32), "0.5"),
+        ("beam_width", np.array([2], INT), "beam search"),
+        ("beam_width", np.array([0], INT), "at least 1"),
+    ],
+)
+def test_a_feature_that_is_missing_is_named(make, name, value, said):
+    model = make(max_beam_width=4)
+    message = refused(model, **{name: value})
+    assert name in message and said in message
+    assert model.executor.requests == []
+
+
+def test_a_beam_wider_than_the_repository_allows_names_both_numbers(make):
+    message = refused(make(max_beam_width=4), beam_width=8)
+    assert "8" in message and "max_beam_width 4" in message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"input_lengths": np.array([0], INT)}, "prompt is empty"),
+        ({"input_lengths": np.array([9], INT)}, "input_lengths is 9"),
+        ({"input_lengths": np.array([-1], INT)}, "input_lengths is -1"),
+        ({"request_output_len": np.array([-5], INT)}, "max_tokens is -5"),
+        ({"temperature": np.array([-1.0], np.float32)}, "temperature is -1"),
+        ({"runtime_top_p": np.array([100.0], np.float32)}, "top_p is 100"),
+        ({"temperature": np.array([1.0, 2.0], np.float32)}, "one value for each of the 1 rows"),
+        ({"stop_words_list": np.array([[[1, 2], [5, -1]]], INT)}, "stop_words_list"),
+    ],
+)
+def test_bad_values_give_one_sentence_and_the_next_request_works(make, inputs, said):
+    model = make()
+    assert said in refused(model, **inputs)
+    send(model)
+    assert len(model.executor.requests) == 1
+
+
+def test_a_refused_row_ends_the_whole_request(make):
+    model = make()
+    sender = send(model, rows=((5, 6), (666, 1)), streaming=True)
+    ((error, final),) = sender.wait()
+    assert final and error.message().startswith("Prompt length (9)")
+    until(lambda: model.executor.requests[0].id in model.executor.cancelled)
+    model.executor.emit(0, [], "cancelled")  # must not be sent: Sender asserts it
+
+
+def test_an_error_of_the_executor_reaches_the_client(make):
+    model = make()
+    sender = send(model, streaming=True)
+    model.executor.emit(0, [1])
+    model.executor.emit(0, [], "error", "The executor failed: no memory.")
+    assert sender.wait()[-1][0].message() == "The executor failed: no memory."
+
+
+# --- stop and cancellation
+
+
+def test_stop_cancels_every_request_with_the_id_and_gets_an_empty_response(make):
+    model = make()
+    same = [send(model, "a", streaming=True), send(model, "a")]
+    other = send(model, "b", streaming=True)
+    assert send(model, "a", stop=True).wait() == [({}, True)]
+    first, second, third = (submitted.id for submitted in model.executor.requests)
+    assert len({first, second, third}) == 3, "the executor needs unique ids"
+    assert model.executor.cancelled == [first, second]
+    model.executor.emit(0, [], "cancelled")
+    model.executor.emit(1, [], "cancelled")
+    for sender in same:
+        ((content, final),) = sender.wait()
+        assert final and content["output_ids"].shape == (1, 1, 0)
+    assert not other.done.is_set()
+
+
+def test_stop_of_an_unknown_id_is_no_error_for_the_client(make):
+    triton_fakes.LOG.clear()
+    assert send(make(), "gone", stop=True).wait() == [({}, True)]
+    assert any("'gone', which is not active" in line for line in triton_fakes.LOG)
+
+
+def test_stop_without_an_id_is_one(make):
+    assert refused(make(), stop=True) == "Trying to stop a request but request ID is not provided"
+
+
+def test_a_client_that_left_is_noticed_without_a_token(make):
+    model = make()
+    sender = send(model, rows=((1, 2), (3, 4)), streaming=True)
+    sender.cancelled = True
+    until(lambda: len(set(model.executor.cancelled)) == 2)
+    model.executor.emit(0, [], "cancelled")
+    model.executor.emit(1, [], "cancelled")
+    assert sender.wait()[-1][1]
+
+
+# --- not decoupled
+
+
+def test_not_decoupled_answers_once(make):
+    model = make(decoupled=False)
+    sender = send(model)
+    model.executor.emit(0, [1])
+    model.executor.emit(0, [2], "length")
+    assert ids(sender.wait()) == [[[[5, 6, 7, 1, 2]]]]
+
+
+def test_not_decoupled_cannot_stream_nor_take_several_rows(make):
+    model = make(decoupled=False)
+    assert refused(model, streaming=True) == "Streaming is only supported if model is deployed using decoupled mode."
+    assert "decoupled transaction policy" in refused(model, rows=((1, 2), (3,)))
+
+
+# --- the sender
+
+
+def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
+    ticket = _responses.Ticket(Sender(), "")
+    rows = [_responses.RowState(ticket, index, str(index), True, []) for index in range(2)]
+
+    def outputs(row, count):
+        return [(rows[row], Output(str(row), [token], "length" if token == 9 else None)) for token in range(count)]
+
+    few = outputs(0, _responses.MERGE_ABOVE) + outputs(1, 2)
+    assert _responses._merge(few) == few
+    merged = _responses._merge([*outputs(0, 10), *outputs(1, 2)])
+    assert [(target.index, content.tokens, content.finish_reason) for target, content in merged] == [
+        (0, list(range(10)), "length"),
+        (1, [0], None),
+        (1, [1], None),
+    ]
+
+
+def test_parameters_of_the_repository_reach_the_executor(make):
+    model = make(max_tokens_in_paged_kv_cache=512, batch_scheduler_policy="${batch_scheduler_policy}")
+    assert model.executor.engine_dir == "/engine"
+    assert model.executor.options == {
+        "max_batch_size": 8,
+        "max_tokens_in_paged_kv_cache": 512,
+        "batch_scheduler_policy": "guaranteed_no_evict",
+    }
+
+
+def test_finalize_ends_executor_and_sender(make):
+    model = make()
+    model.finalize()
+    assert model.executor.closed
+    assert not model.responses._thread.is_alive()
