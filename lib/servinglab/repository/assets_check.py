@@ -18,9 +18,11 @@ def tokenizer_problem(folder: Path) -> str | None:
     """Why `folder` holds no tokenizer (the end of a sentence with the cure), or None."""
     if not exists(folder):
         return "does not exist: give the folder that holds tokenizer.json."
-    names = ("tokenizer.json", "tokenizer.model", "vocab.json")
-    if not any(exists(folder / name) for name in names):
-        return f"holds no tokenizer ({', '.join(names)}): copy the tokenizer files of the checkpoint there."
+    if not exists(folder / "tokenizer.json"):
+        return (
+            "holds no tokenizer.json: copy the tokenizer files of the checkpoint there (a checkpoint with only "
+            "tokenizer.model: load its tokenizer once with transformers and save it)."
+        )
     return None
 
 

@@ -26,6 +26,14 @@ class Finding:
     message: str
     cure: str
 
+    def __post_init__(self) -> None:
+        # Names and values come from broken files: no line break or terminal code of theirs reaches the reader.
+        for name in ("message", "cure"):
+            text = getattr(self, name)
+            if not text.isprintable():
+                clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+                object.__setattr__(self, name, clean)
+
     def as_dict(self) -> dict[str, str | int | None]:
         """For JSON."""
         return asdict(self)

@@ -29,7 +29,9 @@ def read_repository(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
         elif os.path.isdir(entry) and (model := _read_model(entry, found)):
             models[model.name] = model
     if not models and not problem:
-        _note(found, "error", "L001", repository, "The repository holds no model folder.", _NO_MODELS_CURE)
+        inner = repository / "model_repository"
+        cure = f"Did you mean {inner}?" if os.path.isdir(inner) else _NO_MODELS_CURE
+        _note(found, "error", "L001", repository, "The repository holds no model folder.", cure)
     return models, found
 
 
@@ -61,7 +63,7 @@ def _check_versions(model: Model, entries: list[Path], found: list[Finding]) -> 
     # Triton ignores a folder like "v1" or "01"; an ensemble needs the folder too, though nothing lies in it.
     versions = [entry for entry in entries if re.fullmatch(r"[1-9][0-9]{0,17}", entry.name) and os.path.isdir(entry)]
     if not versions:
-        _note(found, "error", "L011", model.folder, f"{model.name} has no version folder: Triton finds nothing to load.",
+        _note(found, "error", "L011", model.folder, f"{model.name} has no version folder, so there is nothing to load.",
               f"Make the folder {model.name}/1.")  # fmt: skip
     for version in versions:
         inside, problem = _entries(version)

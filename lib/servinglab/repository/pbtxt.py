@@ -156,7 +156,12 @@ def parse(text: str, file: str = "config.pbtxt") -> pb.ModelConfig:
     except text_format.ParseError as error:
         raise _explained(error, text, file) from None
     except (ValueError, RecursionError, OverflowError) as error:
-        raise PbtxtError(f"not a model configuration ({type(error).__name__}).", 1, 1, file) from error
+        # Numbers beyond 64 bits: protobuf tells the number but not the place.
+        number = re.search(r"-?\d+", str(error))
+        before = text[: max(text.find(number[0]), 0)] if number else ""
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        reason = str(error) if number else f"not a model configuration ({type(error).__name__})."
+        raise PbtxtError(reason, line, column, file) from error
 
 
 # What protobuf's Python parser says about a "$", and what Triton (the C++ parser) says.

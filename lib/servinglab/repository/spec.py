@@ -132,6 +132,8 @@ class DeploymentSpec:
 
     def _check_parameters(self) -> None:
         known = {p.variable for p in wiring.parameters("tensorrt_llm")}
+        if not isinstance(self.parameters, Mapping):
+            raise RepositoryError(f"parameters must map names to values, not {self.parameters!r}.")
         for variable, value in self.parameters.items():
             if variable in self.__dataclass_fields__:
                 raise RepositoryError(f"{variable!r} is a field of DeploymentSpec: give it there, not in parameters.")

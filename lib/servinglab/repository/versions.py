@@ -39,8 +39,9 @@ def version_warning(text: str, container: str) -> str | None:
             f"This file has {_NAMES[ours]}, but the models and clients of container {container} use "
             f"{_NAMES[theirs]}: {cure}"
         )
-    if "${" not in text:
-        return None  # "new" and "1.1" differ in what must be filled; filled, each serves the other's clients
+    # "new" and "1.1" differ in what must be filled, the ensemble in nothing; filled, each serves the other's clients.
+    if "${" not in text or 'platform: "ensemble"' in text:
+        return None
     if theirs == "1.1":
         return (
             f"This template is older than container {container}, whose TensorRT-LLM 1.1 also wants "

@@ -1,0 +1,151 @@
+"""The folders that build() writes."""
+
+import os
+
+import pytest
+from repository_helpers import engine, spec, tokenizer, trt_engine
+
+from servinglab.repository import RepositoryError, build, contract, lint, model_config, model_source, parse
+
+
+def tree(root):
+    return {str(p.relative_to(root)): p.stat().st_mtime_ns for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_layout(tmp_path):
+    repository = build(spec(tmp_path), tmp_path / "root")
+    assert repository == tmp_path / "root" / "model_repository"
+    assert sorted(p.name for p in repository.iterdir()) == sorted(contract.MODELS)
+    for model in contract.MODELS:
+        assert (repository / model / "1").is_dir()
+        assert (repository / model / "1" / "model.py").is_file() == (model != "ensemble")
+        assert parse((repository / model / "config.pbtxt").read_text()).name == model
+    assets = tmp_path / "root" / "_assets" / "smollm2"
+    assert (assets / "tokenizer").resolve() == tmp_path / "tokenizer"
+    assert (assets / "engines" / "model.onnx").is_file()
+    llm = parse((repository / "tensorrt_llm" / "config.pbtxt").read_text())
+    assert llm.parameters["gpt_model_path"].string_value == str(assets / "engines")
+
+
+def test_model_py_is_the_packages(tmp_path):
+    import servinglab.triton_models as package
+
+    repository = build(spec(tmp_path), tmp_path / "root")
+    shipped = os.path.join(os.path.dirname(package.__file__), "tensorrt_llm_bls.py")
+    with open(shipped, encoding="utf-8") as file:
+        assert (repository / "tensorrt_llm_bls" / "1" / "model.py").read_text(encoding="utf-8") == file.read()
+
+
+def test_second_build_changes_nothing(tmp_path):
+    deployment = spec(tmp_path)
+    repository = build(deployment, tmp_path / "root")
+    before = tree(tmp_path / "root")
+    assert build(deployment, tmp_path / "root") == repository
+    assert tree(tmp_path / "root") == before
+
+
+def test_rebuild_takes_new_values_and_a_new_engine(tmp_path):
+    repository = build(spec(tmp_path), tmp_path / "root")
+    other = engine(tmp_path / "other-engine")
+    build(spec(tmp_path, engine_dir=other, max_batch_size=2), tmp_path / "root")
+    assert parse((repository / "ensemble" / "config.pbtxt").read_text()).max_batch_size == 2
+    assert (tmp_path / "root" / "_assets" / "smollm2" / "engines").resolve() == other
+    assert lint(repository) == []
+
+
+def test_change_of_lane_removes_the_python_model(tmp_path):
+    repository = build(spec(tmp_path), tmp_path / "root")
+    build(spec(tmp_path, lane="trtllm"), tmp_path / "root")
+    assert list((repository / "tensorrt_llm" / "1").iterdir()) == []
+    assert (repository / "tensorrt_llm_bls" / "1" / "model.py").is_file()
+    assert lint(repository) == []
+
+
+def test_two_deployments_in_one_repository(tmp_path):
+    first = build(spec(tmp_path), tmp_path / "root")
+    before = tree(tmp_path / "root")
+    second = build(spec(tmp_path, prefix="gemma-gly-", name="gemma"), tmp_path / "root")
+    assert first == second and len(list(first.iterdir())) == 10
+    after = tree(tmp_path / "root")
+    assert before.items() <= after.items()
+    assert lint(first) == []
+    steps = parse((first / "gemma-gly-ensemble" / "config.pbtxt").read_text()).ensemble_scheduling.step
+    assert [s.model_name for s in steps] == [f"gemma-gly-{m}" for m in contract.MODELS[:3]]
+
+
+def test_name_of_another_deployments_engine_is_refused(tmp_path):
+    repository = build(spec(tmp_path), tmp_path / "root")
+    before = tree(tmp_path / "root")
+    with pytest.raises(RepositoryError, match="already points elsewhere for .*tensorrt_llm.*another name"):
+        build(spec(tmp_path, prefix="b-", engine_dir=engine(tmp_path / "other")), tmp_path / "root")
+    assert tree(tmp_path / "root") == before and lint(repository) == []
+
+
+def test_assets_inside(tmp_path):
+    repository = build(spec(tmp_path), tmp_path / "root", assets_inside=True)
+    assert (repository / "_assets" / "smollm2" / "tokenizer").is_symlink()
+    assert [(f.code, f.severity) for f in lint(repository)] == [("L002", "warning")]
+
+
+def test_assets_that_already_lie_in_place_stay(tmp_path):
+    assets = tmp_path / "root" / "_assets" / "mine"
+    tokenizer(assets / "tokenizer"), engine(assets / "engines")
+    repository = build(
+        spec(tmp_path, name="mine", tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines"),
+        tmp_path / "root",
+    )
+    assert not (assets / "engines").is_symlink() and lint(repository) == []
+
+
+def test_a_real_folder_is_not_replaced_by_a_link(tmp_path):
+    own = engine(tmp_path / "root" / "_assets" / "smollm2" / "engines")
+    with pytest.raises(RepositoryError, match="folder of its own"):
+        build(spec(tmp_path), tmp_path / "root")
+    assert (own / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d: (d / "tokenizer" / "tokenizer.json").unlink(), "tokenizer_dir .* holds no tokenizer.json"),
+        (lambda d: (d / "engine-embedded" / "config.json").unlink(), "engine_dir .* holds no config.json"),
+        (lambda d: (d / "engine-embedded" / "config.json").write_text("{"), "no JSON object"),
+        (lambda d: (d / "engine-embedded" / "model.onnx").unlink(), "holds no model.onnx"),
+    ],
+)
+def test_unusable_assets_are_refused_before_anything_is_written(tmp_path, damage, words):
+    deployment = spec(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(RepositoryError, match=words):
+        build(deployment, tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+def test_missing_ranks_are_named(tmp_path):
+    folder = trt_engine(tmp_path / "engine", ranks=4)
+    (folder / "rank2.engine").unlink()
+    with pytest.raises(RepositoryError, match=r"lacks rank2.engine of 4 rank"):
+        build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
+
+
+def test_missing_folders_are_named(tmp_path):
+    with pytest.raises(RepositoryError, match="tokenizer_dir /nowhere does not exist"):
+        build(spec(tmp_path, tokenizer_dir="/nowhere"), tmp_path / "root")
+
+
+def test_unwritable_root_is_one_sentence(tmp_path):
+    (tmp_path / "root").write_text("a file")
+    with pytest.raises(RepositoryError, match="cannot be written"):
+        build(spec(tmp_path), tmp_path / "root")
+
+
+def test_a_package_without_models_says_so():
+    with pytest.raises(RepositoryError, match="lacks .*nothing.py: install servinglab again"):
+        model_source("nothing")
+
+
+def test_relative_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    repository = build(spec(tmp_path), "here")
+    assert repository.is_absolute() and lint(repository) == []
+    assert model_config(spec(tmp_path), "ensemble") == parse((repository / "ensemble" / "config.pbtxt").read_text())

@@ -1,0 +1,640 @@
+"""Every code of the linter: exactly that fault in a clean repository gives that code, file and line."""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from repository_helpers import spec, trt_engine
+
+from servinglab.repository import Finding, RepositoryError, build, contract, lint
+
+
+@pytest.fixture
+def repo(tmp_path) -> Path:
+    """A clean repository with one deployment."""
+    return build(spec(tmp_path), tmp_path / "root")
+
+
+def config(repo: Path, model: str) -> Path:
+    return repo / model / "config.pbtxt"
+
+
+def replace(repo: Path, model: str, old: str, new: str, count: int = 1) -> int:
+    """Change a config's text; returns the line (from 1) of the change."""
+    text = config(repo, model).read_text()
+    assert old in text, old
+    config(repo, model).write_text(text.replace(old, new, count))
+    return text[: text.index(old)].count("\n") + 1
+
+
+def place(finding: Finding, repo: Path) -> tuple:
+    assert finding.message and finding.cure and (finding.message + finding.cure).isprintable()
+    assert finding.severity in ("error", "warning") and re.fullmatch(r"L0\d\d", finding.code)
+    return finding.severity, finding.code, str(Path(finding.file).relative_to(repo)), finding.line
+
+
+def found(repo: Path, **options) -> list[tuple]:
+    return [place(finding, repo) for finding in lint(repo, **options)]
+
+
+def only(repo: Path, severity: str, code: str, file: str, line: int | None, *words: str, **options) -> Finding:
+    """The repository has exactly this one finding."""
+    findings = lint(repo, **options)
+    assert [place(f, repo) for f in findings] == [(severity, code, file, line)]
+    finding = findings[0]
+    for word in words:
+        assert word in finding.message + finding.cure, word
+    return finding
+
+
+@pytest.mark.parametrize("lane", ["embedded", "trtllm"])
+@pytest.mark.parametrize("generation", contract.GENERATIONS)
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_clean_repositories_have_no_findings(tmp_path, lane, generation, decoupled):
+    deployment = spec(tmp_path, lane=lane, generation=generation, decoupled=decoupled, prefix="p-")
+    repository = build(deployment, tmp_path / "root")
+    assert lint(repository) == lint(repository, lane=lane) == []
+
+
+def test_findings_are_json(repo):
+    replace(repo, "ensemble", 'name: "ensemble"', 'name: "other"')
+    as_dict = json.loads(json.dumps([f.as_dict() for f in lint(repo)]))[0]
+    assert as_dict.keys() == {"severity", "code", "file", "line", "message", "cure"}
+
+
+# --- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_l001_no_repository(tmp_path):
+    for path, words in ((tmp_path / "none", "does not exist"), (tmp_path / "file", "is no folder")):
+        (tmp_path / "file").write_text("")
+        (finding,) = lint(path)
+        assert (finding.code, finding.severity) == ("L001", "error") and words in finding.message
+    (tmp_path / "empty").mkdir()
+    (finding,) = lint(tmp_path / "empty")
+    assert finding.code == "L001" and "no model folder" in finding.message
+
+
+def test_l001_the_folder_above(repo):
+    assert any(f.code == "L001" and f"Did you mean {repo}?" in f.cure for f in lint(repo.parent))
+
+
+@pytest.mark.parametrize("name", ["_assets", "notes", ".git"])
+def test_l002_a_folder_that_is_no_model(repo, name):
+    (repo / name / "smollm2").mkdir(parents=True)
+    only(repo, "warning", "L002", name, None, "default control mode", "--model-control-mode=explicit")
+
+
+def test_l003_no_config(repo):
+    config(repo, "preprocessing").unlink()
+    only(repo, "error", "L003", "preprocessing/config.pbtxt", None)
+
+
+@pytest.mark.parametrize(
+    ("where", "severity"), [(".", "error"), ("ensemble", "warning"), ("tensorrt_llm/1", "warning")]
+)
+def test_l004_checkpoints(repo, where, severity):
+    (repo / where / ".ipynb_checkpoints").mkdir()
+    only(repo, severity, "L004", os.path.normpath(f"{where}/.ipynb_checkpoints"), None)
+
+
+def test_l005_a_folder_named_triton(repo):
+    (repo / "preprocessing" / "1" / "triton").mkdir()
+    only(repo, "warning", "L005", "preprocessing/1/triton", None, "torch")
+
+
+def test_l005_the_repository_named_triton(tmp_path):
+    for root in (tmp_path / "triton", tmp_path / "triton" / "deeper"):
+        repository = build(spec(tmp_path), root)
+        codes = [(f.code, f.file) for f in lint(repository)]
+        assert codes == ([("L005", str(root))] if root.name == "triton" else [])
+
+
+# --- one model's files -------------------------------------------------------------------------------------------
+
+
+def test_l010_name_is_not_the_folder(repo):
+    line = replace(repo, "postprocessing", 'name: "postprocessing"', '# a comment\nname: "post"') + 1
+    only(repo, "error", "L010", "postprocessing/config.pbtxt", line, "'post'", 'name: "postprocessing"')
+
+
+def test_a_config_without_a_name_is_fine(repo):
+    replace(repo, "postprocessing", 'name: "postprocessing"\n', "")
+    assert lint(repo) == []
+
+
+@pytest.mark.parametrize("name", [None, "v1", "01", "0", "-1", "1.0"])
+def test_l011_no_version_folder(repo, name):
+    (repo / "ensemble" / "1").rmdir()
+    if name:
+        (repo / "ensemble" / name).mkdir()
+    only(repo, "error", "L011", "ensemble", None, "ensemble/1")
+
+
+def test_l011_a_file_named_1_is_no_version(repo):
+    (repo / "ensemble" / "1").rmdir()
+    (repo / "ensemble" / "1").write_text("")
+    only(repo, "error", "L011", "ensemble", None)
+
+
+def test_l012_no_model_py(repo):
+    (repo / "tensorrt_llm_bls" / "1" / "model.py").unlink()
+    only(repo, "error", "L012", "tensorrt_llm_bls/1/model.py", None)
+
+
+def test_l012_every_version_needs_it_and_the_name_can_change(repo):
+    (repo / "preprocessing" / "2").mkdir()
+    only(repo, "error", "L012", "preprocessing/2/model.py", None)
+    (repo / "preprocessing" / "2").rmdir()
+    (repo / "preprocessing" / "1" / "model.py").rename(repo / "preprocessing" / "1" / "main.py")
+    with config(repo, "preprocessing").open("a") as file:
+        file.write('default_model_filename: "main.py"\n')
+    assert lint(repo) == []
+
+
+def _loop(path):
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda p: p.write_bytes(b'name: "caf\xe9"\n'), "not UTF-8 text (line 1)"),
+        (lambda p: p.write_bytes(b"a\n\xff\xfe"), "line 2"),
+        (lambda p: p.write_bytes(b"\x7fELF\0\0"), "binary"),
+        (lambda p: p.write_bytes(b'\xef\xbb\xbfname: "x"'), "byte-order mark"),
+        (lambda p: p.write_bytes(b"#" * (2**20 + 1)), "1048577 bytes"),
+        (lambda p: p.mkdir(), "not a regular file"),
+        (os.mkfifo, "not a regular file"),
+        (_loop, "leads nowhere"),
+        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "points to /nowhere/config.pbtxt"),
+    ],
+    ids=["latin1", "line", "binary", "bom", "huge", "folder", "pipe", "loop", "dangling"],
+)
+def test_l013_unreadable_config(repo, make, words):
+    config(repo, "postprocessing").unlink()
+    make(config(repo, "postprocessing"))
+    only(repo, "error", "L013", "postprocessing/config.pbtxt", None, words)
+
+
+def test_l013_links_that_lead_nowhere(repo):
+    (repo / "old").symlink_to("/nowhere")
+    (repo / "self").symlink_to("self")
+    assert found(repo) == [("error", "L013", "old", None), ("error", "L013", "self", None)]
+
+
+def test_a_link_back_into_the_repository_ends(repo):
+    (repo / "ensemble" / "1" / "up").symlink_to(repo)
+    assert lint(repo) == []
+
+
+def test_l013_no_permission(repo, monkeypatch):
+    """Simulated, so that it also holds for root."""
+    real = Path.read_bytes
+
+    def read_bytes(path):
+        if path == config(repo, "postprocessing"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    only(repo, "error", "L013", "postprocessing/config.pbtxt", None, "Permission denied")
+
+
+def test_l013_no_permission_for_a_folder(repo, monkeypatch):
+    real = Path.iterdir
+
+    def iterdir(path):
+        if path == repo / "postprocessing":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    only(repo, "error", "L013", "postprocessing", None, "Permission denied")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_l013_no_permission_for_real(repo):
+    config(repo, "postprocessing").chmod(0)
+    (repo / "preprocessing" / "1").chmod(0)
+    try:
+        assert [(s, c) for s, c, *_ in found(repo)] == [("error", "L013")] * 2
+    finally:
+        (repo / "preprocessing" / "1").chmod(0o755)
+
+
+@pytest.mark.parametrize("text", ["", "\n \t\n", "# only a comment\n"])
+def test_l014_empty_config(repo, text):
+    config(repo, "postprocessing").write_text(text)
+    only(repo, "error", "L014", "postprocessing/config.pbtxt", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("max_batch_size: 8", "max_batchsize: 8", ("has no field named", "Did you mean 'max_batch_size'?")),
+        ("data_type: TYPE_INT32", "data_type: INT32", ("no value named INT32", "Did you mean 'TYPE_INT32'?")),
+        ('backend: "python"', 'backend: "python', ("missing ending quote",)),
+        ("max_batch_size: 8", "max_batch_size 8", ('Expected ":"',)),
+        ("max_batch_size: 8", "max_batch_size: eight", ("integer",)),
+        ("max_batch_size: 8", "max_batch_size: 8\nmax_batch_size: 8", ("multiple", "Keep one")),
+    ],
+)
+def test_l015_unparsable(repo, old, new, words):
+    line = replace(repo, "postprocessing", old, new) + new.count("\n")
+    finding = only(repo, "error", "L015", "postprocessing/config.pbtxt", line, *words)
+    assert re.search(rf"\b{line}:\d+: ", finding.message)
+
+
+def test_l015_missing_brace_points_at_the_end(repo):
+    text = config(repo, "postprocessing").read_text().rstrip()
+    config(repo, "postprocessing").write_text(text.rstrip("}"))
+    only(repo, "error", "L015", "postprocessing/config.pbtxt", text.count("\n") + 1, "brace")
+
+
+def test_l016_structural_placeholder(repo):
+    line = replace(repo, "preprocessing", "max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}")
+    only(repo, "error", "L016", "preprocessing/config.pbtxt", line, "${triton_max_batch_size}",
+         f"{line}:17: Expected integer, got: $")  # fmt: skip
+
+
+def test_l017_mandatory_quoted_placeholder(repo):
+    folder = re.search(r'"(/[^"]*tokenizer)"', config(repo, "postprocessing").read_text())[1]
+    line = replace(repo, "postprocessing", folder, "${tokenizer_dir}")
+    only(repo, "error", "L017", "postprocessing/config.pbtxt", line, "${tokenizer_dir}")
+
+
+def test_l017_backend_and_engine(repo):
+    first = replace(repo, "tensorrt_llm", 'backend: "python"', 'backend: "${triton_backend}"')
+    text = config(repo, "tensorrt_llm").read_text()
+    second = replace(repo, "tensorrt_llm", re.search(r'"(/[^"]*engines)"', text)[1], "${engine_dir}")
+    expected = [("error", "L017", "tensorrt_llm/config.pbtxt", line) for line in (first, second)]
+    assert found(repo) == expected
+
+
+def test_l018_optional_quoted_placeholder(repo):
+    line = replace(repo, "postprocessing", 'string_value: "true"', 'string_value: "${skip_special_tokens}"')
+    only(repo, "warning", "L018", "postprocessing/config.pbtxt", line, "skip_special_tokens", "not set")
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new"),
+    [
+        ("postprocessing", 'backend: "python"', 'backend: "onnxruntime"'),
+        ("postprocessing", 'backend: "python"', 'platform: "onnxruntime_onnx"'),
+        ("ensemble", 'platform: "ensemble"', 'platform: "ensembel"'),
+    ],
+)
+def test_l019_unknown_backend(repo, model, old, new):
+    """A11: the message lists what there is."""
+    line = replace(repo, model, old, new)
+    only(repo, "error", "L019", f"{model}/config.pbtxt", line, "python", "tensorrtllm", "plain tritonserver image")
+
+
+def test_l019_depends_on_the_lane(tmp_path):
+    repository = build(spec(tmp_path, lane="trtllm"), tmp_path / "root")
+    assert lint(repository) == []
+    only(repository, "error", "L019", "tensorrt_llm/config.pbtxt", 2, lane="embedded")
+
+
+def test_l020_no_backend(repo):
+    replace(repo, "postprocessing", 'backend: "python"\n', "")
+    only(repo, "error", "L020", "postprocessing/config.pbtxt", 1)
+
+
+# --- the contract ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new", "words"),
+    [
+        ("tensorrt_llm", '"early_stopping" data_type: TYPE_BOOL', '"early_stopping" data_type: TYPE_INT32',
+         ("early_stopping is TYPE_INT32 and must be TYPE_BOOL",)),
+        ("preprocessing", '"STOP_WORDS_IDS" data_type: TYPE_INT32 dims: [2, -1]',
+         '"STOP_WORDS_IDS" data_type: TYPE_INT32 dims: [-1, 2]', ("[-1, 2] and must have [2, -1]",)),
+        ("tensorrt_llm_bls", '"generation_logits" data_type: TYPE_FP32', '"generation_logits" data_type: TYPE_FP64',
+         ("TYPE_FP32 or TYPE_FP16",)),
+        ("tensorrt_llm", '"stop" data_type: TYPE_BOOL dims: [1] reshape { shape: [] }',
+         '"stop" data_type: TYPE_BOOL dims: [1]', ("reshaped to a scalar", "reshape { shape: [] }")),
+        ("tensorrt_llm_bls", '"top_k" data_type: TYPE_INT32 dims: [1]',
+         '"top_k" data_type: TYPE_INT32 dims: [1] reshape { shape: [] }', ("not be reshaped", "Remove reshape")),
+        ("tensorrt_llm_bls", '"seed" data_type: TYPE_UINT64 dims: [1] optional: true',
+         '"seed" data_type: TYPE_UINT64 dims: [1]', ("optional: true",)),
+        ("tensorrt_llm_bls", '"seed" data_type: TYPE_UINT64', '"seed"', ("TYPE_INVALID",)),
+    ],
+)  # fmt: skip
+def test_l030_tensors_against_the_contract(repo, model, old, new, words):
+    line = replace(repo, model, old, new)
+    only(repo, "error", "L030", f"{model}/config.pbtxt", line, *words)
+
+
+def test_a_tensor_of_the_wrong_type_also_disagrees_with_the_ensemble(repo):
+    old = '"runtime_top_k" data_type: TYPE_INT32'
+    line = replace(repo, "tensorrt_llm", old, old.replace("INT32", "INT64"))
+    places = {(code, file): line for _, code, file, line in found(repo)}
+    assert places.keys() == {("L030", "tensorrt_llm/config.pbtxt"), ("L044", "ensemble/config.pbtxt")}
+    assert places["L030", "tensorrt_llm/config.pbtxt"] == line
+
+
+def test_l030_line_is_that_of_the_wrong_field(repo):
+    old = 'input { name: "stop" data_type: TYPE_BOOL dims: [1] reshape { shape: [] } optional: true }'
+    new = 'input [\n{\nname: "stop"\ndata_type: TYPE_BOOL\ndims: [ 2 ]\nreshape: { shape: [ ] }\noptional: true\n}\n]'
+    line = replace(repo, "tensorrt_llm", old, new)
+    only(repo, "error", "L030", "tensorrt_llm/config.pbtxt", line + 4, "[2] and must have [1]")
+
+
+def test_l030_unknown_datatype_number(repo):
+    line = replace(repo, "tensorrt_llm_bls", '"seed" data_type: TYPE_UINT64', '"seed" data_type: 77')
+    only(repo, "error", "L030", "tensorrt_llm_bls/config.pbtxt", line, "is 77")
+
+
+def test_l031_missing_tensors(repo):
+    line = replace(repo, "tensorrt_llm_bls", 'output { name: "text_output" data_type: TYPE_STRING dims: [-1] }\n', "")
+    only(repo, "error", "L031", "tensorrt_llm_bls/config.pbtxt", line, "text_output")
+
+
+def test_l031_missing_optional_tensors_are_a_warning(repo):
+    text = config(repo, "tensorrt_llm_bls").read_text()
+    config(repo, "tensorrt_llm_bls").write_text(re.sub(r'input { name: "(seed|top_k)".*\n', "", text))
+    line = text[: text.index("input {")].count("\n") + 1
+    only(repo, "warning", "L031", "tensorrt_llm_bls/config.pbtxt", line, "top_k, seed", "unexpected inference input")
+
+
+def test_l032_unknown_tensor(repo):
+    extra = 'input { name: "minimum_tokens" data_type: TYPE_INT32 dims: [1] optional: true }\ninput { name: "seed"'
+    line = replace(repo, "tensorrt_llm_bls", 'input { name: "seed"', extra)
+    only(repo, "warning", "L032", "tensorrt_llm_bls/config.pbtxt", line, "minimum_tokens")
+
+
+def test_l032_knows_later_releases(repo):
+    extra = 'output { name: "num_input_tokens" data_type: TYPE_INT32 dims: [1] }\noutput { name: "text_output"'
+    replace(repo, "tensorrt_llm_bls", 'output { name: "text_output"', extra)
+    assert lint(repo) == []
+
+
+def test_l033_mixed_generations(repo, tmp_path):
+    old = build(spec(tmp_path, generation="old"), tmp_path / "old")
+    shutil.copy(config(old, "tensorrt_llm_bls"), config(repo, "tensorrt_llm_bls"))
+    text = config(repo, "tensorrt_llm_bls").read_text().replace(str(old.parent), str(repo.parent))
+    config(repo, "tensorrt_llm_bls").write_text(text)
+    line = text[: text.index('"min_length"')].count("\n") + 1
+    only(
+        repo,
+        "error",
+        "L033",
+        "tensorrt_llm_bls/config.pbtxt",
+        line,
+        "min_length and random_seed",
+        "min_tokens and seed",
+    )
+
+
+def test_l034_another_container(repo):
+    """A6."""
+    models = ("ensemble", "tensorrt_llm", "tensorrt_llm_bls")
+    expected = [("warning", "L034", f"{model}/config.pbtxt", None) for model in models]
+    assert found(repo, container="25.05") == expected
+    assert "min_length and random_seed" in lint(repo, container="25.05")[0].message
+    assert lint(repo, container="25.06-trtllm-python-py3") == lint(repo, container="26.07") == []
+    with pytest.raises(RepositoryError, match="container tag"):
+        lint(repo, container="newest")
+
+
+def test_l035_declared_twice(repo):
+    tensor = 'output { name: "cum_log_probs" data_type: TYPE_FP32 dims: [-1] }\n'
+    line = replace(repo, "ensemble", tensor, tensor * 2)
+    only(repo, "warning", "L035", "ensemble/config.pbtxt", line + 1, "cum_log_probs")
+
+
+# --- models that must agree --------------------------------------------------------------------------------------
+
+
+def test_l040_mixed_batch_sizes(repo):
+    line = replace(repo, "tensorrt_llm_bls", "max_batch_size: 8", "max_batch_size: 4")
+    only(repo, "error", "L040", "tensorrt_llm_bls/config.pbtxt", line, "4 here and 8", "max_batch_size: 8")
+
+
+def test_l040_no_batch_dimension(repo):
+    line = replace(repo, "ensemble", "max_batch_size: 8", "max_batch_size: 0")
+    only(repo, "error", "L040", "ensemble/config.pbtxt", line, "batch dimension")
+
+
+@pytest.mark.parametrize(("model", "value"), [("tensorrt_llm_bls", "true"), ("tensorrt_llm", "false")])
+def test_l041_decoupled_mismatch(repo, model, value):
+    replace(repo, model, "decoupled: true", "decoupled: false")
+    only(repo, "error", "L041", "tensorrt_llm_bls/config.pbtxt", 5, f"decoupled: {value}")
+
+
+def test_l041_preprocessing_is_never_decoupled(repo):
+    line = replace(repo, "preprocessing", "max_batch_size: 8",
+                   "max_batch_size: 8\nmodel_transaction_policy {\n  decoupled: true\n}") + 2  # fmt: skip
+    only(repo, "error", "L041", "preprocessing/config.pbtxt", line)
+
+
+@pytest.mark.parametrize("inner", ["tensorrt_llm", "preprocessing", "postprocessing"])
+def test_l042_bls_points_at_a_missing_model(repo, inner):
+    line = replace(repo, "tensorrt_llm_bls", f'string_value: "{inner}"', f'string_value: "{inner}_v2"')
+    only(repo, "error", "L042", "tensorrt_llm_bls/config.pbtxt", line, f"'{inner}_v2'", f"{inner}_model_name",
+         f"Did you mean '{inner}'?")  # fmt: skip
+
+
+def test_l042_default_name_in_a_prefixed_deployment(tmp_path):
+    """NVIDIA's BLS has "preprocessing" written into it: with a prefix that model does not exist."""
+    repository = build(spec(tmp_path, prefix="p-"), tmp_path / "root")
+    text = config(repository, "p-tensorrt_llm_bls").read_text()
+    config(repository, "p-tensorrt_llm_bls").write_text(re.sub(r'parameters { key: "preprocessing_.*\n', "", text))
+    (finding,) = lint(repository)
+    assert finding.code == "L042" and "default of preprocessing_model_name" in finding.message
+    assert "p-preprocessing" in finding.cure
+
+
+def test_l042_and_l043_when_a_model_is_gone(repo):
+    shutil.rmtree(repo / "postprocessing")
+    assert [(code, file) for _, code, file, _ in found(repo)] == [
+        ("L043", "ensemble/config.pbtxt"), ("L042", "tensorrt_llm_bls/config.pbtxt"),
+    ]  # fmt: skip
+
+
+def test_a_model_with_a_broken_config_is_not_reported_as_missing(repo):
+    replace(repo, "postprocessing", 'backend: "python"', "backend:")
+    assert [code for _, code, *_ in found(repo)] == ["L015"]
+
+
+def test_l043_ensemble_points_at_a_missing_model(repo):
+    line = replace(repo, "ensemble", 'model_name: "tensorrt_llm"', 'model_name: "tensorrt-llm"')
+    finding = only(repo, "error", "L043", "ensemble/config.pbtxt", line, "'tensorrt-llm'")
+    assert "Did you mean 'tensorrt_llm'?" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('key: "runtime_top_k" value: "top_k"', 'key: "top_k" value: "top_k"', "maps input top_k"),
+        ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "topk"', "Did you mean 'top_k'?"),
+        ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "top_p"', "TYPE_FP32[1] in one place"),
+        ('key: "cum_log_probs" value', 'key: "cumulative" value', "maps output cumulative"),
+    ],
+)  # fmt: skip
+def test_l044_wrong_maps(repo, old, new, words):
+    line = replace(repo, "ensemble", old, new)
+    only(repo, "error", "L044", "ensemble/config.pbtxt", line, words)
+
+
+def test_l044_needed_input_without_a_map(repo):
+    text = config(repo, "ensemble").read_text()
+    config(repo, "ensemble").write_text(re.sub(r' *input_map { key: "input_lengths".*\n', "", text))
+    line = text[: text.index('model_name: "tensorrt_llm"')].count("\n") + 1
+    only(repo, "error", "L044", "ensemble/config.pbtxt", line, "input_lengths")
+
+
+def test_l044_output_that_no_step_makes(repo):
+    text = config(repo, "ensemble").read_text()
+    config(repo, "ensemble").write_text(re.sub(r' *output_map { key: "OUTPUT".*\n', "", text))
+    line = text[: text.index('"text_output"')].count("\n") + 1
+    only(repo, "error", "L044", "ensemble/config.pbtxt", line, "No step produces the output text_output")
+
+
+def test_l044_no_steps(repo):
+    text = config(repo, "ensemble").read_text()
+    config(repo, "ensemble").write_text(text[: text.index("ensemble_scheduling")])
+    only(repo, "error", "L044", "ensemble/config.pbtxt", 2, "no steps")
+
+
+def test_l045_instances_of_postprocessing(repo):
+    line = replace(repo, "postprocessing", "count: 1", "count: 2")
+    only(repo, "error", "L045", "postprocessing/config.pbtxt", line, "2 instances", "count: 1")
+
+
+def test_l045_only_where_it_streams(tmp_path):
+    repository = build(spec(tmp_path, decoupled=False, postprocessing_instance_count=4), tmp_path / "root")
+    assert lint(repository) == []
+
+
+def test_l046_accumulate_tokens(tmp_path):
+    repository = build(spec(tmp_path, accumulate_tokens=True, max_beam_width=4), tmp_path / "root")
+    line = 1 + config(repository, "tensorrt_llm_bls").read_text().split('"accumulate_tokens"')[0].count("\n")
+    only(repository, "warning", "L046", "tensorrt_llm_bls/config.pbtxt", line, "one beam")
+    for model in ("tensorrt_llm", "tensorrt_llm_bls"):
+        replace(repository, model, "decoupled: true", "decoupled: false")
+    assert ("error", "L046", "tensorrt_llm_bls/config.pbtxt", line) in found(repository)
+
+
+# --- assets ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100000), "no JSON object"),
+        (lambda folder: (folder / "model.onnx").unlink(), "model.onnx"),
+        (shutil.rmtree, "does not exist"),
+    ],
+)
+def test_l050_engine_of_the_embedded_lane(repo, tmp_path, damage, words):
+    line = 1 + config(repo, "tensorrt_llm").read_text().split('"gpt_model_path"')[0].count("\n")
+    damage(tmp_path / "engine-embedded")
+    only(repo, "error", "L050", "tensorrt_llm/config.pbtxt", line, words)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "rank0.engine", "rank1.engine"])
+def test_l050_engine_of_the_trtllm_lane(tmp_path, missing):
+    folder = trt_engine(tmp_path / "engine", ranks=2)
+    repository = build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
+    (folder / missing).unlink()
+    line = 1 + config(repository, "tensorrt_llm").read_text().split('"gpt_model_path"')[0].count("\n")
+    only(repository, "error", "L050", "tensorrt_llm/config.pbtxt", line, missing)
+
+
+def test_l050_engine_of_the_other_lane(tmp_path, repo):
+    folder = trt_engine(tmp_path / "trt")
+    text = config(repo, "tensorrt_llm").read_text()
+    line = replace(repo, "tensorrt_llm", re.search(r'"(/[^"]*engines)"', text)[1], str(folder))
+    only(repo, "error", "L050", "tensorrt_llm/config.pbtxt", line, "model.onnx")
+    assert lint(repo, lane="trtllm") == []
+
+
+@pytest.mark.parametrize("value", ["\\000", "x" * 5000, "\\n", "."])
+def test_l050_paths_that_no_file_system_has(repo, value):
+    text = config(repo, "tensorrt_llm").read_text()
+    line = replace(repo, "tensorrt_llm", re.search(r'"(/[^"]*engines)"', text)[1], value)
+    assert found(repo) == [("error", "L050", "tensorrt_llm/config.pbtxt", line)]
+
+
+@pytest.mark.parametrize(("model", "key", "code"), [
+    ("tensorrt_llm", "gpt_model_path", "L050"), ("preprocessing", "tokenizer_dir", "L051"),
+    ("postprocessing", "tokenizer_dir", "L051"),
+])  # fmt: skip
+def test_parameter_not_set(repo, model, key, code):
+    text = config(repo, model).read_text()
+    config(repo, model).write_text(re.sub(rf'parameters {{ key: "{key}".*\n', "", text))
+    (finding,) = lint(repo)
+    assert finding.code == code and f"{key}" in finding.message and "not set" in finding.message
+
+
+def test_l051_tokenizer(repo, tmp_path):
+    (tmp_path / "tokenizer" / "tokenizer.json").unlink()
+    lines = [
+        ("error", "L051", f"{model}/config.pbtxt",
+         1 + config(repo, model).read_text().split('"tokenizer_dir"')[0].count("\n"))
+        for model in ("postprocessing", "preprocessing")
+    ]  # fmt: skip
+    assert found(repo) == lines
+    shutil.rmtree(tmp_path / "tokenizer")
+    assert found(repo) == lines and "does not exist" in lint(repo)[0].message
+
+
+def test_l052_larger_batch_than_the_engine(tmp_path):
+    folder = trt_engine(tmp_path / "engine", max_batch_size=4)
+    repository = build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
+    only(repository, "error", "L052", "tensorrt_llm/config.pbtxt", 3, "at most 4")
+
+
+# --- what the linter leaves alone --------------------------------------------------------------------------------
+
+
+def test_services_other_than_the_llm(tmp_path):
+    """An ensemble of another service is checked for its maps, not against the LLM's contract."""
+    repo = tmp_path / "model_repository"
+    tensor = 'name: "{}" data_type: TYPE_{} dims: [-1]'
+    for name, source, target in (("clip_preprocessing", ("IMAGE", "UINT8"), ("PIXELS", "FP32")),
+                                 ("clip_postprocessing", ("PIXELS", "FP32"), ("SCORE", "FP32"))):  # fmt: skip
+        (repo / name / "1").mkdir(parents=True)
+        (repo / name / "1" / "model.py").write_text("")
+        config(repo, name).write_text(
+            f'backend: "python"\nmax_batch_size: 1\ninput {{ {tensor.format(*source)} }}\n'
+            f"output {{ {tensor.format(*target)} }}\n"
+        )
+    (repo / "clip_ensemble" / "1").mkdir(parents=True)
+    config(repo, "clip_ensemble").write_text(
+        f'platform: "ensemble"\nmax_batch_size: 1\ninput {{ {tensor.format("image", "UINT8")} }}\n'
+        f"output {{ {tensor.format('score', 'FP32')} }}\n"
+        "ensemble_scheduling {\n"
+        '  step { model_name: "clip_preprocessing" model_version: -1 input_map { key: "IMAGE" value: "image" }\n'
+        '    output_map { key: "PIXELS" value: "pixels" } }\n'
+        '  step { model_name: "clip_postprocessing" model_version: -1 input_map { key: "PIXELS" value: "pixels" }\n'
+        '    output_map { key: "SCORE" value: "score" } }\n}\n'
+    )
+    assert lint(repo) == []
+    line = replace(repo, "clip_ensemble", '{ key: "PIXELS" value: "pixels" }\n', '{ key: "PIXELS" value: "px" }\n')
+    only(repo, "error", "L044", "clip_ensemble/config.pbtxt", line, "'px'")
+
+
+def test_control_characters_of_a_config_do_not_reach_the_terminal(repo):
+    replace(repo, "tensorrt_llm_bls", 'string_value: "preprocessing"', 'string_value: "\\033[2Jx\\n"')
+    (finding,) = lint(repo)
+    assert finding.code == "L042" and finding.message.isprintable() and "x1b[2Jx" in finding.message
+
+
+def test_several_faults_come_sorted(repo, tmp_path):
+    replace(repo, "tensorrt_llm", "decoupled: true", "decoupled: ${decoupled_mode}")
+    replace(repo, "ensemble", "max_batch_size: 8", "max_batch_size: 2")
+    (repo / "postprocessing" / "1" / "model.py").unlink()
+    codes = [(file, code) for _, code, file, _ in found(repo)]
+    assert codes == [
+        ("ensemble/config.pbtxt", "L040"), ("postprocessing/1/model.py", "L012"), ("tensorrt_llm/config.pbtxt", "L016"),
+    ]  # fmt: skip

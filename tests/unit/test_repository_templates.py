@@ -1,0 +1,243 @@
+"""Templates and filling.
+
+The kinds of fault are those of server#8592 (A1), TensorRT-LLM#2758 (A2), tensorrtllm_backend#501 (A3) and #396 (A6).
+"""
+
+import dataclasses
+
+import pytest
+from repository_helpers import spec
+
+from servinglab.repository import (
+    TemplateError,
+    container_generation,
+    contract,
+    fill,
+    fill_file,
+    lint,
+    model_config,
+    parse,
+    placeholders,
+    template,
+    template_generation,
+    version_warning,
+    write_templates,
+)
+
+# What NVIDIA's fill_template.py needs in its own templates of 0.17 to 1.0 (and what it writes by itself).
+STRUCTURAL = {
+    "ensemble": {"triton_max_batch_size", "logits_datatype"},
+    "preprocessing": {"triton_max_batch_size", "max_queue_delay_microseconds", "max_queue_size",
+                      "preprocessing_instance_count"},
+    "postprocessing": {"triton_max_batch_size", "postprocessing_instance_count"},
+    "tensorrt_llm": {"triton_max_batch_size", "decoupled_mode", "max_queue_delay_microseconds", "max_queue_size",
+                     "encoder_input_features_data_type", "logits_datatype"},
+    "tensorrt_llm_bls": {"triton_max_batch_size", "decoupled_mode", "logits_datatype", "bls_instance_count"},
+}  # fmt: skip
+WRITTEN_BY_ITSELF = {"max_queue_delay_microseconds", "max_queue_size"}
+
+
+def names(text, kind=None, mandatory=None):
+    return {p.name for p in placeholders(text) if kind in (None, p.kind) and mandatory in (None, p.mandatory)}
+
+
+@pytest.mark.parametrize("model", contract.MODELS)
+@pytest.mark.parametrize("generation", ["old", "new"])
+def test_structural_placeholders(model, generation):
+    assert names(template(model, generation), "structural") == STRUCTURAL[model]
+
+
+@pytest.mark.parametrize("model", contract.MODELS)
+def test_1_1_adds_one_structural_placeholder(model):
+    added = names(template(model, "1.1"), "structural") - STRUCTURAL[model]
+    assert added == ({"prompt_embedding_table_data_type"} if model.startswith("tensorrt_llm") else set())
+
+
+def test_quoted_placeholders_and_which_are_mandatory():
+    llm = template("tensorrt_llm")
+    assert names(llm, "quoted", True) == {"triton_backend", "engine_dir", "batching_strategy"}
+    assert {"tokenizer_dir", "kv_cache_free_gpu_mem_fraction", "gpu_device_ids"} <= names(llm, "quoted", False)
+    assert names(template("preprocessing"), "quoted", True) == {"tokenizer_dir"}
+    assert names(template("preprocessing"), "quoted", False) >= {"add_special_tokens", "engine_dir"}
+    assert names(template("tensorrt_llm_bls"), "quoted", True) == set()
+
+
+def test_encoder_type_is_mandatory_although_a_gpt_has_no_encoder():
+    """A2."""
+    found = [p for p in placeholders(template("tensorrt_llm")) if p.name == "encoder_input_features_data_type"]
+    assert [(p.kind, p.mandatory) for p in found] == [("structural", True)]
+    line = template("tensorrt_llm").splitlines()[found[0].line - 1]
+    assert '"encoder_input_features"' in line
+
+
+@pytest.mark.parametrize("generation", contract.GENERATIONS)
+@pytest.mark.parametrize("model", contract.MODELS)
+def test_filled_template_is_the_built_config(tmp_path, model, generation):
+    deployment = spec(tmp_path, lane="trtllm", generation=generation)
+    filled = parse(fill(template(model, generation), deployment.values(model)))
+    built = model_config(deployment, model)
+    for config in (filled, built):  # what is not set is a placeholder in the one, absent or empty in the other
+        for key in list(config.parameters):
+            if config.parameters[key].string_value.startswith("${") or not config.parameters[key].string_value:
+                del config.parameters[key]
+    assert filled == built
+
+
+@pytest.mark.parametrize("generation", contract.GENERATIONS)
+@pytest.mark.parametrize("model", contract.MODELS)
+def test_each_mandatory_key_left_out_is_refused_by_name_and_line(tmp_path, model, generation):
+    """A1: refused before a server starts, with file, line and placeholder."""
+    text = template(model, generation)
+    values = spec(tmp_path, lane="trtllm", generation=generation).values(model)
+    for key in names(text, mandatory=True) - WRITTEN_BY_ITSELF:
+        line = next(i for i, content in enumerate(text.splitlines(), 1) if f"${{{key}}}" in content)
+        with pytest.raises(TemplateError) as caught:
+            fill(text, {k: v for k, v in values.items() if k != key}, file=f"{model}/config.pbtxt")
+        message = str(caught.value)
+        assert message.startswith(f"{model}/config.pbtxt:{line}: ") and f"${{{key}}}" in message
+
+
+def test_documented_keys_of_25_12_leave_one_out():
+    """A1 as reported: the guide's keys, without prompt_embedding_table_data_type."""
+    guide = {"triton_max_batch_size": 4, "decoupled_mode": "False", "bls_instance_count": 1,
+             "accumulate_tokens": "False", "logits_datatype": "TYPE_FP32"}  # fmt: skip
+    assert parse(fill(template("tensorrt_llm_bls", "new"), guide)).max_batch_size == 4
+    with pytest.raises(TemplateError, match=r":43: no value for \$\{prompt_embedding_table_data_type\} \(line 43\)"):
+        fill(template("tensorrt_llm_bls", "1.1"), guide)
+    assert parse(fill(template("tensorrt_llm_bls", "1.1"), guide | {"prompt_embedding_table_data_type": "TYPE_FP16"}))
+
+
+def test_filling_one_file_leaves_four_reported(tmp_path):
+    """A3: the report names every other file that still has the placeholder."""
+    repository = write_templates(tmp_path / "model_repository")
+    fill_file(repository / "tensorrt_llm" / "config.pbtxt", spec(tmp_path).values("tensorrt_llm"))
+    reported = {(f.file, f.line) for f in lint(repository) if f.code == "L016" and "triton_max_batch_size" in f.message}
+    others = set(contract.MODELS) - {"tensorrt_llm"}
+    assert {file for file, _ in reported} == {str(repository / model / "config.pbtxt") for model in others}
+    for file, line in reported:
+        assert "${triton_max_batch_size}" in open(file).read().splitlines()[line - 1]
+
+
+def test_all_five_filled_is_a_repository_without_errors(tmp_path):
+    repository, deployment = write_templates(tmp_path / "model_repository"), spec(tmp_path)
+    for model in contract.MODELS:
+        fill_file(repository / model / "config.pbtxt", deployment.values(model))
+    assert [f for f in lint(repository) if f.severity == "error"] == []
+    assert {f.code for f in lint(repository)} == {"L018"}  # optional ones stay, as in NVIDIA's own repositories
+
+
+def test_unknown_key_is_refused_with_the_nearest_name():
+    with pytest.raises(TemplateError, match=r"no placeholder \$\{tokenizer_type\}. Did you mean 'tokenizer_dir'\?"):
+        fill(template("preprocessing"), {"tokenizer_type": "sp"})
+    with pytest.raises(TemplateError, match=r"no placeholder \$\{tensorrt_llm\}"):  # plain text, not a placeholder
+        fill(template("tensorrt_llm"), {"tensorrt_llm": "x"})
+
+
+@pytest.mark.parametrize(
+    "value", ["C:/a", "0,1", "0,1;2,3", "{0, 0}, {0}", 'a"b', "back\\slash", "line\nbreak", "é$&\\1", "", "${x}"]
+)
+def test_quoted_values_may_hold_anything(value):
+    text = fill('parameters { key: "k" value { string_value: "${engine_dir}" } }', {"engine_dir": value})
+    assert parse(text).parameters["k"].string_value == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("triton_max_batch_size", "eight"), ("triton_max_batch_size", 0), ("triton_max_batch_size", -1),
+        ("triton_max_batch_size", 2**31), ("triton_max_batch_size", "8 }"), ("triton_max_batch_size", ""),
+        ("triton_max_batch_size", "٣"), ("decoupled_mode", "yes"), ("logits_datatype", "float32"),
+        ("logits_datatype", "TYPE_INVALID"), ("max_queue_size", -1), ("bls_instance_count", 1.5),
+    ],
+)  # fmt: skip
+def test_structural_values_must_fit(key, value):
+    with pytest.raises(TemplateError, match=rf"f:1: \$\{{{key}\}} must be"):
+        fill(f"max_batch_size: ${{{key}}}", {key: value}, file="f")
+
+
+@pytest.mark.parametrize("value", [True, "True", "true"])
+def test_python_and_pbtxt_booleans_fit(value):
+    text = fill("model_transaction_policy { decoupled: ${decoupled_mode} }", {"decoupled_mode": value})
+    assert parse(text).model_transaction_policy.decoupled is True
+
+
+def test_queue_settings_are_zero_when_not_given():
+    text = "${max_queue_size} ${max_queue_delay_microseconds}"
+    assert fill(text, {}) == "0 0"
+
+
+def test_comments_are_left_alone():
+    text = '# ${enable_trt_overlap}\nname: "x"\n'
+    assert fill(text, {}) == text and placeholders(text) == []
+
+
+def test_python_backend_needs_no_batching_strategy(tmp_path):
+    values = spec(tmp_path).values("tensorrt_llm")
+    del values["batching_strategy"]
+    filled = fill(template("tensorrt_llm"), values)
+    assert "${batching_strategy}" in filled
+    assert not any(p.mandatory for p in placeholders(filled))
+
+
+def test_fill_file_leaves_the_file_on_an_error(tmp_path):
+    file = tmp_path / "postprocessing" / "config.pbtxt"
+    file.parent.mkdir()
+    file.write_text(template("postprocessing"))
+    with pytest.raises(TemplateError, match=r"^postprocessing/config.pbtxt:3: "):
+        fill_file(file, {"tokenizer_dir": "/t"})
+    assert file.read_text() == template("postprocessing")
+    with pytest.raises(TemplateError, match="cannot be read: No such file"):
+        fill_file(tmp_path / "none.pbtxt", {})
+    (tmp_path / "latin.pbtxt").write_bytes(b"\xe9")
+    with pytest.raises(TemplateError, match="not UTF-8"):
+        fill_file(tmp_path / "latin.pbtxt", {})
+
+
+def test_unknown_templates():
+    with pytest.raises(TemplateError, match="no template 'bls'"):
+        template("bls")
+    with pytest.raises(TemplateError, match="no generation '0.19'"):
+        template("ensemble", "0.19")
+
+
+@pytest.mark.parametrize(
+    ("container", "generation"),
+    [
+        ("23.10", "old"), ("25.05", "old"), ("25.05-trtllm-python-py3", "old"), ("25.06", "new"), ("25.11", "new"),
+        ("25.12", "1.1"), ("26.07-trtllm-python-py3", "1.1"), ("nvcr.io/nvidia/tritonserver:25.08-py3", "new"),
+    ],
+)  # fmt: skip
+def test_container_generation(container, generation):
+    assert container_generation(container) == generation
+
+
+@pytest.mark.parametrize("container", ["", "latest", "v0.19.0", "25.6", "25.061"])
+def test_no_container_tag(container):
+    with pytest.raises(TemplateError.__base__, match="no Triton container tag"):
+        container_generation(container)
+
+
+def test_version_guard():
+    """A6: 0.19 templates with 25.06 and later, and the other way round."""
+    for model in ("ensemble", "tensorrt_llm", "tensorrt_llm_bls"):
+        for generation in contract.GENERATIONS:
+            assert template_generation(template(model, generation)) == (
+                "new" if (model, generation) == ("ensemble", "1.1") else generation
+            )
+        for container in ("25.06", "26.07"):
+            warning = version_warning(template(model, "old"), container)
+            assert "min_length and random_seed" in warning and "min_tokens and seed" in warning
+        assert "min_length" in version_warning(template(model, "new"), "25.05")
+        assert version_warning(template(model, "old"), "25.05") is None
+        assert version_warning(template(model, "new"), "25.06") is None
+    assert version_warning(template("postprocessing"), "25.05") is None
+    assert version_warning(template("ensemble", "1.1"), "25.12") is None
+    assert version_warning(template("ensemble", "1.1"), "25.11") is None
+    assert "prompt_embedding_table_data_type" in version_warning(template("tensorrt_llm", "new"), "25.12")
+    assert "prompt_embedding_table_data_type" in version_warning(template("tensorrt_llm", "1.1"), "25.11")
+
+
+def test_filled_new_config_serves_in_a_1_1_container(tmp_path):
+    deployment = dataclasses.replace(spec(tmp_path), generation="new")
+    filled = fill(template("ensemble"), deployment.values("ensemble"))
+    assert version_warning(filled, "26.07") is None
