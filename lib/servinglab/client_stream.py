@@ -160,6 +160,7 @@ class AsyncTokenStream:
         request = self._client.request_for(spec, self._values, self.request_id)
         self._sent = time.perf_counter()
         self._call = stub.ModelStreamInfer(_one(request), timeout=max(self._deadline - (self._sent - began), 0.001))
+        weakref.finalize(self, _cancel_call, self._call).atexit = False
 
     async def _next(self) -> Chunk:
         url, progress = self._client.grpc_url, f" (after {self._index} chunks)" if self._index else ""
@@ -202,6 +203,13 @@ class AsyncTokenStream:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _cancel_call(call: Any) -> None:
+    try:
+        call.cancel()
+    except RuntimeError:  # its event loop has ended, and the call with it
+        pass
 
 
 async def _one(request: Any):

@@ -86,6 +86,7 @@ class TritonServer:
             return self
         self.stop()
         triton_install.require_platform()
+        triton_install.require_install()
         names = self._model_names()
         triton_install.require_shm(len(names))
         for attempt in range(PORT_ATTEMPTS):

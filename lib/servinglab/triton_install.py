@@ -35,8 +35,6 @@ def require_platform() -> None:
             f"The embedded Triton needs glibc 2.35 or newer and this system has {version or 'another C library'}: "
             "use Ubuntu 22.04, Debian 12 or newer."
         )
-    stub(locate())
-    library_folder()
     try:
         numpy_version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -46,6 +44,12 @@ def require_platform() -> None:
             f"This Python has numpy {numpy_version}, with which Triton's Python backend fails on every string tensor: "
             'pip install "numpy<2", then restart the kernel.'
         )
+
+
+def require_install() -> None:
+    """Refuse a Python without the server's wheel, its stub or a libpython, with one sentence."""
+    stub(locate())
+    library_folder()
 
 
 def _has_confstr() -> bool:

@@ -24,6 +24,7 @@ def refuse(words: str, call=triton_install.require_platform) -> None:
 
 def test_this_machine_is_accepted():
     triton_install.require_platform()
+    triton_install.require_install()
     assert (triton_install.locate() / "bin" / "tritonserver").is_file()
     assert triton_install.stub(triton_install.locate()).is_file()
 
@@ -56,7 +57,7 @@ def test_numpy_2_and_no_numpy(monkeypatch):
 
 def test_python_without_a_stub(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 13, 1, "final", 0))
-    refuse("no tested stub for Python 3.13: use Python 3.10, 3.11 or 3.12", triton_install.require_platform)
+    refuse("no tested stub for Python 3.13: use Python 3.10, 3.11 or 3.12", triton_install.require_install)
 
 
 def test_wheel_not_installed(monkeypatch):
