@@ -29,10 +29,22 @@ from servinglab.errors import CourseError
 
 PRECISIONS = ("fp32", "int4")
 # The part that trtllm-build's --max_seq_len and --max_batch_size play; an executor may be given less.
+VERSION = 1  # a change makes cached engines stale
 MAX_SEQ_LEN = 2048
 MAX_BATCH_SIZE = 8
 # Fastest of the variants that `benchmarks/prepare.py --sweep` times.
 INT4_OPTIONS = ("block_size=32", "accuracy_level=4")
+# Each is compared with transformers by tests/unit/test_graph.py.
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GemmaForCausalLM",
+    "Gemma2ForCausalLM",
+    "GraniteForCausalLM",
+    "SmolLM3ForCausalLM",
+)
 _GRAPH_INPUTS = re.compile(r"input_ids|attention_mask|logit_rows|past_key_values\.\d+\.(key|value)")
 
 
@@ -48,10 +60,10 @@ def write_engine(checkpoint: Path, out: Path, precision: str) -> None:
     """
     import onnx
 
-    if precision not in PRECISIONS:
-        raise GraphError(f"Precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}.")
+    require_precision(precision)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     built = out / "builder"
+    require_architecture(config, checkpoint)
     _run_builder(checkpoint, built, precision, _architecture(config))
     model = onnx.load(built / "model.onnx", load_external_data=False)
     _require_plain_decoder(model, _architecture(config))
@@ -61,6 +73,21 @@ def write_engine(checkpoint: Path, out: Path, precision: str) -> None:
     shutil.rmtree(built)
     engine = engine_config(config, model, precision)
     (out / "config.json").write_text(json.dumps(engine, indent=2) + "\n", encoding="utf-8")
+
+
+def require_precision(precision: str) -> None:
+    """Raise GraphError for a precision that `write_engine` cannot write."""
+    if precision not in PRECISIONS:
+        raise GraphError(f"Precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}.")
+
+
+def require_architecture(config: dict[str, Any], where: object) -> None:
+    """Raise GraphError when the executor cannot run the model that a checkpoint's config.json describes."""
+    if (architecture := _architecture(config)) not in ARCHITECTURES:
+        raise GraphError(
+            f"The executor cannot run {where}: it is a {architecture}, and only "
+            f"{', '.join(name.removesuffix('ForCausalLM') for name in ARCHITECTURES)} models are supported."
+        )
 
 
 def add_logit_rows(model: Any) -> None:
@@ -94,7 +121,7 @@ def engine_config(config: dict[str, Any], model: Any, precision: str) -> dict[st
     kv_heads = caches[0].type.tensor_type.shape.dim[1].dim_value
     heads = config["num_attention_heads"]
     positions = int(config.get("max_position_embeddings") or MAX_SEQ_LEN)
-    max_seq_len = min(MAX_SEQ_LEN, positions)
+    max_seq_len = min(MAX_SEQ_LEN, positions, _window(config) or MAX_SEQ_LEN)
     rope = config.get("rope_parameters") or {}
     return {
         "format": "onnx",
@@ -130,6 +157,13 @@ def engine_config(config: dict[str, Any], model: Any, precision: str) -> dict[st
 
 def _architecture(config: dict[str, Any]) -> str:
     return (config.get("architectures") or ["unknown"])[0]
+
+
+def _window(config: dict[str, Any]) -> int | None:
+    """Positions that every layer sees. The builder writes sliding windows for Gemma only: others stop where theirs ends."""
+    if _architecture(config).startswith("Gemma") or not config.get("use_sliding_window", True):
+        return None
+    return config.get("sliding_window")
 
 
 def _run_builder(checkpoint: Path, out: Path, precision: str, architecture: str) -> None:

@@ -1,0 +1,77 @@
+"""Where models come from: a name becomes a local folder. Offline first, verified, prepared once.
+
+`resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the graph that the executor runs. A name is
+a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel, hub. Nothing heavy is imported
+here: conversion and graph building happen in a process of their own (prepare.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from servinglab.assets import hub
+from servinglab.assets.catalogue import AssetError, find
+from servinglab.assets.listing import CachedModel, cached
+from servinglab.assets.place import as_path, locate, read_config
+from servinglab.assets.progress import Progress
+from servinglab.assets.store import cache_dir, workspace
+
+__all__ = ["AssetError", "CachedModel", "cache_dir", "cached", "engine", "prepare", "resolve", "tokenizer"]
+
+
+def resolve(name_or_path: str | Path, *, token: str | None = None, offline: bool | None = None) -> Path:
+    """The checkpoint folder of a model: config.json, *.safetensors, tokenizer.
+
+    token: for gated hub models; HF_TOKEN otherwise. offline: no network; by default when HF_HUB_OFFLINE or
+    SERVINGLAB_OFFLINE is set. Raises AssetError with one clear sentence.
+    """
+    return prepare(name_or_path, token=token, offline=offline)[0]
+
+
+def engine(
+    name: str | Path = "smollm2", precision: str = "fp32", *, token: str | None = None, offline: bool | None = None
+) -> Path:
+    """The engine folder of a model: config.json ("format": "onnx"), model.onnx, model.onnx.data.
+
+    precision: one of executor.graph.PRECISIONS. The path of an engine folder is returned as it is.
+    Raises AssetError, or GraphError when the executor cannot run such a model.
+    """
+    path = as_path(name)
+    if path and read_config(path).get("format") == "onnx":
+        return path
+    return prepare(name, (precision,), token=token, offline=offline)[1]
+
+
+def tokenizer(name: str | Path = "smollm2", *, token: str | None = None, offline: bool | None = None) -> Path:
+    """A folder with tokenizer.json, tokenizer_config.json (chat template, special tokens) and config.json."""
+    if as_path(name) is None and not (model := find(str(name))).wheel:
+        return hub.fetch(model, token=token, offline=_is_offline(offline), weights=False)
+    return resolve(name, token=token, offline=offline)
+
+
+def prepare(
+    name_or_path: str | Path,
+    precisions: Sequence[str] = (),
+    *,
+    token: str | None = None,
+    offline: bool | None = None,
+) -> list[Path]:
+    """The checkpoint folder, then an engine folder for each precision; what is missing is made in one go.
+
+    Safe to interrupt and to run twice at once: one process prepares, the others wait. Raises as `engine` does.
+    """
+    offline = _is_offline(offline)
+    place = locate(name_or_path, precisions, token=token, offline=offline)
+    if place.missing(precisions):
+        with workspace(place.home, place.disk_need(precisions)) as scratch, Progress(place.name) as progress:
+            if missing := place.missing(precisions):  # another process may have made it while this one waited
+                place.make(missing, scratch, progress, offline=offline)
+    return [place.checkpoint, *map(place.engine, precisions)]
+
+
+def _is_offline(chosen: bool | None) -> bool:
+    if chosen is not None:
+        return chosen
+    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE"))

