@@ -80,6 +80,22 @@ def test_a_hanging_notebook_is_ended_and_its_last_cell_named(make, tmp_path, mon
     assert not psutil.pid_exists(int(marker.read_text())), "the kernel is gone too"
 
 
+def test_a_frozen_papermill_with_a_frozen_kernel_is_killed(make, tmp_path, monkeypatch):
+    """Neither answers a signal any more (papermill issues 711, 684)."""
+    monkeypatch.setattr(runner, "GRACE", 2.0)
+    marker = tmp_path / "pid"
+    freeze = (
+        f"import os, signal\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\n"
+        "os.kill(os.getppid(), signal.SIGSTOP)\nos.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    result = runner.run_notebook(make([*HELLO, freeze]), tmp_path / "out", {"seed": 1}, timeout=15)
+    assert (result.status, result.last_cell) == ("timeout", 4)
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(int(marker.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.1)  # its new parent reaps it
+    assert not psutil.pid_exists(int(marker.read_text()))
+
+
 @pytest.mark.parametrize("kernel", ["python3.8-lab", "julia-1.9"])
 def test_a_kernel_the_environment_lacks_is_a_clear_error(make, tmp_path, kernel):
     result = runner.run_notebook(make(HELLO, kernel=kernel), tmp_path / "out", {})
