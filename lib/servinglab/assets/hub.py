@@ -11,8 +11,8 @@ from pathlib import Path
 
 from servinglab.assets.catalogue import AssetError, Model
 
-_TOKENIZER = ["tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
-              "*.jinja", "config.json", "generation_config.json", "README.md"]  # fmt: skip
+_TOKENIZER = ["tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"]
+_TOKENIZER += ["merges.txt", "*.jinja", "config.json", "generation_config.json", "README.md"]
 # No *.bin: a pickle can run code. The folders hold the same weights again for other programs.
 _WEIGHTS = [*_TOKENIZER, "*.safetensors", "*.json", "*.txt"]
 _NOT = ["onnx/*", "openvino/*", "original/*", "runs/*"]
@@ -46,7 +46,7 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
             f"The hub knows no model {repo!r}, or it is private and HF_TOKEN is not set to a token that may read it."
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        raise AssetError(f"{repo} is not in the Hugging Face cache, and the hub cannot be reached from here.") from error
+        raise AssetError(f"{repo} is not in the Hugging Face cache, and the hub cannot be reached.") from error
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
         first = str(error).strip().splitlines() or [""]
         raise AssetError(f"Fetching {repo} from the hub failed: {type(error).__name__}: {first[0][:300]}") from error

