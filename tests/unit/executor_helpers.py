@@ -1,0 +1,124 @@
+"""A stand-in for the language model whose next token depends on everything in the KV cache and that can be predicted
+without it, so that one wrong slot, move or position shows in the tokens."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+
+import numpy as np
+
+from servinglab.executor import Executor, Output, Request, SamplingParams
+
+VOCAB = 97
+MAX_SEQ_LEN = 128
+
+
+def expected_tokens(prompt, count: int) -> list[int]:
+    """What the fake model continues a prompt with, greedily."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def next_token(tokens) -> int:
+    return int(sum((position + 1) * (int(token) + 3) for position, token in enumerate(tokens)) % VOCAB)
+
+
+class FakeModel:
+    """Keeps each token in the KV cache, as a real model keeps its key. Set `broken` to make the next steps fail."""
+
+    def __init__(self, config, cache, *, threads, spinning):
+        self.cache = cache
+        self.calls: list[tuple[int, int, int]] = []  # first slot, rows, new tokens of a row
+        self._permits: threading.Semaphore | None = None
+        self.broken: Exception | None = None
+
+    def hold(self) -> None:
+        """From here on a step waits to be allowed."""
+        self._permits = threading.Semaphore(0)
+
+    def allow(self, steps: int) -> None:
+        self._permits.release(steps)
+
+    def release(self) -> None:
+        """Ends `hold`."""
+        permits, self._permits = self._permits, None
+        if permits:
+            permits.release(100)
+
+    def forward(self, ids, lengths, first_slot, logit_rows):
+        if permits := self._permits:
+            assert permits.acquire(timeout=10), "the test forgot to allow this step"
+        if self.broken:
+            raise self.broken
+        rows, new = ids.shape
+        self.calls.append((first_slot, rows, new))
+        logits = np.zeros((rows * new, VOCAB), np.float32)
+        for row in range(rows):
+            seen = self.cache.rows(0, first_slot + row, 1)[0, 0, :, 0]
+            for step in range(new):
+                position = lengths[row] - new + step
+                seen[position] = ids[row, step]
+                logits[row * new + step, next_token(seen[: position + 1])] = 10
+        return logits[logit_rows]
+
+
+class Collector:
+    """Receives outputs and keeps them by request."""
+
+    def __init__(self):
+        self.outputs: dict[str, list[Output]] = defaultdict(list)
+        self.order: list[str] = []  # the request of each output, as they came
+        self._changed = threading.Condition()
+
+    def __call__(self, output: Output) -> None:
+        with self._changed:
+            self.outputs[output.request_id].append(output)
+            self.order.append(output.request_id)
+            self._changed.notify_all()
+
+    def wait(self, *ids: str, seconds: float = 20) -> None:
+        """Until each request has its last output."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: all(self.reason(name) for name in ids), seconds), "no last output"
+
+    def wait_for_tokens(self, name: str, count: int, seconds: float = 20) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.tokens(name)) >= count, seconds), "no tokens"
+
+    def tokens(self, name: str) -> list[int]:
+        return [token for output in self.outputs.get(name, []) for token in output.tokens]
+
+    def reason(self, name: str) -> str | None:
+        """The finish reason; that there is one last output and nothing after it is checked on the way."""
+        reasons = [output.finish_reason for output in self.outputs.get(name, [])]
+        assert not any(reasons[:-1]), f"{name}: an output after the last one: {reasons}"
+        return reasons[-1] if reasons else None
+
+
+def request(name: str, prompt, max_tokens: int, receiver, *, end_id=None, stop_words=(), bad_words=(), **sampling):
+    return Request(
+        name, np.array(prompt), max_tokens, SamplingParams(**sampling), end_id, stop_words, bad_words, receiver
+    )
+
+
+def fake_executor(folder, monkeypatch, **options) -> tuple[Executor, FakeModel]:
+    """An executor over the fake model; everything else is real."""
+    made = []
+    monkeypatch.setattr("servinglab.executor.engine.Model", lambda *a, **k: made.append(FakeModel(*a, **k)) or made[0])
+    model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
+    config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.onnx").touch()
+    return Executor(folder, **options), made[0]
+
+
+def wait_until(condition, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.005)

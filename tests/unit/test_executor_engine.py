@@ -1,0 +1,420 @@
+"""The executor's machinery over a fake model: batching, queueing, ends of every kind, and what a failure may touch."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from executor_helpers import MAX_SEQ_LEN, Collector, expected_tokens, fake_executor, request, wait_until
+
+from servinglab.executor import Executor, ExecutorError, RequestError
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """start(**options) -> executor, fake model; shut down at the end."""
+    running = []
+
+    def make(**options):
+        executor, model = fake_executor(tmp_path, monkeypatch, **options)
+        running.append((executor, model))
+        return executor, model
+
+    yield make
+    for executor, model in running:
+        model.release()
+        executor.shutdown()
+
+
+@pytest.fixture
+def collector():
+    return Collector()
+
+
+# --- tokens
+
+
+def test_one_output_for_each_token(start, collector):
+    executor, _ = start()
+    executor.submit(request("a", [5, 6], 4, collector))
+    collector.wait("a")
+    expected = expected_tokens([5, 6], 4)
+    assert [output.tokens for output in collector.outputs["a"]] == [[token] for token in expected]
+    assert [output.finish_reason for output in collector.outputs["a"]] == [None, None, None, "length"]
+    assert executor.generate([5, 6], 4) == expected
+
+
+def test_end_id_is_not_a_token(start):
+    executor, _ = start()
+    expected = expected_tokens([5, 6], 10)
+    end = expected[4]
+    assert executor.generate([5, 6], 10, end_id=end) == expected[: expected.index(end)]
+    assert executor.generate([end, 5], 3, end_id=end) == expected_tokens([end, 5], 3), "an end_id in the prompt is text"
+
+
+def test_stop_words_stay_in_the_tokens(start, collector):
+    executor, _ = start()
+    expected = expected_tokens([5, 6], 10)
+    executor.submit(request("a", [5, 6], 10, collector, stop_words=[[1, 2], expected[3:5]]))
+    collector.wait("a")
+    assert collector.tokens("a") == expected[:5]
+    assert collector.reason("a") == "stop_words"
+    assert executor.generate([5, 6], 10, stop_words=[expected[:1]]) == expected[:1]
+    assert executor.generate([5, 6], 10, stop_words=[[6, expected[0]]]) == expected[:1], "it may begin in the prompt"
+
+
+def test_bad_words_change_the_tokens(start):
+    executor, _ = start()
+    expected = expected_tokens([5, 6], 4)
+    assert executor.generate([5, 6], 4, bad_words=[expected[1:3]])[:2] == expected[:2]
+    assert executor.generate([5, 6], 4, bad_words=[expected[1:3]])[2] != expected[2]
+
+
+# --- batching
+
+
+@pytest.mark.parametrize("prefill_tokens", [1, 7, 128])
+def test_tokens_do_not_depend_on_neighbours(start, collector, prefill_tokens):
+    """Requests join and leave at any token; slots move; pieces of prompts come in between."""
+    executor, model = start(max_batch_size=4, prefill_tokens=prefill_tokens)
+    random = np.random.default_rng(prefill_tokens)
+    prompts = {str(n): random.integers(0, 97, random.integers(1, 60)).tolist() for n in range(60)}
+    lengths = {name: int(random.integers(1, 40)) for name in prompts}
+    for name, prompt in prompts.items():
+        executor.submit(request(name, prompt, lengths[name], collector))
+        if random.random() < 0.3:
+            wait_until(lambda: executor.stats()["waiting"] < 3)
+    collector.wait(*prompts)
+    for name, prompt in prompts.items():
+        assert collector.tokens(name) == expected_tokens(prompt, lengths[name]), name
+    assert executor.stats()["kv_blocks_used"] == 0
+    assert {rows for _, rows, new in model.calls if new == 1} >= ({1, 2} if prefill_tokens == 1 else {1, 2, 3, 4})
+
+
+def test_a_request_joins_a_running_batch(start, collector):
+    executor, model = start()
+    model.hold()
+    executor.submit(request("first", [1], 20, collector))
+    model.allow(3)
+    collector.wait_for_tokens("first", 3)
+    executor.submit(request("second", [2], 5, collector))
+    model.release()
+    collector.wait("first", "second")
+    joined = collector.order.index("second")
+    assert joined >= 3
+    assert collector.order[joined:][:9] == ["second"] + ["first", "second"] * 4
+
+
+def test_a_long_prompt_is_read_between_the_tokens_of_others(start, collector):
+    executor, model = start(prefill_tokens=10)
+    model.hold()
+    executor.submit(request("short", [1], 30, collector))
+    executor.submit(request("long", range(90), 5, collector))
+    model.release()
+    collector.wait("short", "long")
+    pieces = [at for at, (_, _, new) in enumerate(model.calls) if new > 1]
+    assert [model.calls[at][2] for at in pieces] == [10] * 9
+    assert all(model.calls[at + 1] == (0, 1, 1) for at in pieces[:-1]), "a decode step after each piece"
+
+
+def test_short_prompts_are_read_together(start, collector):
+    executor, model = start(prefill_tokens=10)
+    model.hold()
+    executor.submit(request("a", [1], 2, collector))
+    wait_until(lambda: executor.stats()["running"])
+    for name in "bcd":
+        executor.submit(request(name, [1, 2, 3, 4], 3, collector))
+    model.release()
+    collector.wait(*"abcd")
+    assert [(rows, new) for _, rows, new in model.calls][:6] == [(1, 1), (1, 1), (1, 4), (1, 4), (2, 1), (1, 4)]
+
+
+# --- queue and cache
+
+
+def test_first_come_first_served_when_the_batch_is_full(start, collector):
+    executor, model = start(max_batch_size=2)
+    model.hold()
+    names = [str(n) for n in range(6)]
+    for name in names:
+        executor.submit(request(name, [1, int(name)], 10, collector))
+    assert executor.stats()["active"] == 6
+    model.release()
+    collector.wait(*names)
+    assert list(collector.outputs) == names, "first tokens come in the order of submission"
+    assert max(rows for _, rows, _ in model.calls) == 2
+
+
+def test_a_full_cache_makes_requests_wait(start, collector):
+    executor, model = start(max_tokens_in_paged_kv_cache=130, tokens_per_block=10)
+    model.hold()
+    executor.submit(request("big", [1] * 50, 50, collector))  # 10 of 13 blocks
+    executor.submit(request("bigger", [2] * 20, 20, collector))  # 4: has to wait
+    executor.submit(request("small", [3] * 5, 5, collector))  # 1: would fit, but does not overtake
+    wait_until(lambda: executor.stats()["kv_blocks_used"] == 10)
+    model.release()
+    collector.wait("big", "bigger", "small")
+    assert collector.order[:50] == ["big"] * 50
+    assert collector.tokens("bigger") == expected_tokens([2] * 20, 20)
+    assert executor.stats()["kv_blocks_used"] == 0
+
+
+def test_what_can_never_fit_is_refused_at_once(start, collector):
+    executor, _ = start(max_tokens_in_paged_kv_cache=50, tokens_per_block=10)
+    with pytest.raises(RequestError, match=r"needs 6 KV cache blocks of 10 tokens, but the cache has 5"):
+        executor.submit(request("a", [1] * 30, 30, collector))
+    assert executor.generate([1] * 20, 30) == expected_tokens([1] * 20, 30)
+
+
+def test_memory_is_free_when_the_last_output_arrives(start):
+    executor, _ = start()
+    seen = []
+
+    def receiver(output):
+        if output.finish_reason:
+            stats = executor.stats()
+            seen.append((stats["kv_blocks_used"], stats["active"]))
+
+    executor.submit(request("a", [1, 2, 3], 5, receiver))
+    wait_until(lambda: seen)
+    assert seen == [(0, 0)]
+
+
+# --- ends
+
+
+def test_cancel_while_running_waiting_and_reading_the_prompt(start, collector):
+    executor, model = start(max_batch_size=2, prefill_tokens=10)
+    model.hold()
+    executor.submit(request("stays", [1], 60, collector))
+    executor.submit(request("running", [2], 60, collector))
+    executor.submit(request("waiting", [3], 60, collector))
+    model.allow(4)
+    collector.wait_for_tokens("running", 2)
+    assert executor.cancel("waiting") and executor.cancel("running")
+    model.allow(1)  # the step that had begun when they were cancelled
+    collector.wait("waiting", "running")
+    executor.submit(request("prompt", range(90), 20, collector))
+    model.allow(3)
+    wait_until(lambda: executor.stats()["prompt_tokens"] > 2)
+    assert executor.cancel("prompt")
+    model.release()
+    collector.wait("prompt", "stays")
+    assert [collector.reason(name) for name in ("running", "waiting", "prompt")] == ["cancelled"] * 3
+    assert not collector.tokens("waiting") and not collector.tokens("prompt")
+    assert collector.tokens("running") == expected_tokens([2], 60)[: len(collector.tokens("running"))]
+    assert collector.tokens("stays") == expected_tokens([1], 60)
+    assert not executor.cancel("running") and not executor.cancel("never seen")
+    assert executor.stats()["kv_blocks_used"] == 0
+
+
+def test_an_id_can_be_used_again_once_it_has_ended(start, collector):
+    executor, model = start()
+    model.hold()
+    executor.submit(request("a", [1], 3, collector))
+    with pytest.raises(RequestError, match="A request with id 'a' is still running"):
+        executor.submit(request("a", [1], 3, collector))
+    model.release()
+    collector.wait("a")
+    again = Collector()
+    executor.submit(request("a", [2], 3, again))
+    again.wait("a")
+    assert again.tokens("a") == expected_tokens([2], 3)
+
+
+def test_a_receiver_can_submit_and_cancel(start, collector):
+    executor, _ = start()
+
+    def receiver(output):
+        if output.finish_reason == "length":
+            executor.submit(request("second", [2], 100, collector))
+        else:
+            executor.cancel("nobody")
+
+    executor.submit(request("first", [1], 2, receiver))
+    wait_until(lambda: collector.reason("second"))
+    assert collector.tokens("second") == expected_tokens([2], 100)
+
+
+def test_shutdown_ends_everything_once(start, collector):
+    executor, model = start(max_batch_size=2)
+    model.hold()
+    for name in "abcd":
+        executor.submit(request(name, [1], 120, collector))
+    model.allow(4)
+    collector.wait_for_tokens("a", 1)
+    stopper = threading.Thread(target=executor.shutdown)
+    stopper.start()
+    wait_until(lambda: executor._stopping)
+    model.release()
+    stopper.join()
+    executor.shutdown()
+    assert [collector.reason(name) for name in "abcd"] == ["cancelled"] * 4
+    with pytest.raises(RequestError, match="has been shut down"):
+        executor.submit(request("e", [1], 3, collector))
+    assert not executor._thread.is_alive()
+
+
+def test_generate_says_when_it_was_cut_short(start):
+    executor, model = start()
+    model.hold()
+    caught = []
+
+    def run():
+        try:
+            executor.generate([1], 100)
+        except RequestError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: executor.stats()["active"])
+    executor.cancel("generate-0")
+    model.release()
+    thread.join()
+    assert caught == ["The request was cancelled."]
+
+
+# --- failures
+
+
+def test_a_failing_receiver_fails_its_own_request_only(start, collector):
+    executor, _ = start()
+    got = []
+
+    def receiver(output):
+        got.append(output)
+        if len(got) == 3:
+            raise ValueError("no thanks")
+
+    executor.submit(request("good", [1], 50, collector))
+    executor.submit(request("bad", [2], 50, receiver))
+    collector.wait("good")
+    wait_until(lambda: executor.stats()["active"] == 0)
+    assert collector.tokens("good") == expected_tokens([1], 50)
+    assert [output.finish_reason for output in got] == [None, None, None, "error"]
+    assert got[-1].error == "The receiver of the output failed: ValueError: no thanks"
+    assert executor.stats()["kv_blocks_used"] == 0
+
+
+def test_a_receiver_that_fails_on_the_last_output_is_left_alone(start, collector):
+    executor, _ = start()
+    got = []
+
+    def receiver(output):
+        got.append(output)
+        raise ValueError("no thanks")
+
+    executor.submit(request("bad", [2], 1, receiver))
+    assert executor.generate([1], 3) == expected_tokens([1], 3)
+    assert [output.finish_reason for output in got] == ["length"]
+
+
+def test_no_token_to_choose_fails_its_own_request_only(start, collector):
+    executor, _ = start()
+    executor.submit(request("good", [1], 20, collector))
+    executor.submit(request("bad", [2], 20, collector, bad_words=[[token] for token in range(97)]))
+    collector.wait("good", "bad")
+    assert collector.tokens("good") == expected_tokens([1], 20)
+    assert collector.outputs["bad"][-1].error == "No token is left to choose: bad_words forbids the whole vocabulary."
+
+
+def test_a_failing_step_fails_the_running_requests_and_the_engine_lives_on(start, collector):
+    executor, model = start(max_batch_size=2)
+    model.hold()
+    for name in "abc":
+        executor.submit(request(name, [1], 100, collector))
+    model.allow(4)
+    collector.wait_for_tokens("b", 2)
+    model.broken = RuntimeError("out of\n  memory")
+    model.release()
+    collector.wait("a", "b", "c")
+    model.broken = None
+    for name in "abc":  # c too: it came in when the others were gone, and its prompt failed
+        assert collector.reason(name) == "error"
+        assert collector.outputs[name][-1].error == "The model step failed: RuntimeError: out of memory"
+    assert executor.generate([7], 5) == expected_tokens([7], 5)
+    assert executor.stats()["kv_blocks_used"] == 0
+
+
+def test_a_bug_in_the_machinery_ends_the_requests_not_the_service(start, collector, monkeypatch):
+    executor, model = start()
+    with monkeypatch.context() as patched:
+        patched.setattr(executor._batch, "iterate", lambda: 1 / 0)
+        executor.submit(request("a", [1], 100, collector))
+        collector.wait("a")
+    assert collector.outputs["a"][-1].error == "The executor failed: ZeroDivisionError: division by zero"
+    assert executor.generate([7], 5) == expected_tokens([7], 5)
+
+
+def test_two_hundred_requests_with_random_cancels(start, collector):
+    executor, _ = start(max_batch_size=8, max_tokens_in_paged_kv_cache=256, tokens_per_block=16, prefill_tokens=16)
+    random = np.random.default_rng(3)
+    prompts = {str(n): random.integers(0, 97, random.integers(1, 40)).tolist() for n in range(200)}
+    lengths = {name: int(random.integers(1, 30)) for name in prompts}
+
+    def client(names):
+        for name in names:
+            executor.submit(request(name, prompts[name], lengths[name], collector))
+            if int(name) % 3 == 0:
+                executor.cancel(name if int(name) % 2 else names[0])
+
+    threads = [threading.Thread(target=client, args=(list(prompts)[first::4],)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    collector.wait(*prompts)
+    for name, prompt in prompts.items():
+        expected = expected_tokens(prompt, lengths[name])
+        if collector.reason(name) == "length":
+            assert collector.tokens(name) == expected
+        else:
+            assert collector.reason(name) == "cancelled"
+            assert collector.tokens(name) == expected[: len(collector.tokens(name))]
+    stats = executor.stats()
+    assert stats["completed"] + stats["cancelled"] == 200 and stats["cancelled"] >= 10
+    assert (stats["active"], stats["waiting"], stats["running"], stats["kv_blocks_used"]) == (0, 0, 0, 0)
+
+
+# --- engine folders and options
+
+
+def test_prompt_and_length_limits(start, caplog):
+    executor, _ = start(max_seq_len=20)
+    with pytest.raises(RequestError, match=r"Prompt length \(20\) exceeds maximum input length \(19\)"):
+        executor.generate([1] * 20, 1)
+    assert executor.generate([1] * 15, 100) == expected_tokens([1] * 15, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"batch_scheduler_policy": "max_utilization"}, "batch_scheduler_policy is 'max_utilization'"),
+        ({"max_batch_size": 0}, "max_batch_size is 0; it must be 1 or more."),
+        ({"max_seq_len": 4096}, f"max_seq_len is 4096; this engine allows from 2 to {MAX_SEQ_LEN}."),
+        ({"max_tokens_in_paged_kv_cache": 10}, "it must hold at least one block of 64 tokens"),
+    ],
+)
+def test_options_out_of_range(start, options, says):
+    with pytest.raises(ExecutorError, match=says):
+        start(**options)
+
+
+def test_engine_folder_errors(tmp_path):
+    with pytest.raises(ExecutorError, match="config.json does not exist; engine_dir must name an engine folder"):
+        Executor(tmp_path)
+    (tmp_path / "config.json").write_text("{oops")
+    with pytest.raises(ExecutorError, match="is not the config.json of an engine"):
+        Executor(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_config": {}, "build_config": {}}))
+    with pytest.raises(ExecutorError, match="holds no engine of the reference executor"):
+        Executor(tmp_path)
+    (tmp_path / "model.onnx").write_text("not a graph")
+    model = {"vocab_size": 9, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
+    config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": 16}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExecutorError, match="model.onnx cannot be loaded: "):
+        Executor(tmp_path)
