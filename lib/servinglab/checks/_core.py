@@ -124,8 +124,6 @@ _FRAME = {"RESUME", "NOP", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "GEN_S
 
 def _does_nothing(function: types.FunctionType) -> bool:
     """True when the body is a docstring, ``pass``, ``...`` or ``return None``: bytecode that only returns None."""
-    if function.__code__.co_flags & 0x20:  # a generator holds at least one yield: somebody wrote it
-        return False
     for step in dis.get_instructions(function):
         if step.opname in _FRAME:
             continue

@@ -27,6 +27,8 @@
 # Previous: none · Next: none
 
 # %%
+import time
+
 from servinglab.checks import check, exercise, right, wrong
 from servinglab.notebook import begin, record, resolve_lane
 
@@ -54,8 +56,6 @@ print("odd" if (first + second) % 2 else "even")
 # How long that took differs from run to run; the sanitize file knows.
 
 # %% tags=["nbval-check-output"]
-import time
-
 print(f"measured at {time.perf_counter():.3f} s")
 
 
