@@ -70,6 +70,8 @@ def ask(
     from servinglab import chat
     from servinglab.client import TritonClient
 
+    if not prompt.strip():
+        raise CourseError('The prompt is empty; ask something: course ask "What is a token?"')
     inputs = {name: value for name, value in inputs.items() if value is not None}
     with some_server(precision, tell) as server:
         text = prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -244,8 +245,16 @@ def _print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
 
 
+def _leave(number: int, frame: object) -> None:
+    """Being told to end, by kill or by a closed terminal, is Ctrl-C: servers and folders of ours are cleaned up."""
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Entry point: an expected error is one line, anything else is a bug and keeps its traceback."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
+            signal.signal(number, _leave)
     try:
         app()
     except CourseError as error:

@@ -286,6 +286,11 @@ def test_ctrl_c_cancels_the_request_and_exits_130(fake_serving):
     assert not fake_serving.built[0].exists()
 
 
+def test_an_empty_prompt_is_refused_before_a_server_starts(fake_serving):
+    assert "The prompt is empty" in str(call("ask", " \n").exception)
+    assert fake_serving.log == []
+
+
 def test_a_model_that_is_neither_bls_nor_ensemble_needs_raw():
     server = types.SimpleNamespace(http_url="http://127.0.0.1:1")
     with pytest.raises(CourseError, match="'tensorrt_llm' is not a BLS or ensemble model.*--raw"):
