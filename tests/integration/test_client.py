@@ -235,6 +235,18 @@ def test_a_script_with_a_forgotten_stream_ends(tiny_server, body):
     assert process.stderr.read() == ""
 
 
+def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(tiny_server):
+    proxies = dict.fromkeys(["http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"], "http://127.0.0.1:9")
+    process = run_script(tiny_server, """
+        print(client.infer("a", model="echo").text + client.generate("b", model="echo")["text_output"])
+        async def main():
+            async for chunk in client.astream("c", model="echo"):
+                print(chunk.text)
+        asyncio.run(main())
+    """, env={"PATH": "/usr/bin:/bin", **proxies})  # fmt: skip
+    assert process.communicate(timeout=20) == ("ab\nc\n", "")
+
+
 # --- asyncio --------------------------------------------------------------------------------------------------------
 
 

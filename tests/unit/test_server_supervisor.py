@@ -104,7 +104,8 @@ def test_leftovers_of_the_dead_are_swept_and_all_others_stay(tmp_path):
     for name in names:
         (supervisor.SHM / name).touch()
     try:
-        supervisor.sweep_leftovers()
+        process, _ = start(tmp_path, "exit")
+        assert process.wait(3) == 0
         assert {name: (supervisor.SHM / name).exists() for name in names} == names
     finally:
         for name in names:
