@@ -86,8 +86,8 @@ def run_notebook(
         reader.join(timeout=5)
         seconds = round(time.monotonic() - started, 1)
         if timed_out:
-            at = f"cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
-            error = f"stopped after {limit:g} s, at {at}"
+            where = f"at cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
+            error = f"stopped after {limit:g} s, {where}"
             return Result(notebook.id, "timeout", seconds, error, state.cell, state.cells)
         if child.returncode == 0 and outcome.get("ok"):
             return Result(notebook.id, "passed", seconds, "", state.cell, state.cells)
