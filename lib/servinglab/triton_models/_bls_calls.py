@@ -9,6 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.errors import CourseError
+from servinglab.triton_models._common import FAULT
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
@@ -56,11 +57,17 @@ MAX_WAITING_FOR_FIRST = 24
 
 
 class InnerModelError(CourseError):
-    """An inner model answered with an error; its sentence and Triton's code are passed on."""
+    """An inner model answered with an error; its sentence is passed on.
+
+    Triton 24.10 loses the error's code on the way, so what is not a fault of the inner model counts as the client's.
+    """
 
     def __init__(self, error) -> None:
         super().__init__(error.message())
-        self.code = error.code()
+        if FAULT in error.message():
+            self.code = pb_utils.TritonError.INTERNAL
+        elif "is not ready" in error.message():
+            self.code = pb_utils.TritonError.UNAVAILABLE
 
 
 class InnerModels:

@@ -11,6 +11,7 @@ from servinglab.errors import CourseError
 
 TRUE = {"true", "yes", "1", "t", "y"}
 FALSE = {"false", "no", "0", "f", "n"}
+FAULT = "failed on this request:"  # marks, in a message, an error that is not the client's
 
 
 class InputError(CourseError):
@@ -64,7 +65,7 @@ def triton_error(error: Exception, model: str):
         return pb_utils.TritonError(str(error), getattr(error, "code", pb_utils.TritonError.INVALID_ARG))
     pb_utils.Logger.log_error("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     return pb_utils.TritonError(
-        f"{model} failed on this request: {type(error).__name__}: {error} (the server's log has the details)."
+        f"{model} {FAULT} {type(error).__name__}: {error} (the server's log has the details)."
     )
 
 
