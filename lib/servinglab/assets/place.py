@@ -78,7 +78,7 @@ class Place:
                 "gguf": gguf and str(gguf),
                 "checkpoint": str(self.checkpoint),
                 "engines": {p: str(self.engine(p)) for p in engines},
-                "recipes": {what: self.recipe(what) for what in missing},
+                "recipes": {what: self.recipe(what) for what in ("checkpoint", *_graph().PRECISIONS)},
                 "facts": facts,
             }
             worker.run(job, scratch, progress)

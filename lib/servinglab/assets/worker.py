@@ -17,7 +17,7 @@ from typing import Any
 
 from servinglab.assets.catalogue import AssetError
 from servinglab.assets.progress import Progress
-from servinglab.assets.store import disk_error, publish, stamp
+from servinglab.assets.store import disk_error, publish, read_stamp, stamp
 from servinglab.errors import CourseError
 
 
@@ -71,15 +71,17 @@ def _work(job: dict[str, Any]) -> None:
         convert_gguf(Path(job["gguf"]), made)
         stamp(made, job["recipes"]["checkpoint"], **job["facts"])
         publish(made, checkpoint)
-    for precision, final in job["engines"].items():
+    for precision in sorted(job["engines"]):  # fp32 first: int4 is made from it
         from servinglab.executor.graph import write_engine
 
+        fp32 = Path(job["home"]) / "engine-fp32"
+        current = (read_stamp(fp32) or {}).get("recipe") == job["recipes"]["fp32"]
         _say(stage=f"writing the {precision} graph")
         made = scratch / f"engine-{precision}"
         made.mkdir()
-        write_engine(checkpoint, made, precision)
+        write_engine(checkpoint, made, precision, fp32=fp32 if current else None)
         stamp(made, job["recipes"][precision], **job["facts"])
-        publish(made, Path(final))
+        publish(made, Path(job["engines"][precision]))
 
 
 def _main() -> int:

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from servinglab.errors import CourseError
+from servinglab.executor.quantize import quantize_graph
 
 PRECISIONS = ("fp32", "int4")
 # The part that trtllm-build's --max_seq_len and --max_batch_size play; an executor may be given less.
-VERSION = 1  # a change makes cached engines stale
+VERSION = 2  # a change makes cached engines stale
 MAX_SEQ_LEN = 2048
 MAX_BATCH_SIZE = 8
-# Fastest of the variants that `benchmarks/prepare.py --sweep` times.
-INT4_OPTIONS = ("block_size=32", "accuracy_level=4")
 # Each is compared with transformers by tests/unit/test_graph.py.
 ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -52,9 +51,10 @@ class GraphError(CourseError):
     """The checkpoint cannot become an executor graph."""
 
 
-def write_engine(checkpoint: Path, out: Path, precision: str) -> None:
+def write_engine(checkpoint: Path, out: Path, precision: str, *, fp32: Path | None = None) -> None:
     """Write config.json, model.onnx and model.onnx.data into the new folder `out` from a Hugging Face checkpoint.
 
+    fp32: the float32 engine of the same checkpoint where there is one; int4 is made from it.
     Not atomic: the caller gives a scratch folder and renames it when this returns.
     Raises GraphError when the precision or the model's architecture is not supported.
     """
@@ -62,17 +62,17 @@ def write_engine(checkpoint: Path, out: Path, precision: str) -> None:
 
     require_precision(precision)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    built = out / "builder"
     require_architecture(config, checkpoint)
-    _run_builder(checkpoint, built, precision, _architecture(config))
-    model = onnx.load(built / "model.onnx", load_external_data=False)
-    _require_plain_decoder(model, _architecture(config))
-    add_logit_rows(model)
-    onnx.save(model, out / "model.onnx")
-    (built / "model.onnx.data").rename(out / "model.onnx.data")
-    shutil.rmtree(built)
-    engine = engine_config(config, model, precision)
+    plain = out if precision == "fp32" else fp32 or out / "fp32"
+    if plain != fp32:
+        _write_plain(checkpoint, plain, _architecture(config))
+    if precision == "int4":
+        quantize_graph(plain, out)
+    if (out / "fp32").exists():
+        shutil.rmtree(out / "fp32")
+    engine = engine_config(config, onnx.load(out / "model.onnx", load_external_data=False), precision)
     (out / "config.json").write_text(json.dumps(engine, indent=2) + "\n", encoding="utf-8")
+    (out / "model.onnx.data").chmod((out / "config.json").stat().st_mode)  # some writers make it private
 
 
 def require_precision(precision: str) -> None:
@@ -166,14 +166,27 @@ def _window(config: dict[str, Any]) -> int | None:
     return config.get("sliding_window")
 
 
-def _run_builder(checkpoint: Path, out: Path, precision: str, architecture: str) -> None:
+def _write_plain(checkpoint: Path, out: Path, architecture: str) -> None:
+    """model.onnx and model.onnx.data in float32, with the input `logit_rows`."""
+    import onnx
+
+    built = out / "builder"
+    _run_builder(checkpoint, built, architecture)
+    model = onnx.load(built / "model.onnx", load_external_data=False)
+    _require_plain_decoder(model, architecture)
+    add_logit_rows(model)
+    onnx.save(model, out / "model.onnx")
+    (built / "model.onnx.data").rename(out / "model.onnx.data")
+    shutil.rmtree(built)
+
+
+def _run_builder(checkpoint: Path, out: Path, architecture: str) -> None:
     """Run the builder's command line inside this process: imports are paid once, and it outlives its functions."""
-    options = ["hf_token=false", *(INT4_OPTIONS if precision != "fp32" else ())]
-    argv = ["builder", "-i", str(checkpoint), "-o", str(out), "-p", precision, "-e", "cpu", "-c", str(out / "cache")]
+    argv = ["builder", "-i", str(checkpoint), "-o", str(out), "-p", "fp32", "-e", "cpu", "-c", str(out / "cache")]
     with _quiet() as said:
         old = sys.argv
         try:
-            sys.argv = [*argv, "--extra_options", *options]
+            sys.argv = [*argv, "--extra_options", "hf_token=false"]
             runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__", alter_sys=False)
         except NotImplementedError as error:
             raise GraphError(
@@ -182,7 +195,7 @@ def _run_builder(checkpoint: Path, out: Path, precision: str, architecture: str)
         except (Exception, SystemExit) as error:
             tail = said.getvalue().strip().splitlines()[-1:] or ["nothing"]
             raise GraphError(
-                f"Writing the {precision} graph of {checkpoint} failed: {type(error).__name__}: {error} "
+                f"Writing the graph of {checkpoint} failed: {type(error).__name__}: {error} "
                 f"(the builder's last line: {tail[0][-200:]})."
             ) from error
         finally:
