@@ -35,7 +35,9 @@ PROMPTS = [
 def variants(tmp_path_factory):
     """int4, which loads faster: BLS with accumulate_tokens, and an LLM that leaves the prompt out by default."""
     root = tmp_path_factory.mktemp("variants")
-    repository = build_default(root, precision="int4", prefix="acc-", accumulate_tokens=True, exclude_input_in_output=True)
+    repository = build_default(
+        root, precision="int4", prefix="acc-", accumulate_tokens=True, exclude_input_in_output=True
+    )
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as opened:
         yield opened
 
@@ -131,7 +133,9 @@ def test_final_comes_with_the_last_text_of_the_ensemble_and_alone_from_the_bls_m
         ensemble = list(client.stream(COUNT, model="ensemble", max_tokens=3, stream=stream))
         bls = list(client.stream(COUNT, max_tokens=3, stream=stream))
         count = 3 if stream else 1
-        assert [(c.final, "text_output" in c.outputs) for c in ensemble] == [(False, True)] * (count - 1) + [(True, True)]
+        assert [(c.final, "text_output" in c.outputs) for c in ensemble] == [(False, True)] * (count - 1) + [
+            (True, True)
+        ]
         assert [(c.final, "text_output" in c.outputs) for c in bls] == [(False, True)] * count + [(True, False)]
 
 
