@@ -1,0 +1,288 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 00 · Start here: this machine, the map, the first streamed sentence
+#
+# You see what this machine can do, start a real Triton with a real language model, and read its first sentence word by
+# word.
+#
+# After this notebook you can
+#
+# - say which lane of the course runs on your machine, and why
+# - find your way through the notebooks
+# - start a Triton server, stream a sentence from it, and stop it again
+# - read time to first token and time per token from a stream
+#
+# **Time:** 10 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# Previous: none · Next: [03 · The model repository, file by file](03_model_repository.ipynb)
+
+# %%
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+
+from servinglab import assets, chat, course, doctor, plots
+from servinglab.checks import check
+from servinglab.client import ClientError, TritonClient
+from servinglab.notebook import begin, record, resolve_lane, shorten
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+
+begin()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded", "trtllm" or "auto"
+precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
+prompt: str = "Explain in one sentence what an inference server does."  # your question to the model
+max_tokens: int = 48  # length of the answer, in tokens
+seed: int = 0  # seed of every sampled answer
+
+# %% [markdown]
+# ## 1 What can this machine do?
+#
+# Serving a model needs a processor, memory, a server program and weights. The next cell looks at each of them. `OK`
+# means ready, `WARN` means that something is missing which you can do without.
+
+# %%
+lines = doctor.examine()
+for line in lines:
+    print(f"{line.status:4}  {line.name:20}  {shorten(line.detail)[:72]}")
+
+# %% [markdown]
+# The course has two *lanes*. Both serve the same five models with the same names and the same messages:
+#
+# | lane | server | what computes the tokens | needs |
+# |---|---|---|---|
+# | `embedded` | the Triton that came with this environment | a small executor on your CPU | nothing else |
+# | `trtllm` | Triton in NVIDIA's container | a TensorRT-LLM engine on a GPU | an NVIDIA GPU and Docker |
+#
+# `auto` takes `trtllm` inside NVIDIA's container and `embedded` everywhere else. Which one is it here?
+
+# %%
+lane = resolve_lane(lane)
+reasons = doctor.lanes(lines)
+for name, reason in reasons.items():
+    print(f"{name:9} {'can run here' if not reason else shorten(f'cannot run here ({reason})')[:96]}")
+print("this notebook uses:", lane)
+
+# %% [markdown]
+# ## 2 The map
+#
+# The course follows one request from weights on disk to words on a screen. These are its notebooks, in order.
+
+# %% tags=["nbval-check-output"]
+for entry in course.load().notebooks:
+    print(f"{entry.id:22} {entry.minutes:3} min  {entry.title}")
+
+# %% [markdown]
+# One picture goes with all of them. A client sends text. Triton holds several *models*, and each does one job: text to
+# token ids, ids to more ids, ids back to text. A fourth model, the BLS (business logic scripting), calls the three.
+
+# %%
+plots.style()
+summary = "The client talks to tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing."
+plots.finish(plots.request_path("bls"), "The way of one request", "", summary)
+
+# %% [markdown]
+# ## 3 The weights
+#
+# The model is SmolLM2-135M-Instruct: 135 million numbers, small enough for a laptop. `make course` fetched it once.
+# From then on it is read from a cache folder, also without a network.
+
+# %%
+for model in assets.cached():
+    print(f"{model.name:10} {model.kind:13} {model.bytes / 1e6:6.0f} MB  {model.licence:12} {shorten(model.path)}")
+
+# %% [markdown]
+# The *checkpoint* holds the weights. The *engine* holds them again, in the form that the executor runs. Four bytes a
+# weight give about 540 MB; the int4 engine stores most weights in half a byte.
+
+# %% [markdown]
+# ## 4 A repository, then a server
+#
+# Triton serves what it finds in a *model repository*: one folder for each model, with a `config.pbtxt` inside. One call
+# writes ours into a temporary folder. Notebook 03 builds it by hand.
+
+# %% tags=["nbval-check-output"]
+workplace = tempfile.TemporaryDirectory(prefix="servinglab-00-")
+repository = build_default(workplace.name, precision=precision, lane=lane)
+for path in sorted(repository.glob("*/*")):
+    print(path.relative_to(repository))
+
+# %% [markdown]
+# **Predict:** three waits are ahead of you. Which is the longest, which the shortest? Fill in the order before you
+# measure: `"start"` is the start of the server, `"first"` the wait for the first token of an answer, `"next"` the wait
+# for each token after it.
+#
+# **Exercise 00.1** Replace `None` by a list of the three names, longest wait first.
+
+# %% tags=["exercise:00.1"]
+longest_first = None  # a list of "start", "first" and "next"
+
+# %% tags=["check:00.1", "nbval-check-output"]
+check("00.1", longest_first)
+
+# %% [markdown]
+# Now start it. The call returns when the server and all five models are ready to answer.
+
+# %%
+clock = time.perf_counter
+began = clock()
+server = TritonServer(repository).start()
+start_seconds = clock() - began
+print(f"ready after {start_seconds:.1f} s: {server.http_url} (HTTP), {server.grpc_url} (gRPC)")
+
+# %% [markdown]
+# It listens on this machine only, on ports that were free. Which models are ready?
+
+# %% tags=["nbval-check-output"]
+client = TritonClient(server.grpc_url, server.http_url)
+server.models()
+
+# %% [markdown]
+# ## 5 The first sentence
+#
+# An *instruct* model was trained on conversations, so your question is first wrapped in the marks of one: who speaks,
+# and where a turn ends. That wrapping is the model's *chat template*.
+
+# %%
+question = chat.render(assets.tokenizer("smollm2"), prompt)
+print(question)
+
+# %% [markdown]
+# Here it comes. Every piece of text below was printed the moment it arrived. With no sampling parameter the model
+# always takes its likeliest next token (*greedy* decoding), so you will read the same sentence every time.
+
+# %%
+chunks = []
+for chunk in client.stream(question, max_tokens=max_tokens):
+    print(chunk.text, end="", flush=True)
+    chunks.append(chunk)
+
+# %% [markdown]
+# A fluent answer, streamed through a real server. A model of this size often gets facts wrong; serving it works exactly
+# like serving a large one.
+#
+# ## 6 How long did it take?
+#
+# Every chunk carries its arrival time, in seconds since the request was sent. Chunks with text are tokens; the last
+# chunk is empty and only says that the answer is over.
+
+# %%
+arrivals = np.array([chunk.seconds for chunk in chunks if chunk.text])
+gaps = np.diff(arrivals)
+first_seconds, next_seconds = arrivals[0], float(np.median(gaps))
+print(f"server start {start_seconds:6.2f} s")
+print(f"first token  {first_seconds * 1000:6.0f} ms")
+print(f"each next    {next_seconds * 1000:6.0f} ms (median of {len(gaps)})")
+
+# %% [markdown]
+# Was your order right? Before the first token the server has to read your whole prompt; after that, each token costs
+# one step of the model. The figure shows every wait.
+
+# %%
+title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"
+summary = f"one stream of {len(arrivals)} tokens: a wait for the first token, then shorter waits for the others"
+small_print = plots.provenance(lane, seed, weights=precision)
+plots.finish(plots.token_timeline({"answer": arrivals}, lane=lane), title, small_print, summary)
+
+# %% [markdown]
+# **Exercise 00.2** Write a function that takes the arrival times of an answer and returns how many tokens a second the
+# model generates *once it has started*. Mind what lies between the arrivals: with three tokens you waited twice.
+
+
+# %% tags=["exercise:00.2"]
+def tokens_per_second(arrivals):
+    """arrivals: seconds since the request, one for each token. Returns tokens/s after the first token."""
+
+
+# %% tags=["check:00.2", "nbval-check-output"]
+check("00.2", tokens_per_second)
+
+# %% [markdown]
+# ## 7 What does max_tokens bound?
+#
+# **Predict:** ask the same question with `max_tokens=5`. The question itself is longer than five tokens. Do you get an
+# error, nothing, or five tokens?
+
+# %%
+short = [chunk.text for chunk in client.stream(question, max_tokens=5) if chunk.text]
+print(len(short), "chunks:", short)
+
+# %% [markdown]
+# **Exercise 00.3** A prompt has 30 tokens and you send `max_tokens=12`. The model does not stop by itself. How many
+# tokens are there at the end, prompt included?
+
+# %% tags=["exercise:00.3"]
+total_tokens = None  # a number
+
+# %% tags=["check:00.3", "nbval-check-output"]
+check("00.3", total_tokens)
+
+# %% [markdown]
+# ## Recap
+#
+# - A lane is a server and something that computes tokens. Both lanes speak the same language.
+# - A repository of five models turns text into ids, ids into more ids, and those into text.
+# - Time to first token and time per token are two different numbers; a good report gives both.
+#
+# ## Break it
+#
+# Break the server as roughly as you can: kill its process from outside, in the middle of an answer. **Predict:** does
+# the loop hang, end quietly, or say what happened?
+
+# %%
+try:
+    for chunk in client.stream(question, max_tokens=max_tokens):
+        if chunk.index == 2:
+            psutil.Process(server.pid).kill()
+except ClientError as error:
+    print(type(error).__name__, "-", shorten(str(error)))
+
+# %% [markdown]
+# One sentence, at once. Start the server again whenever you like: `server.start()`. We stop instead, twice, because a
+# second `stop()` must do no harm. `with TritonServer(…) as server:` would have stopped it by itself.
+
+# %% tags=["nbval-check-output"]
+url = server.http_url
+client.close()
+server.stop()
+server.stop()
+print("process:", server.pid)
+
+# %% [markdown]
+# Is anything left? Ask the port that it used, and look for the temporary folder.
+
+# %% tags=["nbval-check-output"]
+try:
+    httpx.get(f"{url}/v2/health/live", timeout=2, trust_env=False)
+    print("still answering")
+except httpx.ConnectError:
+    print("nobody answers at the old port")
+workplace.cleanup()
+print("repository folder left:", Path(workplace.name).exists())
+
+# %% [markdown]
+# Nothing is left. You may restart this notebook at any place and break what you like.
+#
+# The last line says what produced the numbers on this page.
+
+# %%
+waits = {"start_s": round(start_seconds, 2), "first_token_ms": round(first_seconds * 1000, 1)}
+record("00", lane=lane, seed=seed, precision=precision, **waits, next_token_ms=round(next_seconds * 1000, 1))
