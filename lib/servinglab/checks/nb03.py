@@ -1,0 +1,122 @@
+"""Exercises of notebook 03: a wire shape, a config to repair, the names a BLS must know."""
+
+from __future__ import annotations
+
+import re
+
+from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.repository import contract, pbtxt
+from servinglab.repository.wiring import parameters
+
+# For a folder `postprocessing` of a deployment that streams. Five faults, each one that people really make.
+BROKEN = """\
+name: "postprocess"
+backend: "python"
+max_batch_size: ${triton_max_batch_size}
+instance_group { count: 2 kind: KIND_CPU }
+
+parameters { key: "skip_special_tokens" value { string_value: "true" } }
+parameters { key: "tokenizer_dir" value { string_value: "/models/tokenizer" } }
+
+input { name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1, -1] }
+input { name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [-1] }
+
+output { name: "OUTPUT" data_type: TYPE_BYTES dims: [-1] }
+"""
+BATCH = 8
+PREFIX = "judge-"
+
+
+@exercise("03.1", expects="a list of numbers such as [3, 5]")
+def wire_shape(answer: list[int]) -> Verdict:
+    shape = [int(size) for size in answer]
+    if shape != list(answer):
+        return wrong("a shape holds whole numbers")
+    said = {
+        (1,): "dims leave out the batch dimension, and a message has it also when it carries one row",
+        (): "that is what a model sees after reshape { shape: [] }, which this input does not have; and reshape never "
+        "changes what a client sends",
+        (-1, 1): "-1 is how a server says that any size will do; a message carries the size that it has",
+        (8, 1): "max_batch_size is the most rows that a request may have, not how many it has",
+        (1, 8): "max_batch_size is the most rows that a request may have, and no size of a row",
+    }
+    if shape == [1, 1]:
+        return right("one row, and dims [1] in it; three prompts would make it [3, 1]")
+    return wrong(said.get(tuple(shape), "first the rows of this request, then the dims of the config"))
+
+
+@exercise("03.2", expects="the repaired text of the config")
+def repaired(answer: str) -> Verdict:
+    if not isinstance(answer, str):
+        return wrong("expected the whole text of the config: a string")
+    try:
+        config = pbtxt.parse(answer)
+    except pbtxt.PbtxtError as error:
+        return wrong(f"it does not parse: {error}. {_syntax_hint(error)}")
+    if fault := _fault(config):
+        return wrong(fault)
+    return right("it parses, its tensors keep the contract, and one instance keeps streamed pieces in order")
+
+
+def _syntax_hint(error: pbtxt.PbtxtError) -> str:
+    if "$" in error.reason:
+        return "A structural placeholder needs a value, here the number of rows in a batch"
+    if "TYPE_BYTES" in error.reason:
+        return "BYTES is its name on the wire; look what a config calls text"
+    return "Compare that line with BROKEN: a replacement may have taken too much"
+
+
+def _fault(config: pbtxt.pb.ModelConfig) -> str | None:
+    """The first thing that is still wrong with a config that parses."""
+    model = "postprocessing"
+    if config.name != model:
+        return f"the name is {config.name!r}, and Triton wants the name of the folder"
+    if config.backend != "python":
+        return "the backend was right as it was: this model is a Python file"
+    if config.max_batch_size != BATCH:
+        return f"max_batch_size is {config.max_batch_size}, and this deployment has {BATCH} rows a batch"
+    for field, declared in (("input", contract.inputs(model)), ("output", contract.outputs(model))):
+        found = {tensor.name: tensor for tensor in getattr(config, field)}
+        if found.keys() != {tensor.name for tensor in declared}:
+            return f"each {field} must keep its name: {', '.join(tensor.name for tensor in declared)}"
+        for tensor in declared:
+            if tuple(found[tensor.name].dims) == (-1, *tensor.dims):
+                return f"the dims of {tensor.name} begin with the batch dimension, which dims leave out"
+            if tuple(found[tensor.name].dims) != tensor.dims:
+                return f"{tensor.name} must have dims {list(tensor.dims)}: one size for each dimension of a row"
+            if found[tensor.name].data_type != pbtxt.pb.DataType.Value(f"TYPE_{tensor.datatype}"):
+                return f"{tensor.name} must be TYPE_{tensor.datatype}: another datatype breaks the contract"
+    if config.parameters["tokenizer_dir"].string_value != "/models/tokenizer":
+        return "the parameter tokenizer_dir was right as it was"
+    count = sum(max(group.count, 1) for group in config.instance_group)
+    return f"{count} instances answer at once, so pieces of a stream can overtake each other" if count > 1 else None
+
+
+@exercise("03.3", expects="a dict of parameter names and values")
+def bls_names(answer: dict[str, str]) -> Verdict:
+    inner = ("tensorrt_llm", "preprocessing", "postprocessing")
+    wanted = {f"{model}_model_name": PREFIX + model for model in inner}
+    if not isinstance(answer, dict):
+        return wrong("expected a dict: parameter names and their values")
+    if answer == wanted:
+        return right("three names, three models of its own; without one of them it would call another deployment's")
+    unknown = sorted(str(key) for key in set(answer) - {p.key for p in parameters("tensorrt_llm_bls")})
+    if unknown:
+        return wrong(f"tensorrt_llm_bls reads no parameter {', '.join(unknown)}; look at its config in section 3")
+    if set(answer) == {"tensorrt_llm_model_name"}:
+        return wrong("the LLM would be its own, but it would tokenise and decode with the first deployment's models")
+    missing = [key for key in wanted if key not in answer]
+    if missing:
+        return wrong(f"without {' and '.join(missing)} it calls a model of the first deployment")
+    for key, name in wanted.items():
+        given = answer[key]
+        if not isinstance(given, str):
+            return wrong(f"{key} must be text, not {given!r}")
+        if given == name.removeprefix(PREFIX):
+            return wrong(f"{key} {given!r} is a model of the first deployment: Triton knows models by their full names")
+        if re.search(r"bls$|ensemble$", given):
+            return wrong(f"{key} {given!r} is a front door: the BLS would call itself or its neighbour")
+        if given != name:
+            return wrong(f"{key} {given!r}: the repository has no such model; the folders are named {PREFIX}…")
+    extra = sorted(set(answer) - set(wanted))
+    return wrong(f"{', '.join(extra)} names no model of this deployment: leave it out")
