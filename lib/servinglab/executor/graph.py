@@ -186,7 +186,8 @@ def _run_builder(checkpoint: Path, out: Path, architecture: str) -> None:
     with _quiet() as said:
         old = sys.argv
         try:
-            sys.argv = [*argv, "--extra_options", "hf_token=false"]
+            # A cache as long as the sequence in every layer: the executor has one length for all of them.
+            sys.argv = [*argv, "--extra_options", "hf_token=false", "windowed_kv_cache=false"]
             runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__", alter_sys=False)
         except NotImplementedError as error:
             raise GraphError(
