@@ -5,32 +5,22 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from servinglab import supervisor, triton_install, triton_log
+from servinglab import triton_install
+from servinglab.triton_admin import TritonAdmin
 from servinglab.triton_install import ServerError
-from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, http_status, port_error
-
-try:
-    from servinglab.assets import cache_dir
-except ImportError:  # until assets exists
-
-    def cache_dir() -> Path:
-        return Path(os.environ.get("SERVINGLAB_CACHE") or Path.home() / ".cache" / "servinglab")
-
+from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, port_error
+from servinglab.triton_registry import announce, cache_dir, new_log, running
 
 __all__ = ["ServerError", "TritonServer", "running"]
 
 EXIT_SECONDS = 2  # Triton waits so long for requests in flight
 PORT_ATTEMPTS = 5
-LOGS_KEPT = 20
 
 
-class TritonServer:
+class TritonServer(TritonAdmin):
     """A Triton on this machine. Use it as a context manager, or call `start()` and `stop()`; both may be called twice.
 
     Args:
@@ -59,13 +49,10 @@ class TritonServer:
         self._flags = ([] if auto_complete else ["--disable-auto-complete-config"]) + list(extra_args)
         self._process: TritonProcess | None = None
         self._attached = False
-        self.http_url: str | None = None
-        self.grpc_url: str | None = None
-        self.metrics_url: str | None = None
 
     @classmethod
     def attach(cls, grpc_url: str, http_url: str | None = None) -> TritonServer:
-        """A server that somebody else started; `stop()` leaves it alone. grpc_url is "host:port", http_url "http://host:port"."""
+        """A server that somebody else started, at "host:port" and "http://host:port"; `stop()` leaves it alone."""
         server = cls(".")
         server._attached = True
         server.grpc_url = grpc_url.removeprefix("grpc://").removeprefix("http://").rstrip("/")
@@ -129,68 +116,7 @@ class TritonServer:
 
     def announce(self) -> Path:
         """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
-        state = {
-            "pid": self.pid, "started": supervisor.start_time(self.pid), "grpc_url": self.grpc_url,
-            "http_url": self.http_url, "metrics_url": self.metrics_url,
-            "log": str(self.log_path), "repository": str(self.repository),
-        }  # fmt: skip
-        path = cache_dir() / "run" / f"server-{time.time_ns()}.json"
-        _make_folder(path.parent)
-        draft = path.with_suffix(".tmp")
-        draft.write_text(json.dumps(state))
-        draft.rename(path)
-        return path
-
-    # --- what a running server can be asked -------------------------------------------------------------------
-
-    def ready(self) -> bool:
-        """Whether the server and all of its loaded models are ready; False also when it does not answer."""
-        if self.http_url:
-            return http_status(self.http_url, "/v2/health/ready") == 200
-        try:
-            return bool(self.grpc_url) and self._ask("ServerReady").ready
-        except ServerError:
-            return False
-
-    def models(self) -> list[str]:
-        """Names of the models that are ready now."""
-        return [entry["name"] for entry in self.repository_index() if entry["state"] == "READY"]
-
-    def repository_index(self) -> list[dict[str, str]]:
-        """Every model Triton sees: name, version, state ("READY", "UNAVAILABLE" or "") and reason."""
-        found = self._ask("RepositoryIndex").models
-        return [{"name": m.name, "version": m.version, "state": m.state, "reason": m.reason} for m in found]
-
-    def load(self, name: str) -> None:
-        """Load (or load again) one model of the repository."""
-        mark = self.log_path.stat().st_size if self.log_path else 0
-        try:
-            self._ask("RepositoryModelLoad", self.timeout, model_name=name)
-        except ServerError as error:  # the answer often says less than the log does
-            reason = self.log_path and triton_log.log_error(self.log_path, mark)
-            raise ServerError(f"Triton did not load '{name}': {reason or error}") from None
-
-    def unload(self, name: str, *, timeout: float = 30.0) -> None:
-        """Unload one model and wait until it is gone (Triton itself answers earlier)."""
-        self._ask("RepositoryModelUnload", model_name=name)
-        deadline = time.monotonic() + timeout
-        while any(m["name"] == name and m["state"] in ("READY", "UNLOADING") for m in self.repository_index()):
-            if time.monotonic() > deadline:
-                raise ServerError(f"Model '{name}' is still unloading after {timeout:.0f} s: is a request running?")
-            time.sleep(0.02)
-
-    def _ask(self, method: str, timeout: float = 5.0, **fields: str):
-        """One call of the gRPC service; the answer message."""
-        from servinglab import kserve  # not at the top: importing gRPC takes longer than half a second
-
-        if not self.grpc_url:
-            raise ServerError("This server is not running: call start() first.")
-        with kserve.open_channel(self.grpc_url) as channel:
-            try:
-                return kserve.call(channel, method, timeout, **fields)
-            except kserve.grpc.RpcError as error:
-                found = kserve.as_client_error(error, self.grpc_url, timeout)
-                raise ServerError(triton_log.clean(str(found))) from None
+        return announce(self)
 
     # --- starting ---------------------------------------------------------------------------------------------
 
@@ -216,16 +142,13 @@ class TritonServer:
 
     def _new_log(self) -> Path:
         if self._own_log:
-            folder = cache_dir() / "run"
-            _make_folder(folder)
-            old = sorted(folder.glob("triton-*.log"))
-            for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
-                path.unlink(missing_ok=True)
-            name = f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
-            self.log_path = folder / name
-        else:
-            _make_folder(self.log_path.parent)
-        self.log_path.write_bytes(b"")
+            self.log_path = new_log()
+        try:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self.log_path.write_bytes(b"")
+        except OSError as error:
+            cure = "set SERVINGLAB_CACHE" if self._own_log else "choose another log_path"
+            raise ServerError(f"Cannot write the log {self.log_path} ({error.strerror}): {cure}.") from None
         return self.log_path
 
     def _command(self, names: list[str], ports: dict[str, int]) -> list[str]:
@@ -246,35 +169,3 @@ class TritonServer:
 
 def _is_model(folder: Path) -> bool:
     return (folder / "config.pbtxt").is_file() or any(p.name.isdigit() for p in folder.iterdir() if p.is_dir())
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServerError(f"Cannot write to {folder} ({error.strerror}): set SERVINGLAB_CACHE.") from None
-
-
-# --- servers that outlive one command (`course serve`, found by `course ask`) ------------------------------------
-
-
-def running() -> list[TritonServer]:
-    """Servers announced on this machine that answer now, newest first, each attached; forgets those that are gone."""
-    found = []
-    for path in sorted((cache_dir() / "run").glob("server-*.json"), reverse=True):
-        try:
-            state = json.loads(path.read_text())
-            alive = supervisor.start_time(state["pid"]) == state["started"]
-        except (OSError, ValueError, KeyError):
-            alive = False
-        if not alive:
-            path.unlink(missing_ok=True)
-            continue
-        try:
-            server = TritonServer.attach(state["grpc_url"], state["http_url"])
-        except ServerError:  # alive, not ready
-            continue
-        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
-        server.log_path = Path(state["log"])
-        found.append(server)
-    return found

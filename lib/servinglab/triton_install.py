@@ -23,7 +23,7 @@ class ServerError(CourseError):
 
 
 def require_platform() -> None:
-    """Refuse a machine or a Python on which the wheel's server cannot run, with one sentence."""
+    """Refuse a machine on which the wheel's server cannot run, with one sentence."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise ServerError(
             f"The embedded Triton runs on Linux x86-64 only and this is {platform.system()} {platform.machine()}: "
@@ -35,6 +35,12 @@ def require_platform() -> None:
             f"The embedded Triton needs glibc 2.35 or newer and this system has {version or 'another C library'}: "
             "use Ubuntu 22.04, Debian 12 or newer."
         )
+
+
+def require_install() -> None:
+    """Refuse a Python without the server's wheel, its stub, a libpython or the right numpy, with one sentence."""
+    stub(locate())
+    library_folder()
     try:
         numpy_version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -44,12 +50,6 @@ def require_platform() -> None:
             f"This Python has numpy {numpy_version}, with which Triton's Python backend fails on every string tensor: "
             'pip install "numpy<2", then restart the kernel.'
         )
-
-
-def require_install() -> None:
-    """Refuse a Python without the server's wheel, its stub or a libpython, with one sentence."""
-    stub(locate())
-    library_folder()
 
 
 def _has_confstr() -> bool:

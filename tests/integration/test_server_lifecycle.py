@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,10 +16,12 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
+import papermill
 import psutil
 import pytest
 
-from servinglab import triton_process
+from servinglab import supervisor, triton_process
 from servinglab.server import ServerError, TritonServer, running
 
 TINY_MODELS = Path(__file__).parents[1] / "models"
@@ -398,7 +401,9 @@ def test_repository_without_permission(tmp_path):
         parent.chmod(0o711)
     code = f"""
         import os
+        from servinglab import triton_install
         from servinglab.server import TritonServer, ServerError
+        triton_install.require_install()  # imports what root alone may read, if this Python is root's
         if os.getuid() == 0:
             os.seteuid(65534)
         else:
@@ -531,11 +536,36 @@ def test_announced_server_is_found_until_it_ends(tmp_path, monkeypatch):
     assert running() == [] and not path.exists()
 
 
-def test_logs_do_not_pile_up(tmp_path, monkeypatch):
+def test_logs_do_not_pile_up_and_running_ones_stay(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path))
     (tmp_path / "run").mkdir()
     for i in range(30):
-        (tmp_path / "run" / f"triton-2020010{i // 10}-00000{i % 10}-1-1.log").write_text("old")
+        (tmp_path / "run" / f"triton-2020010{i // 10}-00000{i % 10}-{2**22 + 1}-1.log").write_text("old")
+    oldest = tmp_path / "run" / f"triton-20190101-000000-{os.getpid()}-1.log"  # `course serve` for a long time
+    oldest.write_text("")
     with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as server:
         logs = list((tmp_path / "run").glob("triton-*.log"))
-        assert len(logs) == 20 and server.log_path in logs
+        assert len(logs) == 21 and server.log_path in logs and oldest in logs
+
+
+def test_log_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ServerError, match="Cannot write the log .*choose another log_path"):
+        TritonServer(TINY_MODELS, log_path=tmp_path / "file" / "log").start()
+
+
+@pytest.mark.parametrize("last_cell", ["", "raise RuntimeError('a cell fails')"])
+def test_end_of_a_papermill_run(tmp_path, last_cell):
+    first = f"from servinglab.server import TritonServer\ns = TritonServer({str(TINY_MODELS)!r}, timeout=60).start()\n"
+    cells = [nbformat.v4.new_code_cell(source) for source in (first + "print(s.pid)", last_cell)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "python3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "in.ipynb")
+    with pytest.raises(papermill.PapermillExecutionError) if last_cell else contextlib.nullcontext():
+        papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", progress_bar=False)
+    done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
+    pid = int(next(o.text for cell in done.cells for o in cell.get("outputs", []) if o.get("name") == "stdout"))
+    deadline = time.monotonic() + CLEAN_SECONDS
+    while supervisor.start_time(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert supervisor.start_time(pid) is None
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(pid) in (p.info["cmdline"] or [])]  # its stubs

@@ -46,13 +46,13 @@ def test_old_or_other_c_library(monkeypatch, libc, words):
 
 def test_numpy_2_and_no_numpy(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.1.3")
-    refuse("has numpy 2.1.3.*numpy<2")
+    refuse("has numpy 2.1.3.*numpy<2", triton_install.require_install)
 
     def absent(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
-    refuse("needs numpy")
+    refuse("needs numpy", triton_install.require_install)
 
 
 def test_python_without_a_stub(monkeypatch):

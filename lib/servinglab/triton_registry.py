@@ -1,0 +1,75 @@
+"""The `run` folder of the cache: logs, and servers that other commands find (`course serve`, `course ask`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servinglab import supervisor
+from servinglab.triton_install import ServerError
+
+try:
+    from servinglab.assets import cache_dir
+except ImportError:  # until assets exists
+
+    def cache_dir() -> Path:
+        return Path(os.environ.get("SERVINGLAB_CACHE") or Path.home() / ".cache" / "servinglab")
+
+
+if TYPE_CHECKING:
+    from servinglab.server import TritonServer
+
+
+LOGS_KEPT = 20
+
+
+def new_log() -> Path:
+    """Path for one more log. Of the old ones the newest are kept, and those of Pythons that still run."""
+    folder = cache_dir() / "run"
+    old = sorted(folder.glob("triton-*-*-*-*.log"))
+    for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
+        owner = path.stem.split("-")[3]
+        if not (owner.isdigit() and supervisor.start_time(int(owner))):
+            path.unlink(missing_ok=True)
+    return folder / f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
+
+
+def announce(server: TritonServer) -> Path:
+    """Write the state file of a started server; `running` removes it when the server has ended."""
+    state = {
+        "pid": server.pid, "started": supervisor.start_time(server.pid), "grpc_url": server.grpc_url,
+        "http_url": server.http_url, "metrics_url": server.metrics_url,
+        "log": str(server.log_path), "repository": str(server.repository),
+    }  # fmt: skip
+    path = cache_dir() / "run" / f"server-{time.time_ns()}.json"
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(state))
+    draft.rename(path)  # a reader never sees half of it
+    return path
+
+
+def running() -> list[TritonServer]:
+    """Announced servers that answer now, newest first, each attached; forgets those that are gone."""
+    from servinglab.server import TritonServer
+
+    found = []
+    for path in sorted((cache_dir() / "run").glob("server-*.json"), reverse=True):
+        try:
+            state = json.loads(path.read_text())
+            alive = supervisor.start_time(state["pid"]) == state["started"]
+        except (OSError, ValueError, KeyError):
+            alive = False
+        if not alive:
+            path.unlink(missing_ok=True)
+            continue
+        try:
+            server = TritonServer.attach(state["grpc_url"], state["http_url"])
+        except ServerError:  # alive, not ready
+            continue
+        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
+        server.log_path = Path(state["log"])
+        found.append(server)
+    return found
