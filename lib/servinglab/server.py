@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from servinglab import triton_install
+from servinglab.assets import cache_dir
 from servinglab.triton_admin import TritonAdmin
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, port_error
-from servinglab.triton_registry import announce, cache_dir, new_log, running
+from servinglab.triton_registry import announce, new_log, running
 
 __all__ = ["ServerError", "TritonServer", "running"]
 
@@ -72,9 +73,9 @@ class TritonServer(TritonAdmin):
         if self._attached or self.pid is not None:
             return self
         self.stop()
+        names = self._model_names()
         triton_install.require_platform()
         triton_install.require_install()
-        names = self._model_names()
         triton_install.require_shm(len(names))
         for attempt in range(PORT_ATTEMPTS):
             ports = choose_ports(self._fixed_ports)

@@ -9,15 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servinglab import supervisor
+from servinglab.assets import cache_dir
 from servinglab.triton_install import ServerError
-
-try:
-    from servinglab.assets import cache_dir
-except ImportError:  # until assets exists
-
-    def cache_dir() -> Path:
-        return Path(os.environ.get("SERVINGLAB_CACHE") or Path.home() / ".cache" / "servinglab")
-
 
 if TYPE_CHECKING:
     from servinglab.server import TritonServer
