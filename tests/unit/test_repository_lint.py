@@ -401,6 +401,8 @@ def test_l034_another_container(repo):
     assert lint(repo, container="25.06-trtllm-python-py3") == lint(repo, container="26.07") == []
     with pytest.raises(RepositoryError, match="container tag"):
         lint(repo, container="newest")
+    with pytest.raises(RepositoryError, match="lane must be one of embedded, trtllm"):
+        lint(repo, lane="gpu")
 
 
 def test_l035_declared_twice(repo):

@@ -15,6 +15,7 @@ from servinglab.repository.lint_contract import check_contract
 from servinglab.repository.lint_deployment import check_deployment
 from servinglab.repository.lint_ensemble import check_ensemble
 from servinglab.repository.lint_files import read_repository
+from servinglab.repository.spec import LANES, RepositoryError
 
 __all__ = ["Finding", "lint"]
 
@@ -23,9 +24,11 @@ def lint(repo_dir: str | Path, *, lane: str | None = None, container: str | None
     """Every finding of a repository, ordered by file and line; a clean repository gives an empty list.
 
     `lane` ("embedded" or "trtllm") says where it will be served; None takes the lane that `tensorrt_llm`'s backend
-    asks for. `container` (such as "25.06") also compares the tensor names with that container's templates; it raises
-    RepositoryError when it is no container tag.
+    asks for. `container` (such as "25.06") also compares the tensor names with that container's templates. Raises
+    RepositoryError for an unknown lane or container tag, never for what is in the repository.
     """
+    if lane not in (None, *LANES):
+        raise RepositoryError(f"lane must be one of {', '.join(LANES)}, not {lane!r}.")
     if container is not None:
         versions.container_generation(container)
     models, found = read_repository(Path(repo_dir))

@@ -76,7 +76,7 @@ def _check_versions(model: Model, entries: list[Path], found: list[Finding]) -> 
         wanted = (model.config.default_model_filename or "model.py") if model.config else None
         if wanted and model.config.backend == "python" and not os.path.isfile(version / wanted):
             _note(found, "error", "L012", version / wanted,
-                  f"Version {version.name} of {model.name} has no {wanted}, which the Python backend runs.",
+                  f"Version {version.name} of {model.name} has no {wanted}: loading it never ends.",
                   "Build the deployment again, or copy the file there.")  # fmt: skip
 
 
