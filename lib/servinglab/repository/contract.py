@@ -3,6 +3,7 @@
 Source: the model templates of TensorRT-LLM's Triton backend (triton-inference-server/tensorrtllm_backend, v0.19.0 and
 c2e65b8). A table line reads `DATATYPE dims flags: names`. Flags: `?` optional, `r` ragged (rows of one batch may have
 different lengths), `s` reshaped to a scalar: the wire shape is [batch, 1], the model sees [batch]; `-` none.
+The Python backend of Triton 24.10 accepts ragged inputs: requests of different lengths then share one execute() call.
 Dims leave out the batch dimension. `${…}` is a datatype that the deployment chooses.
 
 Left out on purpose:
