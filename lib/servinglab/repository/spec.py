@@ -37,7 +37,7 @@ class RepositoryError(CourseError):
 
 
 def did_you_mean(word: str, known) -> str:
-    """ " Did you mean 'x'?", or nothing when no known word is near."""
+    """A question that names the nearest known word, with a space before it; empty when no word is near."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
