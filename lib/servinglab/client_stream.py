@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
@@ -16,6 +17,8 @@ import numpy as np
 
 from servinglab import kserve
 from servinglab.kserve import ClientError
+
+END_SECONDS = 1.0  # how long the end of a call may take after its last response
 
 
 @dataclass
@@ -93,7 +96,10 @@ class TokenStream:
         chunk = read_stream_response(message, self._index, seconds, self.request_id, self._explain)
         self._index += 1
         if chunk.final:
-            self.close()
+            # The receiving thread reads on to the server's own end of the call. A cancel in that moment can race with
+            # it, and Triton 24.10 then believes for ever that the model has a request in flight, so it never unloads.
+            self._over = True
+            self._cancel.detach()
         return chunk
 
     def cancel(self) -> None:
@@ -180,6 +186,8 @@ class AsyncTokenStream:
         chunk = read_stream_response(message, self._index, seconds, self.request_id, explain)
         self._index += 1
         if chunk.final:
+            with contextlib.suppress(grpc.RpcError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._call.read(), END_SECONDS)  # see TokenStream: let the server end the call
             await self.aclose()
         return chunk
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -46,9 +46,20 @@ def open_channel(url: str) -> grpc.Channel:
     return grpc.insecure_channel(url, options=options(url))
 
 
-def call(channel: grpc.Channel, method: str, timeout: float, **fields: Any) -> Any:
-    """One unary method of the service by its name; `fields` of its request message."""
-    return getattr(stub(channel), method)(getattr(service_pb2, f"{method}Request")(**fields), timeout=timeout)
+def call(
+    channel: grpc.Channel, method: str, timeout: float, hopeless: Callable[[], bool] = lambda: False, **fields: Any
+) -> Any:
+    """One unary method of the service by its name; `fields` of its request message. `hopeless()` ends the wait."""
+    request = getattr(service_pb2, f"{method}Request")(**fields)
+    answer = getattr(stub(channel), method).future(request, timeout=timeout)
+    while True:
+        try:
+            return answer.result(timeout=0.2)
+        except grpc.FutureTimeoutError:
+            if hopeless():
+                answer.cancel()
+        except grpc.FutureCancelledError:
+            raise ClientError(f"No answer to {method} can come any more.") from None
 
 
 def stub(channel: Any) -> service_pb2_grpc.GRPCInferenceServiceStub:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from servinglab import triton_log
@@ -41,7 +42,7 @@ class TritonAdmin:
         """Load (or load again) one model of the repository."""
         mark = self.log_path.stat().st_size if self.log_path and self.log_path.exists() else 0
         try:
-            self._ask("RepositoryModelLoad", self.timeout, model_name=name)
+            self._ask("RepositoryModelLoad", self.timeout, lambda: self._hopeless(mark), model_name=name)
         except ServerError as error:  # the answer often says less than the log does
             reason = self.log_path and triton_log.log_error(self.log_path, mark)
             raise ServerError(f"Triton did not load '{name}': {reason or error}") from None
@@ -55,7 +56,11 @@ class TritonAdmin:
                 raise ServerError(f"Model '{name}' is still unloading after {timeout:.0f} s: is a request running?")
             time.sleep(0.02)
 
-    def _ask(self, method: str, timeout: float = 5.0, **fields: str):
+    def _hopeless(self, mark: int) -> bool:
+        """Whether the log says since byte `mark` that a load will never end."""
+        return bool(self.log_path and triton_log.hopeless(self.log_path, mark))
+
+    def _ask(self, method: str, timeout: float = 5.0, hopeless: Callable[[], bool] = lambda: False, **fields: str):
         """One call of the gRPC service; the answer message."""
         from servinglab import kserve  # not at the top: importing gRPC takes longer than half a second
 
@@ -63,7 +68,9 @@ class TritonAdmin:
             raise ServerError("This server is not running: call start() first.")
         with kserve.open_channel(self.grpc_url) as channel:
             try:
-                return kserve.call(channel, method, timeout, **fields)
+                return kserve.call(channel, method, timeout, hopeless, **fields)
+            except kserve.ClientError as error:
+                raise ServerError(str(error)) from None
             except kserve.grpc.RpcError as error:
                 found = kserve.as_client_error(error, self.grpc_url, timeout)
                 raise ServerError(triton_log.clean(str(found))) from None

@@ -24,6 +24,8 @@ def log_error(path: str | Path, offset: int = 0) -> str | None:
         return "/dev/shm is full: in Docker start the container with --shm-size=1g"
     if found := re.search(r"Socket '([^']+)' already in use", text):
         return f"the address {found[1]} is already in use"
+    if found := missing_model_file(text):
+        return found
     errors = _errors(text)
     causes = [e for e in errors if not any(word in e for word in CONSEQUENCE)] or errors
     if causes:
@@ -32,6 +34,17 @@ def log_error(path: str | Path, offset: int = 0) -> str | None:
     if found := re.search(r"^error: (.*)", text, re.M):
         return clean(found[1])
     return None
+
+
+def missing_model_file(text: str) -> str | None:
+    """The reason when a Python model has no model.py. Triton 24.10 logs it as information and waits for ever."""
+    found = re.search(r"Failed to preinitialize Python stub: Python model file not found in '([^']*)'", text)
+    return f"the Python model has no model.py: {found[1]} does not exist" if found else None
+
+
+def hopeless(path: str | Path, offset: int = 0) -> str | None:
+    """Why the load that began at byte `offset` of the log will never end, None if it may."""
+    return missing_model_file(_read(path)[offset:].decode(errors="replace"))
 
 
 def taken_port(path: str | Path) -> int | None:

@@ -122,6 +122,8 @@ class TritonProcess:
                 paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in models)]
                 if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(self._log):
                     return
+            if reason := triton_log.hopeless(self._log):
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
             if time.monotonic() > deadline:
                 late = [name for name in models if name not in triton_log.loaded_models(self._log)]
                 raise ServerError(

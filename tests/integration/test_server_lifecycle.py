@@ -567,3 +567,28 @@ def test_end_of_a_papermill_run(tmp_path, last_cell):
         time.sleep(0.05)
     assert supervisor.start_time(pid) is None
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(pid) in (p.info["cmdline"] or [])]  # its stubs
+
+
+@pytest.mark.parametrize("way", ["start", "load"])
+def test_a_model_without_its_python_file_is_named_at_once(tmp_path, way):
+    repository = broken_repository(tmp_path / "repository", "empty")
+    (repository / "empty" / "1" / "model.py").unlink()
+    began = time.monotonic()
+    with pytest.raises(ServerError, match=r"no model\.py: .*empty/1/model\.py does not exist"):
+        if way == "start":
+            TritonServer(repository, timeout=60).start()
+        else:
+            with TritonServer(repository, models=["echo"], timeout=60) as server:
+                server.load("empty")
+    assert time.monotonic() - began < 30  # Triton itself would never answer
+
+
+def test_a_model_unloads_after_streams_that_ended_by_themselves(tmp_path):
+    from servinglab.client import TritonClient
+
+    with TritonServer(TINY_MODELS, timeout=60) as server, TritonClient(server.grpc_url) as client:
+        for _ in range(20):
+            values = {"text_input": "abc", "max_tokens": 3}
+            assert [chunk.text for chunk in client.stream_inputs("counter", values)][:3] == ["a", "b", "c"]
+        server.unload("counter", timeout=10)
+        assert server.models() == ["echo"]
