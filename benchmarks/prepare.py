@@ -64,9 +64,8 @@ def timed(model: str, precisions: list[str], cache: Path) -> tuple[dict[str, flo
         marks.append((line.strip().removeprefix(f"{model}: "), time.monotonic()))
     if process.wait():
         sys.exit(marks[-1][0] if marks else f"ended with {process.returncode}")
-    end = time.monotonic()
-    ends = [at for _, at in [*marks[1:], ("end", end)]]
-    return {name: stop - at for (name, at), stop in zip(marks, ends, strict=bool(marks))}, end - start
+    times = [*(at for _, at in marks), time.monotonic()]
+    return {name: times[i + 1] - at for i, (name, at) in enumerate(marks)}, times[-1] - start
 
 
 if __name__ == "__main__":
