@@ -29,7 +29,7 @@ class Executor:
     max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
     max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
-    spinning: idle worker threads poll for a moment before they sleep. Faster steps, but it takes the cores from others.
+    spinning: worker threads poll for a moment before they sleep; False helps only where the cores are always busy.
     prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
 
     Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`.
@@ -45,7 +45,7 @@ class Executor:
         threads: int | None = None,
         batch_scheduler_policy: str = "guaranteed_no_evict",
         spinning: bool = True,
-        prefill_tokens: int = 128,
+        prefill_tokens: int = 64,
         tokens_per_block: int = 64,
     ) -> None:
         if batch_scheduler_policy != "guaranteed_no_evict":
@@ -53,10 +53,13 @@ class Executor:
                 f"batch_scheduler_policy is {batch_scheduler_policy!r}; the reference executor knows "
                 "only 'guaranteed_no_evict'."
             )
-        if max_batch_size < 1:
-            raise ExecutorError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
+        threads = default_threads() if threads is None else threads
+        counts = {"max_batch_size": max_batch_size, "threads": threads, "prefill_tokens": prefill_tokens}
+        for name, value in {**counts, "tokens_per_block": tokens_per_block}.items():
+            if value < 1:
+                raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
         config = EngineConfig.read(engine_dir)
-        self.max_seq_len = max_seq_len or config.max_seq_len
+        self.max_seq_len = config.max_seq_len if max_seq_len is None else max_seq_len
         if not 2 <= self.max_seq_len <= config.max_seq_len:
             raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
         kv_tokens = max_tokens_in_paged_kv_cache
@@ -76,7 +79,7 @@ class Executor:
                 f"No memory for the KV cache of {max_batch_size} x {self.max_seq_len} tokens ({error}); "
                 "lower max_batch_size or max_seq_len."
             ) from None
-        model = Model(config, cache, threads=threads or default_threads(), spinning=spinning)
+        model = Model(config, cache, threads=threads, spinning=spinning)
         self._scheduler = Scheduler(BlockPool(kv_tokens, tokens_per_block), max_batch_size)
         self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget)
         self._changed = threading.Condition()  # guards the four fields below
