@@ -160,6 +160,14 @@ def test_extreme_temperatures_stay_finite(logits, temperature):
     assert 0 <= token < VOCAB
 
 
+@pytest.mark.parametrize("repetition", [1e-300, 1e300])
+@pytest.mark.parametrize("presence", [-1e308, 1e308])
+def test_absurd_penalties_stay_finite(logits, repetition, presence):
+    with np.errstate(all="raise", under="ignore"):
+        chooser = sampler(top_p=0.9, repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=1e300)
+        assert 0 <= chooser.choose(logits.copy(), PROMPT) < VOCAB
+
+
 # --- random numbers
 
 

@@ -67,9 +67,11 @@ def ends_with(tokens: list[int], word: list[int]) -> bool:
 def penalise(logits: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:
     """Lowers, in place, the logits [vocab] of tokens seen before; `counts` [vocab] says how often."""
     seen = np.flatnonzero(counts)
-    values = logits[seen]
-    values = np.where(values < 0, values * params.repetition_penalty, values / params.repetition_penalty)
-    logits[seen] = values - params.presence_penalty - params.frequency_penalty * counts[seen]
+    values = logits[seen].astype(np.float64)
+    with np.errstate(over="ignore"):
+        values = np.where(values < 0, values * params.repetition_penalty, values / params.repetition_penalty)
+        values -= params.presence_penalty + params.frequency_penalty * counts[seen]
+    logits[seen] = values.clip(-1e37, 1e37)  # absurd penalties must not become infinities
 
 
 def distribution(logits: np.ndarray, top_k: int, top_p: float) -> tuple[np.ndarray, np.ndarray]:
