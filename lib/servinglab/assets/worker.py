@@ -7,6 +7,7 @@ standard output is a JSON object: {"stage": text} while it works, {"error": text
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets.catalogue import AssetError
+from servinglab.assets.catalogue import AssetError, missing_package
 from servinglab.assets.progress import Progress
 from servinglab.assets.store import disk_error, publish, read_stamp, stamp
 from servinglab.errors import CourseError
@@ -24,8 +25,8 @@ from servinglab.errors import CourseError
 def run(job: dict[str, Any], scratch: Path, progress: Progress) -> None:
     """Do `job` in a child process. Raises AssetError with the child's reason; the child dies with its parent.
 
-    job: home; gguf (a file to convert, or None); checkpoint (its final folder); recipes {"checkpoint"|precision: text};
-    engines {precision: final folder}; facts {licence, source} for the stamps.
+    job: home (the model's place); gguf (a file to convert, or None); checkpoint (its final folder); engines (a list of
+    precisions); recipes {"checkpoint" or a precision: text} and facts {name, licence, source} for the stamps.
     """
     package_root = str(Path(__file__).resolve().parents[2])
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
@@ -81,7 +82,7 @@ def _work(job: dict[str, Any]) -> None:
         made.mkdir()
         write_engine(checkpoint, made, precision, fp32=fp32 if current else None)
         stamp(made, job["recipes"][precision], **job["facts"])
-        publish(made, Path(job["engines"][precision]))
+        publish(made, Path(job["home"]) / made.name)
 
 
 def _main() -> int:
@@ -89,21 +90,24 @@ def _main() -> int:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         _work(job)
-    except CourseError as error:
-        _say(error=str(error))
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001  the parent shows it as one sentence
-        full = isinstance(error, OSError) or "No space left" in str(error) or "os error 28" in str(error)
-        if full:
-            number = error.errno if isinstance(error, OSError) and error.errno else 28
-            _say(error=str(disk_error(Path(job["home"]), OSError(number, os.strerror(number)))))
-        else:
-            _say(error=f"The preparation in {job['home']} failed: {type(error).__name__}: {error}")
+    except Exception as error:  # the parent shows it as one sentence
+        _say(error=_sentence(error, Path(job["home"])))
         return 1
-    else:
-        return 0
-    return 1
+    return 0
+
+
+def _sentence(error: Exception, home: Path) -> str:
+    if isinstance(error, CourseError):
+        return str(error)
+    if "No space left" in str(error):  # safetensors has its own class for it
+        error = OSError(errno.ENOSPC, str(error))
+    if isinstance(error, OSError) and error.errno:  # transformers raises bare ones for much else
+        return str(disk_error(home, error))
+    if isinstance(error, ModuleNotFoundError):
+        return str(missing_package(error))
+    return f"The preparation in {home} failed: {type(error).__name__}: {error}"
 
 
 def _say(**message: str) -> None:
