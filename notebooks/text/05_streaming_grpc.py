@@ -25,7 +25,7 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 57 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: none yet
 
@@ -34,6 +34,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import queue
 import struct
 import tempfile
@@ -78,6 +79,7 @@ streams: int = 4  # how many requests run at once
 
 # %% tags=["nbval-check-output"]
 lane = resolve_lane(lane)
+os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
 workplace = tempfile.TemporaryDirectory(prefix="servinglab-05-")
 root = Path(workplace.name, "decoupled")
 server = TritonServer(build_default(root, precision=precision, lane=lane)).start()
@@ -102,7 +104,7 @@ client.models()
 # name, datatype and shape. The shape is `[1, 1]`: a batch of one row, and one string in it.
 
 # %%
-web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)  # no proxy: the server is on this machine
+web = httpx.Client(base_url=server.http_url, timeout=120)
 query = {"name": "QUERY", "datatype": "BYTES", "shape": [1, 1], "data": [prompt]}
 length = {"name": "REQUEST_OUTPUT_LEN", "datatype": "INT32", "shape": [1, 1], "data": [16]}
 answer = web.post("/v2/models/preprocessing/infer", json={"inputs": [query, length]}).json()
@@ -308,7 +310,7 @@ print(f"{tool} describe {service}")
 print(f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer < build/request.json")
 
 # %% [markdown]
-# You can paste these two lines into a terminal in the course's folder while this notebook runs. This page does not run
+# You can paste these two commands into a terminal in the course's folder while this notebook runs. This page does not run
 # [grpcurl](https://github.com/fullstorydev/grpcurl) itself, but it can do what grpcurl would do: find the method in the
 # file, make a message of the JSON, send it.
 
