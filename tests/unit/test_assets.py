@@ -23,6 +23,7 @@ from tiny_models import write_checkpoint, write_gguf
 
 from servinglab import assets
 from servinglab.assets import catalogue, checkpoint, packaged, store
+from servinglab.assets import hub as hub_module
 from servinglab.assets.place import locate
 
 AssetError = assets.AssetError
@@ -538,6 +539,20 @@ def test_a_broken_download_is_never_taken_for_a_whole_one(hub):
     assert "acme/tiny is not complete in the Hugging Face cache" in last_line(offline)
     hub.cut = None
     assert (Path(last_line(python("print(assets.resolve('acme/tiny'))"))) / "model.safetensors").is_file()
+
+
+def test_a_snapshot_is_complete_when_every_shard_is_there(tmp_path):
+    """Older releases of huggingface_hub give a half-fetched snapshot without a word."""
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    assert hub_module._complete(tmp_path, weights=False) and not hub_module._complete(tmp_path, weights=True)
+    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (tmp_path / "model-1.safetensors").touch()
+    (tmp_path / "model-2.safetensors").symlink_to(tmp_path / "not fetched yet")
+    assert not hub_module._complete(tmp_path, weights=True)
+    (tmp_path / "not fetched yet").touch()
+    assert hub_module._complete(tmp_path, weights=True)
 
 
 def test_a_gated_model_needs_a_token(hub):
