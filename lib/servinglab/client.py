@@ -89,11 +89,13 @@ class TritonClient:
         began, request_id = time.perf_counter(), request_id or _new_id()
         request = self._request(model, inputs, request_id, outputs, deadline, checked, empty_final=True)
         left = max(deadline - (time.perf_counter() - began), 0.001)
+        explain = lambda error: self.explain(model, error)  # noqa: E731
         try:
-            call = self._stub.ModelStreamInfer(iter([request]), timeout=left)
+            return TokenStream(
+                self._stub.ModelStreamInfer, request, request_id, deadline, left, self.grpc_url, explain
+            )
         except ValueError:
             raise kserve.closed(self.grpc_url) from None
-        return TokenStream(call, request_id, deadline, self.grpc_url, lambda error: self.explain(model, error))
 
     def astream(
         self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,

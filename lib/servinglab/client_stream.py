@@ -58,7 +58,9 @@ class TokenStream:
     `with` block and garbage collection cancel the request on the server, too.
     """
 
-    def __init__(self, call: Any, request_id: str, deadline: float, url: str, explain: Callable) -> None:
+    def __init__(
+        self, method: Callable, request: Any, request_id: str, deadline: float, left: float, url: str, explain: Callable
+    ) -> None:
         self.request_id = request_id
         self.cancelled = False
         self._url, self._deadline, self._explain = url, deadline, explain
@@ -66,9 +68,11 @@ class TokenStream:
         self._over = False
         self._sent = time.perf_counter()
         self._arrived: queue.SimpleQueue = queue.SimpleQueue()
-        self._cancel = weakref.finalize(self, call.cancel)
+        self._ended = threading.Event()
+        call = method(_requests(request, self._ended), timeout=left)
+        self._cancel = weakref.finalize(self, _cancel_call, call, self._ended)
         # A daemon, and without a reference to self: a forgotten stream keeps neither itself nor the script alive.
-        threading.Thread(target=_receive, args=(call, self._arrived, self._sent), daemon=True).start()
+        threading.Thread(target=_receive, args=(call, self._arrived, self._sent, self._ended), daemon=True).start()
 
     def __iter__(self) -> TokenStream:
         return self
@@ -93,13 +97,12 @@ class TokenStream:
             raise StopIteration
         if isinstance(message, grpc.RpcError):
             raise self._explain(kserve.as_client_error(message, self._url, self._deadline, progress)) from None
-        chunk = read_stream_response(message, self._index, seconds, self.request_id, self._explain)
-        self._index += 1
-        if chunk.final:
-            # The receiving thread reads on to the server's own end of the call. A cancel in that moment can race with
-            # it, and Triton 24.10 then believes for ever that the model has a request in flight, so it never unloads.
+        if message.error_message or kserve.is_final(message.infer_response):
             self._over = True
             self._cancel.detach()
+            self._ended.set()
+        chunk = read_stream_response(message, self._index, seconds, self.request_id, self._explain)
+        self._index += 1
         return chunk
 
     def cancel(self) -> None:
@@ -120,12 +123,30 @@ class TokenStream:
         self.close()
 
 
-def _receive(call: Any, arrived: queue.SimpleQueue, sent: float) -> None:
+def _requests(request: Any, ended: threading.Event):
+    """The one request; then the call stays open on our side until its last response is here.
+
+    An early end of our side, and a cancel when all is over, both race inside Triton 24.10's gRPC server with the last
+    write: it can abort ("TOO_MANY_OPERATIONS"), or believe for ever that the model has a request in flight.
+    """
+    yield request
+    ended.wait()
+
+
+def _cancel_call(call: Any, ended: threading.Event) -> None:
+    # The only way to give up a request early. When it meets a response on its way, Triton 24.10 can crash or lose an
+    # answer (upstream issue 7368, mended in 24.12): rare at the pace of a language model.
+    call.cancel()
+    ended.set()
+
+
+def _receive(call: Any, arrived: queue.SimpleQueue, sent: float, ended: threading.Event) -> None:
     try:
         for message in call:
             arrived.put((time.perf_counter() - sent, message))
     except grpc.RpcError as error:
         arrived.put((time.perf_counter() - sent, error))
+    ended.set()
     arrived.put((time.perf_counter() - sent, None))
 
 
@@ -165,8 +186,10 @@ class AsyncTokenStream:
             raise self._client.explain(self._model, kserve.as_client_error(error, url, self._deadline)) from None
         request = self._client.request_for(spec, self._values, self.request_id)
         self._sent = time.perf_counter()
-        self._call = stub.ModelStreamInfer(_one(request), timeout=max(self._deadline - (self._sent - began), 0.001))
-        weakref.finalize(self, _cancel_call, self._call).atexit = False
+        self._ended = asyncio.Event()
+        left = max(self._deadline - (self._sent - began), 0.001)
+        self._call = stub.ModelStreamInfer(_arequests(request, self._ended), timeout=left)
+        weakref.finalize(self, _cancel_acall, self._call).atexit = False
 
     async def _next(self) -> Chunk:
         url, progress = self._client.grpc_url, f" (after {self._index} chunks)" if self._index else ""
@@ -183,12 +206,13 @@ class AsyncTokenStream:
             raise StopAsyncIteration
         seconds = time.perf_counter() - self._sent
         explain = lambda error: self._client.explain(self._model, error)  # noqa: E731
+        if message.error_message or kserve.is_final(message.infer_response):
+            self._ended.set()
+            with contextlib.suppress(grpc.RpcError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._call.read(), END_SECONDS)  # see _requests: the server ends the call
+            await self.aclose()
         chunk = read_stream_response(message, self._index, seconds, self.request_id, explain)
         self._index += 1
-        if chunk.final:
-            with contextlib.suppress(grpc.RpcError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._call.read(), END_SECONDS)  # see TokenStream: let the server end the call
-            await self.aclose()
         return chunk
 
     def cancel(self) -> None:
@@ -213,12 +237,14 @@ class AsyncTokenStream:
         await self.aclose()
 
 
-def _cancel_call(call: Any) -> None:
+def _cancel_acall(call: Any) -> None:
     try:
         call.cancel()
     except RuntimeError:  # its event loop has ended, and the call with it
         pass
 
 
-async def _one(request: Any):
+async def _arequests(request: Any, ended: asyncio.Event):
+    """See _requests."""
     yield request
+    await ended.wait()

@@ -143,7 +143,8 @@ def _ensemble(axes: plt.Axes, prefix: str) -> None:
 def _bls(axes: plt.Axes, prefix: str) -> None:
     _box(axes, 0.1, 1.75, 0.8, 0.7, "client", QUIET)
     _frame(axes, 1.85, 0.3, 5.55, 2.4, "Triton")
-    text = f"{prefix}tensorrt_llm_bls: Python code that calls the others,\nsteps 1 and 2 once, step 3 for every token that 2 sends"
+    text = f"{prefix}tensorrt_llm_bls: Python code that calls the others,\n"
+    text += "steps 1 and 2 once, step 3 for every token that 2 sends"
     _box(axes, 2.0, 1.85, 5.25, 0.5, text, MODELS["tensorrt_llm_bls"])
     _arrow(axes, (0.9, 2.2), (2.0, 2.2))
     _tensor(axes, 1.38, 2.33, "text_input")
