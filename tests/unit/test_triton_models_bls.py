@@ -330,6 +330,17 @@ def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
     assert set(inner.stops) == {inner.calls[1][2]}
 
 
+def test_nothing_follows_final(make):
+    sender = Sender()
+    reply = _bls_reply.Reply(sender, "id", "bls", decoupled=True)
+    reply.close()
+    reply.close()
+    reply.fail(ValueError("late"))
+    reply.send(["late"], 0, {})
+    assert sender.sent == [(None, True)]
+    assert not reply.client_left(), "and Triton is not asked: the sender asserts it"
+
+
 # --- the pump
 
 

@@ -341,15 +341,16 @@ def test_not_decoupled_cannot_stream_nor_take_several_rows(make):
 def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
     ticket = _responses.Ticket(Sender(), "")
     rows = [_responses.RowState(ticket, index, str(index), True, []) for index in range(2)]
+    limit = _responses.MERGE_ABOVE
 
     def outputs(row, count):
-        return [(rows[row], Output(str(row), [token], "length" if token == 9 else None)) for token in range(count)]
+        return [(rows[row], Output(str(row), [token], "length" if token == limit else None)) for token in range(count)]
 
-    few = outputs(0, _responses.MERGE_ABOVE) + outputs(1, 2)
+    few = outputs(0, limit) + outputs(1, 2)
     assert _responses._merge(few) == few
-    merged = _responses._merge([*outputs(0, 10), *outputs(1, 2)])
+    merged = _responses._merge([*outputs(0, limit + 1), *outputs(1, 2)])
     assert [(target.index, content.tokens, content.finish_reason) for target, content in merged] == [
-        (0, list(range(10)), "length"),
+        (0, list(range(limit + 1)), "length"),
         (1, [0], None),
         (1, [1], None),
     ]

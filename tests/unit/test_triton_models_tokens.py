@@ -107,6 +107,12 @@ def test_word_lists(pre, hf_tokenizer):
     assert ids(" stop") != ids("stop"), "the lesson's point: a blank makes another word"
 
 
+def test_words_get_no_special_tokens(tmp_path):
+    pre = model(preprocessing, triton_fakes.byte_fallback_tokenizer(tmp_path))
+    out = as_dict(ask(pre, QUERY=strings("Hello"), STOP_WORDS_DICT=strings("Hello")))
+    assert 1 in out["INPUT_ID"] and 1 not in out["STOP_WORDS_IDS"][:, 0]
+
+
 def test_embedding_bias_adds_each_weight_to_each_id(pre, hf_tokenizer):
     words, weights = [" Paris", " Rome Rome"], [2.5, -1.0]
     given = {"EMBEDDING_BIAS_WORDS": strings(words), "EMBEDDING_BIAS_WEIGHTS": np.array([weights], np.float32)}

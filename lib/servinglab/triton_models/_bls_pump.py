@@ -20,7 +20,7 @@ from servinglab.triton_models._bls_row import Row
 
 GATHER_SECONDS = 0.002  # how long the first of several streams waits for the others' token of the same step
 # Chunks of one row waiting at once before they become one: a longer queue would only delay every token after it.
-MERGE_ABOVE = 4
+MERGE_ABOVE = 16
 
 
 @dataclass

@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 from servinglab.triton_models._common import error_response
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-POLL_SECONDS = 0.1  # TensorRT-LLM's default for the same purpose (cancellation_check_period_ms)
+POLL_SECONDS = 0.2  # each look costs a round trip to the server process
 
 
 class Reply:

@@ -21,7 +21,7 @@ from servinglab.triton_models._common import InputError, error_response
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 # Outputs of one row waiting at once before they are merged into one response: the client or Triton is slower than the
 # executor, and a longer queue would only delay every token after it.
-MERGE_ABOVE = 4
+MERGE_ABOVE = 16
 _OPEN, _STOP = object(), object()  # what a queued ticket asks for
 
 
