@@ -25,7 +25,7 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 51 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: none yet
 
@@ -310,9 +310,9 @@ print(f"{tool} describe {service}")
 print(f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer < build/request.json")
 
 # %% [markdown]
-# You can paste these two commands into a terminal in the course's folder while this notebook runs. This page does not run
-# [grpcurl](https://github.com/fullstorydev/grpcurl) itself, but it can do what grpcurl would do: find the method in the
-# file, make a message of the JSON, send it.
+# You can paste these two commands into a terminal in the course's folder while this notebook runs. This page does not
+# run [grpcurl](https://github.com/fullstorydev/grpcurl) itself, but it can do what grpcurl would do: find the method in
+# the file, make a message of the JSON, send it.
 
 # %%
 pool = descriptor_pool.DescriptorPool()
@@ -637,7 +637,7 @@ plots.finish(plots.token_timeline({"alone": alone, **times}, lane=lane), title, 
 # from memory is most of the work, and it is done once for all of them. That is **in-flight batching**.
 #
 # The first tokens tell another story: the bars grow from stream to stream. Here the prompts are read one after another,
-# and a stream whose prompt has been read waits for the others. You see that wait as its farthest dot.
+# and a stream whose prompt has been read waits for the others: look for the hole near the start of the first row.
 #
 # **Exercise 05.3** A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43, 0.51`. What are its
 # time to first token and its mean gap, in milliseconds?
