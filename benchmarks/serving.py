@@ -1,9 +1,9 @@
-"""Serving speed, side by side in one run: transformers' generate, the executor in-process, and the executor behind Triton.
+"""Serving speed in one run: transformers' generate, the executor in-process, and the executor behind Triton.
 
     python benchmarks/serving.py [--precision int4] [--rounds 3] [--tokens 48] [--json]
 
-Every way answers the same eight prompts greedily with exactly `--tokens` new tokens (the end token is held back), on the
-same checkpoint and machine. Within a round the ways run one after another; each figure is the median over rounds.
+Every way answers the same eight prompts greedily with exactly `--tokens` new tokens (the end token is held back), on
+the same checkpoint and machine. Within a round the ways run one after another; each figure is the median over rounds.
 
 Keys of --json
     stream1_ratio   tokens/s through Triton (BLS, gRPC stream), one stream at a time, over generate's tokens/s
