@@ -13,6 +13,7 @@ from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, argumen
 
 from servinglab.triton_models import _bls_pump, _bls_reply, tensorrt_llm_bls
 from servinglab.triton_models._bls_pump import Chunk
+from servinglab.triton_models._tokenizer import Tokenizer
 
 INT = np.int32
 
@@ -170,6 +171,17 @@ def test_names_of_all_three_models_are_parameters(make):
     assert (plain.models.preprocessing, plain.models.llm, plain.models.postprocessing) == (
         "preprocessing", "tensorrt_llm", "postprocessing",
     )  # fmt: skip
+
+
+def test_with_a_tokenizer_of_its_own_it_does_not_call_postprocessing(make, tmp_path):
+    folder = triton_fakes.byte_fallback_tokenizer(tmp_path)
+    ids = Tokenizer(str(folder)).encode("Hello é world", False)
+    inner = Inner(script(*map(chr, ids)))
+    model = make(inner, tokenizer_dir=folder)
+    assert "".join(texts(send(model, stream=True).wait())) == "Hello é world"
+    assert inner.decodes == []
+    kept = make(Inner(script(chr(2), chr(ids[-1]))), tokenizer_dir=folder, skip_special_tokens="false")
+    assert "".join(texts(send(kept, stream=True).wait())) == "</s>d"
 
 
 def test_inputs_reach_the_inner_models_under_their_names(make):

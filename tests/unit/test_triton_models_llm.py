@@ -101,6 +101,14 @@ def test_streaming_sends_the_new_ids_of_each_step_and_final_with_the_last_data(m
     assert sent[0][0]["output_ids"].dtype == sent[0][0]["sequence_length"].dtype == INT
 
 
+def test_stream_interval_sends_the_first_token_at_once_and_then_groups(make):
+    model = make(stream_interval=3)
+    sender = send(model, streaming=True)
+    for token in range(6):
+        model.executor.emit(0, [token], "length" if token == 5 else None)
+    assert ids(sender.wait()) == [[[[0]]], [[[1, 2, 3]]], [[[4, 5]]]]
+
+
 def test_an_end_without_a_token_still_carries_tensors(make):
     """A BLS or ensemble step could not decode a response without output_ids."""
     model = make()
@@ -344,7 +352,8 @@ def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
     limit = _responses.MERGE_ABOVE
 
     def outputs(row, count):
-        return [(rows[row], Output(str(row), [token], "length" if token == limit else None)) for token in range(count)]
+        finish = [None] * limit + ["length"]
+        return [(rows[row], _responses.Piece([token], finish[token], None)) for token in range(count)]
 
     few = outputs(0, limit) + outputs(1, 2)
     assert _responses._merge(few) == few

@@ -64,9 +64,7 @@ def triton_error(error: Exception, model: str):
     if isinstance(error, CourseError):
         return pb_utils.TritonError(str(error), getattr(error, "code", pb_utils.TritonError.INVALID_ARG))
     pb_utils.Logger.log_error("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-    return pb_utils.TritonError(
-        f"{model} {FAULT} {type(error).__name__}: {error} (the server's log has the details)."
-    )
+    return pb_utils.TritonError(f"{model} {FAULT} {type(error).__name__}: {error} (the server's log has the details).")
 
 
 def error_response(error: Exception, model: str):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,8 @@ import triton_python_backend_utils as pb_utils
 from servinglab.triton_models._common import InputError, error_response
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-# Outputs of one row waiting at once before they are merged into one response: the client or Triton is slower than the
-# executor, and a longer queue would only delay every token after it.
+# Pieces of one row waiting at once before they are merged into one response: Triton is slower than the executor then,
+# and a longer queue would only delay every token after it.
 MERGE_ABOVE = 16
 _OPEN, _STOP = object(), object()  # what a queued ticket asks for
 
@@ -45,14 +46,32 @@ class RowState:
     id: str
     streaming: bool
     prompt: list[int]  # what a non-streaming answer begins with; empty when the prompt is excluded
-    tokens: list[int] = field(default_factory=list)  # collected by the executor's thread, non-streaming only
+    tokens: list[int] = field(default_factory=list)  # not sent yet; the executor's thread only
+    due: int = 1  # how many tokens make a response
+
+
+@dataclass(eq=False)
+class Piece:
+    """Tokens of one row that are to be sent, and why the row ends with them, if it does."""
+
+    tokens: list[int]
+    finish_reason: str | None
+    error: str | None
+
+    def absorb(self, later: Piece) -> None:
+        """Become one piece with the row's next."""
+        self.tokens = self.tokens + later.tokens
+        self.finish_reason, self.error = later.finish_reason, later.error
 
 
 class ResponseSender:
-    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up."""
+    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up.
 
-    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float) -> None:
-        self._model, self._cancel, self._poll_seconds = model, cancel, poll_seconds
+    A streaming row sends its first token at once and then one response for every `interval` tokens.
+    """
+
+    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float, interval: int) -> None:
+        self._model, self._cancel, self._poll_seconds, self._interval = model, cancel, poll_seconds, interval
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[Ticket, None] = {}  # in order of arrival; sender thread only
         self._next_poll = 0.0
@@ -69,10 +88,10 @@ class ResponseSender:
 
     def output(self, row: RowState, output: Any) -> None:
         """The executor's callback, in its thread."""
-        if row.streaming or output.finish_reason:
-            self._queue.put((row, output))
-        else:
-            row.tokens += output.tokens
+        row.tokens += output.tokens
+        if output.finish_reason or (row.streaming and len(row.tokens) >= row.due):
+            self._queue.put((row, Piece(row.tokens, output.finish_reason, output.error)))
+            row.tokens, row.due = [], self._interval
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error."""
@@ -137,16 +156,16 @@ class ResponseSender:
             self._cancel_rows(running)
         self._close(ticket, pb_utils.InferenceResponse([]))
 
-    def _answer(self, row: RowState, output: Any) -> None:
+    def _answer(self, row: RowState, piece: Piece) -> None:
         ticket = row.ticket
         if ticket.closed:
             return
-        if output.finish_reason:
+        if piece.finish_reason:
             ticket.open_rows.pop(row.id, None)
-        if output.finish_reason == "error":
-            self._close(ticket, error_response(InputError(output.error), self._model))
+        if piece.finish_reason == "error":
+            self._close(ticket, error_response(InputError(piece.error), self._model))
             return
-        response = pb_utils.InferenceResponse(_tensors(row, output))
+        response = pb_utils.InferenceResponse(_tensors(row, piece))
         if ticket.open_rows:
             ticket.sender.send(response)
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
@@ -160,11 +179,11 @@ class ResponseSender:
             ticket.sender.send(response, flags=FINAL)
 
 
-def _tensors(row: RowState, output: Any) -> list:
+def _tensors(row: RowState, piece: Piece) -> list:
     """The response's tensors: the new ids while streaming; else prompt and new ids at once, nothing when cancelled."""
-    ids = output.tokens
+    ids = piece.tokens
     if not row.streaming:
-        ids = [] if output.finish_reason == "cancelled" else row.prompt + row.tokens + output.tokens
+        ids = [] if piece.finish_reason == "cancelled" else row.prompt + piece.tokens
     tensors = [
         pb_utils.Tensor("output_ids", np.array([[ids]], np.int32)),
         pb_utils.Tensor("sequence_length", np.array([[len(ids)]], np.int32)),
@@ -175,29 +194,15 @@ def _tensors(row: RowState, output: Any) -> list:
 
 
 def _merge(items: list[tuple]) -> list[tuple]:
-    """The items in order; the outputs of a row that is far behind become one."""
-    waiting: dict[int, int] = {}
-    for target, _ in items:
-        waiting[id(target)] = waiting.get(id(target), 0) + 1
+    """The items in order; the pieces of a row that is far behind become one."""
+    count = Counter(id(target) for target, _ in items)
+    first: dict[int, Piece] = {}
     merged: list[tuple] = []
-    last: dict[int, Any] = {}
     for target, content in items:
-        behind = isinstance(target, RowState) and waiting[id(target)] > MERGE_ABOVE
-        if behind and id(target) in last:
-            last[id(target)].add(content)
-            continue
-        if behind:
-            content = last[id(target)] = _Merged(content)
+        if isinstance(target, RowState) and count[id(target)] > MERGE_ABOVE:
+            if id(target) in first:
+                first[id(target)].absorb(content)
+                continue
+            first[id(target)] = content
         merged.append((target, content))
     return merged
-
-
-class _Merged:
-    """Several outputs of one row, read as one."""
-
-    def __init__(self, output: Any) -> None:
-        self.tokens, self.finish_reason, self.error = list(output.tokens), output.finish_reason, output.error
-
-    def add(self, output: Any) -> None:
-        self.tokens += output.tokens
-        self.finish_reason, self.error = output.finish_reason, output.error

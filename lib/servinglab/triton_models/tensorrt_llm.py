@@ -33,7 +33,8 @@ class TritonPythonModel:
             batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
         )
         poll_seconds = integer(config, "cancellation_check_period_ms", 100) / 1000
-        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds)
+        interval = max(integer(config, "stream_interval", 1), 1)  # as in TensorRT-LLM's LLM API
+        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds, interval)
 
     def execute(self, requests):
         for request in requests:

@@ -19,6 +19,7 @@ from servinglab.triton_models._bls_pump import Chunk, Pump
 from servinglab.triton_models._bls_reply import CancelWatch, Reply
 from servinglab.triton_models._bls_row import Row
 from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter
+from servinglab.triton_models._tokenizer import Tokenizer
 
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
 CONSUMED = {"output_ids", "sequence_length", "batch_index"}  # outputs of the LLM that do not go on to the client
@@ -36,8 +37,19 @@ class TritonPythonModel:
             parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
             parameter(config, "postprocessing_model_name", "postprocessing"),
         )
-        self.pump = Pump(self.models.decode)
+        self.pump = Pump(self._decoder(config))
         self.watch = CancelWatch(self.models.stop)
+
+    def _decoder(self, config):
+        """How ids become text: by `postprocessing`, or in this process when the configuration names a tokenizer_dir.
+
+        A call to another model for every token costs more than all the rest of this model does.
+        """
+        if not parameter(config, "tokenizer_dir"):
+            return self.models.decode
+        tokenizer = Tokenizer(parameter(config, "tokenizer_dir"))
+        skip_special_tokens = flag(config, "skip_special_tokens", True)
+        return lambda sequences: [tokenizer.decode(ids, skip_special_tokens) for ids in sequences]
 
     def execute(self, requests):
         for request in requests:
