@@ -90,8 +90,10 @@ def run(
             )
             display.end(result)
             results.append(result)
-    runner.save(results, folder)
-    index = pages.write_index(loaded, results, folder)
+    known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
+    everything = [known[n.id] for n in loaded.notebooks if n.id in known]
+    runner.save(everything, folder)
+    index = pages.write_index(loaded, everything, folder)
     report.show_results(results, index)
     if any(r.status != "passed" for r in results):
         raise typer.Exit(1)

@@ -103,6 +103,7 @@ def _html(path: Path) -> None:
     from nbconvert import HTMLExporter
 
     page, _ = HTMLExporter(sanitize_html=False).from_filename(str(path))
+    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)  # to the other pages, not their sources
     path.with_suffix(".html").write_text(page, encoding="utf-8")
 
 

@@ -95,6 +95,15 @@ def run_notebook(
         return Result(notebook.id, "failed", seconds, error, state.cell, state.cells)
 
 
+def earlier(out: Path) -> list[Result]:
+    """The results that an earlier run left in `out`, of notebooks whose pages are still there."""
+    try:
+        found = [Result(**entry) for entry in json.loads((out / "results.json").read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []
+    return [result for result in found if (out / f"{result.id}.ipynb").exists()]
+
+
 def save(results: list[Result], out: Path) -> Path:
     """Write the results as `out`/results.json."""
     path = out / "results.json"

@@ -24,12 +24,13 @@
 # - start a Triton server, stream a sentence from it, and stop it again
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 16 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 14 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: none · Next: [03 · The model repository, file by file](03_model_repository.ipynb)
 
 # %%
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -62,7 +63,7 @@ seed: int = 0  # seed of every sampled answer
 # %%
 lines = doctor.examine()
 for line in lines:
-    print(f"{line.status:4}  {line.name:20}  {shorten(line.detail)[:72]}")
+    print(f"{line.status:4}  {line.name:20}  {textwrap.shorten(shorten(line.detail), 72)}")
 
 # %% [markdown]
 # The course has two *lanes*. Both serve the same five models with the same names and the same messages:
@@ -111,7 +112,8 @@ for model in assets.cached():
 
 # %% [markdown]
 # The *checkpoint* holds the weights. The *engine* holds them again, in the form that the executor runs. Four bytes a
-# weight give about 540 MB; the int4 engine stores most weights in half a byte.
+# weight give about 540 MB; the int4 engine stores most weights in half a byte. You may also see MiniLM, a text encoder
+# for a later lab.
 
 # %% [markdown]
 # ## 4 A repository, then a server
@@ -181,8 +183,8 @@ for chunk in client.stream(question, max_tokens=max_tokens):
 #
 # ## 6 How long did it take?
 #
-# Every chunk carries its arrival time, in seconds since the request was sent. Chunks with text are tokens; the last
-# chunk is empty and only says that the answer is over.
+# Every chunk carries its arrival time, in seconds since the request was sent. A chunk with text is one token (or more,
+# where several make one character); the last chunk is empty and only says that the answer is over.
 
 # %%
 arrivals = np.array([chunk.seconds for chunk in chunks if chunk.text])
@@ -279,7 +281,7 @@ workplace.cleanup()
 print("repository folder left:", Path(workplace.name).exists())
 
 # %% [markdown]
-# Nothing is left. You may restart this notebook at any place and break what you like.
+# Nothing is left. Run the notebook again from the top whenever you like, and break what you like.
 #
 # The last line says what produced the numbers on this page.
 

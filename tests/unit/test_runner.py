@@ -151,3 +151,12 @@ def test_results_are_saved(tmp_path):
     results = [runner.Result("00_a", "passed", 1.5), runner.Result("01_b", "failed", 2.0, "cell 3: E: x", 3, 9)]
     saved = json.loads(Path(runner.save(results, tmp_path)).read_text())
     assert [r["id"] for r in saved] == ["00_a", "01_b"] and saved[1]["error"] == "cell 3: E: x"
+
+
+def test_a_run_of_one_notebook_keeps_the_results_of_the_others(tmp_path):
+    before = [runner.Result("00_a", "passed", 1.0), runner.Result("03_b", "failed", 2.0, "boom")]
+    runner.save(before, tmp_path)
+    (tmp_path / "00_a.ipynb").write_text("{}")  # the page of 03_b is gone
+    assert runner.earlier(tmp_path) == before[:1]
+    (tmp_path / "results.json").write_text("not json")
+    assert runner.earlier(tmp_path) == []
