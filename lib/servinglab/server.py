@@ -76,6 +76,8 @@ class TritonServer(TritonAdmin):
         names = self._model_names()
         triton_install.require_platform()
         triton_install.require_install()
+        triton_install.require_plain_path(self.repository, "the model repository", "use another folder")
+        triton_install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
         triton_install.require_shm(len(names))
         for attempt in range(PORT_ATTEMPTS):
             ports = choose_ports(self._fixed_ports)

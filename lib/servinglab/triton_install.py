@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import site
 import sys
@@ -127,20 +128,32 @@ def backend_directory(cache: Path) -> Path:
     target = cache / "triton" / name
     if target.is_dir():
         return target
+    draft = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=target.parent))
-    except OSError as error:
-        raise ServerError(f"Cannot write to the cache {cache} ({error.strerror}): set SERVINGLAB_CACHE.") from None
-    (draft / "python").mkdir()
-    draft.chmod(0o755)
-    for path in files:
-        shutil.copy2(path, draft / "python")
-    try:
+        draft.chmod(0o755)
+        (draft / "python").mkdir()
+        for path in files:
+            shutil.copy2(path, draft / "python")
         draft.rename(target)
-    except OSError:  # another process was first
-        shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+        if not target.is_dir():  # else another process was first
+            raise ServerError(f"Cannot write to the cache {cache} ({error.strerror}): set SERVINGLAB_CACHE.") from None
     return target
+
+
+def require_plain_path(path: Path, what: str, cure: str) -> None:
+    """Triton 24.10 starts its Python models by an unquoted shell command line that holds this path, in an ASCII locale:
+    a space breaks it, and `$(…)` would be run."""
+    if odd := sorted(set(re.findall(r"[^A-Za-z0-9_./+=@%,:-]", str(path)))):
+        shown = " ".join(repr(character) for character in odd[:5])
+        raise ServerError(
+            f"The path of {what}, {str(path)!r}, holds {shown}, and Triton's Python backend starts no model there "
+            f"(letters a to z, digits and . _ - + = @ % , : / are safe): {cure}."
+        )
 
 
 def shm_free() -> int | None:

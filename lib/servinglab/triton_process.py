@@ -31,6 +31,9 @@ class PortTaken(Exception):
 def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
     """A free port for each service, or the fixed one if it can be bound; ServerError otherwise."""
     ports, sockets = {}, []
+    chosen = [port for port in fixed.values() if port]
+    if twice := {port for port in chosen if chosen.count(port) > 1}:
+        raise ServerError(f"Port {twice.pop()} is given twice: HTTP, gRPC and metrics need a port each.")
     try:
         for service, port in fixed.items():
             sockets.append(socket.socket())

@@ -26,10 +26,13 @@ _PARTIAL = ".partial-"
 
 def cache_dir() -> Path:
     """$SERVINGLAB_CACHE, else $XDG_CACHE_HOME/servinglab, else ~/.cache/servinglab; not created here."""
-    if chosen := os.environ.get("SERVINGLAB_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache").absolute() / "servinglab"
+    try:
+        if chosen := os.environ.get("SERVINGLAB_CACHE"):
+            return Path(chosen).expanduser().absolute()
+        base = os.environ.get("XDG_CACHE_HOME")
+        return (Path(base) if base else Path.home() / ".cache").absolute() / "servinglab"
+    except RuntimeError as error:  # no such user, or one without a home folder
+        raise AssetError(f"There is no cache folder ({error}): set SERVINGLAB_CACHE.") from None
 
 
 def stamp(folder: Path, recipe: str, **facts: Any) -> None:
