@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
+from servinglab.client import ClientError, TritonClient
+from servinglab.server import TritonServer
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROMPTS = ["The capital of France is", "Once upon a time", "1, 2, 3, 4,", "Grüße aus 東京:", "def add(a, b):"]
@@ -42,8 +45,21 @@ def resident(server):
     return sum(process.memory_info().rss for process in [root, *root.children(recursive=True)]) / 2**20
 
 
-@pytest.mark.timeout(600)
-def test_two_hundred_mixed_requests_with_cancels(server, client):
+@pytest.mark.timeout(900)
+def test_two_hundred_mixed_requests_with_cancels(repository):
+    """A cancel that meets a response on its way can crash Triton 24.10 itself (upstream issue 7368, mended in 24.12).
+    A run in which tritonserver died says nothing about us, so it is repeated, once; any other fault fails at once."""
+    for attempt in (1, 2):
+        with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+            try:
+                soak(server, client)
+                return
+            except ClientError:
+                if server.pid is not None or attempt == 2:
+                    raise
+
+
+def soak(server, client):
     expected = {}
     for road in ROADS:
         for prompt in PROMPTS:
