@@ -10,7 +10,7 @@ import pytest
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Started by nohup or in the background of a script, we would ignore these, and so would every process that a test starts
+# Started by nohup or in the background of a script, we would ignore these, and so would each process that a test starts
 # and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
