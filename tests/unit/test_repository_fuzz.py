@@ -15,7 +15,8 @@ UNREADABLE = {"L013", "L014", "L015", "L016"}
 PIECES = [b"{", b"}", b"[", b"]", b'"', b"'", b"\\", b"#", b"\n", b"\0", b"\xff", b"${x}", b"$", b":", b",", b"-1",
           b"99999999999999999999", b'"\\377"', b"input", b"TYPE_FP32", b"true",
           b"\xe2\x80\xa8", b"\r", b"'a' \"b\""]  # fmt: skip
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW_IS_FINE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=SLOW_IS_FINE)
 
 places = st.floats(0, 1)
 edits = st.lists(
