@@ -122,8 +122,8 @@ for model in assets.cached():
 # writes ours into a temporary folder. Notebook 03 builds it by hand.
 
 # %% tags=["nbval-check-output"]
-workplace = tempfile.TemporaryDirectory(prefix="servinglab-00-")
-repository = build_default(workplace.name, precision=precision, lane=lane)
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-00-")
+repository = build_default(scratch.name, precision=precision, lane=lane)
 for path in sorted(repository.glob("*/*")):
     print(path.relative_to(repository))
 
@@ -277,8 +277,8 @@ try:
     print("still answering")
 except httpx.ConnectError:
     print("nobody answers at the old port")
-workplace.cleanup()
-print("repository folder left:", Path(workplace.name).exists())
+scratch.cleanup()
+print("repository folder left:", Path(scratch.name).exists())
 
 # %% [markdown]
 # Nothing is left. Run the notebook again from the top whenever you like, and break what you like.

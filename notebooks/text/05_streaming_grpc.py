@@ -80,8 +80,8 @@ streams: int = 4  # how many requests run at once
 # %% tags=["nbval-check-output"]
 lane = resolve_lane(lane)
 os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
-workplace = tempfile.TemporaryDirectory(prefix="servinglab-05-")
-root = Path(workplace.name, "decoupled")
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-05-")
+root = Path(scratch.name, "decoupled")
 server = TritonServer(build_default(root, precision=precision, lane=lane)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 client.models()
@@ -371,7 +371,7 @@ def outcome(way, who, stream):
 
 # %%
 table = {}
-blocking_repository = build_default(Path(workplace.name, "blocking"), precision=precision, lane=lane, decoupled=False)
+blocking_repository = build_default(Path(scratch.name, "blocking"), precision=precision, lane=lane, decoupled=False)
 with TritonServer(blocking_repository) as other, TritonClient(other.grpc_url, other.http_url) as blocking:
     for stream in (False, True):
         for decoupled, who in (("no", blocking), ("yes", client)):
@@ -890,7 +890,7 @@ except ClientError as error:
 # %%
 for each in (client, web, plain, channel):
     each.close()
-workplace.cleanup()
+scratch.cleanup()
 gaps = {"gap_alone_ms": round(gap_alone * 1000, 1), "gap_together_ms": round(gap_together * 1000, 1)}
 first = round(alone[0] * 1000, 1)
 record("05", lane=lane, seed=seed, precision=precision, streams=streams, first_token_ms=first, **gaps)
