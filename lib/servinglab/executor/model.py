@@ -84,7 +84,6 @@ class Model:
         # default on idle cores, and where a server shares them it does not poll while others could work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
         options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         path = config.folder / "model.onnx"
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -54,6 +56,9 @@ ON_REQUEST = {
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
 MAX_WAITING_FOR_FIRST = 24
+# When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock. If
+# ours was not the longer grip, that thread would free Python objects, and soon the process dies.
+KEEP_ENDED_SECONDS = 10.0
 
 
 class InnerModelError(CourseError):
@@ -76,6 +81,8 @@ class InnerModels:
     def __init__(self, preprocessing: str, llm: str, postprocessing: str) -> None:
         self.preprocessing, self.llm, self.postprocessing = preprocessing, llm, postprocessing
         self._may_wait = threading.BoundedSemaphore(MAX_WAITING_FOR_FIRST)
+        self._ended: deque = deque()  # (when, stream of responses), oldest first
+        self._ending = threading.Lock()
 
     def preprocess(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Client inputs -> the inputs of `tensorrt_llm` that come from text."""
@@ -90,8 +97,11 @@ class InnerModels:
         """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken."""
         with self._may_wait:
             responses = _request(self.llm, inputs, outputs, request_id).exec(decoupled=True)
-        for response in responses:
-            yield _outputs(response)
+        try:
+            for response in responses:
+                yield _outputs(response)
+        finally:
+            self._keep(responses)
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """Text of each id list: one call, the lists go as the beams of one row."""
@@ -107,8 +117,19 @@ class InnerModels:
         """Ask the LLM to cancel the running request with this id; an ended one is no error."""
         one = np.ones((1, 1), np.int32)
         given = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.ones((1, 1), bool)}
-        for response in _request(self.llm, given, [], request_id).exec(decoupled=True):
-            _outputs(response)
+        responses = _request(self.llm, given, [], request_id).exec(decoupled=True)
+        try:
+            for response in responses:
+                _outputs(response)
+        finally:
+            self._keep(responses)
+
+    def _keep(self, responses) -> None:
+        with self._ending:
+            now = time.monotonic()
+            self._ended.append((now, responses))
+            while self._ended[0][0] < now - KEEP_ENDED_SECONDS:
+                self._ended.popleft()
 
 
 def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -165,7 +165,10 @@ class ResponseSender:
         if piece.finish_reason == "error":
             self._close(ticket, error_response(InputError(piece.error), self._model))
             return
-        response = pb_utils.InferenceResponse(_tensors(row, piece))
+        # A name for the tensors: Triton drops those that nobody asked for without holding the interpreter's lock, so it
+        # must not be the last to hold them.
+        tensors = _tensors(row, piece)
+        response = pb_utils.InferenceResponse(tensors)
         if ticket.open_rows:
             ticket.sender.send(response)
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
