@@ -1,6 +1,6 @@
 """Serving speed in one run: transformers' generate, the executor in-process, and the executor behind Triton.
 
-    python benchmarks/serving.py [--precision int4] [--decoder bls] [--rounds 3] [--tokens 48] [--json]
+    python benchmarks/serving.py [--precision int4] [--decoder bls] [--rounds 3] [--tokens 128] [--json]
 
 Every way answers the same eight prompts greedily with exactly `--tokens` new tokens (the end token is held back), on
 the same checkpoint and machine. Within a round the ways run one after another; each figure is the median over rounds.
@@ -12,8 +12,8 @@ Keys of --json
     triton_share_8  the same with eight streams at once, when both cores are busy with the model already
     ttft_extra_ms   median time to first token through Triton minus the same in-process, one stream
     precision       precision of the executor's graph (generate always runs float32)
-    decoder         who turns ids into text for the BLS model: the model "postprocessing", as deployed by default, or
-                    "bls" itself (its parameter tokenizer_dir)
+    decoder         who turns ids into text for the BLS model: "bls" itself (`bls_decodes` of DeploymentSpec), or the
+                    model "postprocessing", as deployed by default
 """
 
 from __future__ import annotations
@@ -119,18 +119,6 @@ def timed(one, count, concurrency):
     return time.perf_counter() - start, firsts
 
 
-def decode_in_bls(repository, tokenizer):
-    """The BLS model's option to turn ids into text itself: a call to `postprocessing` for each token costs more than
-    the rest of its work."""
-    from servinglab.repository import parse, to_text
-
-    path = repository / "tensorrt_llm_bls" / "config.pbtxt"
-    config = parse(path.read_text())
-    config.parameters["tokenizer_dir"].string_value = str(tokenizer)
-    path.write_text(to_text(config))
-    return repository
-
-
 def measure(precision, rounds, tokens, decoder):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -149,18 +137,17 @@ def measure(precision, rounds, tokens, decoder):
     speeds = {name: [] for name in ("generate", "executor1", "executor8", "triton1", "triton8")}
     first_tokens = {"executor1": [], "triton1": []}
     with tempfile.TemporaryDirectory() as root:
-        repository = build_default(root, precision=precision)
-        if decoder == "bls":
-            decode_in_bls(repository, assets.tokenizer("smollm2"))
+        repository = build_default(root, precision=precision, bls_decodes=decoder == "bls")
         executor = Executor(assets.engine("smollm2", precision), max_batch_size=8)
         try:
             with (
                 TritonServer(repository) as server,
                 TritonClient(server.grpc_url, server.http_url) as client,
             ):
-                run_executor(executor, rows, 8, 8)  # warm up: pages of the weights, threads, channels
-                run_triton(client, PROMPTS, 8, 8)
-                run_generate(model, rows[:1], 8)
+                for concurrency in (1, 8):  # warm up: pages of the weights, threads, channels
+                    run_executor(executor, rows, tokens, concurrency)
+                    run_triton(client, PROMPTS, tokens, concurrency)
+                run_generate(model, rows[:1], tokens)
                 for _ in range(rounds):
                     speeds["generate"].append(work / run_generate(model, rows, tokens))
                     for concurrency in (1, 8):
@@ -196,9 +183,9 @@ def measure(precision, rounds, tokens, decoder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--precision", default="int4", choices=["int4", "fp32"])
-    parser.add_argument("--decoder", default="postprocessing", choices=["postprocessing", "bls"])
+    parser.add_argument("--decoder", default="bls", choices=["postprocessing", "bls"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
     result = measure(options.precision, options.rounds, options.tokens, options.decoder)

@@ -199,6 +199,9 @@ def repo_build(
     generation: Annotated[str | None, Option(help="Tensor names of which TensorRT-LLM: new, old or 1.1.")] = None,
     decoupled: Annotated[bool | None, Option(help="Many responses a request (streaming), or one.")] = None,
     accumulate_tokens: Annotated[bool | None, Option(help="Each streamed response repeats the text so far.")] = None,
+    bls_decodes: Annotated[
+        bool | None, Option(help="The BLS model turns ids into text itself: faster than a call for every token.")
+    ] = None,
     exclude_input_in_output: Annotated[bool | None, Option(help="Leave the prompt out of the answer.")] = None,
     max_batch_size: Annotated[int | None, Option(help="Requests that run together.")] = None,
     max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
@@ -257,6 +260,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
             signal.signal(number, _leave)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a terminal without our characters, a name that is not UTF-8
     try:
         app()
     except CourseError as error:
@@ -265,9 +270,9 @@ def main() -> None:
         typer.echo(f"course: {error}", err=True)
         sys.exit(1)
     except OSError as error:  # a full disk, a folder of somebody else
-        if _debug or error.filename is None:
+        if _debug or error.strerror is None:
             raise
-        typer.echo(f"course: {error.strerror}: {error.filename}", err=True)
+        typer.echo(f"course: {error.strerror}: {error.filename or 'the output'}", err=True)
         sys.exit(1)
 
 

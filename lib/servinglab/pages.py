@@ -64,9 +64,11 @@ def benchmark_table(results: dict[str, Any] | None) -> str:
         ("tokens/s through Triton against transformers' `generate`, one stream", f"{results['stream1_ratio']:.1f} ×"),
         ("the same, eight streams, `generate` one prompt after another", f"{results['stream8_ratio']:.1f} ×"),
         ("share of the in-process executor's tokens/s that Triton's path keeps", f"{results['triton_share']:.0%}"),
+        ("the same, eight streams", f"{results['triton_share_8']:.0%}"),
         ("time to first token that Triton's path adds", f"{results['ttft_extra_ms']:.1f} ms"),
     ]
-    lines = [f"| measured in one run, precision {results['precision']} | |", "|---|---|"]
+    how = f"precision {results['precision']}, text by {results['decoder']}"
+    lines = [f"| measured in one run ({how}) | |", "|---|---|"]
     return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows])
 
 

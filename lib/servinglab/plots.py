@@ -41,7 +41,7 @@ def finish(fig: Figure, title: str, small_print: str, summary: str) -> None:
     if _in_notebook():
         from IPython.display import display
 
-        display(fig)
+        display(fig, metadata={"image/png": {"alt": summary}})  # what a page says to those who cannot see it
     plt.close(fig)
     print(summary)
 

@@ -26,7 +26,8 @@ def _console() -> Console:
 def _table(*columns: str, title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name, justify="right" if name in ("seconds", "minutes", "size") else "left", overflow="fold")
+        right = name in ("seconds", "minutes", "size")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "id")
     return table
 
 

@@ -24,7 +24,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 72 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 41 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb)
 
@@ -202,6 +202,9 @@ title = "The BLS model calls the same three models from Python"
 plots.finish(fig, title, "", "tensorrt_llm_bls calls two models once and postprocessing for every token")
 
 # %% [markdown]
+# One call of `postprocessing` for every token is NVIDIA's way, and the costliest step of this road. With
+# `bls_decodes=True` in the spec, our BLS model turns the ids into text itself.
+#
 # The tensors of these models are a **contract**: clients, tools and other models rely on the names. The course keeps
 # it as data. **Predict:** how many inputs does `tensorrt_llm` declare, and how many of them must a request bring?
 

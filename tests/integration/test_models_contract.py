@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from servinglab.client import TritonClient
-from servinglab.repository import build_default
+from servinglab.repository import build_default, lint
 from servinglab.server import TritonServer
 
 pytestmark = pytest.mark.integration
@@ -32,15 +35,12 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def variants(tmp_path_factory, smollm2_tokenizer_dir):
+def variants(tmp_path_factory):
     """int4, which loads faster: a BLS model that accumulates and decodes itself, an LLM that leaves the prompt out."""
     root = tmp_path_factory.mktemp("variants")
-    options = {"prefix": "acc-", "accumulate_tokens": True, "exclude_input_in_output": True}
+    options = {"prefix": "acc-", "accumulate_tokens": True, "exclude_input_in_output": True, "bls_decodes": True}
     repository = build_default(root, precision="int4", **options)
-    config = repository / "acc-tensorrt_llm_bls" / "config.pbtxt"
-    if "tokenizer_dir" not in config.read_text():
-        own = f'key: "tokenizer_dir" value {{ string_value: "{smollm2_tokenizer_dir}" }}'
-        config.write_text(config.read_text() + f"parameters {{ {own} }}\n")
+    assert not lint(repository)
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as opened:
         yield opened
 
@@ -60,6 +60,19 @@ def whole(client, prompt, max_tokens=16, model="tensorrt_llm_bls", **inputs):
 
 def joined(client, prompt, max_tokens=16, **inputs):
     return "".join(chunk.text for chunk in client.stream(prompt, max_tokens=max_tokens, **inputs))
+
+
+def test_only_the_arithmetic_stands_back(server, client):
+    """The threads of the executor have a lower priority than those that carry requests and responses."""
+    joined(client, "Hi", 2)
+    niceness = {}
+    for process in psutil.Process(server.pid).children(recursive=True):
+        name = next((part.parent.parent.name for part in map(Path, process.cmdline()) if part.name == "model.py"), None)
+        lines = [Path(f"/proc/{process.pid}/task/{t.id}/stat").read_text() for t in process.threads()]
+        niceness[name] = sorted({int(line.rpartition(")")[2].split()[16]) for line in lines})
+    own = os.nice(0)
+    assert niceness["tensorrt_llm"] == sorted({own, max(own, 10)})
+    assert niceness["tensorrt_llm_bls"] == niceness["preprocessing"] == [own]
 
 
 # --- tensors on the wire

@@ -460,3 +460,16 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 def test_unknown_options_are_usage_errors():
     done = call("run", "--lanes", "x")
     assert done.exit_code == 2 and "--lanes" in done.output
+
+
+def test_an_output_that_takes_nothing_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "servinglab.cli", "list"]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith("course: No space left on device")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_terminal_without_our_characters():
+    done = course_command("models", env={**os.environ, "PYTHONIOENCODING": "ascii", "SERVINGLAB_CACHE": "/tmp/\u00fc"})
+    assert done.returncode == 0 and "Traceback" not in done.stderr

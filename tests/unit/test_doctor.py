@@ -124,6 +124,8 @@ def test_a_taken_port_is_only_a_warning(monkeypatch):
 def test_a_cache_that_cannot_be_written_fails(monkeypatch, tmp_path):
     monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "a" / "b"))
     assert only(_machine.disk()).status == OK
+    (tmp_path / "a").touch()
+    assert only(_machine.disk()).status == FAIL
     monkeypatch.setattr(_machine.os, "access", lambda *_: False)
     line = only(_machine.disk())
     assert line.status == FAIL and "SERVINGLAB_CACHE" in line.cure

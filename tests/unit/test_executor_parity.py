@@ -140,6 +140,13 @@ def test_sampled_tokens_do_not_depend_on_the_batch(fp32, prompts):
     assert fp32.generate(prompts[0], 16, **{**settings, "seed": 12}) != alone
 
 
+def test_small_numbers_of_the_caller_stay(smollm2_engine_int4):
+    """ONNX Runtime can make the thread that loads a model round subnormal numbers to zero: those of all its sums."""
+    tiny = np.array([1e-310])
+    with Executor(smollm2_engine_int4, max_batch_size=1):
+        assert (tiny * 1.0)[0] == 1e-310
+
+
 def test_memory_is_level_after_many_requests(smollm2_engine_int4):
     """200 short requests, a third of them cancelled: none lost, none doubled, no memory kept."""
     random = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from servinglab.repository import DeploymentSpec, RepositoryError, contract, make_spec
+from servinglab.repository.pbtxt import model_config
 
 GOOD = {"tokenizer_dir": "/models/tokenizer", "engine_dir": "/models/engine"}
 
@@ -70,6 +71,15 @@ def test_make_spec_explains_fields():
     with pytest.raises(RepositoryError, match="needs engine_dir"):
         make_spec(tokenizer_dir="/t")
     assert make_spec(**GOOD, max_batch_size=4).max_batch_size == 4
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_bls_model_gets_a_tokenizer_when_it_decodes(skip):
+    spec = DeploymentSpec(**GOOD, bls_decodes=True, skip_special_tokens=skip)
+    parameters = model_config(spec, "tensorrt_llm_bls").parameters
+    assert parameters["tokenizer_dir"].string_value == str(GOOD["tokenizer_dir"])
+    assert parameters["skip_special_tokens"].string_value == str(skip).lower()
+    assert "tokenizer_dir" not in model_config(DeploymentSpec(**GOOD), "tensorrt_llm_bls").parameters
 
 
 def test_values_hold_what_the_model_reads():

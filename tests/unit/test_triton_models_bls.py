@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 import triton_fakes
+from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _bls_pump, _bls_reply, tensorrt_llm_bls
+from servinglab.triton_models import _bls_calls, _bls_pump, _bls_reply, tensorrt_llm_bls
 from servinglab.triton_models._bls_pump import Chunk
 from servinglab.triton_models._tokenizer import Tokenizer
 
@@ -182,6 +185,33 @@ def test_with_a_tokenizer_of_its_own_it_does_not_call_postprocessing(make, tmp_p
     assert inner.decodes == []
     kept = make(Inner(script(chr(2), chr(ids[-1]))), tokenizer_dir=folder, skip_special_tokens="false")
     assert "".join(texts(send(kept, stream=True).wait())) == "</s>d"
+
+
+def test_an_ended_stream_of_the_llm_is_kept_for_a_while(make, monkeypatch):
+    """Triton's stub lets go of it in a thread that does not hold the interpreter's lock; to be the last is fatal."""
+    ended = []
+
+    class Responses:  # as Triton's: an iterator of its own
+        def __init__(self, items):
+            self.items = iter(items)
+            ended.append(weakref.ref(self))
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(self.items)
+
+    inner = Inner(script("a", "b"))
+    model = make(inner)
+    triton_fakes.MODELS["tensorrt_llm"] = lambda inputs, id: Responses(inner.tensorrt_llm(inputs, id))
+    send(model).wait()
+    wait_until(lambda: not any(thread.name.startswith("Thread-") for thread in threading.enumerate()))
+    gc.collect()
+    assert len(ended) == 1 and ended[0]() is not None
+    monkeypatch.setattr(_bls_calls, "KEEP_ENDED_SECONDS", -1.0)
+    send(model).wait()
+    wait_until(lambda: ended[0]() is None)
 
 
 def test_inputs_reach_the_inner_models_under_their_names(make):

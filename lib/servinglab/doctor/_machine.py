@@ -80,7 +80,9 @@ def disk() -> Iterator[Line]:
     folder = next(f for f in (cache, *cache.parents) if f.exists())
     free = shutil.disk_usage(folder).free
     detail = f"{size(free)} free for the cache {cache}"
-    if not os.access(folder, os.W_OK):
+    if not folder.is_dir():
+        yield Line(FAIL, "disk", f"{folder} is a file", "set SERVINGLAB_CACHE to a folder of yours")
+    elif not os.access(folder, os.W_OK):
         yield Line(FAIL, "disk", f"{folder} cannot be written", "set SERVINGLAB_CACHE to a folder of yours")
     elif free < DISK_NEEDED and not cache.exists():
         yield Line(WARN, "disk", detail, f"the course needs {size(DISK_NEEDED)}; set SERVINGLAB_CACHE to another disk")

@@ -29,7 +29,7 @@ from servinglab.errors import CourseError
 from servinglab.executor.quantize import quantize_graph
 
 PRECISIONS = ("fp32", "int4")
-VERSION = 2  # a change makes cached engines stale
+VERSION = 3  # a change makes cached engines stale
 # The part that trtllm-build's --max_seq_len and --max_batch_size play; an executor may be given less.
 MAX_SEQ_LEN = 2048
 MAX_BATCH_SIZE = 8

@@ -80,10 +80,10 @@ class Model:
         options.intra_op_num_threads = threads
         # A memory plan is kept for every input shape, and here each step has a new one (the mask grows).
         options.enable_mem_pattern = False
-        # A worker thread polls 50 us for its next piece of work before it sleeps. That is as fast as ONNX Runtime's
+        # A worker thread polls 10 us for its next piece of work before it sleeps. That is as fast as ONNX Runtime's
         # default on idle cores, and where a server shares them it does not poll while others could work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
-        options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
+        options.add_session_config_entry("session.intra_op.spin_duration_us", "10")
         path = config.folder / "model.onnx"
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

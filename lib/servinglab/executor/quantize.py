@@ -83,8 +83,10 @@ def _quantize_body(graph: Any, node: Any, matrix: np.ndarray, means: dict[str, A
     ]
     x = node.inputs[0]
     if x.name not in means:  # shared by the products that read the same input
-        pool = {"kernel_shape": [BLOCK], "strides": [BLOCK]}
-        mean = _insert(graph, node, "AveragePool", [x], f"{x.name}/block_means", **pool)
+        shape = _initializer(graph, f"{x.name}/block_shape", np.array([0, 0, -1, BLOCK], np.int64))
+        axis = _initializer(graph, f"{x.name}/block_axis", np.array([3], np.int64))
+        blocks = _insert(graph, node, "Reshape", [x, shape], f"{x.name}/blocks")
+        mean = _insert(graph, node, "ReduceMean", [blocks, axis], f"{x.name}/block_means", keepdims=0)
         means[x.name] = _insert(graph, node, "Concat", [x, mean], f"{x.name}/with_means", axis=-1)
     sizes = {"K": columns + columns // BLOCK, "N": rows, "bits": 4}
     _replace(graph, node, _product(graph, node, [means[x.name], *weights], **sizes))

@@ -86,6 +86,10 @@ def model_config(spec: DeploymentSpec, model: str) -> pb.ModelConfig:
         unset = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
         parameters = parameters | wiring.LLM_LITERALS | {key: values.get(key, "") for key in unset}
 
+    if model == "tensorrt_llm_bls" and spec.bls_decodes:
+        decoding = spec.values("postprocessing")
+        parameters |= {key: decoding[key] for key in ("tokenizer_dir", "skip_special_tokens")}
+
     def datatype(text: str) -> int:
         chosen = getattr(spec, text[2:-1]) if text.startswith("$") else f"TYPE_{text}"
         return pb.DataType.Value(chosen)

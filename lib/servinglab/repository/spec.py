@@ -29,7 +29,14 @@ CHOICES = {
     "encoder_input_features_data_type": ("TYPE_FP16", "TYPE_FP32", "TYPE_BF16"),
     "prompt_embedding_table_data_type": ("TYPE_FP16", "TYPE_BF16"),
 }
-_SWITCHES = ("decoupled", "accumulate_tokens", "add_special_tokens", "skip_special_tokens", "exclude_input_in_output")
+_SWITCHES = (
+    "decoupled",
+    "accumulate_tokens",
+    "bls_decodes",
+    "add_special_tokens",
+    "skip_special_tokens",
+    "exclude_input_in_output",
+)
 
 
 class RepositoryError(CourseError):
@@ -52,8 +59,11 @@ class DeploymentSpec:
     """One deployment. `tokenizer_dir` and `engine_dir` are folders; the rest has the defaults of the course.
 
     `name` names the folder under `_assets`; `prefix` goes before the five model names, so that several deployments fit
-    into one repository. `parameters` are further string parameters of `tensorrt_llm`, by their names in NVIDIA's
-    template (for example `kv_cache_free_gpu_mem_fraction`). Raises RepositoryError with one sentence on a bad value.
+    into one repository. With `bls_decodes` the BLS model turns ids into text itself instead of calling `postprocessing`
+    for every token, which is faster (benchmarks/serving.py). `parameters` are further string parameters of
+    `tensorrt_llm`, by their names in NVIDIA's template (for example `kv_cache_free_gpu_mem_fraction`).
+
+    Raises RepositoryError with one sentence on a bad value.
     """
 
     tokenizer_dir: Path
@@ -65,6 +75,7 @@ class DeploymentSpec:
     max_batch_size: int = 8
     decoupled: bool = True
     accumulate_tokens: bool = False
+    bls_decodes: bool = False
     add_special_tokens: bool = True
     skip_special_tokens: bool = True
     exclude_input_in_output: bool = False

@@ -56,8 +56,8 @@ ON_REQUEST = {
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
 MAX_WAITING_FOR_FIRST = 24
-# When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock. If
-# ours was not the longer grip, that thread would free Python objects, and soon the process dies.
+# When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock.
+# If ours was not the longer grip, that thread would free Python objects, and soon the process dies (seen in 24.10).
 KEEP_ENDED_SECONDS = 10.0
 
 

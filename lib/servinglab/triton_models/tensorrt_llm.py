@@ -7,7 +7,9 @@ share the running batch. Streaming responses hold the new ids only; FINAL travel
 from __future__ import annotations
 
 import json
+import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import triton_python_backend_utils as pb_utils
 
@@ -17,6 +19,13 @@ from servinglab.triton_models._llm_request import Row, read_rows
 from servinglab.triton_models._responses import ResponseSender, RowState, Ticket
 
 SHUTDOWN_SECONDS = 5.0
+# The model's arithmetic keeps every core busy. Standing back a little, it lets a token that is ready leave at once;
+# otherwise each of the four processes on its way waits up to 4 ms for a core.
+NICENESS = 10
+
+
+def _stand_back() -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))  # this thread only, on Linux
 
 
 class TritonPythonModel:
@@ -26,12 +35,14 @@ class TritonPythonModel:
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.exclude_input = flag(config, "exclude_input_in_output", False)
         self.max_beam_width = integer(config, "max_beam_width", 1)
-        self.executor = Executor(
-            parameter(config, "gpt_model_path"),
-            max_batch_size=max(config["max_batch_size"], 1),
-            max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
-            batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
-        )
+        with ThreadPoolExecutor(1, initializer=_stand_back) as starter:  # the executor's threads inherit its priority
+            self.executor = starter.submit(
+                Executor,
+                parameter(config, "gpt_model_path"),
+                max_batch_size=max(config["max_batch_size"], 1),
+                max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
+                batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
+            ).result()
         poll_seconds = integer(config, "cancellation_check_period_ms", 100) / 1000
         interval = max(integer(config, "stream_interval", 1), 1)  # as in TensorRT-LLM's LLM API
         self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds, interval)
