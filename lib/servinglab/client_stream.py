@@ -51,6 +51,11 @@ def read_stream_response(message: Any, index: int, seconds: float, request_id: s
     return Chunk(text_of(outputs), index, seconds, kserve.is_final(response), response.id or request_id, outputs)
 
 
+def _ends(message: Any) -> bool:
+    """Whether this ModelStreamInferResponse is the last of its request."""
+    return bool(message.error_message) or kserve.is_final(message.infer_response)
+
+
 class TokenStream:
     """Iterator over the Chunks of one request, which is on its way when this object exists.
 
@@ -97,7 +102,7 @@ class TokenStream:
             raise StopIteration
         if isinstance(message, grpc.RpcError):
             raise self._explain(kserve.as_client_error(message, self._url, self._deadline, progress)) from None
-        if message.error_message or kserve.is_final(message.infer_response):
+        if _ends(message):
             self._over = True
             self._cancel.detach()
             self._ended.set()
@@ -206,7 +211,7 @@ class AsyncTokenStream:
             raise StopAsyncIteration
         seconds = time.perf_counter() - self._sent
         explain = lambda error: self._client.explain(self._model, error)  # noqa: E731
-        if message.error_message or kserve.is_final(message.infer_response):
+        if _ends(message):
             self._ended.set()
             with contextlib.suppress(grpc.RpcError, asyncio.TimeoutError):
                 await asyncio.wait_for(self._call.read(), END_SECONDS)  # see _requests: the server ends the call

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servinglab.server import TritonServer
 
 
-LOGS_KEPT = 20
+LOGS_KEPT = 100  # the one that explains a failure should outlive the servers of a whole test run
 
 
 def new_log() -> Path:
