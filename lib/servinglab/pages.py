@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from servinglab.course import Course, load, tomllib
 from servinglab.errors import CourseError
+from servinglab.notebook import device
 
 SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
 _STYLE = """
@@ -38,10 +40,12 @@ def write_index(course: Course, results: list[Any], out: Path) -> Path:
             f'<tr><td>{name}<br><small>{notebook}</small></td><td class="number">{r.seconds:.1f}</td>'
             f'<td class="{r.status}">{r.status}<br><small>{escape(r.error)}</small></td></tr>'
         )
+    when = f"Last run {time.strftime('%Y-%m-%d %H:%M')} on {escape(device())}. Each page ends with what produced it."
     path = out / "index.html"
     path.write_text(
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The course, executed</title>'
         f"<style>{_STYLE}</style></head><body><h1>The course, executed</h1>"
+        f"<p>{when}</p>"
         "<table><tr><th>notebook</th><th>seconds</th><th>status</th></tr>" + "".join(rows) + "</table></body></html>\n",
         encoding="utf-8",
     )

@@ -126,6 +126,7 @@ def test_run_goes_on_after_a_failure_and_says_so_at_the_end(small_course):
     results = {r["id"]: r for r in json.loads((small_course / "build" / "results.json").read_text())}
     assert (results["00_good"]["status"], results["01_bad"]["status"]) == ("passed", "failed")
     index = (small_course / "build" / "index.html").read_text()
+    assert "Last run 20" in index and "core" in index
     assert 'href="00_good.html"' in index and 'href="01_bad.html"' in index and "T &lt;&amp;&gt;" in index
     assert "seed 4" in (small_course / "build" / "00_good.html").read_text()
     assert [p.read_bytes() for p in sorted((small_course / "notebooks").iterdir())] == before
