@@ -73,6 +73,10 @@ def ask(
     if not prompt.strip():
         raise CourseError('The prompt is empty; ask something: course ask "What is a token?"')
     inputs = {name: value for name, value in inputs.items() if value is not None}
+    if inputs.get("max_tokens", 1) < 1:
+        raise CourseError(f"max_tokens is {inputs['max_tokens']}; ask for 1 or more.")
+    if "temperature" in inputs and not inputs.keys() & {"top_k", "top_p"}:
+        tell("temperature changes nothing without top_k or top_p: the likeliest token is taken each time")
     with some_server(precision, tell) as server:
         text = prompt
         if not raw:

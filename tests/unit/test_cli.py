@@ -264,6 +264,17 @@ def test_ask_with_a_precision_starts_its_own_server(fake_serving):
     assert fake_serving.built[1] == "int4"
 
 
+def test_ask_says_when_a_temperature_changes_nothing(fake_serving):
+    assert "changes nothing" in call("ask", "Hi", "--temperature", "0.7").stderr
+    assert "changes nothing" not in call("ask", "Hi", "--temperature", "0.7", "--top-k", "5").stderr
+
+
+def test_ask_refuses_no_tokens_before_a_server_starts(fake_serving):
+    done = call("ask", "Hi", "--max-tokens", "0")
+    assert isinstance(done.exception, CourseError) and "max_tokens is 0" in str(done.exception)
+    assert not fake_serving.log
+
+
 def test_raw_sends_the_prompt_as_it_is(fake_serving):
     call("ask", "Hi", "--raw")
     assert fake_serving.prompt == "Hi"
