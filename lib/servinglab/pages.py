@@ -71,8 +71,9 @@ def benchmark_table(results: dict[str, Any] | None) -> str:
         ("the same, eight streams", f"{results['triton_share_8']:.0%}"),
         ("time to first token that Triton's path adds", f"{results['ttft_extra_ms']:.1f} ms"),
     ]
-    how = f"precision {results['precision']}, text by {results['decoder']}"
-    lines = [f"| measured in one run ({how}) | |", "|---|---|"]
+    text = "the BLS model itself (`bls_decodes`)" if results["decoder"] == "bls" else "`postprocessing`, the default"
+    how = f"{results['precision']} weights, float32 in `generate`; ids become text in {text}"
+    lines = [f"| measured in one run ({results['cpu']}; {how}) | |", "|---|---|"]
     return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows])
 
 

@@ -24,7 +24,7 @@
 # - start a Triton server, stream a sentence from it, and stop it again
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 17 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 14 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: none · Next: [03 · The model repository, file by file](03_model_repository.ipynb)
 
@@ -132,13 +132,11 @@ for path in sorted(repository.glob("*/*")):
 # measure: `"start"` is the start of the server, `"first"` the wait for the first token of an answer, `"next"` the wait
 # for each token after it.
 #
-# **Exercise 00.1** Replace `None` by a list of the three names, longest wait first.
+# **Exercise 00.1** Replace `None` by a list of the three names, longest wait first. The check comes after the
+# measurement, in section 6.
 
 # %% tags=["exercise:00.1"]
 longest_first = None  # a list of "start", "first" and "next"
-
-# %% tags=["check:00.1", "nbval-check-output"]
-check("00.1", longest_first)
 
 # %% [markdown]
 # Now start it. The call returns when the server and all five models are ready to answer.
@@ -195,8 +193,14 @@ print(f"first token  {first_seconds * 1000:6.0f} ms")
 print(f"each next    {next_seconds * 1000:6.0f} ms (median of {len(gaps)})")
 
 # %% [markdown]
-# Was your order right? Before the first token the server has to read your whole prompt; after that, each token costs
-# one step of the model. The figure shows every wait.
+# Was your order right?
+
+# %% tags=["check:00.1", "nbval-check-output"]
+check("00.1", longest_first)
+
+# %% [markdown]
+# Before the first token the server has to read your whole prompt; after that, each token costs one step of the model.
+# The figure shows every wait.
 
 # %%
 title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"

@@ -24,7 +24,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 41 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 34 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb)
 
@@ -160,8 +160,8 @@ try_load(hand, "whisper")
 # %% [markdown]
 # Both must be the same. (A file without a `name` takes the folder's.)
 #
-# Last, the version folder. Its name is a whole number, and Triton serves the highest. **Predict:** the name in the
-# file is right now, and the folder is called `v1`. Is that a version?
+# Last, the version folder. Of several, Triton serves the highest. **Predict:** the name in the file is right now, and
+# the folder is called `v1`. Is that a version?
 
 # %% tags=["nbval-check-output"]
 shutil.rmtree(by_hand / "whisper")
@@ -170,8 +170,8 @@ shutil.copytree(by_hand / "shout" / "1", by_hand / "whisper" / "v1")
 try_load(hand, "whisper")
 
 # %% [markdown]
-# It is none, and Triton does not say that it saw the folder. That is the whole format: a folder with the model's
-# name, a config, a numbered version. The rest of this notebook is what an LLM writes into it.
+# It is none: a version is a whole number. Triton does not say that it saw the folder. That is the whole format: a
+# folder with the model's name, a config, a numbered version. The rest of this notebook is what an LLM writes into it.
 
 # %%
 shutil.rmtree(by_hand / "whisper")
@@ -217,8 +217,9 @@ for model in contract.MODELS:
     print(f"{model:17} {len(declared):2} inputs, needs {', '.join(needed)}")
 
 # %% [markdown]
-# Sixty inputs and two that are needed. Nearly everything is optional: sampling, stop words, LoRA, speculation. The
-# names at the two front doors are plain, the names inside are not.
+# Sixty inputs, and two that the config insists on. (A request for our model needs `input_ids` too: it is marked
+# optional only because the inputs of an encoder may take its place.) The rest is optional indeed: sampling, stop words,
+# LoRA, speculation. The names at the two front doors are plain, the names inside are not.
 #
 # Names change at each border. The ensemble's step maps say how. `follow` prints who makes a tensor and who takes it.
 
@@ -322,8 +323,8 @@ for model in contract.MODELS:
     print(f"{model:17} {message.model_transaction_policy.decoupled}")
 
 # %% [markdown]
-# Two. `preprocessing` and `postprocessing` answer once for each call. The `ensemble` has no line about it: Triton
-# makes it decoupled as soon as one of its steps is. Section 7 asks the server.
+# Two say so. `preprocessing` and `postprocessing` answer once for each call. The `ensemble` has no line about it: does
+# it answer once, or as often as its steps? Section 7 asks the server.
 #
 # The ensemble's config is a table of steps. These are the lines that move the prompt and the answer.
 
@@ -345,7 +346,9 @@ show("tensorrt_llm_bls", "^parameters|^instance")
 # folder, and the three `…_model_name` tell the BLS whom to call.
 #
 # `instance_group` says how many copies run. One BLS copy is enough here, because ours gives each request a thread.
-# NVIDIA's handles one request at a time, so there `count` limits how many users are served at once.
+# NVIDIA's handles one request at a time, so there `count` limits how many users are served at once. Not so for
+# `postprocessing`: two copies would work on the pieces of one answer at once, and a later piece could overtake an
+# earlier one. Where answers stream, its `count` is 1.
 #
 # What does the other lane change? Build the same message for NVIDIA's C++ backend and print what differs.
 
@@ -421,7 +424,8 @@ except TemplateError as error:
 # People run into exactly this key: [TensorRT-LLM issue 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758).
 #
 # NVIDIA's `fill_template.py` has no such check for missing keys: it is Python's `safe_substitute`, which leaves what
-# it does not know. Do the same and give the result to Triton. **Predict:** which line will it name?
+# it does not know. Do the same and give the result to Triton. **Predict:** will it name the line, the placeholder, or
+# both?
 
 # %% tags=["nbval-check-output"]
 from string import Template
@@ -658,8 +662,8 @@ except ClientError as error:
     tell(error)
 
 # %% [markdown]
-# Known, but not loaded. Now a single call loads `gemma-gly-ensemble`. **Predict:** how many of the five are ready
-# then?
+# Listed, but not loaded, and who asks hears *unknown model*: Triton says the same about a misspelt name. Now a single
+# call loads `gemma-gly-ensemble`. **Predict:** how many of the five are ready then?
 
 # %% tags=["nbval-check-output"]
 server.load("gemma-gly-ensemble")
@@ -685,6 +689,8 @@ print("the same from both:", len(set(answers.values())) == 1)
 print("decoupled:", client.spec("ensemble").decoupled)
 
 # %% [markdown]
+# It is the third: Triton makes an ensemble decoupled as soon as one of its steps is.
+#
 # Now take a model away. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front doors notices?
 
 # %% tags=["nbval-check-output"]

@@ -25,7 +25,7 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: none yet
 
@@ -251,10 +251,10 @@ print(len(responses), "responses, the last one:")
 print(responses[-1])
 
 # %% [markdown]
-# Three tokens, three responses. The answer has your id, the same layout as the request, and one parameter that section
-# 5 is about.
+# Three tokens, three responses. The answer has your id, tensors laid out as in the request, and one parameter that
+# section 5 is about. Its shape is `[1]`, not `[1, 1]`: like NVIDIA's, this model puts all its texts into one flat list.
 #
-# **Exercise 05.1** A client wants one output only. Its message ends in these bytes:
+# **Exercise 05.1** A client wants one output only. Between the inputs and the raw contents its message has these bytes:
 #
 # `32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74`
 #
@@ -637,7 +637,7 @@ plots.finish(plots.token_timeline({"alone": alone, **times}, lane=lane), title, 
 # from memory is most of the work, and it is done once for all of them. That is **in-flight batching**.
 #
 # The first tokens tell another story: the bars grow from stream to stream. Here the prompts are read one after another,
-# and a stream whose prompt has been read waits for the others: look for the hole near the start of the first row.
+# and a stream whose prompt has been read waits for the others: look for the hole near the start of the row *1 of …*.
 #
 # **Exercise 05.3** A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43, 0.51`. What are its
 # time to first token and its mean gap, in milliseconds?
@@ -660,8 +660,8 @@ pieces = tokenizer.encode("🦊", add_special_tokens=False).ids
 print(pieces, [tokenizer.decode([piece]) for piece in pieces], tokenizer.decode(pieces))
 
 # %% [markdown]
-# `�` stands for bytes that are no whole character. The ensemble decodes each response on its own. The BLS model keeps
-# the last tokens and sends text when it is complete.
+# `�` stands for bytes that are no whole character. The ensemble hands each response to `postprocessing` on its own. The
+# BLS model is a Python program and could do better.
 #
 # **Predict:** both continue a row of foxes. What does each of them send, chunk by chunk?
 
@@ -671,15 +671,16 @@ for model in ("ensemble", "tensorrt_llm_bls"):
     print(f"{model:18}", [chunk.text for chunk in pieces if chunk.outputs])
 
 # %% [markdown]
-# The ensemble has lost the text for good: joining `�` does not bring the bytes back. The BLS model sends empty text
-# while a character is incomplete, and what is still incomplete at the end stays a `�`. So an empty chunk is normal, and
-# not the end.
+# The ensemble has lost the text for good: joining `�` does not bring the bytes back. Our BLS model keeps the last
+# tokens: it sends empty text while a character is incomplete, and what is still incomplete at the end stays a `�`. So
+# an empty chunk is normal, and not the end.
 #
-# Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). SentencePiece tokenizers, such
-# as Llama 2's and Gemma's, drop it when a token is decoded alone, so an ensemble would print `Afoxran`.
+# Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's tokenizer drops it
+# when a token is decoded alone, so an ensemble would print `Afoxran`. (Gemma's keeps it.)
 #
-# NVIDIA's own BLS model offers another cure, `accumulate_tokens`: each response holds the whole text so far. It is a
-# parameter of the model. Write its configuration again and load that one model anew, while the server runs:
+# NVIDIA's own BLS model keeps no tokens, so by default it sends `�` like the ensemble. Its cure is `accumulate_tokens`:
+# each response holds the whole text so far. It is a parameter of the model. Write its configuration again and load that
+# one model anew, while the server runs:
 
 # %%
 build_default(root, precision=precision, lane=lane, accumulate_tokens=True)
@@ -834,8 +835,9 @@ for name, change in slips.items():
     print(f"{name}: {answer.status_code} {answer.json().get('error', 'no error')}")
 
 # %% [markdown]
-# - An unknown key is taken for a parameter that nobody reads: with a typo in `top_k` you sample with other settings
-#   than you think. Over gRPC the same mistake is an error.
+# - An unknown key with a text, a number or a truth value is taken for a parameter that nobody reads; only a list is
+#   refused (400). With a typo in `top_k` you sample with other settings than you think. Over gRPC the same mistake is
+#   an error.
 # - Status 200 does not mean success: the first response had fixed the status when the second one came. Look at the
 #   body.
 #
@@ -860,9 +862,10 @@ for mistake in ({"runtime_top_k": 5}, {"top_k": 0.5}, {"model": "tensorrtllm"}):
 # - A message is tags, lengths and values; strings in raw contents have a prefix of four bytes.
 # - An answer ends with `triton_final_response`, on the last data or alone. Ask for the empty final response.
 # - Streams share every step of the server, so many at once cost each of them little.
-# - An empty chunk may be half a character. Decode with memory, as the BLS model does.
+# - An empty chunk may be half a character. Decode with memory, as our BLS model does.
 # - Leaving a stream stops the work; leaving `/generate` does not.
-# - gRPC refuses unknown inputs, HTTP ignores them.
+# - gRPC refuses unknown inputs. `/generate` takes an unknown text, number or truth value for a parameter, and ignores
+#   it.
 #
 # ## Break it
 #
