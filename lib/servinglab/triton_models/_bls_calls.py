@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -100,6 +101,12 @@ class InnerModels:
         try:
             for response in responses:
                 yield _outputs(response)
+        except GeneratorExit:  # our reader failed; the stream must run out, or letting go of it would wait for the LLM
+            with contextlib.suppress(InnerModelError):
+                self.stop(request_id)
+            for _ in responses:
+                pass
+            raise
         finally:
             self._keep(responses)
 
@@ -126,10 +133,11 @@ class InnerModels:
 
     def _keep(self, responses) -> None:
         with self._ending:
-            now = time.monotonic()
+            now, old = time.monotonic(), []
             self._ended.append((now, responses))
             while self._ended[0][0] < now - KEEP_ENDED_SECONDS:
-                self._ended.popleft()
+                old.append(self._ended.popleft())
+        old.clear()  # outside the lock: it frees all that the stream brought
 
 
 def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -70,7 +70,10 @@ class Pump:
             if waiting == [None]:
                 return
             chunks, waiting = _next_round(waiting)
-            self._serve(chunks)
+            try:
+                self._serve(chunks)
+            except Exception as error:  # not even an error could be sent; the other streams must go on
+                pb_utils.Logger.log_error(f"Chunks could not be served: {error}")
 
     def _serve(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

@@ -25,6 +25,7 @@ class Reply:
     def __init__(self, sender: Any, request_id: str, model: str, decoupled: bool) -> None:
         self._sender, self._model, self._decoupled = sender, model, decoupled
         self._only: Any = None
+        self._tensors: list = []  # those of `_only`: Triton must not be the last to hold them (see _responses)
         self._ending = threading.Lock()
         self._ended: set[int] = set()
         self.rows = 1
@@ -41,8 +42,11 @@ class Reply:
         response = pb_utils.InferenceResponse(tensors)
         if not self._decoupled:
             self._only = response
-        elif not self.closed and not self.cancelled:
-            self._sender.send(response)
+            self._tensors = tensors
+        else:
+            with self._ending:  # Triton 24.10 frees a request at its FINAL, whoever still sends
+                if not self.closed and not self.cancelled:
+                    self._sender.send(response)
 
     def end_row(self, index: int) -> None:
         """FINAL when this was the last row that had not ended."""

@@ -112,7 +112,10 @@ class ResponseSender:
                     pb_utils.Logger.log_error(f"{self._model}: a response could not be sent: {error}")
             if None in items:
                 return
-            self._poll()
+            try:
+                self._poll()
+            except Exception as error:
+                pb_utils.Logger.log_error(f"{self._model}: could not ask for cancelled requests: {error}")
 
     def _wait(self) -> list:
         """At least one queued item, or none when it is time to look for cancelled requests."""

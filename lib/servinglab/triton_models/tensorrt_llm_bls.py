@@ -93,15 +93,22 @@ class TritonPythonModel:
         given = llm_inputs(inputs, self.models.preprocess(inputs))
         reply.rows = len(inputs["text_input"])
         rows = [Row(reply, inputs, given, index, self.accumulate) for index in range(reply.rows)]
+        try:
+            if not reply.cancelled:
+                self._pass_all_on(rows, given, reply, llm_outputs(inputs))
+        except Exception as error:
+            reply.fail(error)  # before the ends of the rows, which would mean success
+        for row in rows:
+            self.pump.put(Chunk(row, last=True))
+
+    def _pass_all_on(self, rows, given, reply, outputs):
         stopped = False
-        for response in () if reply.cancelled else self.models.generate(given, reply.id, llm_outputs(inputs)):
+        for response in self.models.generate(given, reply.id, outputs):
             if reply.closed and not stopped:  # by a stop word, or by an error
                 self.models.stop(reply.id)
                 stopped = True
             if not stopped and not reply.cancelled:
                 self._pass_on(rows, response)
-        for row in rows:
-            self.pump.put(Chunk(row, last=True))
 
     def _pass_on(self, rows, response):
         """Queue the ids of one response, as lists: its memory is gone when the next response is taken."""
