@@ -102,6 +102,7 @@ class TritonClient:
         request_id: str | None = None, **inputs: Any,
     ) -> AsyncTokenStream:  # fmt: skip
         """`async for chunk in client.astream(…)`: in JupyterLab, under papermill, and inside asyncio.run."""
+        kserve.check_deadline(deadline)
         values = _text_values(prompt, max_tokens, inputs, stream=True)
         return AsyncTokenStream(self, model, values, request_id or _new_id(), deadline)
 
@@ -207,6 +208,7 @@ class TritonClient:
         self, model: str, values: Mapping[str, Any], request_id: str, outputs: Iterable[str], deadline: float,
         checked: bool, empty_final: bool = False,
     ) -> service_pb2.ModelInferRequest:  # fmt: skip
+        kserve.check_deadline(deadline)
         if checked:
             return self.request_for(self.spec(model, deadline=deadline), values, request_id, outputs, empty_final)
         tensors = {name: np.asarray(value) for name, value in values.items()}

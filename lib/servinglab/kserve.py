@@ -62,6 +62,13 @@ def call(
             raise ClientError(f"No answer to {method} can come any more.") from None
 
 
+def check_deadline(deadline: Any) -> None:
+    """Raises ClientError unless `deadline` is a finite number of seconds above 0."""
+    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+    if not number or not 0 < deadline < 1e9:
+        raise ClientError(f"deadline must be a number of seconds above 0 and below a billion, not {deadline!r}.")
+
+
 def stub(channel: Any) -> service_pb2_grpc.GRPCInferenceServiceStub:
     return service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
@@ -75,6 +82,8 @@ def infer_request(
     empty_final: bool = False,
 ) -> service_pb2.ModelInferRequest:
     """The message ModelInferRequest. Strings are object arrays; `outputs` names those wanted, none means all."""
+    if not isinstance(request_id, str):
+        raise ClientError(f"request_id must be text, not {request_id!r}.")
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     for name, array in tensors.items():
         if array.dtype.kind == "U":

@@ -296,6 +296,27 @@ def test_the_inner_models_sentence_and_code_reach_the_client(make):
     assert refused(send(make(Inner()), "refuse")) == "QUERY is not valid."
 
 
+def test_an_error_that_comes_as_data_reaches_the_client(make):
+    def script_then_error(inner):
+        yield (0, "a")
+        inner.error = "Größe falsch."
+
+    inner = Inner(script_then_error)
+    inner.error = ""
+
+    def llm(inputs, request_id):
+        yield from inner.tensorrt_llm(inputs, request_id)
+        sentence = np.frombuffer(inner.error.encode(), np.uint8).astype(INT)
+        length = Tensor("sequence_length", np.array([[-1]], INT))
+        yield InferenceResponse([Tensor("output_ids", sentence[None, None]), length])
+
+    model = make(inner)
+    triton_fakes.MODELS["tensorrt_llm"] = llm
+    sent = send(model, stream=True).wait()
+    assert sent[-1][0].message() == "Größe falsch." and sent[-1][1]
+    wait_until(lambda: not model.pump._rows)
+
+
 def test_a_token_that_cannot_be_decoded_ends_only_its_own_request(make):
     gate = threading.Barrier(2, timeout=10)
 

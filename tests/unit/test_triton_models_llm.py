@@ -279,6 +279,23 @@ def test_a_refused_row_ends_the_whole_request(make):
     model.executor.emit(0, [], "cancelled")  # must not be sent: Sender asserts it
 
 
+def test_errors_go_as_data_to_a_model_that_asks_for_it(make):
+    """Triton 24.10 mixes up the streams of a BLS model when one of them gets an error response."""
+
+    def ask(**tensors):
+        asked, sender = triton_fakes.InferenceRequest(parameters={"errors_as_data": True}, sender=Sender()), Sender()
+        asked._inputs, asked._sender = [triton_fakes.Tensor(k, v) for k, v in tensors.items()], sender
+        model.execute([asked])
+        ((outputs, final),) = sender.wait()
+        assert final and outputs["sequence_length"].tolist() == [[-1]]
+        return bytes(outputs["output_ids"].astype(np.uint8).reshape(-1)).decode()
+
+    model = make()
+    given = {"input_ids": np.array([[666, 1]], INT), "input_lengths": np.array([2], INT)}
+    assert ask(**given, request_output_len=np.array([4], INT)).startswith("Prompt length (9)")
+    assert "request ID is not provided" in ask(**given, stop=np.array([True]))
+
+
 def test_an_error_of_the_executor_reaches_the_client(make):
     model = make()
     sender = send(model, streaming=True)

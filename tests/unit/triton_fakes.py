@@ -59,15 +59,20 @@ class InferenceResponse:
 class InferenceRequest:
     """Both what `execute` receives and what a BLS model sends."""
 
-    def __init__(self, model_name="", inputs=(), requested_output_names=(), request_id="", sender=None):
+    def __init__(
+        self, model_name="", inputs=(), requested_output_names=(), request_id="", sender=None, parameters=None
+    ):
         self.model_name, self._inputs, self._id, self._sender = model_name, list(inputs), request_id, sender
-        self.requested_output_names = list(requested_output_names)
+        self.requested_output_names, self._parameters = list(requested_output_names), json.dumps(parameters or {})
 
     def inputs(self):
         return self._inputs
 
     def request_id(self):
         return self._id
+
+    def parameters(self):
+        return self._parameters
 
     def get_response_sender(self):
         return self._sender

@@ -12,7 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.errors import CourseError
-from servinglab.triton_models._common import FAULT
+from servinglab.triton_models._common import ERRORS_AS_DATA, FAULT
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
@@ -68,11 +68,11 @@ class InnerModelError(CourseError):
     Triton 24.10 loses the error's code on the way, so what is not a fault of the inner model counts as the client's.
     """
 
-    def __init__(self, error) -> None:
-        super().__init__(error.message())
-        if FAULT in error.message():
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        if FAULT in message:
             self.code = pb_utils.TritonError.INTERNAL
-        elif "is not ready" in error.message():
+        elif "is not ready" in message:
             self.code = pb_utils.TritonError.UNAVAILABLE
 
 
@@ -97,7 +97,7 @@ class InnerModels:
     ) -> Iterator[dict[str, np.ndarray]]:
         """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken."""
         with self._may_wait:
-            responses = _request(self.llm, inputs, outputs, request_id).exec(decoupled=True)
+            responses = self._stream(inputs, outputs, request_id)
         try:
             for response in responses:
                 yield _outputs(response)
@@ -124,12 +124,16 @@ class InnerModels:
         """Ask the LLM to cancel the running request with this id; an ended one is no error."""
         one = np.ones((1, 1), np.int32)
         given = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.ones((1, 1), bool)}
-        responses = _request(self.llm, given, [], request_id).exec(decoupled=True)
+        responses = self._stream(given, [], request_id)
         try:
             for response in responses:
                 _outputs(response)
         finally:
             self._keep(responses)
+
+    def _stream(self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str):
+        """The LLM's stream of responses; there is a first one when this returns."""
+        return _request(self.llm, inputs, outputs, request_id, {ERRORS_AS_DATA: True}).exec(decoupled=True)
 
     def _keep(self, responses) -> None:
         with self._ending:
@@ -156,16 +160,22 @@ def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
     return names + [name for cause, more in ON_REQUEST.items() if inputs.get(cause, np.zeros(0)).any() for name in more]
 
 
-def _request(model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = ""):
+def _request(
+    model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = "", parameters: dict | None = None
+):
     return pb_utils.InferenceRequest(
         model_name=model,
         inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         requested_output_names=outputs,
         request_id=request_id,
+        parameters=parameters or {},
     )
 
 
 def _outputs(response) -> dict[str, np.ndarray]:
     if response.has_error():
-        raise InnerModelError(response.error())
-    return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+        raise InnerModelError(response.error().message())
+    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+    if (outputs.get("sequence_length", np.zeros(1)) < 0).any():  # see ERRORS_AS_DATA
+        raise InnerModelError(bytes(outputs["output_ids"].astype(np.uint8).reshape(-1)).decode())
+    return outputs

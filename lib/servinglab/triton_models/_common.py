@@ -11,6 +11,9 @@ from servinglab.errors import CourseError
 
 TRUE = {"true", "yes", "1", "t", "y"}
 FALSE = {"false", "no", "0", "f", "n"}
+# A request's parameter with which a model sends an error as data. Triton 24.10 forgets to which stream of a BLS model
+# an error response belongs (python_backend, infer_response.cc, mended in 25.04): another stream may get it, or hang.
+ERRORS_AS_DATA = "errors_as_data"
 FAULT = "failed on this request:"  # marks, in a message, an error that is not the client's
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.triton_models._common import InputError, error_response
+from servinglab.triton_models._common import InputError, error_response, triton_error
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 # Pieces of one row waiting at once before they are merged into one response: Triton is slower than the executor then,
@@ -32,6 +32,7 @@ class Ticket:
 
     sender: Any  # InferenceResponseSender
     client_id: str
+    errors_as_data: bool = False  # ids that spell the sentence, with sequence_length -1
     rows: int = 1
     open_rows: dict[str, RowState] = field(default_factory=dict)  # by executor request id
     closed: bool = False  # FINAL was sent
@@ -149,7 +150,7 @@ class ResponseSender:
         elif content is _STOP:
             self._stop(target)
         else:
-            self._close(target, error_response(content, self._model))
+            self._fail(target, content)
 
     def _stop(self, ticket: Ticket) -> None:
         same = [running for running in self._open if running.client_id == ticket.client_id]
@@ -166,7 +167,7 @@ class ResponseSender:
         if piece.finish_reason:
             ticket.open_rows.pop(row.id, None)
         if piece.finish_reason == "error":
-            self._close(ticket, error_response(InputError(piece.error), self._model))
+            self._fail(ticket, InputError(piece.error))
             return
         # A name for the tensors: Triton drops those that nobody asked for without holding the interpreter's lock, so it
         # must not be the last to hold them.
@@ -176,6 +177,17 @@ class ResponseSender:
             ticket.sender.send(response)
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
             self._close(ticket, response)
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        if ticket.errors_as_data:
+            sentence = np.frombuffer(triton_error(error, self._model).message().encode(), np.uint8).astype(np.int32)
+            tensors = [
+                pb_utils.Tensor("output_ids", sentence[None, None]),
+                pb_utils.Tensor("sequence_length", np.array([[-1]], np.int32)),
+            ]  # a name for them, as in _answer
+            self._close(ticket, pb_utils.InferenceResponse(tensors))
+        else:
+            self._close(ticket, error_response(error, self._model))
 
     def _close(self, ticket: Ticket, response: Any) -> None:
         if not ticket.closed:

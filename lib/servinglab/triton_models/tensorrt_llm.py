@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import triton_python_backend_utils as pb_utils
 
 from servinglab.executor import Executor, Request
-from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, integer, parameter
+from servinglab.triton_models._common import ERRORS_AS_DATA, InputError, any_true, flag, inputs_of, integer, parameter
 from servinglab.triton_models._llm_request import Row, read_rows
 from servinglab.triton_models._responses import ResponseSender, RowState, Ticket
 
@@ -49,7 +49,8 @@ class TritonPythonModel:
 
     def execute(self, requests):
         for request in requests:
-            ticket = Ticket(request.get_response_sender(), request.request_id())
+            as_data = ERRORS_AS_DATA in json.loads(request.parameters() or "{}")
+            ticket = Ticket(request.get_response_sender(), request.request_id(), errors_as_data=as_data)
             try:
                 self._serve(ticket, inputs_of(request))
             except Exception as error:
