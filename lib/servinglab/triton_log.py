@@ -101,7 +101,9 @@ def clean(text: str) -> str:
     body = body.partition(" NOTE: Setting a non-zero max_batch_size")[0]  # says at length what the client's hint says
     body = re.sub(r"\s*\n\s*", " ", body).strip(" ;.")
     if "Stub process" in body and "is not healthy" in body:
-        body = body.partition(" failed to load")[0] + " failed to load: its Python process died, perhaps out of memory"
+        model, loading, _ = body.partition(" failed to load")
+        died = "Python process died, perhaps out of memory"
+        body = f"{model} failed to load: its {died}" if loading else f"A model's {died}: restart the server"
     if "unable to find backend library" in body:
         body = body.partition(", try specifying")[0] + "; the embedded Triton has only the backend python"
     return f"{body} (in {where[1]}, line {where[2]})" if where else body

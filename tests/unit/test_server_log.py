@@ -94,6 +94,10 @@ def test_ports_and_loaded_models(tmp_path):
             "max_batch_size in the model config requires a batch dimension",
             "unexpected shape for input 'a' for model 'm'. Expected [-1,1], got [1]",
         ),
+        (
+            "Stub process 'tensorrt_llm_bls_0_0' is not healthy.",
+            "A model's Python process died, perhaps out of memory: restart the server",
+        ),
         ("plain; with: colons, Internal matters.", "plain; with: colons, Internal matters"),
         (
             "ValueError: a\nb\n\nAt:\n  /r/1/model.py(3): f\n  /r/1/model.py(9): g\n",
