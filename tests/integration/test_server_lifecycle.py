@@ -23,6 +23,7 @@ import pytest
 
 from servinglab import supervisor, triton_process
 from servinglab.server import ServerError, TritonServer, running
+from servinglab.triton_registry import LOGS_KEPT
 
 TINY_MODELS = Path(__file__).parents[1] / "models"
 CLEAN_SECONDS = 6.0
@@ -537,13 +538,13 @@ def test_announced_server_is_found_until_it_ends(tmp_path, monkeypatch):
 def test_logs_do_not_pile_up_and_running_ones_stay(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path))
     (tmp_path / "run").mkdir()
-    for i in range(30):
-        (tmp_path / "run" / f"triton-2020010{i // 10}-00000{i % 10}-{2**22 + 1}-1.log").write_text("old")
+    for i in range(LOGS_KEPT + 10):
+        (tmp_path / "run" / f"triton-20200101-{i:06}-{2**22 + 1}-1.log").write_text("old")
     oldest = tmp_path / "run" / f"triton-20190101-000000-{os.getpid()}-1.log"  # `course serve` for a long time
     oldest.write_text("")
     with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as server:
         logs = list((tmp_path / "run").glob("triton-*.log"))
-        assert len(logs) == 21 and server.log_path in logs and oldest in logs
+        assert len(logs) == LOGS_KEPT + 1 and server.log_path in logs and oldest in logs
 
 
 def test_log_that_cannot_be_written(tmp_path):

@@ -14,7 +14,7 @@ import triton_fakes
 from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _bls_calls, _bls_pump, _bls_reply, tensorrt_llm_bls
+from servinglab.triton_models import _backlog, _bls_calls, _bls_pump, _bls_reply, tensorrt_llm_bls
 from servinglab.triton_models._bls_pump import Chunk
 from servinglab.triton_models._tokenizer import Tokenizer
 
@@ -83,7 +83,7 @@ class Inner:
 @pytest.fixture
 def make(monkeypatch):
     monkeypatch.setattr(_bls_reply, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(_bls_pump, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
+    monkeypatch.setattr(_backlog, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
     made = []
 
     def build(inner, decoupled=True, prefix="", **parameters):
@@ -431,8 +431,20 @@ def test_rounds_take_one_chunk_of_each_row_and_merge_only_what_is_far_behind():
     few = [Chunk(a, [[1]]), Chunk(b, [[7]]), Chunk(a, [[2]])]
     now, later = _bls_pump._next_round(few)
     assert (now, later) == ([few[0], few[1]], [few[2]])
-    many = [Chunk(a, [[token]]) for token in range(_bls_pump.MERGE_ABOVE + 1)]
+    many = [Chunk(a, [[token]]) for token in range(_backlog.MERGE_ABOVE + 1)]
     many += [Chunk(b, [[7]]), Chunk(a, last=True)]
     (merged, other), later = _bls_pump._next_round(many)
-    assert merged.beams == [list(range(_bls_pump.MERGE_ABOVE + 1))] and merged.last
+    assert merged.beams == [list(range(_backlog.MERGE_ABOVE + 1))] and merged.last
     assert (other.beams, later) == ([[7]], [])
+
+
+def test_outputs_of_their_own_are_not_merged_away_nor_overtaken():
+    row, limit = object(), _backlog.MERGE_ABOVE
+    chunks = [Chunk(row, [[token]], {"cum_log_probs": token} if token % 2 else {}) for token in range(limit)]
+    waiting, rounds = [*chunks, Chunk(row, last=True)], []
+    while waiting:
+        (chunk,), waiting = _bls_pump._next_round(waiting)
+        rounds.append(chunk)
+    assert [token for chunk in rounds if chunk.beams for token in chunk.beams[0]] == list(range(limit))
+    assert [chunk.extra for chunk in rounds if chunk.extra] == [{"cum_log_probs": n} for n in range(1, limit, 2)]
+    assert [chunk.last for chunk in rounds] == [False] * (len(rounds) - 1) + [True]

@@ -10,7 +10,7 @@ import triton_fakes
 from triton_fakes import Sender, arguments, request, strings
 
 from servinglab.executor import Output, RequestError
-from servinglab.triton_models import _responses, tensorrt_llm
+from servinglab.triton_models import _backlog, _responses, tensorrt_llm
 
 INT = np.int32
 
@@ -366,16 +366,17 @@ def test_not_decoupled_cannot_stream_nor_take_several_rows(make):
 def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
     ticket = _responses.Ticket(Sender(), "")
     rows = [_responses.RowState(ticket, index, str(index), True, []) for index in range(2)]
-    limit = _responses.MERGE_ABOVE
+    limit = _backlog.MERGE_ABOVE
 
     def outputs(row, count):
         finish = [None] * limit + ["length"]
-        return [(rows[row], _responses.Piece([token], finish[token], None)) for token in range(count)]
+        return [_responses.Piece(rows[row], [token], finish[token], None) for token in range(count)]
 
-    few = outputs(0, limit) + outputs(1, 2)
-    assert _responses._merge(few) == few
-    merged = _responses._merge([*outputs(0, limit + 1), *outputs(1, 2)])
-    assert [(target.index, content.tokens, content.finish_reason) for target, content in merged] == [
+    opened = [(ticket, _responses._OPEN)] * (limit + 1)
+    few = opened + outputs(0, limit) + outputs(1, 2)
+    assert _backlog.merge(few) == few
+    merged = _backlog.merge([*outputs(0, limit + 1), *outputs(1, 2)])
+    assert [(piece.row.index, piece.tokens, piece.finish_reason) for piece in merged] == [
         (0, list(range(limit + 1)), "length"),
         (1, [0], None),
         (1, [1], None),

@@ -9,18 +9,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from servinglab.triton_models import _backlog
 from servinglab.triton_models._bls_row import Row
-
-GATHER_SECONDS = 0.002  # how long the first of several streams waits for the others' token of the same step
-# Chunks of one row waiting at once before they become one: a longer queue would only delay every token after it.
-MERGE_ABOVE = 16
 
 
 @dataclass
@@ -34,17 +30,23 @@ class Chunk:
     sequences: list[list[int]] = field(default_factory=list)  # what the row needs decoded for it, and the texts
     decoded: list[str] = field(default_factory=list)
 
-    def absorb(self, later: Chunk) -> None:
-        """Become one chunk with the row's next."""
+    def absorb(self, later: Chunk) -> bool:
+        """Become one chunk with the row's next; False when that brings outputs of its own."""
+        if later.extra:
+            return False
         self.beams = [a + b for a, b in zip(self.beams, later.beams, strict=True)] if later.beams else self.beams
         self.last = later.last
+        return True
 
 
 class Pump:
-    """Owns the thread. `decode` turns id lists into texts, in one call."""
+    """Owns the thread. `decode` turns id lists into texts, in one call.
 
-    def __init__(self, decode: Callable[[list[list[int]]], list[str]]) -> None:
-        self._decode = decode
+    The first of several streams waits `gather_seconds` for the others' token of the same step.
+    """
+
+    def __init__(self, decode: Callable[[list[list[int]]], list[str]], gather_seconds: float) -> None:
+        self._decode, self._gather_seconds = decode, gather_seconds
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._rows: set[Row] = set()  # that have begun to answer and not ended; this thread's only
         self._thread = threading.Thread(target=self._run, name="detokenise", daemon=True)
@@ -64,8 +66,8 @@ class Pump:
         while True:
             if not waiting:
                 waiting.append(self._queue.get())
-                if len(self._rows) > 1:
-                    time.sleep(GATHER_SECONDS)
+                if self._gather_seconds and len(self._rows) > 1:
+                    time.sleep(self._gather_seconds)
             waiting += [self._queue.get_nowait() for _ in range(self._queue.qsize())]
             if waiting == [None]:
                 return
@@ -104,16 +106,11 @@ class Pump:
 
 def _next_round(waiting: list[Chunk | None]) -> tuple[list[Chunk], list[Chunk | None]]:
     """The next chunk of every row, and what stays for later; a row that is far behind gets all of its chunks as one."""
-    count = Counter(chunk.row for chunk in waiting if chunk)
     chunks: dict[Row, Chunk] = {}
     later: list[Chunk | None] = []
-    for chunk in waiting:
-        if chunk is None:
+    for chunk in _backlog.merge(waiting):
+        if chunk is None or chunk.row in chunks:
             later.append(chunk)
-        elif chunk.row not in chunks:
-            chunks[chunk.row] = chunk
-        elif count[chunk.row] > MERGE_ABOVE and not chunk.extra:
-            chunks[chunk.row].absorb(chunk)
         else:
-            later.append(chunk)
+            chunks[chunk.row] = chunk
     return list(chunks.values()), later

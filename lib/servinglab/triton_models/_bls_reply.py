@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.triton_models._common import error_response
+from servinglab.triton_models._common import FINAL, send, send_error
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 POLL_SECONDS = 0.2  # each look costs a round trip to the server process
 
 
@@ -24,8 +23,7 @@ class Reply:
 
     def __init__(self, sender: Any, request_id: str, model: str, decoupled: bool) -> None:
         self._sender, self._model, self._decoupled = sender, model, decoupled
-        self._only: Any = None
-        self._tensors: list = []  # those of `_only`: Triton must not be the last to hold them (see _responses)
+        self._only: list = []  # the tensors of the one response when not decoupled
         self._ending = threading.Lock()
         self._ended: set[int] = set()
         self.rows = 1
@@ -39,14 +37,12 @@ class Reply:
         if self.rows > 1:
             tensors.append(pb_utils.Tensor("batch_index", np.array([[index]], np.int32)))
         tensors += [pb_utils.Tensor(name, array) for name, array in extra.items()]
-        response = pb_utils.InferenceResponse(tensors)
         if not self._decoupled:
-            self._only = response
-            self._tensors = tensors
+            self._only = tensors
         else:
             with self._ending:  # Triton 24.10 frees a request at its FINAL, whoever still sends
                 if not self.closed and not self.cancelled:
-                    self._sender.send(response)
+                    send(self._sender, tensors)
 
     def end_row(self, index: int) -> None:
         """FINAL when this was the last row that had not ended."""
@@ -56,21 +52,24 @@ class Reply:
 
     def close(self) -> None:
         """FINAL, once."""
-        self._end(None if self._decoupled else self._only or pb_utils.InferenceResponse([]))
+        with self._last() as first:
+            if first and self._decoupled:
+                self._sender.send(flags=FINAL)
+            elif first:
+                send(self._sender, self._only, final=True)
 
     def fail(self, error: Exception) -> None:
         """The error as the last response."""
-        self._end(error_response(error, self._model))
+        with self._last() as first:
+            if first:
+                send_error(self._sender, error, self._model)
 
-    def _end(self, response: Any) -> None:
+    @contextlib.contextmanager
+    def _last(self):
+        """Hold the sender for its last response; yields False when that has gone out already."""
         with self._ending:
-            if self.closed:
-                return
-            self.closed = True
-            if response is None:
-                self._sender.send(flags=FINAL)
-            else:
-                self._sender.send(response, flags=FINAL)
+            first, self.closed = not self.closed, True
+            yield first
 
     def client_left(self) -> bool:
         """Asks the server, which takes a round trip to its process."""

@@ -9,6 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from servinglab.errors import CourseError
 
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 TRUE = {"true", "yes", "1", "t", "y"}
 FALSE = {"false", "no", "0", "f", "n"}
 # A request's parameter with which a model sends an error as data. Triton 24.10 forgets to which stream of a BLS model
@@ -73,3 +74,17 @@ def triton_error(error: Exception, model: str):
 def error_response(error: Exception, model: str):
     """`InferenceResponse` that carries :func:`triton_error`."""
     return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error, model))
+
+
+def send(sender, tensors: list, final: bool = False) -> None:
+    """One response.
+
+    The argument holds the tensors meanwhile: Triton drops those that nobody asked for without holding the interpreter's
+    lock, so it must not be the last to hold them.
+    """
+    sender.send(pb_utils.InferenceResponse(tensors), flags=FINAL if final else 0)
+
+
+def send_error(sender, error: Exception, model: str) -> None:
+    """:func:`triton_error` as the last response."""
+    sender.send(error_response(error, model), flags=FINAL)

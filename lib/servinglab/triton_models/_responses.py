@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +16,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.triton_models._common import InputError, error_response, triton_error
+from servinglab.triton_models import _backlog
+from servinglab.triton_models._common import InputError, send, send_error, triton_error
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-# Pieces of one row waiting at once before they are merged into one response: Triton is slower than the executor then,
-# and a longer queue would only delay every token after it.
-MERGE_ABOVE = 16
-_OPEN, _STOP = object(), object()  # what a queued ticket asks for
+_OPEN, _STOP = object(), object()  # what is asked for a queued ticket
 
 
 @dataclass(eq=False)
@@ -55,14 +51,16 @@ class RowState:
 class Piece:
     """Tokens of one row that are to be sent, and why the row ends with them, if it does."""
 
+    row: RowState
     tokens: list[int]
     finish_reason: str | None
     error: str | None
 
-    def absorb(self, later: Piece) -> None:
+    def absorb(self, later: Piece) -> bool:
         """Become one piece with the row's next."""
         self.tokens = self.tokens + later.tokens
         self.finish_reason, self.error = later.finish_reason, later.error
+        return True
 
 
 class ResponseSender:
@@ -91,7 +89,7 @@ class ResponseSender:
         """The executor's callback, in its thread."""
         row.tokens += output.tokens
         if output.finish_reason or (row.streaming and len(row.tokens) >= row.due):
-            self._queue.put((row, Piece(row.tokens, output.finish_reason, output.error)))
+            self._queue.put(Piece(row, row.tokens, output.finish_reason, output.error))
             row.tokens, row.due = [], self._interval
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
@@ -106,9 +104,9 @@ class ResponseSender:
     def _run(self) -> None:
         while True:
             items = self._wait()
-            for target, content in _merge([item for item in items if item is not None]):
+            for item in _backlog.merge([item for item in items if item is not None]):
                 try:
-                    self._handle(target, content)
+                    self._handle(item)
                 except Exception as error:  # Triton refused the response; the other requests must go on
                     pb_utils.Logger.log_error(f"{self._model}: a response could not be sent: {error}")
             if None in items:
@@ -142,15 +140,17 @@ class ResponseSender:
         for row_id in list(ticket.open_rows):
             self._cancel(row_id)
 
-    def _handle(self, target: Ticket | RowState, content: Any) -> None:
-        if isinstance(target, RowState):
-            self._answer(target, content)
-        elif content is _OPEN:
-            self._open[target] = None
-        elif content is _STOP:
-            self._stop(target)
+    def _handle(self, item: Piece | tuple[Ticket, Any]) -> None:
+        if isinstance(item, Piece):
+            self._answer(item)
+            return
+        ticket, asked = item
+        if asked is _OPEN:
+            self._open[ticket] = None
+        elif asked is _STOP:
+            self._stop(ticket)
         else:
-            self._fail(target, content)
+            self._fail(ticket, asked)
 
     def _stop(self, ticket: Ticket) -> None:
         same = [running for running in self._open if running.client_id == ticket.client_id]
@@ -158,69 +158,49 @@ class ResponseSender:
             pb_utils.Logger.log_info(f"{self._model}: stop for request id '{ticket.client_id}', which is not active.")
         for running in same:
             self._cancel_rows(running)
-        self._close(ticket, pb_utils.InferenceResponse([]))
+        self._close(ticket, lambda: send(ticket.sender, [], final=True))
 
-    def _answer(self, row: RowState, piece: Piece) -> None:
-        ticket = row.ticket
+    def _answer(self, piece: Piece) -> None:
+        row, ticket = piece.row, piece.row.ticket
         if ticket.closed:
             return
         if piece.finish_reason:
             ticket.open_rows.pop(row.id, None)
         if piece.finish_reason == "error":
             self._fail(ticket, InputError(piece.error))
-            return
-        # A name for the tensors: Triton drops those that nobody asked for without holding the interpreter's lock, so it
-        # must not be the last to hold them.
-        tensors = _tensors(row, piece)
-        response = pb_utils.InferenceResponse(tensors)
-        if ticket.open_rows:
-            ticket.sender.send(response)
+        elif ticket.open_rows:
+            send(ticket.sender, _tensors(piece))
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
-            self._close(ticket, response)
+            self._close(ticket, lambda: send(ticket.sender, _tensors(piece), final=True))
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         if ticket.errors_as_data:
-            sentence = np.frombuffer(triton_error(error, self._model).message().encode(), np.uint8).astype(np.int32)
-            tensors = [
-                pb_utils.Tensor("output_ids", sentence[None, None]),
-                pb_utils.Tensor("sequence_length", np.array([[-1]], np.int32)),
-            ]  # a name for them, as in _answer
-            self._close(ticket, pb_utils.InferenceResponse(tensors))
+            sentence = np.frombuffer(triton_error(error, self._model).message().encode(), np.uint8)
+            self._close(ticket, lambda: send(ticket.sender, _output(sentence, -1), final=True))
         else:
-            self._close(ticket, error_response(error, self._model))
+            self._close(ticket, lambda: send_error(ticket.sender, error, self._model))
 
-    def _close(self, ticket: Ticket, response: Any) -> None:
+    def _close(self, ticket: Ticket, send_last: Callable[[], None]) -> None:
         if not ticket.closed:
             ticket.closed = True
             self._open.pop(ticket, None)
             self._cancel_rows(ticket)
-            ticket.sender.send(response, flags=FINAL)
+            send_last()
 
 
-def _tensors(row: RowState, piece: Piece) -> list:
+def _tensors(piece: Piece) -> list:
     """The response's tensors: the new ids while streaming; else prompt and new ids at once, nothing when cancelled."""
-    ids = piece.tokens
+    row, ids = piece.row, piece.tokens
     if not row.streaming:
         ids = [] if piece.finish_reason == "cancelled" else row.prompt + piece.tokens
-    tensors = [
-        pb_utils.Tensor("output_ids", np.array([[ids]], np.int32)),
-        pb_utils.Tensor("sequence_length", np.array([[len(ids)]], np.int32)),
-    ]
+    tensors = _output(ids, len(ids))
     if row.ticket.rows > 1:
         tensors.append(pb_utils.Tensor("batch_index", np.array([[row.index]], np.int32)))
     return tensors
 
 
-def _merge(items: list[tuple]) -> list[tuple]:
-    """The items in order; the pieces of a row that is far behind become one."""
-    count = Counter(id(target) for target, _ in items)
-    first: dict[int, Piece] = {}
-    merged: list[tuple] = []
-    for target, content in items:
-        if isinstance(target, RowState) and count[id(target)] > MERGE_ABOVE:
-            if id(target) in first:
-                first[id(target)].absorb(content)
-                continue
-            first[id(target)] = content
-        merged.append((target, content))
-    return merged
+def _output(ids: Any, length: int) -> list:
+    return [
+        pb_utils.Tensor("output_ids", np.array([[ids]], np.int32)),
+        pb_utils.Tensor("sequence_length", np.array([[length]], np.int32)),
+    ]

@@ -49,9 +49,9 @@ class TritonPythonModel:
 
     def execute(self, requests):
         for request in requests:
-            as_data = ERRORS_AS_DATA in json.loads(request.parameters() or "{}")
-            ticket = Ticket(request.get_response_sender(), request.request_id(), errors_as_data=as_data)
+            ticket = Ticket(request.get_response_sender(), request.request_id())
             try:
+                ticket.errors_as_data = ERRORS_AS_DATA in json.loads(request.parameters() or "{}")
                 self._serve(ticket, inputs_of(request))
             except Exception as error:
                 self.responses.fail(ticket, error)

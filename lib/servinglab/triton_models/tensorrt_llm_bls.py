@@ -24,6 +24,7 @@ from servinglab.triton_models._tokenizer import Tokenizer
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
 CONSUMED = {"output_ids", "sequence_length", "batch_index"}  # outputs of the LLM that do not go on to the client
 SHUTDOWN_SECONDS = 5.0
+GATHER_SECONDS = 0.002  # the tokens of one step come one after another, yet one call can decode them all
 
 
 class TritonPythonModel:
@@ -37,19 +38,20 @@ class TritonPythonModel:
             parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
             parameter(config, "postprocessing_model_name", "postprocessing"),
         )
-        self.pump = Pump(self._decoder(config))
+        self.pump = Pump(*self._decoder(config))
         self.watch = CancelWatch(self.models.stop)
 
     def _decoder(self, config):
-        """How ids become text: by `postprocessing`, or in this process when the configuration names a tokenizer_dir.
+        """How ids become text, and how long to gather ids for one call.
 
-        A call to another model for every token costs more than all the rest of this model does.
+        By `postprocessing`, or in this process when the configuration names a tokenizer_dir: a call to another model
+        for every token costs more than all the rest of this model does.
         """
         if not parameter(config, "tokenizer_dir"):
-            return self.models.decode
+            return self.models.decode, GATHER_SECONDS
         tokenizer = Tokenizer(parameter(config, "tokenizer_dir"))
         skip_special_tokens = flag(config, "skip_special_tokens", True)
-        return lambda sequences: [tokenizer.decode(ids, skip_special_tokens) for ids in sequences]
+        return lambda sequences: [tokenizer.decode(ids, skip_special_tokens) for ids in sequences], 0.0
 
     def execute(self, requests):
         for request in requests:
