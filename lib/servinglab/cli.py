@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from servinglab.engine.cli import app as engine
 from servinglab.errors import CourseError
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 repo = typer.Typer(no_args_is_help=True, help="Build and check model repositories.")
 app.add_typer(repo, name="repo")
+app.add_typer(engine, name="engine")
 
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Precision = Annotated[str | None, Option(help="Weights of the executor: fp32 (exact) or int4 (fast).")]
@@ -75,7 +77,6 @@ def run(
     chosen = loaded.select(ids)
     pairs = list(parameter or [])
     if lane is not None:
-        course.check_lane(lane, chosen)
         pairs.append(f"lane={lane}")
     overrides = course.parse_assignments(pairs, chosen)
     values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs

@@ -134,13 +134,14 @@ def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, 
         if not owners:
             known = ", ".join(dict.fromkeys(p for n in notebooks for p in n.parameters))
             raise ManifestError(f"No selected notebook has a parameter '{name}'; they have: {known}.")
+        if name == "lane":
+            _check_lane(text, owners)
         for notebook in owners:
             overrides[notebook.id][name] = _from_text(name, text, notebook.parameters[name])
     return overrides
 
 
-def check_lane(lane: str, notebooks: list[Notebook]) -> None:
-    """Raise ManifestError for an unknown lane, and for one that a notebook does not run in."""
+def _check_lane(lane: str, notebooks: list[Notebook]) -> None:
     if lane not in (*LANES, "auto"):
         raise ManifestError(f"There is no lane '{lane}'; choose one of {', '.join(LANES)}, auto.")
     for notebook in notebooks:

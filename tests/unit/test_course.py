@@ -93,6 +93,8 @@ def test_assignments_are_typed_and_go_to_the_notebooks_that_know_them(small):
         ("seed=1.5", ["seed", "whole number", "1.5"]),
         ("seed=true", ["seed", "whole number"]),
         ("fast=1", ["fast", "true or false"]),
+        ("lane=moon", ["moon", "embedded, trtllm, auto"]),
+        ("lane=trtllm", ["00_first", "trtllm", "embedded"]),
         ("seed=1\nx=2", ["seed", "whole number"]),
     ],
 )
