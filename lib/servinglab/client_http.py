@@ -135,7 +135,9 @@ class HttpStream:
 def _receive(http, url, content, deadline, arrived, connection, sent) -> None:
     """Read server-sent events; split at line feeds only, for JSON strings may hold other line separators."""
     try:
-        with http.stream("POST", url, content=content, timeout=deadline) as response:
+        # A connection that went back to the pool could be another request's when `close` shuts it.
+        own = {"Connection": "close"}
+        with http.stream("POST", url, content=content, timeout=deadline, headers=own) as response:
             connection.append(response.extensions["network_stream"].get_extra_info("socket"))
             rest = b""
             for data in response.iter_bytes():

@@ -227,6 +227,37 @@ def test_leaving_an_event_stream_hangs_up(web):
         assert seen.wait(2)
 
 
+def test_leaving_a_stream_that_has_ended_leaves_other_requests_alone(web):
+    """Its connection must not be in the pool, where another request may have taken it."""
+    answering = threading.Event()
+
+    def events(handler):
+        handler.protocol_version = "HTTP/1.1"  # which keeps connections
+        send(handler, 200, b'data: {"text_output": "x"}\n\n')
+        handler.close_connection = "close" in handler.headers.get("connection", "")
+
+    def slow(handler):
+        handler.protocol_version = "HTTP/1.1"
+        answering.set()
+        time.sleep(0.3)
+        send(handler, 200, b'{"text_output": "y"}')
+
+    web |= {"generate_stream": events, "generate": slow}
+    with TritonClient("localhost:1", web["url"]) as client:
+        client.generate("warm", deadline=10)
+        answering.clear()
+        stream = client.generate_stream("x", deadline=10)
+        assert next(stream).text == "x"
+        time.sleep(0.2)  # the answer has been read to its end
+        other: list = []
+        thread = threading.Thread(target=lambda: other.append(client.generate("x", deadline=10)))
+        thread.start()
+        assert answering.wait(10)
+        stream.close()
+        thread.join(10)
+    assert other == [{"text_output": "y"}]
+
+
 def test_values_that_json_cannot_hold(web):
     with TritonClient("127.0.0.1:1", web["url"]) as client:
         for value in (float("nan"), object(), b"\xff"):
