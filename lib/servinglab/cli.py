@@ -129,16 +129,51 @@ def models(json: Json = False) -> None:
 @app.command()
 def serve(
     folder: Annotated[Path, Argument(metavar="DIR", help="A model repository, or the folder that `repo build` made.")],
-    http_port: Annotated[int | None, Option(help="Port for HTTP; a free one when left out.")] = None,
-    grpc_port: Annotated[int | None, Option(help="Port for gRPC; a free one when left out.")] = None,
-    metrics_port: Annotated[int | None, Option(help="Port for metrics; a free one when left out.")] = None,
+    lane: Annotated[str, Option(help="embedded, or trtllm inside NVIDIA's container.")] = "embedded",
+    http_port: Annotated[int | None, Option(help="Port for HTTP; a free one (trtllm: 8000) when left out.")] = None,
+    grpc_port: Annotated[int | None, Option(help="Port for gRPC; a free one (trtllm: 8001) when left out.")] = None,
+    metrics_port: Annotated[
+        int | None, Option(help="Port for metrics; a free one (trtllm: 8002) when left out.")
+    ] = None,
     model: Annotated[list[str] | None, Option(help="Load only this model; may be given more than once.")] = None,
+    timeout: Annotated[float | None, Option(min=1, help="Seconds until every model must be ready.")] = None,
+    world_size: Annotated[int | None, Option(help="trtllm: MPI ranks, tp × pp of the engine; read from it.")] = None,
+    multi_model: Annotated[bool, Option("--multi-model", help="trtllm: several engines, orchestrator mode.")] = False,
+    all_interfaces: Annotated[
+        bool, Option("--all-interfaces", help="trtllm: listen on 0.0.0.0, inside a container with published ports.")
+    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="trtllm: print the command, start nothing.")] = False,
 ) -> None:
     """Serve a model repository until Ctrl-C."""
     from servinglab import serving
 
+    if lane not in ("embedded", "trtllm"):
+        raise CourseError(f"There is no lane {lane!r}: use embedded or trtllm.")
+    own = {"--world-size": world_size, "--multi-model": multi_model, "--all-interfaces": all_interfaces,
+           "--dry-run": dry_run}  # fmt: skip
+    wrong = [name for name, value in own.items() if value] if lane == "embedded" else ["--model"] if model else []
+    if wrong:
+        raise CourseError(f"{wrong[0]} is no option of the lane {lane}.")
+    if lane == "trtllm":
+        serving.serve_trtllm(
+            folder,
+            world_size=world_size,
+            multi_model=multi_model,
+            all_interfaces=all_interfaces,
+            dry_run=dry_run,
+            ports={"http": http_port, "grpc": grpc_port, "metrics": metrics_port},
+            timeout=timeout,
+            tell=typer.echo,
+        )
+        return
     serving.serve(
-        folder, models=model, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port, tell=typer.echo
+        folder,
+        models=model,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        timeout=timeout,
+        tell=typer.echo,
     )
 
 
@@ -207,15 +242,47 @@ def repo_build(
     max_batch_size: Annotated[int | None, Option(help="Requests that run together.")] = None,
     max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
     bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
+    trtllm: Annotated[str | None, Option(help="TensorRT-LLM version that will read it, such as 1.2.1.")] = None,
+    parameters: Annotated[
+        list[str] | None, Option("--parameter", metavar="NAME=VALUE", help="One more parameter of tensorrt_llm.")
+    ] = None,
 ) -> None:
     """Write the five models of a deployment and what they need. Every option is a field of DeploymentSpec."""
     from servinglab.repository import build_default
 
-    own = ("out", "precision")
+    own = ("out", "precision", "parameters")
     given = {k: v for k, v in context.params.items() if k not in own and v is not None}
+    if parameters:
+        given["parameters"] = _key_values(parameters)
     built = build_default(out, precision=precision, **given)
     typer.echo(f"built {built}")
-    typer.echo(f"next: course repo lint {built}, course serve {built}")
+    typer.echo(f"next: course repo lint {built}, course serve {built}" + " --lane trtllm" * (lane == "trtllm"))
+
+
+@repo.command("fill")
+def repo_fill(
+    target: Annotated[Path, Argument(metavar="DIR_OR_FILE", help="A copy of NVIDIA's models, or one config.pbtxt.")],
+    assignments: Annotated[
+        list[str] | None, Argument(metavar="[KEY=VALUE]…", help="MODEL/KEY=VALUE is for the file in that folder only.")
+    ] = None,
+    container: Annotated[str | None, Option(help="Warn when the templates are not of this container.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be filled.")] = False,
+    json: Json = False,
+) -> None:
+    """Fill every config.pbtxt under a folder, all files or none. Exit code 1 when something is missing."""
+    from servinglab.repository import plan_filling, write_filling
+
+    reports = plan_filling(target, _key_values(assignments or []), container=container)
+    if json:
+        _print_json([report.as_dict() for report in reports])
+    else:
+        typer.echo("\n".join(line for report in reports for line in report.summary()))
+    if not dry_run:
+        write_filling(reports)
+    elif any(report.missing for report in reports):
+        raise typer.Exit(1)
+    if not json:
+        typer.echo("nothing written (--dry-run)" if dry_run else f"next: course repo lint {target}")
 
 
 @repo.command("lint")
@@ -243,6 +310,19 @@ def repo_lint(
         report.show_findings(findings, folder)
     if any(f.severity == "error" for f in findings):
         raise typer.Exit(1)
+
+
+def _key_values(arguments: list[str]) -> dict[str, str]:
+    """{key: value} of KEY=VALUE arguments; the value may hold anything, more equals signs too."""
+    found: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key:
+            raise CourseError(f"{argument!r} is not of the form KEY=VALUE; give one argument for each key.")
+        if key in found:
+            raise CourseError(f"{key} is given twice.")
+        found[key] = value
+    return found
 
 
 def _print_json(data: Any) -> None:

@@ -7,8 +7,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servinglab.errors import CourseError
+
+if TYPE_CHECKING:
+    from servinglab.server import TritonServer
 
 
 def find_repository(folder: Path) -> Path:
@@ -23,14 +27,35 @@ def find_repository(folder: Path) -> Path:
 
 def serve(
     folder: Path, *, models: list[str] | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None,
-    tell: Callable[[str], None],
+    tell: Callable[[str], None], timeout: float | None = None,
 ) -> None:  # fmt: skip
     """Serve until Ctrl-C or SIGTERM, then stop the server. Raises CourseError when the server ends by itself."""
     from servinglab.server import TritonServer
 
     repository = find_repository(folder)
-    ports = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
-    server = TritonServer(repository, models=models, **ports)
+    options = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    options |= {"timeout": timeout} if timeout else {}
+    _keep_running(TritonServer(repository, models=models, **options), tell)
+
+
+def serve_trtllm(
+    folder: Path, *, world_size: int | None, multi_model: bool, all_interfaces: bool, dry_run: bool,
+    ports: dict[str, int | None], tell: Callable[[str], None], timeout: float | None = None,
+) -> None:  # fmt: skip
+    """The same with TensorRT-LLM, in NVIDIA's container. `dry_run` only tells the command."""
+    from servinglab import trtllm_launch
+
+    launch = trtllm_launch.plan_launch(
+        find_repository(folder), world_size=world_size, multi_model=multi_model, all_interfaces=all_interfaces,
+        ports=ports,
+    )  # fmt: skip
+    if dry_run:
+        tell(trtllm_launch.as_shell(launch.argv(), launch.env))
+        return
+    _keep_running(trtllm_launch.TrtllmServer(launch, **({"timeout": timeout} if timeout else {})), tell)
+
+
+def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:
     with _until_stopped() as stopped:
         with server:
             server.announce()

@@ -12,6 +12,7 @@ is itself killed, the kernel kills tritonserver (PR_SET_PDEATHSIG), and its Pyth
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -78,11 +79,33 @@ def kill_group(pgid: int, wait: float = 2.0) -> None:
         time.sleep(0.02)
 
 
+def kill_children(wait: float = 2.0) -> None:
+    """SIGKILL whoever is our child now and wait (bounded): as subreaper we inherit what a killed server started, such
+    as the ranks of an mpirun, each in a process group of its own."""
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline:
+        _reap()
+        found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _parent(entry) == os.getpid()]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _parent(entry: Path) -> int | None:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def kill_stubs(prefix: str) -> None:
-    """SIGKILL every Python stub of the server with this prefix (it is one of a stub's arguments)."""
+    """SIGKILL every process of the server with this prefix: it is in the arguments of Python stubs and of MPI ranks."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"\0" + prefix.encode() in entry.read_bytes():
+            if prefix.encode() in entry.read_bytes():
                 os.kill(int(entry.parent.name), signal.SIGKILL)
         except OSError:
             continue
@@ -162,6 +185,7 @@ def main() -> None:
                 time.sleep(0.02)
     finally:
         kill_group(child.pid)
+        kill_children()
         remove_shm(prefix)
         child.returncode = 0  # reaped above; keeps Popen's destructor quiet
 

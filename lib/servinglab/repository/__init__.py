@@ -1,6 +1,7 @@
 """Model repositories: write them from one DeploymentSpec, fill templates, and check them before a server reads them."""
 
 from servinglab.repository.build import build, build_default, model_source, write_model
+from servinglab.repository.filling import FillReport, plan_filling, write_filling
 from servinglab.repository.findings import Finding
 from servinglab.repository.lint import lint
 from servinglab.repository.pbtxt import PbtxtError, model_config, parse, to_text
@@ -18,6 +19,7 @@ from servinglab.repository.versions import container_generation, template_genera
 
 __all__ = [
     "DeploymentSpec",
+    "FillReport",
     "Finding",
     "PbtxtError",
     "Placeholder",
@@ -34,10 +36,12 @@ __all__ = [
     "model_source",
     "parse",
     "placeholders",
+    "plan_filling",
     "template",
     "template_generation",
     "to_text",
     "version_warning",
+    "write_filling",
     "write_model",
     "write_templates",
 ]

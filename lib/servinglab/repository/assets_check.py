@@ -42,7 +42,7 @@ def engine_problem(folder: Path, lane: str) -> str | None:
         if not exists(folder / "model.onnx"):
             return "holds no model.onnx, which the embedded executor runs: prepare it with servinglab.assets.engine."
         return None
-    ranks = _world_size(config)
+    ranks = world_size(config)
     missing = [f"rank{n}.engine" for n in range(ranks) if not exists(folder / f"rank{n}.engine")]
     if missing:
         return f"lacks {', '.join(missing[:4])} of {ranks} rank(s): copy every file that trtllm-build wrote."
@@ -58,8 +58,15 @@ def engine_config(folder: Path) -> dict | None:
     return config if isinstance(config, dict) else None
 
 
-def _world_size(config: dict) -> int:
+def world_size(config: dict) -> int:
+    """Ranks of an engine: `world_size` of its mapping, else tp × pp; 1 where the config.json has neither."""
     mapping = config.get("pretrained_config")
     mapping = mapping.get("mapping") if isinstance(mapping, dict) else None
-    size = mapping.get("world_size", 1) if isinstance(mapping, dict) else 1
-    return size if isinstance(size, int) and 1 <= size <= 1024 else 1
+    if not isinstance(mapping, dict):
+        return 1
+
+    def count(name: str) -> int:
+        size = mapping.get(name, 1)
+        return size if isinstance(size, int) and 1 <= size <= 1024 else 1
+
+    return count("world_size") if "world_size" in mapping else count("tp_size") * count("pp_size")

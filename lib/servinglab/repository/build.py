@@ -54,7 +54,8 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
     from servinglab import assets  # only here: the rest of this package needs no weights
 
     given = {"name": "smollm2" if precision == "fp32" else f"smollm2-{precision}"} | overrides
-    given.setdefault("tokenizer_dir", assets.tokenizer("smollm2"))
+    if "tokenizer_dir" not in given:  # else nothing of the default model is needed, nor the packages to prepare it
+        given["tokenizer_dir"] = assets.tokenizer("smollm2")
     if "engine_dir" not in given:
         given["engine_dir"] = assets.engine("smollm2", precision)
     return build(make_spec(**given), root)

@@ -81,11 +81,12 @@ def model_config(spec: DeploymentSpec, model: str) -> pb.ModelConfig:
     """The configuration of one of the five models (`contract.MODELS`) of a deployment."""
     values = spec.values(model)
     parameters = {p.key: values[p.variable] for p in wiring.parameters(model) if p.variable in values}
+    if model == "tensorrt_llm":
+        parameters |= {name: values[name] for name in wiring.LLM_EXTRAS if name in values}
     if model == "tensorrt_llm" and spec.lane == "trtllm":
         # The C++ backend looks these up without a default: absent, the model does not load; empty, they are unset.
         unset = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
         parameters = parameters | wiring.LLM_LITERALS | {key: values.get(key, "") for key in unset}
-
     if model == "tensorrt_llm_bls" and spec.bls_decodes:
         decoding = spec.values("postprocessing")
         parameters |= {key: decoding[key] for key in ("tokenizer_dir", "skip_special_tokens")}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servinglab.errors import CourseError
-from servinglab.repository import contract, wiring
+from servinglab.engine import compass
+from servinglab.repository import contract, parameter_types, template_history, wiring
+from servinglab.repository.errors import RepositoryError, did_you_mean
+from servinglab.repository.parameter_types import KINDS, text_of
+
+__all__ = ["CHOICES", "LANES", "DeploymentSpec", "RepositoryError", "did_you_mean", "make_spec", "text_of"]
 
 LANES = ("embedded", "trtllm")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -23,8 +26,8 @@ _COUNTS = (
 CHOICES = {
     "lane": LANES,
     "generation": contract.GENERATIONS,
-    "batch_scheduler_policy": ("guaranteed_no_evict", "max_utilization"),
-    "batching_strategy": ("inflight_fused_batching", "inflight_batching", "V1"),
+    "batch_scheduler_policy": KINDS["batch_scheduler_policy"][1:],
+    "batching_strategy": KINDS["batching_strategy"][1:],
     "logits_datatype": ("TYPE_FP32", "TYPE_FP16"),
     "encoder_input_features_data_type": ("TYPE_FP16", "TYPE_FP32", "TYPE_BF16"),
     "prompt_embedding_table_data_type": ("TYPE_FP16", "TYPE_BF16"),
@@ -39,21 +42,6 @@ _SWITCHES = (
 )
 
 
-class RepositoryError(CourseError):
-    """A repository, a template or a spec that cannot be used. The message says what, where and what to do."""
-
-
-def did_you_mean(word: str, known) -> str:
-    """A question that names the nearest known word, with a space before it; empty when no word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def text_of(value: object) -> str:
-    """A parameter as Triton stores it: every value is a string, booleans are "true" and "false"."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
     """One deployment. `tokenizer_dir` and `engine_dir` are folders; the rest has the defaults of the course.
@@ -61,7 +49,9 @@ class DeploymentSpec:
     `name` names the folder under `_assets`; `prefix` goes before the five model names, so that several deployments fit
     into one repository. With `bls_decodes` the BLS model turns ids into text itself instead of calling `postprocessing`
     for every token, which is faster (benchmarks/serving.py). `parameters` are further string parameters of
-    `tensorrt_llm`, by their names in NVIDIA's template (for example `kv_cache_free_gpu_mem_fraction`).
+    `tensorrt_llm`, by their names in NVIDIA's template (for example `kv_cache_free_gpu_mem_fraction`); what they may
+    hold is in parameter_types.py. `trtllm` is the TensorRT-LLM version that will read them, such as "1.2.1"; without it
+    they must be known to some version of the `generation`.
 
     Raises RepositoryError with one sentence on a bad value.
     """
@@ -91,6 +81,7 @@ class DeploymentSpec:
     logits_datatype: str = "TYPE_FP32"
     encoder_input_features_data_type: str = "TYPE_FP16"
     prompt_embedding_table_data_type: str = "TYPE_FP16"
+    trtllm: str | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -142,16 +133,28 @@ class DeploymentSpec:
                 raise RepositoryError(f"{attribute} must be a whole number of at least {least}, not {value!r}.")
 
     def _check_parameters(self) -> None:
-        known = {p.variable for p in wiring.parameters("tensorrt_llm")}
+        if self.trtllm is not None:
+            template_history.version(self.trtllm)
+            theirs = compass.generation(self.trtllm)
+            if theirs != self.generation:
+                raise RepositoryError(
+                    f"TensorRT-LLM {self.trtllm} has the tensor names of generation {theirs!r}, not "
+                    f"{self.generation!r}: give that generation."
+                )
+        known = {p.variable for p in wiring.parameters("tensorrt_llm")} | {*wiring.LLM_EXTRAS}
         if not isinstance(self.parameters, Mapping):
             raise RepositoryError(f"parameters must map names to values, not {self.parameters!r}.")
+        texts = {}
         for variable, value in self.parameters.items():
             if variable in self.__dataclass_fields__:
                 raise RepositoryError(f"{variable!r} is a field of DeploymentSpec: give it there, not in parameters.")
             if variable not in known:
                 raise RepositoryError(f"tensorrt_llm has no parameter {variable!r}.{did_you_mean(variable, known)}")
-            if not isinstance(value, (str, int, float, bool)):
-                raise RepositoryError(f"parameter {variable!r} must be a string, a number or a boolean, not {value!r}.")
+            lacking = template_history.lacking(variable, generation=self.generation, trtllm=self.trtllm)
+            if lacking:
+                raise RepositoryError(lacking)
+            texts[variable] = parameter_types.checked(variable, value, "parameter ", trtllm=self.trtllm)
+        parameter_types.check_together(texts, cpp_backend=self.lane == "trtllm")
 
     def model_name(self, model: str) -> str:
         """The name in the repository of one of the five models, e.g. "gemma-tensorrt_llm"."""
@@ -179,7 +182,7 @@ class DeploymentSpec:
             known.discard("engine_dir")  # read for vision models only
         if model == "tensorrt_llm":
             known = (known | {"triton_backend"}) - {"tokenizer_dir"}  # read for guided decoding only
-            chosen |= self.parameters
+            chosen |= {name: parameter_types.checked(name, value) for name, value in self.parameters.items()}
             known |= self.parameters.keys()
         return {name: text_of(value) for name, value in chosen.items() if name in known and value is not None}
 

@@ -16,11 +16,12 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.repository import contract, pbtxt, wiring
 from servinglab.repository.build import model_source
+from servinglab.repository.errors import RepositoryError, did_you_mean
+from servinglab.repository.parameter_types import checked, text_of
 from servinglab.repository.pbtxt_source import spots
-from servinglab.repository.spec import RepositoryError, did_you_mean, text_of
 
 # NVIDIA's fill_template.py writes 0 for these two when they are not given (since 0.12 and 0.19).
-_ZERO = ("max_queue_size", "max_queue_delay_microseconds")
+ZERO_BY_ITSELF = ("max_queue_size", "max_queue_delay_microseconds")
 _SENTINEL = 900_000_000  # and up: numbers that stand for placeholders while the template is still a protobuf
 
 
@@ -82,13 +83,53 @@ def placeholders(text: str) -> list[Placeholder]:
 
 
 def _mandatory_quoted(text: str) -> set[str]:
-    # The same variable may be mandatory in one model and optional in another; these keys are in one model only.
-    is_llm = re.search(r'"(gpt_model_type|max_beam_width|batch_scheduler_policy)"', text) is not None
-    if is_llm:
+    # The same variable may be mandatory in one model and optional in another.
+    if is_llm(text):
         names = {p.variable for p in wiring.parameters("tensorrt_llm") if p.mandatory} | {"triton_backend"}
         # Only the C++ backend reads the batching strategy.
         return names - {"batching_strategy"} if re.search(r'backend:\s*"python"', text) else names
-    return {"tokenizer_dir"}
+    return {"tokenizer_dir", "tokenizer_type"}  # the second in the templates of 0.8 and before
+
+
+class Filled(NamedTuple):
+    """A filled text, and its placeholders: given a value, set to 0 by themselves, optional and left, missing."""
+
+    text: str
+    filled: list[Placeholder]
+    zero: list[Placeholder]
+    left: list[Placeholder]
+    missing: list[Placeholder]
+
+
+def fill_parts(text: str, values: Mapping[str, object], *, file: str | Path = "config.pbtxt") -> Filled:
+    """The text with every `${name}` in `values` replaced, and what became of each placeholder.
+
+    Raises TemplateError for a key that the text does not have and for a value that does not fit its place.
+    """
+    found = spots(text)
+    names = {spot.name for spot in found}
+    for key in values:
+        if key not in names:
+            raise TemplateError(f"{file} has no placeholder ${{{key}}}.{did_you_mean(key, names)}")
+    result = Filled("", [], [], [], [])
+    pieces, end = [], 0
+    mandatory = _mandatory_quoted(text)
+    if values.get("triton_backend") == "python":
+        mandatory.discard("batching_strategy")
+    for spot in found:
+        piece = text[spot.start : spot.end]
+        must = not spot.quoted or spot.name in mandatory
+        if spot.name in values:
+            group = result.filled
+            piece = _value(spot.name, values[spot.name], quoted=spot.quoted, where=f"{file}:{spot.line}")
+        elif spot.name in ZERO_BY_ITSELF and not spot.quoted:
+            group, piece = result.zero, "0"
+        else:
+            group = result.missing if must else result.left
+        group.append(Placeholder(spot.name, spot.line, "quoted" if spot.quoted else "structural", must))
+        pieces += [text[end : spot.start], piece]
+        end = spot.end
+    return result._replace(text="".join(pieces) + text[end:])
 
 
 def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.pbtxt") -> str:
@@ -98,37 +139,24 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
     the text does not have, a value that does not fit its place, and mandatory placeholders that are not given: the
     message names file, line and placeholder.
     """
-    found = spots(text)
-    names = {spot.name for spot in found}
-    for key in values:
-        if key not in names:
-            raise TemplateError(f"{file} has no placeholder ${{{key}}}.{did_you_mean(key, names)}")
-    pieces, end, missing = [], 0, []
-    mandatory = _mandatory_quoted(text)
-    if values.get("triton_backend") == "python":
-        mandatory.discard("batching_strategy")
-    for spot in found:
-        piece = text[spot.start : spot.end]
-        if spot.name in values:
-            piece = _value(spot.name, values[spot.name], quoted=spot.quoted, where=f"{file}:{spot.line}")
-        elif spot.name in _ZERO and not spot.quoted:
-            piece = "0"
-        elif not spot.quoted or spot.name in mandatory:
-            missing.append(spot)
-        pieces += [text[end : spot.start], piece]
-        end = spot.end
-    if missing:
-        where = ", ".join(f"${{{spot.name}}} (line {spot.line})" for spot in missing)
+    result = fill_parts(text, values, file=file)
+    if result.missing:
+        where = ", ".join(f"${{{spot.name}}} (line {spot.line})" for spot in result.missing)
         raise TemplateError(
-            f"{file}:{missing[0].line}: no value for {where}: Triton cannot load the model without it, "
+            f"{file}:{result.missing[0].line}: no value for {where}: Triton cannot load the model without it, "
             f"also where your model does not use that tensor."
         )
-    return "".join(pieces) + text[end:]
+    return result.text
 
 
 def _value(name: str, value: object, *, quoted: bool, where: str) -> str:
     text = text_of(value)
     if quoted:
+        if text:  # empty is a way to say "not set"
+            try:
+                text = checked(name, value, f"{where}: ")
+            except RepositoryError as error:
+                raise TemplateError(str(error)) from None
         return text_encoding.CEscape(text, as_utf8=True)
     if name.endswith(("datatype", "data_type")):
         if text not in pb.DataType.keys() or text == "TYPE_INVALID":
@@ -140,11 +168,16 @@ def _value(name: str, value: object, *, quoted: bool, where: str) -> str:
         if text.lower() not in ("true", "false"):
             raise TemplateError(f"{where}: ${{{name}}} must be true or false, not {text!r}.")
         return text.lower()
-    elif not re.fullmatch(r"[0-9]{1,10}", text) or not (name not in _ZERO) <= int(text) < 2**31:
+    elif not re.fullmatch(r"[0-9]{1,10}", text) or not (name not in ZERO_BY_ITSELF) <= int(text) < 2**31:
         raise TemplateError(
-            f"{where}: ${{{name}}} must be a whole number of at least {int(name not in _ZERO)}, not {text!r}."
+            f"{where}: ${{{name}}} must be a whole number of at least {int(name not in ZERO_BY_ITSELF)}, not {text!r}."
         )
     return text
+
+
+def is_llm(text: str) -> bool:
+    """Whether a config is of the model `tensorrt_llm`: it has parameters that are in that one only."""
+    return re.search(r'"(gpt_model_type|max_beam_width|batch_scheduler_policy)"', text) is not None
 
 
 def fill_file(path: str | Path, values: Mapping[str, object]) -> None:

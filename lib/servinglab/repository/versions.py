@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from servinglab.repository.spec import RepositoryError
+from servinglab.engine import compass
+from servinglab.repository import contract
+from servinglab.repository.errors import RepositoryError
 
-_FIRST_RELEASE = {"old": (0, 0), "new": (25, 6), "1.1": (25, 12)}
 _NAMES = {"old": "min_length and random_seed", "new": "min_tokens and seed", "1.1": "min_tokens and seed"}
 
 
@@ -25,7 +26,8 @@ def container_generation(container: str) -> str:
     if match is None:
         raise RepositoryError(f"{container!r} is no Triton container tag such as 25.06 or 25.06-trtllm-python-py3.")
     release = (int(match[1]), int(match[2]))
-    return max((first, name) for name, first in _FIRST_RELEASE.items() if release >= first)[1]
+    firsts = {name: compass.first_release(name) for name in contract.GENERATIONS}
+    return max((first, name) for name, first in firsts.items() if release >= first)[1]
 
 
 def version_warning(text: str, container: str) -> str | None:
@@ -43,6 +45,8 @@ def version_warning(text: str, container: str) -> str | None:
     if "${" not in text or 'platform: "ensemble"' in text:
         return None
     if theirs == "1.1":
+        if "${triton_max_batch_size}" not in text:  # filled so far that one cannot tell the two apart
+            return None
         return (
             f"This template is older than container {container}, whose TensorRT-LLM 1.1 also wants "
             f"prompt_embedding_table_data_type: {cure}"

@@ -83,6 +83,10 @@ _PARAMETERS = {
         xgrammar_tokenizer_info_path""",
 }
 
+# Parameters that the C++ backend reads and our templates leave out: NVIDIA's have the first since some 1.x only
+# (1.3.0rc3 has it), and never the second.
+LLM_EXTRAS = ("enable_trt_overlap", "recv_poll_period_ms")
+
 # Template variables outside quotes: left unfilled, they are a syntax error and the model is not loaded at all.
 _STRUCTURAL = {
     "ensemble": "triton_max_batch_size logits_datatype",

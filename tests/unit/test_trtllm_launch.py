@@ -1,0 +1,328 @@
+"""`course serve --lane trtllm`: the mpirun command, what is refused, a start with stand-ins for mpirun and Triton."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from repository_helpers import spec, trt_engine
+from typer.testing import CliRunner
+
+from servinglab import cli, trtllm_launch
+from servinglab.repository import build, write_templates
+from servinglab.triton_install import ServerError
+from servinglab.trtllm_launch import PORTS, TrtllmServer, as_shell, command, plan_launch
+
+ROOT = Path(__file__).resolve().parents[2]
+PORT_FLAGS = "--grpc-port=8001 --http-port=8000 --metrics-port=8002"
+ADDRESSES = "--grpc-address=127.0.0.1 --http-address=127.0.0.1 --metrics-address=127.0.0.1"
+SERVER = f"/opt/tritonserver/bin/tritonserver --model-repository=/repo {PORT_FLAGS} {ADDRESSES}"
+TAIL = "--disable-auto-complete-config --backend-config=python,shm-region-prefix-name="
+
+
+# --- the command line, as literal strings -----------------------------------------------------------------------------
+
+
+def test_one_rank():
+    assert " ".join(command("/repo")) == f"mpirun -n 1 {SERVER} {TAIL}prefix0_"
+
+
+def test_four_ranks_the_first_serves_and_the_others_load_the_llm_only():
+    worker = f"{SERVER} --model-control-mode=explicit --load-model=tensorrt_llm {TAIL}prefix"
+    assert " ".join(command("/repo", 4)) == (
+        f"mpirun -n 1 {SERVER} {TAIL}prefix0_ : -n 1 {worker}1_ : -n 1 {worker}2_ : -n 1 {worker}3_"
+    )
+
+
+def test_the_flags_of_nvidias_script_in_its_order():
+    """launch_triton_server.py --world_size 2, without its repeated ports, with our addresses taken out."""
+    words = [word for word in command("/repo", 2, as_root=True) if "-address=" not in word]
+    assert " ".join(words) == (
+        "mpirun --allow-run-as-root "
+        "-n 1 /opt/tritonserver/bin/tritonserver --model-repository=/repo "
+        "--grpc-port=8001 --http-port=8000 --metrics-port=8002 "
+        "--disable-auto-complete-config --backend-config=python,shm-region-prefix-name=prefix0_ : "
+        "-n 1 /opt/tritonserver/bin/tritonserver --model-repository=/repo "
+        "--grpc-port=8001 --http-port=8000 --metrics-port=8002 "
+        "--model-control-mode=explicit --load-model=tensorrt_llm "
+        "--disable-auto-complete-config --backend-config=python,shm-region-prefix-name=prefix1_"
+    )
+
+
+def test_orchestrator_mode():
+    flags = " ".join(command("/repo", llms=["a", "b"], multi_model_gpus=2))
+    assert flags == (
+        f"mpirun -n 1 {SERVER} --pinned-memory-pool-byte-size=0 --enable-peer-access=false "
+        f"--cuda-memory-pool-byte-size=0:0 --cuda-memory-pool-byte-size=1:0 {TAIL}prefix0_"
+    )
+
+
+def test_several_llms_other_ports_and_addresses():
+    ports = {"http": 1, "grpc": 2, "metrics": 3}
+    words = command("/repo", 2, llms=["a", "b"], ports=ports, address="0.0.0.0", tritonserver="t", mpirun="m")
+    assert words[:4] == ["m", "-n", "1", "t"]
+    second = words[words.index(":") :]
+    assert "--load-model=a" in second and "--load-model=b" in second
+    for flag in ("--http-port=1", "--grpc-port=2", "--metrics-port=3", "--http-address=0.0.0.0"):
+        assert words.count(flag) == 2
+
+
+def test_the_shell_form_reads_back_as_the_same_words():
+    words = command("/a repo", 2)
+    text = as_shell(words, {"TRTLLM_ORCHESTRATOR": "1"})
+    assert shlex.split(text.replace("\\\n", "")) == ["TRTLLM_ORCHESTRATOR=1", *words]
+    assert len(text.splitlines()) == 3
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tp2(tmp_path) -> Path:
+    """A repository of the trtllm lane whose engine has two ranks."""
+    engine = trt_engine(tmp_path / "engine", ranks=2)
+    return build(spec(tmp_path, lane="trtllm", engine_dir=engine), tmp_path / "root")
+
+
+def test_the_world_size_is_the_engines(tp2):
+    assert plan_launch(tp2).world_size == plan_launch(tp2, world_size=2).world_size == 2
+    with pytest.raises(ServerError, match=r"built for 2 rank\(s\) \(tp × pp\), and --world-size is 4: give 2"):
+        plan_launch(tp2, world_size=4)
+    for size in (0, -1, 2000):
+        with pytest.raises(ServerError, match="no number of MPI ranks"):
+            plan_launch(tp2, world_size=size)
+
+
+def test_tp_times_pp_counts_where_the_mapping_has_no_world_size(tp2, tmp_path):
+    config = json.loads((tmp_path / "engine" / "config.json").read_text())
+    config["pretrained_config"]["mapping"] = {"tp_size": 2, "pp_size": 2}
+    (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ServerError, match=r"lacks rank2.engine, rank3.engine of 4"):
+        plan_launch(tp2)
+
+
+def test_multi_model_is_one_process(tp2, tmp_path):
+    other = spec(tmp_path, lane="trtllm", name="b", prefix="b-", engine_dir=trt_engine(tmp_path / "one"))
+    build(other, tmp_path / "root")
+    with pytest.raises(ServerError, match="have 1 and 2 ranks: serve models of several sizes with --multi-model"):
+        plan_launch(tp2)
+    launch = plan_launch(tp2, multi_model=True)
+    assert (launch.world_size, [m.name for m in launch.models]) == (1, ["b-tensorrt_llm", "tensorrt_llm"])
+    assert launch.env == {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "1"}
+    assert plan_launch(tp2, multi_model=True, world_size=1).world_size == 1
+    with pytest.raises(ServerError, match="leave out --world-size 2"):
+        plan_launch(tp2, multi_model=True, world_size=2)
+
+
+def test_unfilled_templates_are_refused_with_file_and_line(tmp_path):
+    repository = write_templates(tmp_path / "model_repository", "1.1")
+    with pytest.raises(ServerError, match=r"ensemble/config.pbtxt:\d+: \$\{\w+\} is not filled.*course repo fill"):
+        plan_launch(repository)
+
+
+def test_a_repository_without_a_tensorrt_llm_engine_is_refused(tmp_path):
+    with pytest.raises(ServerError, match="lacks rank0.engine"):
+        plan_launch(build(spec(tmp_path), tmp_path / "root"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ServerError, match="no TensorRT-LLM model"):
+        plan_launch(tmp_path / "empty")
+
+
+def test_dry_run_needs_neither_programs_nor_the_engine(tp2, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    (tmp_path / "engine").rename(tmp_path / "elsewhere")
+    done = CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "trtllm", "--world-size", "2", "--dry-run"])
+    assert done.exit_code == 0, done.exception
+    assert shlex.split(done.output.replace("\\\n", "")) == command(tp2, 2)
+
+
+def test_without_the_programs_one_sentence_names_the_container(tp2, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(trtllm_launch, "TRITONSERVER", str(tmp_path / "none"))
+    done = CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "trtllm"])
+    message = str(done.exception)
+    assert "mpirun and tritonserver are not on the PATH" in message and "\n" not in message
+    assert "docker compose up serve" in message and "--dry-run" in message
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--world-size", "2"], ["--dry-run"], ["--multi-model"], ["--lane", "trtllm", "--model", "x"]]
+)
+def test_options_of_the_other_lane_are_refused(tp2, arguments):
+    assert "is no option of the lane" in str(CliRunner().invoke(cli.app, ["serve", str(tp2), *arguments]).exception)
+
+
+def test_an_unknown_lane_is_refused(tp2):
+    assert "no lane 'gpu'" in str(CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "gpu"]).exception)
+
+
+# --- processes: stand-ins on the PATH ---------------------------------------------------------------------------------
+
+# Like Open MPI: each rank in a process group of its own; SIGTERM is passed on; a rank that ends takes the others along.
+MPIRUN = """
+import os, signal, subprocess, sys
+blocks, words = [[]], [word for word in sys.argv[1:] if word != "--allow-run-as-root"]
+for word in words:
+    blocks.append([]) if word == ":" else blocks[-1].append(word)
+assert all(block[:2] == ["-n", "1"] for block in blocks), words
+ranks = [subprocess.Popen(block[2:], preexec_fn=os.setpgrp) for block in blocks]
+open(os.environ["FAKE_PIDS"], "w").write(" ".join(str(rank.pid) for rank in ranks) + "\\n")
+def leave(*_):
+    for rank in ranks:
+        rank.terminate()
+signal.signal(signal.SIGTERM, leave)
+os.wait()
+leave()
+"""
+# Rank 0 answers as Triton does; the others only wait, and one of them does not heed SIGTERM.
+TRITON = """
+import http.server, os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+flags = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:] if "=" in word)
+if "model-control-mode" in flags:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+if os.environ.get("FAKE_FAILS"):
+    print("E1128 05:00:00.000000 1 model_lifecycle.cc:654] \\"failed to load 'tensorrt_llm' version 1: Internal: "
+          "unexpected error when creating modelInstanceState: Assertion failed: mpiSize == tp * pp\\"", file=sys.stderr)
+    sys.exit(1)
+import grpc
+from tritonclient.grpc import service_pb2 as pb, service_pb2_grpc as service
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+class Index(service.GRPCInferenceServiceServicer):
+    def RepositoryIndex(self, request, context):
+        answer = pb.RepositoryIndexResponse()
+        answer.models.add(name="ensemble", state="READY")
+        return answer
+    def ServerReady(self, request, context):
+        return pb.ServerReadyResponse(ready=True)
+server = grpc.server(ThreadPoolExecutor(2))
+service.add_GRPCInferenceServiceServicer_to_server(Index(), server)
+server.add_insecure_port(f"{flags['grpc-address']}:{flags['grpc-port']}")
+server.start()
+for name in ("http", "metrics"):
+    found = http.server.ThreadingHTTPServer((flags[f"{name}-address"], int(flags[f"{name}-port"])), Handler)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+print("I1128 05:00:00.000000 1 http_server.cc:320] \\"Started Metrics Service at here\\"", file=sys.stderr, flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """mpirun and tritonserver on the PATH; returns the pids of the ranks, once they run."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in (("mpirun", MPIRUN), ("tritonserver", TRITON)):
+        (folder / name).write_text(f"#!{sys.executable}\n{text}")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_PIDS", str(tmp_path / "pids"))
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "cache"))
+
+    def ranks() -> list[int]:
+        wait_until(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"))
+        return [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+
+    return ranks
+
+
+def wait_until(condition, seconds: float = 20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def free_ports() -> dict[str, int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
+    found = dict(zip(PORTS, (s.getsockname()[1] for s in sockets), strict=True))
+    for each in sockets:
+        each.close()
+    return found
+
+
+def test_it_starts_becomes_ready_and_takes_every_rank_with_it(tp2, programs):
+    ports = free_ports()
+    with TrtllmServer(plan_launch(tp2, ports=ports), timeout=30) as server:
+        assert server.ready() and server.models() == ["ensemble"]
+        assert server.http_url == f"http://127.0.0.1:{ports['http']}"
+        ranks = programs()
+        assert len(alive(ranks)) == 2
+        assert all("servinglab-" in " ".join(psutil.Process(pid).cmdline()) for pid in ranks)
+        assert all(addr.laddr.ip.endswith("127.0.0.1") for addr in psutil.Process(ranks[0]).net_connections("tcp"))
+    assert alive(ranks) == []  # also the rank that ignores SIGTERM, in a process group of its own
+    server.stop()
+
+
+def test_a_failure_gives_the_logs_reason_and_leaves_nothing(tp2, programs, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILS", "1")
+    with pytest.raises(ServerError, match=r"Triton did not start: model 'tensorrt_llm' .*mpiSize == tp \* pp"):
+        TrtllmServer(plan_launch(tp2, ports=free_ports()), timeout=30).start()
+    wait_until(lambda: not alive(programs()), 5)
+
+
+def test_a_taken_port_is_a_sentence(tp2, programs):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = free_ports() | {"grpc": taken.getsockname()[1]}
+        with pytest.raises(ServerError, match=f"cannot use port {ports['grpc']} for grpc"):
+            TrtllmServer(plan_launch(tp2, ports=ports)).start()
+
+
+def test_an_engine_that_is_not_here_is_refused_before_the_start(tp2, tmp_path, programs):
+    (tmp_path / "engine").rename(tmp_path / "elsewhere")
+    with pytest.raises(ServerError, match="does not exist on this machine"):
+        TrtllmServer(plan_launch(tp2, world_size=2)).start()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_command_serves_and_leaves_nothing_however_it_ends(tp2, programs, number):
+    ports = free_ports()
+    arguments = ["--lane", "trtllm", "--world-size", "2", *(f"--{name}-port={port}" for name, port in ports.items())]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servinglab.cli", "serve", str(tp2), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        lines = []
+        while not any("Ctrl-C stops it" in line for line in lines):
+            line = process.stdout.readline()
+            assert line, lines
+            lines.append(line)
+        assert f"grpc:    127.0.0.1:{ports['grpc']}\n" in lines
+        ranks = programs()
+        assert len(alive(ranks)) == 2
+        process.send_signal(number)
+        process.wait(30)
+        wait_until(lambda: not alive(ranks), 15)
+        if number == signal.SIGINT:
+            assert process.returncode == 0
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+def test_a_killed_supervisor_leaves_no_rank_either(tp2, programs):
+    server = TrtllmServer(plan_launch(tp2, ports=free_ports()), timeout=30).start()
+    ranks = programs()
+    psutil.Process(server.pid).parent().kill()
+    wait_until(lambda: not alive(ranks), 10)
+    server.stop()
