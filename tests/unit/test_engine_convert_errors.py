@@ -1,0 +1,310 @@
+"""What convert refuses, in one sentence, and that it never leaves half a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from engine_models import write
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from servinglab import cli
+from servinglab.engine import EngineError, shards
+from servinglab.engine.convert import convert
+from servinglab.engine.shards import load_checkpoint
+from servinglab.errors import CourseError
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    write(folder, "llama")
+    return folder
+
+
+@pytest.fixture
+def source(llama, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(llama, tmp_path / "source"))
+
+
+def edit(folder: Path, **settings) -> None:
+    """Change config.json; None takes a key away."""
+    config = {**json.loads((folder / "config.json").read_text()), **settings}
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+
+def refused(source: Path, out: Path, **options) -> str:
+    """The message of convert, which must be one sentence and leave nothing beside the source."""
+    before = sorted(p for p in out.parent.rglob("*"))
+    with pytest.raises(CourseError) as caught:
+        convert(source, out, **options)
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith((".", "?", ")."))
+    assert sorted(p for p in out.parent.rglob("*")) == before
+    return message
+
+
+@pytest.mark.parametrize(
+    "options,said",
+    [
+        ({"dtype": "fp16"}, "one of float16, bfloat16, float32, not 'fp16'"),
+        ({"dtype": "flaot16"}, "Did you mean 'float16'?"),
+        ({"weight_only": "int3"}, "Did you mean 'int"),
+        ({"family": "lama"}, "Did you mean 'llama'?"),
+        ({"tp_size": 0}, "at least 1"),
+        ({"tp_size": True}, "at least 1"),
+        ({"tp_size": 2.0}, "at least 1"),
+        ({"tp_size": 3}, "tp_size 3 does not divide the attention heads of this model, 8"),
+        ({"tp_size": 16}, "tp_size 16 does not divide the attention heads"),
+    ],
+)
+def test_wrong_arguments(llama, tmp_path, options, said):
+    assert said in refused(llama, tmp_path / "out", **options)
+
+
+@pytest.mark.parametrize(
+    "settings,options,said",
+    [
+        ({"intermediate_size": 100}, {"tp_size": 8}, "tp_size 8 does not divide the MLP width of this model, 100"),
+        ({"num_key_value_heads": 6, "num_attention_heads": 12}, {"tp_size": 4}, "does not divide the KV heads"),
+        ({"num_key_value_heads": 3, "num_attention_heads": 12}, {"tp_size": 4}, "does not divide the KV heads"),
+        ({"num_key_value_heads": 3}, {}, "8 attention heads cannot share 3 KV heads"),
+        ({"hidden_size": None}, {}, "has no hidden_size"),
+        ({"hidden_size": "64"}, {}, "says '64' for hidden_size"),
+        ({"num_hidden_layers": 0}, {}, "says 0 for num_hidden_layers"),
+        ({"rms_norm_eps": "small"}, {}, "says 'small' for rms_norm_eps"),
+        ({"hidden_act": "mish"}, {}, "says 'mish' for hidden_act"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, {}, "rotary scaling 'yarn'"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, {}, "no low_freq_factor"),
+        ({"rope_parameters": "llama3"}, {}, "rope"),
+        ({"quantization_config": {"bits": 4}}, {}, "quantized already"),
+        ({"head_dim": 16}, {}, "has shape [64, 64], but its config.json makes it [128, 64]"),
+        ({"vocab_size": 300}, {}, "has shape [301, 64], but its config.json makes it [300, 64]"),
+        ({"num_hidden_layers": 3}, {}, "no tensor 'model.layers.2."),
+        ({"num_hidden_layers": 1}, {}, "it is another kind of model"),
+        ({"attention_bias": True}, {}, "no tensor 'model.layers.0.self_attn.q_proj.bias'"),
+        ({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}, {}, "TensorRT-LLM 0.13.0 or newer"),
+        ({"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}, {}, "TensorRT-LLM 0.19.0 or newer"),
+        ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, {}, "TensorRT-LLM 1.0.0 or newer"),
+        ({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}, {}, "family='llama'"),
+        ({"model_type": "phantom", "architectures": ["PhantomForCausalLM"]}, {}, "only llama, gpt2, gemma"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, {}, "LlamaForSequenceClassification"),
+        ({"architectures": "LlamaForCausalLM"}, {}, "LlamaForCausalLM"),
+        ({"model_type": None}, {}, "model_type"),
+        ({}, {"family": "gemma"}, "is a 'llama' model"),
+        ({"model_type": "mistral"}, {"family": "gpt2"}, "has no n_embd"),
+    ],
+)
+def test_a_config_that_does_not_fit(source, tmp_path, settings, options, said):
+    edit(source, **settings)
+    assert said in refused(source, tmp_path / "out", **options)
+
+
+def test_mistral_converts_as_llama(source, tmp_path):
+    edit(source, model_type="mistral", architectures=["MistralForCausalLM"])
+    checkpoint = load_checkpoint(convert(source, tmp_path / "out", family="llama"))
+    assert checkpoint.config["architecture"] == "LlamaForCausalLM"
+
+
+def test_tensors_of_another_model(source, tmp_path):
+    """Qwen2 has biases on q, k and v only; Gemma 2 has more norms. Neither may be dropped in silence."""
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(64)
+    save_file(tensors, source / "model.safetensors")
+    assert "'model.layers.0.self_attn.q_proj.bias'" in refused(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 500, -1])
+def test_a_file_that_is_cut_short(source, tmp_path, keep):
+    path = source / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "is damaged or cut short" in refused(source, tmp_path / "out")
+
+
+def test_a_pointer_of_git_lfs(source, tmp_path):
+    (source / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert "git lfs pull" in refused(source, tmp_path / "out")
+
+
+def test_only_a_pickle(source, tmp_path):
+    (source / "model.safetensors").rename(source / "pytorch_model.bin")
+    assert "save_pretrained" in refused(source, tmp_path / "out")
+
+
+def test_no_weights_at_all(source, tmp_path):
+    (source / "model.safetensors").unlink()
+    assert "no weights to convert" in refused(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "index,said",
+    [
+        ({"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}, "is missing"),
+        ({"weight_map": {"lm_head.weight": "../elsewhere/model.safetensors"}}, "no weight_map"),
+        ({"weight_map": {"lm_head.weight": 1, "model.norm.weight": "model.safetensors"}}, "no weight_map"),
+        ({"weight_map": {"lm_head.weight": ["model.safetensors"]}}, "no weight_map"),
+        ({"weight_map": {"lm_head.weight": ".."}}, "no weight_map"),
+        ({"weight_map": {"lm_head.weight": "folder.safetensors"}}, "damaged or cut short"),
+        ({"weight_map": {}}, "no weight_map"),
+        ([], "not an object"),
+    ],
+)
+def test_a_wrong_index(source, tmp_path, index, said):
+    (source / "folder.safetensors").mkdir()
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert said in refused(source, tmp_path / "out")
+
+
+def test_tensors_of_a_wrong_type(source, tmp_path):
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.norm.weight"] = torch.ones(64, dtype=torch.int8)
+    save_file(tensors, source / "model.safetensors")
+    assert "'model.norm.weight' is of type I8" in refused(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("value", [70000.0, float("nan"), float("inf")])
+def test_values_that_float16_cannot_hold(source, tmp_path, value):
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][95, 63] = value
+    save_file(tensors, source / "model.safetensors")
+    said = refused(source, tmp_path / "out", tp_size=2)
+    assert "'model.layers.1.mlp.up_proj.weight'" in said and "float16" in said
+    if value == 70000.0:
+        convert(source, tmp_path / "out", dtype="bfloat16")
+
+
+def test_a_source_that_is_not_there(tmp_path):
+    refused(tmp_path / "nowhere", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["rank0.engine", "model.safetensors", "notes.txt"])
+def test_a_folder_with_other_content_is_left_alone(llama, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    (tmp_path / "out" / "config.json").write_text("{}")
+    assert name in refused(llama, tmp_path / "out")
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_the_source_is_no_place_for_the_checkpoint(source):
+    assert "holds something else" in refused(source, source)
+
+
+def test_a_file_where_the_folder_should_be(llama, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    assert "is a file or a link" in refused(llama, tmp_path / "out")
+    assert "cannot be written" in refused(llama, tmp_path / "out" / "below")
+
+
+def test_an_earlier_checkpoint_is_replaced_as_a_whole(llama, tmp_path):
+    convert(llama, tmp_path / "out", tp_size=4)
+    convert(llama, tmp_path / "out", tp_size=1)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "rank0.safetensors"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_empty_folder_and_new_parents_are_fine(llama, tmp_path):
+    (tmp_path / "empty").mkdir()
+    convert(llama, tmp_path / "empty")
+    out = convert(llama, tmp_path / "a" / "b [c]")
+    modes = {p.stat().st_mode & 0o777 for p in out.iterdir()}
+    assert len(modes) == 1  # the shards are as readable as the config
+
+
+def test_a_failure_keeps_the_earlier_checkpoint(llama, source, tmp_path):
+    out = convert(llama, tmp_path / "out")
+    before = (out / "rank0.safetensors").read_bytes()
+    edit(source, num_hidden_layers=3)
+    refused(source, out)
+    assert (out / "rank0.safetensors").read_bytes() == before
+
+
+def test_a_disk_that_is_too_small(llama, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shards.shutil, "disk_usage", lambda _: usage)
+    assert "its disk has 0.00 GB left" in refused(llama, tmp_path / "out")
+
+
+def python(code: str, **kwargs) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def test_a_write_that_the_system_refuses(llama, tmp_path):
+    """The second half of a shard does not fit under a real limit of the kernel."""
+    done = python(f"""
+        import resource
+        from servinglab.engine.convert import convert
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        convert({str(llama)!r}, {str(tmp_path / "out")!r})
+    """)
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.match(r".*EngineError: \S+ cannot be written: ", last), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_run_leaves_only_what_the_next_removes(llama, tmp_path):
+    done = python(f"""
+        import os, signal
+        from servinglab.engine import convert as module
+        write = module.write_rank
+        def kill_after_the_first(*arguments):
+            write(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+        module.write_rank = kill_after_the_first
+        module.convert({str(llama)!r}, {str(tmp_path / "out")!r}, tp_size=2)
+    """)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out.partial-") and list(left.rglob("rank0.safetensors"))
+    convert(llama, tmp_path / "out", tp_size=2)
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_at_work_is_not_disturbed_by_another(llama, tmp_path):
+    with shards.fresh_folder(tmp_path / "out", 0) as folder:
+        convert(llama, tmp_path / "out")  # the other one is ready first
+        shards.write_config(folder, {"mine": True})
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {"mine": True}
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    "damage,said",
+    [
+        (lambda out: (out / "rank1.safetensors").unlink(), "rank1.safetensors is missing"),
+        (lambda out: os.truncate(out / "rank1.safetensors", 1000), "damaged or cut short"),
+        (lambda out: (out / "config.json").unlink(), "has no config.json"),
+        (lambda out: (out / "config.json").write_text("{"), "cannot be read"),
+        (lambda out: (out / "config.json").write_text('{"model_type": "llama"}'), "convert it first"),
+        (lambda out: (out / "config.json").write_text('{"pretrained_config": {}}'), "is an engine"),
+        (lambda out: edit(out, mapping={"world_size": 4, "tp_size": 2, "pp_size": 2}), "pipeline"),
+    ],
+)
+def test_what_load_checkpoint_refuses(llama, tmp_path, damage, said):
+    out = convert(llama, tmp_path / "out", tp_size=2)
+    damage(out)
+    with pytest.raises(EngineError, match=said):
+        load_checkpoint(out)
+
+
+def test_the_command(llama, tmp_path):
+    out = tmp_path / "my out"
+    arguments = ["engine", "convert", str(llama), str(out), "--tp-size", "2", "--dtype", "bfloat16"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0, done.output
+    *ranks, hint = done.output.strip().splitlines()
+    assert [re.sub(r"\d+\.\d", "N", line) for line in ranks] == [f"{out}/rank{n}.safetensors  N MB" for n in range(2)]
+    assert hint.endswith(f"trtllm-build --checkpoint_dir '{out}' --output_dir '{out}-engine'")
+    assert load_checkpoint(out).config["dtype"] == "bfloat16"
