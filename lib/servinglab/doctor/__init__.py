@@ -17,8 +17,8 @@ __all__ = ["FAIL", "OK", "WARN", "Line", "as_dict", "examine", "lanes"]
 
 CHECKS: tuple[Callable[[], Iterator[Line]], ...] = (
     _machine.python, _machine.system, _machine.cpu, _machine.memory, _machine.disk, _machine.shm, _machine.gpu,
-    _machine.docker, _machine.ports, _software.numpy, _software.packages, _software.triton, _software.kernel,
-    _software.models,
+    _machine.container, _machine.docker, _machine.ports, _software.numpy, _software.packages, _software.triton,
+    _software.kernel, _software.models,
 )  # fmt: skip
 # Lines that a lane cannot do without: it runs when none of them has a status of the second tuple.
 LANES = {

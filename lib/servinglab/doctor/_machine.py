@@ -114,6 +114,21 @@ def gpu() -> Iterator[Line]:
         yield Line(WARN, "gpu", "none found", "nothing to do: only the trtllm lane needs one")
 
 
+def container() -> Iterator[Line]:
+    """The newest container of the trtllm lane for this driver; no line without a GPU."""
+    from servinglab.engine import compass
+
+    driver = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).partition("\n")[0].strip()
+    if not re.fullmatch(r"\d+(\.\d+)*", driver):
+        return
+    best, oldest = compass.newest_for(driver), compass.containers()[-1]
+    if best:
+        yield Line(OK, "container", f"{best.tag} (TensorRT-LLM {best.trtllm}) is the newest for driver {driver}")
+    else:
+        cure = f"update the driver for the trtllm lane: {oldest.driver} runs container {oldest.tag}"
+        yield Line(WARN, "container", f"driver {driver} is older than all containers need", cure)
+
+
 def docker() -> Iterator[Line]:
     version = run(["docker", "version", "--format", "{{.Server.Version}}"])
     if version:

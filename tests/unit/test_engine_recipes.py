@@ -1,0 +1,224 @@
+"""Recipes: every command line they can print is one that its version takes; some are written out by hand."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from servinglab.cli import app
+from servinglab.engine import EngineError, compass, flags, recipes, shapes
+from servinglab.engine.recipes import recipe
+
+VERSIONS = sorted({c.trtllm for c in compass.containers()}, key=compass.version)
+
+
+class Strict(argparse.ArgumentParser):
+    def error(self, message):
+        raise AssertionError(message)
+
+
+@functools.cache
+def parser(program, version):
+    """A real argparse parser of what the table says about a program, as upstream builds its own."""
+    made = Strict(allow_abbrev=False, add_help=False)
+    if program in ("hf", "huggingface-cli"):
+        made.add_argument("download", choices=["download"])
+        made.add_argument("repo")
+        made.add_argument("files", nargs="*")
+    for row in {id(row): row for row in flags.known(program, version).values()}.values():
+        if row.kind == "switch":
+            made.add_argument(*row.spellings, action="store_true")
+            continue
+        made.add_argument(
+            *row.spellings, type={"int": int, "float": float}.get(row.kind, str), required=row.required,
+            choices=row.choices_for(version), nargs={"value?": "?", "words": "+"}.get(row.kind),
+        )  # fmt: skip
+    return made
+
+
+def splits(name):
+    config, tp = shapes.recipe_model(name)
+    heads, layers = (shapes.from_config(config, name).num_heads, shapes.from_config(config, name).num_layers)
+    for size in {1, tp, *(t for t in (2, 3, 4, 8) if heads % t == 0)}:
+        yield size, 1
+    if config["model_type"] != "gemma":
+        yield 1, 2
+        assert layers % 2 == 0
+
+
+LIMITS = [
+    {},
+    {"max_batch_size": 4, "max_input_len": 512, "max_seq_len": 640, "max_num_tokens": 2048, "max_beam_width": 4},
+    {"gather_context_logits": True, "gather_generation_logits": True, "kv_cache_type": "continuous", "workers": 1},
+]
+
+
+@pytest.mark.parametrize("version", [*VERSIONS, "0.18.1", "1.3.0rc3"])
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_every_command_line_is_one_that_its_version_takes(name, version):
+    for (tp, pp), dtype, weights, limits in itertools.product(
+        splits(name), recipes.DTYPES, (None, *recipes.WEIGHT_ONLY), LIMITS
+    ):
+        made = recipe(name, trtllm=version, tp_size=tp, pp_size=pp, dtype=dtype, weight_only=weights, **limits)
+        assert len(made.commands) == 3
+        for command in made.commands:
+            words = command.words()
+            head = 2 if command.program.endswith(".py") else 1
+            found = parser(command.program, version).parse_args(words[head:])
+            assert not any(word.startswith("/") for word in words[head:]), "paths are relative"
+        build, convert = vars(found), made.commands[1]
+        assert build["checkpoint_dir"] == convert.writes == made.checkpoint_dir
+        assert build["output_dir"] == made.engine_dir
+        if "max_seq_len" in limits:
+            longest = build.get("max_seq_len") or build["max_input_len"] + build["max_output_len"]
+            assert (longest, build["max_beam_width"]) == (640, 4)
+        if "gather_context_logits" in limits:
+            assert build["gather_context_logits"] and build["gather_generation_logits"]
+            paged = build["kv_cache_type"] if build.get("kv_cache_type") else build["paged_kv_cache"]
+            assert paged in ("continuous", "disable")
+
+
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_a_shell_reads_the_text_as_the_words(name):
+    for version in VERSIONS:
+        for command in recipe(name, trtllm=version, weight_only="int8", max_beam_width=2).commands:
+            assert shlex.split(command.text().replace("\\\n", " ")) == command.words()
+
+
+def test_the_parser_of_this_test_refuses_what_a_version_lacks():
+    for version, line in (("0.12.0", "--max_output_len 1"), ("0.10.0", "--gemm_plugin auto"), ("1.2.1", "--tp_size 2")):
+        with pytest.raises(AssertionError):
+            parser("trtllm-build", version).parse_args(line.split())
+
+
+# Written by hand after the guides of tensorrtllm_backend (README, docs/llama.md, docs/gemma.md) of each version.
+BY_HAND = [
+    ("gpt2-medium", "0.9.0", {}, 1,
+     "python3 /app/tensorrt_llm/examples/gpt/convert_checkpoint.py --model_dir checkpoints/gpt2-medium/hf"
+     " --output_dir checkpoints/gpt2-medium/float16-tp1 --dtype float16"),
+    ("gpt2-medium", "0.9.0", {}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/gpt2-medium/float16-tp1 --output_dir engines/gpt2-medium/float16-tp1"
+     " --gpt_attention_plugin float16 --gemm_plugin float16 --remove_input_padding enable --paged_kv_cache enable"),
+    ("gemma-2b-it", "0.9.0", {}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/gemma-2b-it/bfloat16-tp1 --output_dir engines/gemma-2b-it/bfloat16-tp1"
+     " --gemm_plugin bfloat16 --gpt_attention_plugin bfloat16 --max_batch_size 8 --max_input_len 3000"
+     " --max_output_len 100"),
+    ("llama-7b", "0.12.0", {}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/llama-7b/float16-tp1 --output_dir engines/llama-7b/float16-tp1"
+     " --gpt_attention_plugin float16 --context_fmha enable --gemm_plugin float16 --remove_input_padding enable"
+     " --max_batch_size 64 --paged_kv_cache enable"),
+    ("llama-7b-tp4", "0.16.0", {}, 0,
+     "huggingface-cli download meta-llama/Llama-2-7b-hf --exclude *.bin --local-dir checkpoints/llama-7b/hf"),
+    ("llama-7b-tp4", "0.16.0", {}, 1,
+     "python3 /app/tensorrt_llm/examples/llama/convert_checkpoint.py --model_dir checkpoints/llama-7b/hf"
+     " --output_dir checkpoints/llama-7b/float16-tp4 --dtype float16 --tp_size 4 --workers 4"),
+    ("llama-7b-tp4", "0.16.0", {}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/llama-7b/float16-tp4 --output_dir engines/llama-7b/float16-tp4"
+     " --gpt_attention_plugin float16 --context_fmha enable --gemm_plugin float16 --remove_input_padding enable"
+     " --max_batch_size 64 --kv_cache_type paged --workers 4"),
+    ("gemma-2b", "0.20.0", {"tp_size": 2, "weight_only": "int8"}, 1,
+     "python3 /app/tensorrt_llm/examples/models/core/gemma/convert_checkpoint.py --ckpt-type hf"
+     " --model-dir checkpoints/gemma-2b/hf --dtype bfloat16 --world-size 2 --use-weight-only-with-precision int8"
+     " --output-model-dir checkpoints/gemma-2b/bfloat16-int8-tp2"),
+    ("gemma-2b", "0.20.0", {}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/gemma-2b/bfloat16-tp1 --output_dir engines/gemma-2b/bfloat16-tp1"
+     " --gemm_plugin auto --max_batch_size 8 --max_input_len 3000 --max_seq_len 3100"),
+    ("smollm2", "1.2.1", {"weight_only": "int4", "pp_size": 3, "dtype": "float16"}, 1,
+     "python3 /app/tensorrt_llm/examples/models/core/llama/convert_checkpoint.py --model_dir checkpoints/smollm2/hf"
+     " --output_dir checkpoints/smollm2/float16-int4-tp1-pp3 --dtype float16 --pp_size 3 --workers 3"
+     " --use_weight_only --weight_only_precision int4"),
+    ("gpt2-medium", "1.2.1", {"max_batch_size": 16, "max_beam_width": 4, "max_num_tokens": 4096}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/gpt2-medium/float16-tp1 --output_dir engines/gpt2-medium/float16-tp1"
+     " --gpt_attention_plugin float16 --gemm_plugin float16 --remove_input_padding enable --kv_cache_type paged"
+     " --max_batch_size 16 --max_beam_width 4 --max_num_tokens 4096"),
+    ("gpt2-medium", "1.2.1", {}, 0,
+     "hf download openai-community/gpt2-medium config.json generation_config.json merges.txt model.safetensors"
+     " tokenizer.json tokenizer_config.json vocab.json --local-dir checkpoints/gpt2-medium/hf"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "version", "options", "number", "line"), BY_HAND)
+def test_command_lines_written_out_by_hand(name, version, options, number, line):
+    assert recipe(name, trtllm=version, **options).commands[number].words() == line.split(" ")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("gpt2-med", {}, "Did you mean 'gpt2-medium'"),
+        ("llama-7b", {"tp_size": 3}, "tp_size 3 does not divide the 32"),
+        ("smollm2", {"tp_size": 2}, "does not divide the 9 attention heads"),
+        ("gpt2-medium", {"pp_size": 25}, "24 layers"),
+        ("gpt2-medium", {"pp_size": 5}, "drops the layers"), ("gemma-2b", {"pp_size": 2}, "Gemma has no pipeline"),
+        ("llama-7b", {"tp_size": 0}, "tp_size must be a whole"),
+        ("llama-7b", {"tp_size": True}, "tp_size must be a whole"),
+        ("llama-7b", {"dtype": "fp16"}, "dtype must be one of"),
+        ("llama-7b", {"weight_only": "int2"}, "weight_only must be"),
+        ("llama-7b", {"max_batch": 3}, "Did you mean 'max_batch_size'"),
+        ("llama-7b", {"max_seq_len": -1}, "whole number"),
+        ("llama-7b", {"max_beam_width": 1025}, "1024 beams"),
+        ("llama-7b", {"kv_cache_type": "pages"}, "Did you mean 'paged'"),
+        ("llama-7b", {"max_beam_width": 65, "trtllm": "0.14.0"}, "64 beams"),
+        ("llama-7b", {"max_beam_width": 257, "trtllm": "0.15.0"}, "256 beams"),
+        ("gemma-2b", {"max_seq_len": 3000}, "leaves no room for an answer"),
+        ("llama-7b", {"max_seq_len": 1024, "trtllm": "0.9.0"}, "prompts of up to 1024"),
+        ("llama-7b", {"kv_cache_type": "disabled", "trtllm": "0.12.0"}, "without a KV cache"),
+        ("llama-7b", {"gather_context_logits": "yes"}, "True or False"),
+        ("llama-7b", {"trtllm": "1.3.0rc21"}, "notebook 12"), ("llama-7b", {"trtllm": "0.8.0"}, "older"),
+        ("llama-7b", {"trtllm": "latest"}, "no version"),
+        ("llama-7b", {"extra": {"--max_output_len": "5"}}, "use --max_seq_len"),
+        ("llama-7b", {"extra": {"--paged_context": None}}, "has no flag --paged_context"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_refuses(name, options, said):
+    with pytest.raises(EngineError, match=said) as caught:
+        recipe(name, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_notes_tell_what_no_command_can_do():
+    assert "gated" in recipe("llama-7b").notes[0]
+    assert any("requirements.txt" in note for note in recipe("gemma-2b").notes)
+    assert recipe("gpt2-medium").notes == recipe("smollm2").notes == []
+    assert any("inferred" in n for n in recipe("smollm2", trtllm="0.12.0", extra={"--kv_cache_type": "paged"}).notes)
+
+
+def test_models_are_those_of_the_memory_estimate():
+    for name in recipes.NAMES:
+        config, tp = shapes.recipe_model(name)
+        made = recipe(name)
+        assert (config["model_type"], tp) == (made.family, made.tp_size)
+    assert shapes.table("models").keys() == set(recipes.NAMES)
+
+
+def test_every_flag_of_a_recipe_is_explained():
+    rows = recipe("llama-7b-tp4", trtllm="0.16.0", weight_only="int8").explain()
+    assert [(r["flag"], r["value"]) for r in rows][-2:] == [("--kv_cache_type", "paged"), ("--workers", "4")]
+    assert all(len(r["explain"]) > 20 for r in rows) and len(rows) == 18
+
+
+def test_the_commands():
+    run = CliRunner().invoke
+    out = run(app, ["engine", "recipe", "gemma-2b", "--trtllm", "0.9.0", "--explain"]).output
+    assert "--max_output_len 100" in out and "# The weights of google/gemma-2b are gated" in out
+    assert "longest answer" in out
+    options = ["--tp-size", "2", "-l", "max_batch_size=3", "--json"]
+    found = json.loads(run(app, ["engine", "recipe", "llama-7b", *options]).output)
+    assert found["commands"][2]["words"][0] == "trtllm-build" and "--max_batch_size 3" in found["commands"][2]["text"]
+    result = run(app, ["engine", "recipe", "llama-7b", "-l", "max_batch_size"])
+    assert isinstance(result.exception, EngineError) and "NAME=VALUE" in str(result.exception)
+    found = json.loads(run(app, ["engine", "versions", "--json", "--driver", "570.124.06"]).output)
+    assert found["newest"] == "25.05" and len(found["containers"]) == 28
+    assert found["containers"][0]["image"] == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    assert "25.05" in run(app, ["engine", "versions", "--driver", "570.124.06"]).output.splitlines()[-1]
+
+
+def test_limits_from_a_command_line():
+    assert recipes.parse_limits(["a=3", "b=true", "c=FALSE", "d=paged", "e=-1", "f="]) == {
+        "a": 3, "b": True, "c": False, "d": "paged", "e": -1, "f": ""}  # fmt: skip
