@@ -1,0 +1,146 @@
+"""What is in an engine, and what two builds do differently."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine_helpers import TENSORRT, TRTLLM, engine_folder, plan_bytes, rewrite
+from tiny_models import write_checkpoint
+from typer.testing import CliRunner
+
+from servinglab.cli import app
+from servinglab.engine import EngineError, compass, flags
+from servinglab.engine.autopsy import EXAMPLES, diff, example, inspect
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """The two builds of the practice, with engine files of the sizes that float16 and int8 have, in thousandths."""
+    folders = []
+    for which, size in (("plain", 13_479_000), ("tuned", 7_021_000)):
+        folder = example(tmp_path / which, which)
+        (folder / "rank0.engine").write_bytes(plan_bytes(size=size))
+        folders.append(folder)
+    return folders
+
+
+def test_an_engine_folder_is_laid_open(tmp_path):
+    found = inspect(engine_folder(tmp_path / "engine", ranks=2, size=5000))
+    assert found["kind"] == "engine" and (found["trtllm"], found["tensorrt"]) == (TRTLLM, TENSORRT)
+    assert found["parameters"] == 6_738_415_616 and found["dtype"] == "float16" and found["quant_algo"] is None
+    assert found["limits"] == {"max_batch_size": 64, "max_input_len": 1024, "max_seq_len": 4096,
+                               "max_num_tokens": 8192, "max_beam_width": 1}  # fmt: skip
+    assert found["plugins"]["gemm_plugin"] == "float16" and found["plugins"]["context_fmha"] is True
+    assert not {"lora_plugin", "streamingllm", "dtype"} & found["plugins"].keys()  # what is off is left out
+    assert found["options"]["kv_cache_type"] == "paged" and "max_draft_len" not in found["options"]
+    assert "speculative_decoding_mode" not in found["options"]  # 1 means none
+    assert found["files"][1] == {"name": "rank1.engine", "size_bytes": 5000, "product": "TensorRT", "version": TENSORRT}
+    assert found["size_bytes"] == 10_000
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_checkpoint_is_laid_open(tmp_path):
+    from servinglab.engine.convert import convert
+
+    write_checkpoint(tmp_path / "hf", hidden_size=128, intermediate_size=256, head_dim=64)
+    checkpoint = convert(tmp_path / "hf", tmp_path / "checkpoint", tp_size=2, weight_only="int8")
+    found = inspect(checkpoint)
+    assert (found["kind"], found["quant_algo"], found["world_size"]) == ("checkpoint", "W8A16", 2)
+    assert (found["trtllm"], found["plugins"], found["limits"]) == (None, {}, {})
+    sizes = [path.stat().st_size for path in sorted(checkpoint.glob("*.safetensors"))]
+    assert [file["size_bytes"] for file in found["files"]] == sizes
+
+
+def test_a_single_file_is_laid_open(tmp_path):
+    file = tmp_path / "some.engine"
+    file.write_bytes(plan_bytes("10.9.0.34", size=100))
+    assert inspect(file) == {"kind": "plan", "path": str(file), "name": "some.engine", "size_bytes": 100,
+                             "product": "TensorRT", "version": "10.9.0.34"}  # fmt: skip
+    file.write_bytes(b"ftrt" + b"\2" + bytes(99))  # a layout that nobody has described: nothing is invented
+    assert "version" not in inspect(file)
+    file.write_bytes(b"")
+    with pytest.raises(EngineError, match="is empty"):
+        inspect(file)
+
+
+def test_a_model_that_the_estimate_does_not_know_is_still_laid_open(tmp_path):
+    found = inspect(engine_folder(tmp_path / "engine", architecture="MixtralForCausalLM"))
+    assert found["architecture"] == "MixtralForCausalLM" and found["parameters"] is None
+
+
+# two builds
+
+
+def test_a_comparison_names_every_difference_once_and_the_weightiest_first(pair):
+    found = diff(*pair)
+    assert [(d.setting, d.a, d.b) for d in found] == [
+        ("quant_algo", None, "W8A16"),
+        ("size_bytes", 13_479_000, 7_021_000),
+        ("max_batch_size", 64, 8),
+        ("max_seq_len", 4096, 2048),
+        ("max_num_tokens", 8192, 2048),
+        ("max_beam_width", 1, 4),
+        ("gemm_plugin", "float16", None),
+        ("weight_only_quant_matmul_plugin", None, "float16"),
+        ("gather_context_logits", False, True),
+        ("multiple_profiles", False, True),
+        ("opt_num_tokens", 64, 8),
+    ]
+    assert all(d.meaning for d in found)
+    assert [(d.setting, d.a, d.b) for d in diff(*pair[::-1])] == [(d.setting, d.b, d.a) for d in found]
+    assert diff(pair[0], pair[0]) == []
+
+
+def test_versions_come_first_and_what_only_one_has_is_shown(tmp_path):
+    old = engine_folder(tmp_path / "old", version="0.9.0", tensorrt="10.0.1.6", some_new_switch=None)
+    new = engine_folder(tmp_path / "new")
+    rewrite(new, "build_config", "zeta", value=3)
+    rewrite(new, "build_config", "alpha", value=False)  # off here, not there at all: the same
+    rewrite(old, "build_config", "kv_cache_type", value="PAGED")  # as older versions wrote it
+    found = [(d.setting, d.a, d.b) for d in diff(old, new)]
+    assert found == [("trtllm", "0.9.0", TRTLLM), ("tensorrt", "10.0.1.6", TENSORRT), ("zeta", None, 3)]
+
+
+def test_every_setting_of_the_order_has_a_meaning():
+    known = flags.known("trtllm-build", compass.containers()[0].trtllm)
+    settings = compass.table("settings")
+    assert len(set(settings["order"])) == len(settings["order"])
+    assert set(settings["meaning"]) <= set(settings["order"])
+    for name in settings["order"]:
+        assert name in settings["meaning"] or known[f"--{name}"].explain
+
+
+# the examples
+
+
+@pytest.mark.parametrize("which", EXAMPLES)
+def test_an_example_says_that_it_is_one(tmp_path, which):
+    folder = example(tmp_path / which, which)
+    assert [path.name for path in folder.iterdir()] == ["config.json"]  # no engine is pretended
+    assert "by hand for practice" in json.loads((folder / "config.json").read_text())["note"]
+    assert "by hand for practice" in inspect(folder)["note"]
+    with pytest.raises(EngineError, match="already holds a config.json"):
+        example(folder, which)
+
+
+def test_an_unknown_example_is_refused(tmp_path):
+    with pytest.raises(EngineError, match="plain and tuned"):
+        example(tmp_path, "fast")
+    assert not list(tmp_path.iterdir())
+
+
+# the commands
+
+
+def test_the_commands_show_tables_and_json(pair):
+    runner = CliRunner()
+    shown = runner.invoke(app, ["engine", "inspect", str(pair[0])])
+    assert shown.exit_code == 0 and "6,738,415,616" in shown.stdout and "13.5 MB" in shown.stdout
+    assert json.loads(runner.invoke(app, ["engine", "inspect", str(pair[0]), "--json"]).stdout) == inspect(pair[0])
+    table = runner.invoke(app, ["engine", "diff", *map(str, pair)]).stdout
+    assert table.index("quant_algo") < table.index("max_batch_size") < table.index("opt_num_tokens")
+    rows = json.loads(runner.invoke(app, ["engine", "diff", *map(str, pair), "--json"]).stdout)
+    assert [row["setting"] for row in rows] == [d.setting for d in diff(*pair)]
+    same = runner.invoke(app, ["engine", "diff", str(pair[0]), str(pair[0])])
+    assert same.exit_code == 0 and "say the same" in same.stdout

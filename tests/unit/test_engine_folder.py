@@ -1,0 +1,228 @@
+"""Why an engine will not run here: every reason, in one sentence that names both sides and the cure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine_helpers import TENSORRT, TRTLLM, engine_folder, plan_bytes, rewrite
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import write_checkpoint
+from typer.testing import CliRunner
+
+from servinglab.cli import app
+from servinglab.engine import EngineError, compass, folder, plan_file
+from servinglab.engine.folder import Gpu, Machine, refusal
+
+H100, L4 = Gpu("NVIDIA H100 80GB HBM3", "9.0"), Gpu("NVIDIA L4", "8.9")
+HERE = Machine(TRTLLM, TENSORRT, (H100,) * 4)
+
+
+def one_sentence(text: str | None) -> str:
+    assert text and "\n" not in text and text.endswith("."), text
+    return text
+
+
+@pytest.fixture
+def engine(tmp_path):
+    return engine_folder(tmp_path / "engine")
+
+
+def test_a_whole_engine_of_the_same_versions_runs(engine):
+    assert refusal(engine, HERE) is None
+    assert refusal(str(engine), HERE) is None
+
+
+def test_what_a_folder_says(tmp_path):
+    four = engine_folder(tmp_path / "four", ranks=4, size=5000)
+    found = folder.read(four)
+    assert (found.kind, found.version, found.tensorrt, found.dtype) == ("engine", TRTLLM, TENSORRT, "float16")
+    assert (found.tp_size, found.pp_size, found.world_size) == (4, 1, 4)
+    files = [(f"rank{n}.engine", 5000, "TensorRT", TENSORRT) for n in range(4)]
+    assert [(f.name, f.size, f.product, f.version) for f in found.files] == files
+    assert found.limits["max_batch_size"] == 64 and found.plugins["gemm_plugin"] == "float16"
+    assert found.compute_capability is None  # trtllm-build does not write it
+
+
+# versions
+
+
+@pytest.mark.parametrize("container", [c for c in compass.containers() if c.trtllm != TRTLLM], ids=lambda c: c.tag)
+def test_another_version_names_both_and_the_container_to_use(tmp_path, container):
+    """The message of TensorRT itself says "Current Version 228, Serialized Engine Version 237" and no more."""
+    built = engine_folder(tmp_path / "engine", version=container.trtllm)
+    (built / "rank0.engine").write_bytes(b"ftrt" + bytes(4))  # too short to say its TensorRT
+    assert "is cut" in one_sentence(refusal(built, HERE))
+    (built / "rank0.engine").write_bytes(b"ftrt" + b"\1" + bytes(99))  # another layout, which is not known
+    said = one_sentence(refusal(built, HERE))
+    assert f"TensorRT-LLM {container.trtllm}" in said and f"TensorRT-LLM {TRTLLM} and TensorRT {TENSORRT}" in said
+    newest = next(c for c in compass.containers() if c.trtllm == container.trtllm)
+    assert f"container {newest.tag}" in said
+
+
+def test_the_engine_file_decides_which_tensorrt_it_was(tmp_path):
+    old = engine_folder(tmp_path / "old", version="0.9.0", tensorrt="10.0.1.6")  # 24.04 and 24.05 both have 0.9.0
+    assert "TensorRT 10.0.1.6," in (said := one_sentence(refusal(old, HERE))) and "container 24.05" in said
+    older = engine_folder(tmp_path / "older", version="0.9.0", tensorrt="9.3.0.1")
+    assert "container 24.04" in one_sentence(refusal(older, HERE))
+    foreign = engine_folder(tmp_path / "foreign", tensorrt="10.9.0.34")  # config.json says 1.2.1 all the same
+    assert "TensorRT 10.9.0.34, here is" in one_sentence(refusal(foreign, HERE))
+    short = engine_folder(tmp_path / "short", version="0.16.0", tensorrt="10.7.0.23")  # the table says 10.7.0
+    assert refusal(short, Machine("0.16.0", "10.7.0", (H100,))) is None
+
+
+def test_an_unknown_version_is_told_and_not_invented(tmp_path):
+    built = engine_folder(tmp_path / "engine", version="0.99.0")
+    said = one_sentence(refusal(built, HERE))
+    assert "0.99.0" in said and "container" not in said
+    rewrite(built, "version", value=None)
+    assert refusal(built, HERE) is None  # the TensorRT in the file is the right one
+    assert "container" not in one_sentence(refusal(built, Machine(TRTLLM, "10.9.0.34", (H100,))))
+
+
+def test_without_tensorrt_llm_the_container_is_named(engine):
+    said = one_sentence(refusal(engine, Machine(gpus=(H100,))))
+    assert "no TensorRT-LLM is installed here" in said and "container 26.07" in said
+
+
+# GPUs and ranks
+
+
+def test_too_few_gpus_and_a_wrong_number_of_processes(tmp_path):
+    four = engine_folder(tmp_path / "four", ranks=4)
+    said = one_sentence(refusal(four, Machine(TRTLLM, TENSORRT, (H100,) * 2)))
+    assert "needs 4 GPU(s) (tensor parallel 4 × pipeline parallel 1)" in said and "shows 2" in said
+    assert "--world-size 4" in one_sentence(refusal(four, Machine(TRTLLM, TENSORRT, (H100,) * 4, ranks=2)))
+    assert refusal(four, Machine(TRTLLM, TENSORRT, (H100,) * 4, ranks=4)) is None
+    assert "shows 0" in one_sentence(refusal(four, Machine(TRTLLM, TENSORRT)))
+
+
+def test_another_compute_capability_is_told_where_it_was_noted(engine):
+    folder.record(engine, Machine(TRTLLM, TENSORRT, (L4,)))
+    assert folder.read(engine).compute_capability == "8.9"
+    said = one_sentence(refusal(engine, HERE))
+    assert "compute capability 8.9" in said and "has 9.0" in said
+    assert refusal(engine, Machine(TRTLLM, TENSORRT, (L4,))) is None
+    (engine / "built_on.json").write_text("[")  # a broken note is no note
+    assert refusal(engine, HERE) is None
+
+
+def test_this_machine_is_looked_at(monkeypatch):
+    answer = "NVIDIA H100 80GB HBM3, 9.0\nSome card, with a comma, 8.9"
+    monkeypatch.setattr("servinglab.engine.machine.run", lambda command: answer)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    found = Machine.here("25.06")
+    assert (found.trtllm, found.tensorrt, found.ranks) == ("0.20.0", "10.10.0.31", 2)
+    assert found.gpus == (H100, Gpu("Some card, with a comma", "8.9"))
+    monkeypatch.setattr("servinglab.engine.machine.run", lambda command: "")
+    assert Machine.here().gpus == ()
+
+
+# files
+
+
+def test_missing_empty_and_foreign_files(tmp_path):
+    built = engine_folder(tmp_path / "engine", ranks=2)
+    (built / "rank1.engine").unlink()
+    assert "lacks rank1.engine of 2 rank(s)" in one_sentence(refusal(built, HERE))
+    (built / "rank1.engine").write_bytes(b"")
+    assert "rank1.engine is empty" in one_sentence(refusal(built, HERE))
+    (built / "rank1.engine").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert "git lfs pull" in one_sentence(refusal(built, HERE))
+    (built / "rank1.engine").write_bytes(b"\x08\x07onnx" + bytes(99))
+    assert "is no engine: it begins with" in one_sentence(refusal(built, HERE))
+    (built / "rank1.engine").unlink()
+    (built / "rank1.engine").mkdir()
+    assert "cannot be read" in one_sentence(refusal(built, HERE))
+
+
+def test_other_folders_are_named_for_what_they_are(tmp_path, smollm2_checkpoint, smollm2_engine_fp32):
+    from servinglab.engine.convert import convert
+
+    assert "neither a folder" in one_sentence(refusal(tmp_path / "nowhere", HERE))
+    (tmp_path / "empty").mkdir()
+    assert "holds no config.json" in one_sentence(refusal(tmp_path / "empty", HERE))
+    assert "Hugging Face checkpoint" in one_sentence(refusal(smollm2_checkpoint, HERE))
+    assert "--lane embedded" in one_sentence(refusal(smollm2_engine_fp32, HERE))
+    write_checkpoint(tmp_path / "hf")
+    checkpoint = convert(tmp_path / "hf", tmp_path / "checkpoint")
+    assert "trtllm-build --checkpoint_dir" in one_sentence(refusal(checkpoint, HERE))
+
+
+def test_a_plan_of_tensorrt_rtx_says_version_and_targets_and_is_refused(engine):
+    data = rtx_plan(["sm80", "sm89"])
+    (engine / "rank0.engine").write_bytes(data)
+    found = plan_file.look(engine / "rank0.engine")
+    assert (found.product, found.targets, found.size) == ("TensorRT-RTX", ("8.0", "8.9"), len(data))
+    assert found.version.startswith("1.") and found.problem is None
+    assert "engine of TensorRT-RTX" in one_sentence(refusal(engine, HERE))
+    (engine / "rank0.engine").write_bytes(data[:-1])
+    assert "is damaged (This plan is cut" in one_sentence(refusal(engine, HERE))
+
+
+def rtx_plan(targets: list[str]) -> bytes:
+    """A real engine, built here."""
+    from onnx import TensorProto, helper
+
+    from servinglab.engine import plan
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return plan.build(model, targets=targets).data
+
+
+# hostile config.json
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"engine"', "\0", "[" * 100_000, "{}", '{"pretrained_config": 3}',
+     '{"pretrained_config": {"mapping": []}}', '{"pretrained_config": {"mapping": {"tp_size": "four"}}}',
+     '{"pretrained_config": {"mapping": {"tp_size": -1}}}', '{"pretrained_config": {"mapping": {"tp_size": 1e300}}}',
+     '{"pretrained_config": {"mapping": {"tp_size": 2, "world_size": 3}}}',
+     '{"pretrained_config": {"mapping": {"world_size": 1000000000}}}',
+     '{"pretrained_config": {"quantization": 1}}', '{"pretrained_config": {}, "build_config": "none"}'],
+)  # fmt: skip
+def test_a_hostile_config_is_one_sentence(engine, text):
+    (engine / "config.json").write_text(text)
+    assert str(engine) in one_sentence(refusal(engine, HERE))
+    with pytest.raises(EngineError):
+        folder.read(engine)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(key=st.sampled_from(["version", "pretrained_config", "build_config"]), value=anything,
+       inner=st.sampled_from(["mapping", "quantization", "dtype", "architecture", "num_hidden_layers"]))  # fmt: skip
+def test_no_value_of_a_config_gets_past_as_an_exception(tmp_path_factory, key, value, inner):
+    from servinglab.engine import autopsy
+
+    built = engine_folder(tmp_path_factory.mktemp("fuzz") / "engine")
+    for keys in ((key,), ("pretrained_config", inner), ("build_config", "plugin_config")):
+        rewrite(built, *keys, value=value)
+        assert refusal(built, HERE) is None or one_sentence(refusal(built, HERE))
+        try:
+            json.dumps(autopsy.inspect(built))
+        except EngineError as error:
+            one_sentence(str(error))
+        built = engine_folder(tmp_path_factory.mktemp("fuzz") / "engine")
+
+
+# the command
+
+
+def test_the_command_exits_with_1_when_an_engine_will_not_run(engine):
+    result = CliRunner().invoke(app, ["engine", "check", str(engine), "--container", "25.06", "--json"])
+    assert result.exit_code == 1
+    said = json.loads(result.stdout)
+    assert said["runs"] is False and "TensorRT-LLM 0.20.0" in said["reason"]
+    assert said["machine"]["tensorrt"] == "10.10.0.31"
+    (engine / "rank0.engine").write_bytes(plan_bytes()[:20])
+    assert "is cut" in CliRunner().invoke(app, ["engine", "check", str(engine)]).stdout

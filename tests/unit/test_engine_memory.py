@@ -1,0 +1,376 @@
+"""The estimator against transformers (parameters), our converter (shapes, sizes), public logs and hand arithmetic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_models import write_checkpoint
+from typer.testing import CliRunner
+
+from servinglab.cli import app
+from servinglab.engine import EngineError, footprint, memory
+from servinglab.engine.compass import table
+from servinglab.engine.memory import estimate
+from servinglab.engine.shapes import Shape, from_config
+
+GIB = 2**30
+NAMES = [name for name, entry in table("models").items() if "config" in entry]
+
+LLAMA2_7B = Shape(name="llama-2-7b", vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_layers=32,
+                  num_heads=32, num_kv_heads=32, head_size=128, max_positions=4096, tied=False)  # fmt: skip
+LLAMA3_8B = Shape(name="llama-3-8b", vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32,
+                  num_heads=32, num_kv_heads=8, head_size=128, max_positions=8192, tied=False)  # fmt: skip
+GPT2 = Shape(name="gpt2", vocab_size=50257, hidden_size=768, intermediate_size=3072, num_layers=12, num_heads=12,
+             num_kv_heads=12, head_size=64, max_positions=1024, tied=True, gated=False, learned_positions=True,
+             norm_bias=True, qkv_bias=True, dense_bias=True, mlp_bias=True)  # fmt: skip
+QWEN_HALF = Shape(name="qwen2.5-0.5b", vocab_size=151936, hidden_size=896, intermediate_size=4864, num_layers=24,
+                  num_heads=14, num_kv_heads=2, head_size=64, max_positions=32768, tied=True,
+                  qkv_bias=True)  # fmt: skip
+QWEN_1B = Shape(name="qwen-1.5b", vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_layers=28,
+                num_heads=12, num_kv_heads=2, head_size=128, max_positions=131072, tied=False,
+                  qkv_bias=True)  # fmt: skip
+QWEN_7B = Shape(name="qwen-7b", vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_layers=28,
+                num_heads=28, num_kv_heads=4, head_size=128, max_positions=131072, tied=False,
+                  qkv_bias=True)  # fmt: skip
+
+
+def transformers_count(config: dict) -> int:
+    """Parameters of the model that transformers builds for a config.json, on the meta device: no memory is taken."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **kind))
+    return sum(p.numel() for p in model.parameters())  # a tied matrix is one parameter
+
+
+# parameters
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_of_the_recipes_are_those_of_transformers(name):
+    entry = table("models")[name]
+    counted = estimate(name).parameters
+    assert counted == transformers_count(entry["config"]) == entry["parameters"]
+
+
+TINY = {"vocab_size": 320, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", **TINY},
+        {"model_type": "llama", **TINY, "num_key_value_heads": 2, "head_dim": 20, "tie_word_embeddings": True},
+        {"model_type": "llama", **TINY, "attention_bias": True, "mlp_bias": True},
+        {"model_type": "mistral", **TINY, "num_key_value_heads": 1},
+        {"model_type": "gemma", **TINY, "num_key_value_heads": 1, "head_dim": 32},
+        {"model_type": "gemma", **TINY, "num_key_value_heads": 4, "head_dim": 12, "attention_bias": True},
+        {"model_type": "qwen2", **TINY, "num_key_value_heads": 2},
+        {"model_type": "gpt2", "vocab_size": 320, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64},
+        {"model_type": "gpt2", "vocab_size": 321, "n_embd": 48, "n_layer": 2, "n_head": 3, "n_inner": 100},
+    ],
+)
+def test_parameters_of_other_shapes_are_those_of_transformers(config):
+    if config["model_type"] == "gpt2":
+        config = {"n_positions": 1024, **config}
+    assert from_config(config, "tiny").parameters() == transformers_count(config)
+
+
+# weights, against our converter
+
+
+@pytest.mark.parametrize("tp_size", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("Llama", {}),
+        ("Llama", {"tie_word_embeddings": True, "vocab_size": 302}),
+        ("Gemma", {"num_key_value_heads": 1, "head_dim": 32}),
+        ("GPT2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 302}),
+    ],
+)
+def test_every_tensor_of_every_rank_is_what_the_converter_writes(tmp_path, kind, settings, tp_size):
+    from safetensors import safe_open
+
+    from servinglab.engine.convert import convert
+
+    write_checkpoint(tmp_path / "hf", kind, **settings)
+    made = convert(tmp_path / "hf", tmp_path / "trtllm", tp_size=tp_size, dtype="float16")
+    shape = from_config(json.loads((made / "config.json").read_text()), kind)
+    expected = {name: list(weight.shape) for name, weight in shape.weights(tp_size=tp_size).items()}
+    for rank in range(tp_size):
+        with safe_open(made / f"rank{rank}.safetensors", "pt") as file:
+            written = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        if "lm_head.weight" not in written:  # the engine makes it of the embedding
+            assert shape.tied
+            written["lm_head.weight"] = expected["lm_head.weight"]
+        assert written == expected
+
+    found = estimate(made)
+    assert (found.tp_size, found.dtype) == (tp_size, "float16")
+    size = (made / "rank0.safetensors").stat().st_size
+    header = int.from_bytes((made / "rank0.safetensors").read_bytes()[:8], "little") + 8
+    with safe_open(made / "rank0.safetensors", "pt") as file:
+        shared = 0 if "lm_head.weight" in file.keys() else 2 * expected["lm_head.weight"][0] * 64  # noqa: SIM118
+    rotations = 0 if kind == "GPT2" else 256 * shape.head_size * 4
+    assert found.weights_bytes_per_rank[0] == size - header + shared + rotations
+
+
+# weights, against what TensorRT-LLM printed
+
+
+def test_weights_agree_with_public_build_logs_to_the_byte():
+    """"Total Weights Memory" of Llama-3-8B, one GPU with 0.9.0 (no table of rotations yet) and four with 0.12.
+
+    The second had max_position_embeddings 1,048,576, whose table alone is 512 MiB on each GPU.
+    """
+    table_of_rotations = 8192 * 128 * 4
+    assert footprint.weights(LLAMA3_8B, "bfloat16", None, 1, 1, 0) - table_of_rotations == 16_060_522_496
+    million = Shape(**{**vars(LLAMA3_8B), "max_positions": 2**20})
+    assert footprint.weights(million, "float16", None, 4, 1, 0) == 5_340_405_760
+
+
+def test_a_tied_matrix_counts_twice_as_in_public_logs():
+    # GPT-2, 0.20.0, trtllm-build: 326,085,504 bytes; 11 kB of constants are not weights.
+    assert 0 <= 326_085_504 - footprint.weights(GPT2, "float16", None, 1, 1, 0) < 20_000
+    # Qwen2.5-0.5B, int8, issue 1188: the engine takes 869 MiB of GPU memory.
+    assert footprint.weights(QWEN_HALF, "float16", "int8", 1, 1, 0) // 2**20 == 869
+
+
+# the other parts, against what TensorRT-LLM printed
+
+
+@pytest.mark.parametrize(
+    ("shape", "tp_size", "tokens", "rows", "measured"),
+    [
+        (LLAMA3_8B, 1, 16384, 64, 1_577_062_400),  # 0.9.0, Total Activation Memory
+        (LLAMA3_8B, 4, 4096, 256, 229_266_432),  # 0.12.0.dev, tp 4
+        (GPT2, 1, 32768, 64, 503_420_928),  # 0.20.0
+        (GPT2, 1, 65536, 128, 1_006_835_712),  # 0.20.0
+        (QWEN_1B, 1, 8192, 2048, 921.51 * 2**20),  # 0.17.0, int4, defaults
+        (QWEN_7B, 1, 8192, 2048, 1298.01 * 2**20),  # 0.17.0, int4, defaults
+        (QWEN_HALF, 1, 8192, 2048, 773.51 * 2**20),  # issue 1188, int8, defaults
+        (LLAMA2_7B, 1, 8192, 256, 1134.01 * 2**20),  # memory page, FP8, defaults of 0.11
+        (QWEN_HALF, 1, 512, 1, 43.26 * 2**20),  # issue 1188, after its cure
+    ],
+)
+def test_activations_are_bounded_as_in_public_logs(shape, tp_size, tokens, rows, measured):
+    bound = footprint.activations(shape, "float16", tp_size, tokens, rows)
+    assert measured <= bound <= 2.1 * measured
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rows", "measured"),
+    [
+        (151936, 2048, (2.66 + 5.76) * GIB),  # issue 1188: runtime buffers and decoder
+        (32000, 4096, (1.14 + 4.35) * GIB),  # benchmarking page of 0.12, Llama-2-7B
+    ],
+)
+def test_logits_are_bounded_as_in_public_logs(vocabulary, rows, measured):
+    shape = Shape(**{**vars(LLAMA3_8B), "vocab_size": vocabulary})
+    assert measured <= footprint.logits(shape, 1, rows) <= 1.7 * measured
+
+
+@pytest.mark.parametrize(
+    ("kv_bytes", "block", "available", "tokens"),
+    [
+        (262_144, 64, 70.48, 259_840),  # memory page: Llama-2-7B, FP8 cache, "4060 blocks"
+        (65_536, 32, 17.83, 263_008),  # Llama-3.1-8B, FP8 cache, RTX 5090
+    ],
+)
+def test_the_pool_is_nine_tenths_of_what_is_free(kv_bytes, block, available, tokens):
+    found, size = footprint.pool(round(available * GIB), kv_bytes, block, 0.9)
+    assert found % block == 0 and size == found * kv_bytes
+    assert abs(found - tokens) <= 0.005 * GIB * 0.9 / kv_bytes + block  # the log rounds to 0.01 GiB
+
+
+def test_kv_bytes_of_a_token_are_those_of_public_logs():
+    # Issue 1400, a float16 Llama of 7 billion: 69,524,783,104 bytes for 132,608 tokens.
+    assert estimate("llama-7b").kv_bytes_per_token * 132_608 == 69_524_783_104
+    assert round(estimate("llama-7b", kv_dtype="fp8").kv_bytes_per_token * 259_840 / GIB, 2) == 63.44
+
+
+# by hand
+
+
+def test_gpt2_medium_by_hand():
+    found = estimate("gpt2-medium", dtype="float16", max_batch_size=1, max_seq_len=2560)
+    assert found.kv_bytes_per_token == 2 * 24 * 16 * 64 * 2 == 98_304
+    assert found.kv_bytes == 251_658_240  # 2560 tokens, 80 blocks of 32, about 252 MB
+    assert found.parameters == 354_823_168
+    assert estimate("gpt2-medium", max_batch_size=3, max_seq_len=33).kv_bytes == 3 * 64 * 98_304  # whole blocks
+    assert estimate("gpt2-medium", max_batch_size=3, max_seq_len=33, max_beam_width=4).kv_bytes == 12 * 64 * 98_304
+
+
+def test_llama_by_hand():
+    one = estimate("llama-7b")
+    assert round(one.weights_bytes / 1e9, 2) == 13.48
+    assert one.kv_bytes_per_token == 512 * 1024
+    four = estimate("llama-7b", tp_size=4)
+    layers = 32 * (4096 * 3 * 4096 + 4096 * 4096 + 3 * 4096 * 11008)
+    rank = layers // 4 + 32 * 2 * 4096 + 4096 + 32000 * 4096 + 8000 * 4096  # norms and embedding are on every GPU
+    assert four.weights_bytes_per_rank == (2 * rank + 4096 * 128 * 4,) * 4
+    assert (four.kv_bytes_per_token, four.kv_bytes_per_token_per_gpu) == (512 * 1024, 128 * 1024)
+    assert estimate("llama-7b-tp4") == estimate("llama-7b-tp4", tp_size=4)
+    assert estimate("llama-7b-tp4").weights_bytes == four.weights_bytes
+
+
+def test_weight_only_shrinks_the_linear_layers_alone_and_adds_scales():
+    whole = estimate("llama-7b").weights_bytes
+    linear = 32 * (4096 * 3 * 4096 + 4096 * 4096 + 3 * 4096 * 11008)
+    scales = 2 * 32 * (3 * 4096 + 4096 + 2 * 11008 + 4096)
+    assert estimate("llama-7b", weight_only="int8").weights_bytes == whole - linear + scales
+    assert estimate("llama-7b", weight_only="int4").weights_bytes == whole - linear * 3 // 2 + scales
+    assert estimate("llama-7b", dtype="float32").weights_bytes - 4096 * 512 == 2 * (whole - 4096 * 512)
+
+
+def test_gemma_has_one_kv_head_that_every_gpu_copies():
+    one, two = estimate("gemma-2b", tp_size=1), estimate("gemma-2b", tp_size=2)
+    assert one.kv_bytes_per_token == one.kv_bytes_per_token_per_gpu == 2 * 18 * 1 * 256 * 2 == 18_432
+    assert (two.kv_bytes_per_token, two.kv_bytes_per_token_per_gpu) == (18_432, 18_432)
+    copied = 18 * 2 * 256 * 2048 * 2  # keys and values of the one head, in float16
+    halves = sum(two.weights_bytes_per_rank) - one.weights_bytes
+    assert halves == copied + 37 * 2048 * 2 + 8192 * 256 * 4  # and norms and rotations, on both
+
+
+def test_pipeline_stages_hold_their_layers():
+    shape = from_config({"model_type": "llama", **TINY}, "tiny")
+    stages = [shape.weights(pp_size=2, pp_rank=rank) for rank in (0, 1)]
+    assert ["transformer.vocab_embedding.weight" in s for s in stages] == [True, False]
+    assert ["lm_head.weight" in s for s in stages] == [False, True]
+    assert [shape.layers(2, rank) for rank in (0, 1)] == [2, 1]
+    both = sum(weight.size for stage in stages for weight in stage.values())
+    assert both == sum(weight.size for weight in shape.weights().values())
+    found = estimate({"model_type": "llama", **TINY}, pp_size=2)
+    assert found.kv_bytes_per_token_per_gpu == 2 * 2 * 4 * 12 * 2  # two of the three layers
+    assert found.weights_bytes == max(found.weights_bytes_per_rank) and len(found.weights_bytes_per_rank) == 2
+
+
+# cards
+
+
+def test_a_card_is_smaller_than_its_name_says_where_it_matters():
+    bytes_of = {name: entry["bytes"] for name, entry in memory.cards().items()}
+    assert bytes_of["h100"] == round(79.10 * GIB)
+    assert memory.card("24GB") == memory.card("l4")
+    assert all(entry["source"] for entry in memory.cards().values())
+    nominal = {name: float(entry["label"].split()[-2]) for name, entry in memory.cards().items()}
+    assert all(0.9 * nominal[n] * GIB < size < nominal[n] * GIB for n, size in bytes_of.items())
+
+
+@pytest.mark.parametrize("name", ["gpt2-medium", "llama-7b", "llama-7b-tp4", "gemma-2b-it", "smollm2"])
+def test_the_largest_batch_is_the_last_that_fits(name):
+    most = estimate(name, gpu="24gb").largest_batch_size
+    assert estimate(name, gpu="24gb", max_batch_size=most).fits is True
+    assert estimate(name, gpu="24gb", max_batch_size=most + 1).fits is False
+    length = estimate(name, gpu="24gb", max_batch_size=4).largest_seq_len
+    assert estimate(name, gpu="24gb", max_batch_size=4, max_seq_len=length).fits is True
+    assert estimate(name, gpu="24gb", max_batch_size=4, max_seq_len=length + 32).fits is False
+
+
+def test_llama_on_a_24_gb_card_and_on_an_h100():
+    assert estimate("llama-7b", gpu="24gb", max_batch_size=64).fits is False
+    assert estimate("llama-7b", gpu="h100", max_batch_size=64).fits is True  # the recipe of the guide, on its card
+    assert estimate("llama-7b-tp4", gpu="24gb", max_batch_size=64).fits is True
+    none = estimate("llama-7b", gpu=8 * 10**9)
+    assert (none.fits, none.largest_batch_size, none.largest_seq_len, none.kv_pool_tokens) == (False, 0, 0, 0)
+    assert "whatever the batch" in none.sentence()
+
+
+def test_the_fraction_is_of_what_is_free_after_the_engine_not_of_the_card():
+    found = estimate("gpt2-medium", gpu="h100", kv_cache_free_gpu_mem_fraction=0.5)
+    free = found.gpu_bytes - (found.total_bytes - found.kv_bytes)
+    assert abs(found.kv_pool_bytes - 0.5 * free) < 32 * 98_304
+    capped = estimate("gpt2-medium", gpu="h100", max_tokens_in_paged_kv_cache=2560)
+    assert (capped.kv_pool_tokens, capped.kv_pool_bytes) == (2560, 251_658_240)
+    small = estimate("gpt2-medium", gpu=3 * 10**9, max_tokens_in_paged_kv_cache=10**9)
+    assert small.kv_pool_tokens < 10**9  # the smaller of the two wins
+
+
+def test_context_logits_cost_a_row_of_the_vocabulary_for_every_token_of_a_step():
+    plain, kept = (estimate("llama-7b", gather_context_logits=flag) for flag in (False, True))
+    assert kept.logits_bytes - plain.logits_bytes == 8192 * 32000 * 4
+
+
+# what goes in
+
+
+def test_an_engine_says_its_own_limits(tmp_path):
+    from servinglab.engine.autopsy import example
+
+    found = estimate(example(tmp_path / "tuned", "tuned"))
+    assert (found.weight_only, found.max_batch_size, found.max_seq_len, found.max_num_tokens) == ("int8", 8, 2048, 2048)
+    assert (found.max_beam_width, found.tokens_per_block) == (4, 32)
+    assert estimate(tmp_path / "tuned", max_batch_size=2).max_batch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("gpt2-mediun", {}, "Did you mean 'gpt2-medium'?"),
+        ("gpt2-medium", {"gpu": "h10"}, "Did you mean 'h100'?"),
+        ("gpt2-medium", {"dtype": "float17"}, "Did you mean 'float16'?"),
+        ("gpt2-medium", {"kv_dtype": "int4"}, "kv_dtype must be one of"),
+        ("gpt2-medium", {"weight_only": "int3"}, "weight_only must be one of int8, int4"),
+        ("gpt2-medium", {"batch": 3}, "no option 'batch'"),
+        ("gpt2-medium", {"max_batch_size": 0}, "max_batch_size must be a whole number above 0, not 0."),
+        ("gpt2-medium", {"max_seq_len": True}, "max_seq_len must be a whole number above 0"),
+        ("gpt2-medium", {"kv_cache_free_gpu_mem_fraction": 1.0}, "must lie between 0 and 1"),
+        ("gpt2-medium", {"max_tokens_in_paged_kv_cache": -1}, "max_tokens_in_paged_kv_cache must be"),
+        ("llama-7b", {"tp_size": 3}, "tp_size 3 does not divide the 32 attention heads of llama-7b"),
+        ("smollm2", {"tp_size": 9}, "the 1536 MLP columns"),
+        ({"model_type": "llama", **TINY, "num_key_value_heads": 3}, {"tp_size": 2}, "3 KV heads"),
+        ("llama-7b", {"pp_size": 33}, "pp_size 33 is more than the 32 layers"),
+        ({"model_type": "bert"}, {}, "'bert'; known are llama, gpt2, gemma"),
+        ({"model_type": "llama"}, {}, "lacks hidden_size"),
+        ({"model_type": "llama", **TINY, "vocab_size": "many"}, {}, "vocab_size in config.json must be a whole number"),
+        ({"architecture": "LlamaForCausalLM", **TINY, "quantization": {"quant_algo": "FP8"}}, {}, "quantised with FP8"),
+        ({"pretrained_config": []}, {}, "pretrained_config in config.json is no JSON object"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(model, options, message):
+    with pytest.raises(EngineError) as error:
+        estimate(model, **options)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_broken_config_is_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(EngineError, match="no JSON object"):
+        estimate(tmp_path)
+    with pytest.raises(EngineError, match="holds no config.json"):
+        estimate(Path(__file__).parent)
+
+
+def test_the_command_says_the_same():
+    result = CliRunner().invoke(app, ["engine", "estimate", "gpt2-medium", "--dtype", "float16", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["kv_bytes_per_token"] == 98_304
+    assert found == json.loads(json.dumps(estimate("gpt2-medium", dtype="float16").as_dict()))
+    shown = CliRunner().invoke(app, ["engine", "estimate", "llama-7b", "--gpu", "24gb", "--max-batch-size", "7"])
+    assert shown.exit_code == 0 and "13.48 GB" in shown.stdout and "fits L4 24 GB" in shown.stdout
+
+
+def test_the_figure_answers_in_its_title():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from servinglab.engine import figures
+
+    both = {"small": estimate("gpt2-medium"), "large": estimate("llama-7b", max_batch_size=64)}
+    fig, title = figures.memory_bars(both)
+    assert title == "large needs more than one L4 24 GB, the others fit"
+    (axes,) = fig.axes
+    lengths = {round(bar.get_y() + bar.get_height() / 2): 0.0 for bar in axes.patches}
+    for bar in axes.patches:
+        lengths[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
+    assert [round(lengths[row], 6) for row in (0, 1)] == [round(e.total_bytes / 1e9, 6) for e in both.values()]
+    assert min(text.get_fontsize() for text in axes.texts) >= 9
+    assert figures.memory_bars({"small": both["small"]})[1] == "Each fits one L4 24 GB"
+    with pytest.raises(ValueError, match="at least one"):
+        figures.memory_bars({})
