@@ -50,8 +50,8 @@ def test_the_repository_s_own_manifest():
     for notebook in own.notebooks:
         assert len(notebook.sets) >= 2
         assert notebook.values(set_name=notebook.sets[1].name) != notebook.values()
-        assert {"lane", "precision", "prompt", "max_tokens", "seed"} <= set(notebook.parameters)
-    assert own.models() == ["smollm2"]
+        assert {"lane", "seed"} <= set(notebook.parameters)
+    assert own.models() == ["smollm2", "minilm"]
 
 
 def test_fields_are_read(small):
