@@ -24,9 +24,9 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 34 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [00 · Start here](00_start_here.ipynb) · Next: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb)
+# Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb)
 
 # %%
 from servinglab.notebook import begin, record, resolve_lane, shorten

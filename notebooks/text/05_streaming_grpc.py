@@ -25,9 +25,9 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [03 · The model repository](03_model_repository.ipynb) · Next: none yet
+# Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
 # %%
 import asyncio
