@@ -12,7 +12,7 @@ export PYTHON TORCH
 help:
 	@echo "make course   make the environment, fetch the weights, execute every notebook into build/"
 	@echo "make test     make the environment, fetch the weights, run the whole test suite"
-	@echo "make lab      make the environment and open the notebooks in JupyterLab"
+	@echo "make lab      make the environment, fetch the weights, open the notebooks in JupyterLab"
 	@echo "make setup    make the environment alone (.venv)"
 	@echo "make lint     check the style of the code"
 	@echo "make lock     resolve the dependencies again into requirements/lock.txt (needs uv)"
@@ -31,7 +31,7 @@ test: fetch
 	@$(BIN)/python -m pytest $(ARGS)
 
 # JupyterLab refuses to run as root unless told so, as in a container.
-lab: setup
+lab: fetch
 	@JUPYTER_PREFER_ENV_PATH=1 $(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start_here.ipynb
 
 lint: setup

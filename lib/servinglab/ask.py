@@ -32,7 +32,8 @@ def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[
     from servinglab.repository import build_default
 
     with tempfile.TemporaryDirectory(prefix="servinglab-ask-") as folder:
-        tell("starting a server (course serve keeps one running)")
+        why = "" if precision is None or not running() else ", for --precision asks for a model of its own"
+        tell(f"starting a server{why} (course serve keeps one running)")
         repository = build_default(Path(folder), precision=precision or "fp32")
         with TritonServer(repository) as server:
             yield server
@@ -45,7 +46,10 @@ def tokenizer_of(server: Any, model: str) -> Path:
             prefix = model.removesuffix(ending)
             break
     else:
-        raise CourseError(f"'{model}' is not a BLS or ensemble model, so its chat template is unknown; add --raw.")
+        raise CourseError(
+            f"'{model}' is not the name of a BLS model or an ensemble, so its chat template is unknown; choose another "
+            "--model, or add --raw."
+        )
     name = f"{prefix}preprocessing"
     if server.http_url is None:
         raise CourseError("This server's HTTP address is unknown, so its chat template cannot be found; add --raw.")

@@ -26,7 +26,7 @@ app.add_typer(engine, name="engine")
 
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Precision = Annotated[str | None, Option(help="Weights of the executor: fp32 (exact) or int4 (fast).")]
-_debug = False
+_debug = _interrupted = False
 
 
 @app.callback()
@@ -80,21 +80,25 @@ def run(
         pairs.append(f"lane={lane}")
     overrides = course.parse_assignments(pairs, chosen)
     values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
+    if any(v.get("lane") == "trtllm" for v in values.values()):
+        _require_trtllm()
     folder = (out or loaded.root / "build").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     results = []
-    with report.progress(chosen) as display:
-        for notebook in chosen:
-            display.begin(notebook)
-            result = runner.run_notebook(
-                notebook, folder, values[notebook.id], timeout=timeout, on_progress=display.cell
-            )
-            display.end(result)
-            results.append(result)
-    known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
-    everything = [known[n.id] for n in loaded.notebooks if n.id in known]
-    runner.save(everything, folder)
-    index = pages.write_index(loaded, everything, folder)
+    try:
+        with report.progress(chosen) as display:
+            for notebook in chosen:
+                display.begin(notebook)
+                result = runner.run_notebook(
+                    notebook, folder, values[notebook.id], timeout=timeout, on_progress=display.cell
+                )
+                display.end(result)
+                results.append(result)
+    finally:  # after Ctrl-C too, the index is of the pages that are there
+        known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
+        everything = [known[n.id] for n in loaded.notebooks if n.id in known]
+        runner.save(everything, folder)
+        index = pages.write_index(loaded, everything, folder)
     report.show_results(results, index)
     if any(r.status != "passed" for r in results):
         raise typer.Exit(1)
@@ -197,25 +201,32 @@ def ask(
     """Ask the model one question. Uses the server of `course serve`, else starts one and stops it again."""
     from servinglab import ask as asking
 
+    wrote = False
+
     def write(text: str) -> None:
+        nonlocal wrote
+        wrote = True
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    asking.ask(
-        prompt,
-        write=write,
-        tell=lambda text: typer.echo(text, err=True),
-        raw=raw,
-        model=model,
-        precision=precision,
-        stream=stream,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_tokens=max_tokens,
-    )
-    write("\n")
+    try:
+        asking.ask(
+            prompt,
+            write=write,
+            tell=lambda text: typer.echo(text, err=True),
+            raw=raw,
+            model=model,
+            precision=precision,
+            stream=stream,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            max_tokens=max_tokens,
+        )
+    finally:
+        if wrote:  # what comes next, an error or a prompt, begins a line
+            write("\n")
 
 
 @repo.command("build")
@@ -312,6 +323,15 @@ def repo_lint(
         raise typer.Exit(1)
 
 
+def _require_trtllm() -> None:
+    from servinglab import doctor, notebook
+
+    if notebook.resolve_lane() == "trtllm":  # inside NVIDIA's container, where there is no Docker
+        return
+    if reason := doctor.lanes(doctor.examine())["trtllm"]:
+        raise CourseError(f"The lane trtllm cannot run here ({reason}); leave it out, or see Dockerfiles/README.md.")
+
+
 def _key_values(arguments: list[str]) -> dict[str, str]:
     """{key: value} of KEY=VALUE arguments; the value may hold anything, more equals signs too."""
     found: dict[str, str] = {}
@@ -336,11 +356,20 @@ def _leave(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """Ctrl-C; noted, because a library that is just being imported turns it into an error of its own."""
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Entry point: an expected error is one line, anything else is a bug and keeps its traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
             signal.signal(number, _leave)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a terminal without our characters, a name that is not UTF-8
     try:
@@ -355,6 +384,10 @@ def main() -> None:
             raise
         typer.echo(f"course: {error.strerror}: {error.filename or 'the output'}", err=True)
         sys.exit(1)
+    except ImportError:
+        if _debug or not _interrupted:
+            raise
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,9 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
                 start(cell, cell_index, **more)
 
             nb_man.cell_start = cell_start
-            return super().execute_managed_notebook(nb_man, kernel_name, kernel_manager_class=ThisInterpreter, **kwargs)
+            # One block for a streamed sentence, not one for each token.
+            kwargs |= {"kernel_manager_class": ThisInterpreter, "coalesce_streams": True}
+            return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
 
     try:
         notebook = nbformat.read(source, as_version=4)

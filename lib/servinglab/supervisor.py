@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 
 SHM = Path("/dev/shm")
+TRITON_FOLDERS = "python_env_??????"  # the Python backend makes one at each start, for packed environments
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -57,6 +58,13 @@ def remove_shm(prefix: str) -> None:
             path.unlink()
         except OSError:  # another user's, or already gone
             pass
+
+
+def remove_empty(folders: set[Path]) -> None:
+    """Triton forgets them when it is killed. Another server that started meanwhile does not miss an empty one."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def sweep_leftovers() -> None:
@@ -165,6 +173,7 @@ def main() -> None:
     prefix = shm_prefix()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     supervisor = os.getpid()
+    others = set(Path("/tmp").glob(TRITON_FOLDERS))
     try:
         with open(order["log"], "ab") as log:
             child = subprocess.Popen(
@@ -187,6 +196,7 @@ def main() -> None:
         kill_group(child.pid)
         kill_children()
         remove_shm(prefix)
+        remove_empty(set(Path("/tmp").glob(TRITON_FOLDERS)) - others)
         child.returncode = 0  # reaped above; keeps Popen's destructor quiet
 
 

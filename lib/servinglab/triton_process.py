@@ -106,8 +106,8 @@ class TritonProcess:
 
     def stop(self, at_once: bool = False) -> None:
         """End both and wait; `at_once` lets no request finish. No effect the second time."""
-        if at_once and self._end.alive:
-            _tell(self._lifeline, b"kill\n")
+        if self._end.alive:
+            _tell(self._lifeline, b"kill\n" if at_once else b"stop\n")
         self._end()
 
     def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
@@ -137,10 +137,14 @@ class TritonProcess:
 
 
 def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
-    """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little). Nothing in a forked child."""
+    """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little). Nothing in a forked child.
+
+    At once, unless `stop` has said otherwise before: at the end of a Python there is nobody to answer any more, and a
+    Jupyter kernel that takes longer than 2.5 s to end is killed, before its temporary folders are removed.
+    """
     if os.getpid() != owner:
         return
-    _tell(lifeline, b"stop\n")
+    _tell(lifeline, b"kill\n")
     os.close(lifeline)
     try:
         popen.wait(GRACE_SECONDS + 4)

@@ -24,7 +24,7 @@
 # - start a Triton server, stream a sentence from it, and stop it again
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 17 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 12 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: none · Next: [01 · What is an engine?](01_what_is_an_engine.ipynb)
 
@@ -51,7 +51,7 @@ begin()
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
 precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
 prompt: str = "Explain in one sentence what an inference server does."  # your question to the model
-max_tokens: int = 48  # length of the answer, in tokens
+max_tokens: int = 48  # length of the answer, in tokens; 2 or more
 seed: int = 0  # seed of every sampled answer
 
 # %% [markdown]
@@ -76,6 +76,8 @@ for line in lines:
 # `auto` takes `trtllm` inside NVIDIA's container and `embedded` everywhere else. Which one is it here?
 
 # %%
+if max_tokens < 2:
+    raise ValueError("max_tokens must be 2 or more: the wait between two tokens is measured below")
 lane = resolve_lane(lane)
 reasons = doctor.lanes(lines)
 for name, reason in reasons.items():

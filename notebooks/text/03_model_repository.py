@@ -24,9 +24,9 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 52 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb)
+# Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
 # %%
 from servinglab.notebook import begin, record, resolve_lane, shorten
@@ -632,8 +632,8 @@ check("03.3", answer_3)
 # %% [markdown]
 # ## 7 Load, unload, reload
 #
-# The server starts on all ten folders and loads the first five only. This is *explicit model control*: Triton loads
-# what it is told to, and nothing by itself.
+# The server starts on all ten folders and loads the five of the first deployment only. This is *explicit model
+# control*: Triton loads what it is told to, and nothing by itself.
 
 # %%
 server = TritonServer(repository, models=spec.model_names).start()
@@ -689,7 +689,7 @@ print("the same from both:", len(set(answers.values())) == 1)
 print("decoupled:", client.spec("ensemble").decoupled)
 
 # %% [markdown]
-# It is the third: Triton makes an ensemble decoupled as soon as one of its steps is.
+# Triton makes an ensemble decoupled as soon as one of its steps is.
 #
 # Now take a model away. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front doors notices?
 
@@ -814,9 +814,9 @@ for found in lint(repository):
 version.mkdir()
 
 # %% [markdown]
-# A larger one, for the server of section 7: delete the parameter `preprocessing_model_name` from the config of
-# `gemma-gly-tensorrt_llm_bls`, load the model again, unload `preprocessing` and ask. That is what a hard-coded name
-# does.
+# A larger one, before the last cell: start the server of section 7 again with all ten models, delete the parameter
+# `preprocessing_model_name` from the config of `gemma-gly-tensorrt_llm_bls`, load that model again, unload
+# `preprocessing` and ask. That is what a hard-coded name does. `lint` cannot see it: the name it falls back to exists.
 #
 # The last cell deletes the temporary folder and says what produced the numbers on this page.
 

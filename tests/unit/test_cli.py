@@ -132,6 +132,38 @@ def test_run_goes_on_after_a_failure_and_says_so_at_the_end(small_course):
     assert [p.read_bytes() for p in sorted((small_course / "notebooks").iterdir())] == before
 
 
+def test_ctrl_c_leaves_an_index_of_the_pages_that_are_there(small_course, monkeypatch):
+    (small_course / "build").mkdir()
+
+    def pretend(notebook, out, values, **_):
+        if notebook.id == "01_bad":
+            raise KeyboardInterrupt
+        for ending in ("ipynb", "html"):
+            (out / f"{notebook.id}.{ending}").touch()
+        return runner.Result(notebook.id, "passed", 1.0)
+
+    monkeypatch.setattr(runner, "run_notebook", pretend)
+    old = [runner.Result("00_good", "failed", 9.0), runner.Result("01_bad", "passed", 9.0)]
+    runner.save(old, small_course / "build")
+    call("run")
+    index = (small_course / "build" / "index.html").read_text()
+    assert "00_good.html" in index and "01_bad.html" not in index and ">failed" not in index
+    assert [r["status"] for r in json.loads((small_course / "build" / "results.json").read_text())] == ["passed"]
+
+
+def test_the_trtllm_lane_is_refused_before_anything_runs(small_course, monkeypatch):
+    text = (small_course / "course.toml").read_text()
+    (small_course / "course.toml").write_text(text.replace('["embedded"]', '["embedded", "trtllm"]'))
+    monkeypatch.delenv("SERVINGLAB_LANE", raising=False)
+    monkeypatch.setattr(runner, "run_notebook", lambda *a, **k: pytest.fail("ran"))
+    monkeypatch.setattr("servinglab.doctor.lanes", lambda lines: {"embedded": "", "trtllm": "gpu: none found"})
+    done = call("run", "--lane", "trtllm")
+    assert "cannot run here (gpu: none found)" in str(done.exception)
+    monkeypatch.setenv("SERVINGLAB_LANE", "trtllm")  # as in the container
+    monkeypatch.setattr(runner, "run_notebook", lambda n, *a, **k: runner.Result(n.id, "passed", 1.0))
+    assert call("run", "--lane", "trtllm").exit_code == 0
+
+
 def test_run_passes_lane_set_and_parameters(small_course, monkeypatch):
     seen = {}
 
@@ -303,7 +335,7 @@ def test_an_empty_prompt_is_refused_before_a_server_starts(fake_serving):
 
 def test_a_model_that_is_neither_bls_nor_ensemble_needs_raw():
     server = types.SimpleNamespace(http_url="http://127.0.0.1:1")
-    with pytest.raises(CourseError, match="'tensorrt_llm' is not a BLS or ensemble model.*--raw"):
+    with pytest.raises(CourseError, match="'tensorrt_llm' is not the name of a BLS model or an ensemble.*--raw"):
         ask.tokenizer_of(server, "tensorrt_llm")
     with pytest.raises(CourseError, match="no model 'gemma-preprocessing'"):
         ask.tokenizer_of(server, "gemma-ensemble")

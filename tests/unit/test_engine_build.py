@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -68,8 +69,9 @@ os.execvp(rest[0], rest)
 def lab(tmp_path, monkeypatch):
     """A work folder, with programs on PATH that pretend to be NVIDIA's."""
     bin_dir, work = tmp_path / "bin", tmp_path / "work"
-    for name in ("hf", "trtllm-build", "nvidia-smi", "python3"):
+    for name in ("hf", "trtllm-build"):
         write(bin_dir / name, FAKE)
+    write(bin_dir / "nvidia-smi", "#!/bin/sh\necho 'NVIDIA A100, 8.0'\n")
     write(bin_dir / "python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     for folder in ("gpt", "models/core/gpt", "models/core/gemma", "models/core/llama"):
         write(work / "examples" / folder / "convert_checkpoint.py", FAKE)
@@ -122,7 +124,7 @@ def test_everything_runs_once_and_then_only_what_changed(lab):
     engine = build(gpt(), lab, on_line=said.append)
     assert calls(lab) == ALL and leftovers(lab) == []
     assert engine == lab / "engines/gpt2-medium/float16-tp1"
-    assert {p.name for p in engine.iterdir()} == {"config.json", "rank0.engine", ".servinglab.json"}
+    assert {p.name for p in engine.iterdir()} == {"config.json", "rank0.engine", "built_on.json", ".servinglab.json"}
     assert "hello from trtllm-build into engines/gpt2-medium/float16-tp1.partial" in said
     assert said.count("last words") == 3, "also a line without an end"
     log = (lab / "logs/gpt2-medium-3-trtllm-build.log").read_text()
@@ -140,6 +142,12 @@ def test_everything_runs_once_and_then_only_what_changed(lab):
     assert calls(lab) == [], "the other split has a folder of its own"
     build(gpt(max_batch_size=4, trtllm="1.2.0"), lab)
     assert calls(lab) == ["convert_checkpoint.py", "trtllm-build"], "a download belongs to all versions"
+
+
+def test_the_card_is_noted_beside_the_engine(lab):
+    engine = build(recipe("gpt2-medium", trtllm="1.2.1", examples="examples"), lab)
+    note = json.loads((engine / "built_on.json").read_text())
+    assert (note["trtllm"], note["compute_capability"]) == ("1.2.1", "8.0")
 
 
 def test_changed_or_damaged_files_are_noticed(lab):

@@ -60,6 +60,17 @@ def test_a_failing_cell_is_one_line(make, tmp_path):
     assert "the cause" in (tmp_path / "out" / "00_small.html").read_text(), "the page shows where it stopped"
 
 
+def test_a_streamed_sentence_is_one_output(make, tmp_path):
+    streaming = """import time
+for word in "one two three".split():
+    print(word, end=" ", flush=True)
+    time.sleep(0.3)"""
+    notebook = make([streaming])
+    assert runner.run_notebook(notebook, tmp_path / "out", {}).status == "passed"
+    cells = nbformat.read(tmp_path / "out" / f"{notebook.id}.ipynb", as_version=4).cells
+    assert [o.text for c in cells for o in c.get("outputs", [])] == ["one two three "]
+
+
 def test_a_dead_kernel_is_one_line(make, tmp_path):
     result = runner.run_notebook(make([*HELLO, "import os\nos._exit(9)"]), tmp_path / "out", {})
     assert result.status == "failed" and "kernel died" in result.error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -74,6 +76,22 @@ def test_orphans_are_reaped(tmp_path):
     child = int(wait_for(tmp_path / "child"))
     assert process.wait(4) == 0
     assert not psutil.pid_exists(child) and not psutil.pid_exists(answer["pid"])
+
+
+def test_the_empty_folder_of_a_killed_server_goes_and_others_stay(tmp_path):
+    earlier, full = (Path("/tmp") / f"python_env_{kind}{os.getpid() % 10**5:05}" for kind in "ef")
+    earlier.mkdir()
+    try:
+        script = f"mkdir {full}; touch {full}/x; mktemp -d /tmp/python_env_XXXXXX > {tmp_path}/made; sleep 30"
+        process, _ = start(tmp_path, script)
+        made = Path(wait_for(tmp_path / "made").strip())
+        process.stdin.write(b"kill\n")
+        process.stdin.close()
+        assert process.wait(4) == 0
+        assert not made.exists() and earlier.is_dir() and full.is_dir()
+    finally:
+        shutil.rmtree(earlier)
+        shutil.rmtree(full)
 
 
 def test_a_server_that_cannot_be_executed(tmp_path):

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,11 +15,14 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from servinglab.assets.store import STAMP, read_stamp, stamp
 from servinglab.engine import EngineError, compass, examples
+from servinglab.engine.engine_folder import NOTE, record
+from servinglab.engine.machine import Machine
 from servinglab.engine.program import Place
 from servinglab.engine.recipes import Command, Recipe
 
@@ -59,7 +63,15 @@ def build(
             raise EngineError(f"Another build runs in {workdir}: wait for it, or choose another folder.") from None
         for number, command in enumerate(recipe.commands, 1):
             _step(recipe, command, number, place, say, lock.fileno())
+        _record(recipe, workdir / recipe.engine_dir)
     return workdir / recipe.engine_dir
+
+
+def _record(recipe: Recipe, engine: Path) -> None:
+    """Note the card beside a new engine: trtllm-build leaves it out, and `folder.refusal` wants to know."""
+    if not (engine / NOTE).exists():
+        with contextlib.suppress(PermissionError):  # a container may have made the folder as root
+            record(engine, replace(Machine.here(), trtllm=recipe.trtllm))
 
 
 def _place(recipe: Recipe, workdir: Path, container: str | None) -> Place:
