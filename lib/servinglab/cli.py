@@ -370,7 +370,7 @@ def main() -> None:
             signal.signal(number, _leave)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the shell, >&-
         stream.reconfigure(errors="replace")  # a terminal without our characters, a name that is not UTF-8
     try:
         app()

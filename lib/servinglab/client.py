@@ -239,6 +239,7 @@ class TritonClient:
             raise self.explain(model, error) from None
 
     def _http_spec(self, model: str, deadline: float) -> ModelSpec:
+        kserve.check_deadline(deadline)
         if model not in self._specs:
             self._specs[model] = self._explained(model, lambda http: http.spec(model, deadline))
         return self._specs[model]
@@ -250,6 +251,8 @@ class TritonClient:
         body = {name: value for name, value in _for_model(spec, values).items() if value is not None}
         for name in spec.unknown(body):
             kserve.warn(f"'{name}' is not an input of {model}, so Triton ignores it: {spec.advice(name)}")
+        if missing := [name for name, wanted in spec.inputs.items() if not wanted.optional and name not in body]:
+            raise ClientError(f"{model} needs a value for {', '.join(missing)}.")
         return {**body, "id": request_id or _new_id()}
 
 

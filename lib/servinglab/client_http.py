@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import socket
@@ -32,10 +33,14 @@ class HttpSide:
 
     def __init__(self, url: str) -> None:
         self.url = ("" if "://" in url else "http://") + url.rstrip("/")
-        self._http = httpx.Client(trust_env=not kserve.is_local(self.url))
+        own = not kserve.is_local(self.url)
+        self._http = httpx.Client(trust_env=own)
+        # A connection for each stream: leaving one shuts it, and in a pool it could be another request's by then.
+        self._streams = httpx.Client(trust_env=own, limits=httpx.Limits(max_keepalive_connections=0))
 
     def close(self) -> None:
         self._http.close()
+        self._streams.close()
 
     def spec(self, model: str, deadline: float) -> ModelSpec:
         answer = self.send("GET", _path(model, "config"), None, deadline)
@@ -57,7 +62,7 @@ class HttpSide:
         return self.send("POST", _path(model, "generate"), body, deadline)
 
     def generate_stream(self, model: str, body: Mapping[str, Any], deadline: float, explain: Callable) -> HttpStream:
-        return HttpStream(self._http, self.url + _path(model, "generate_stream"), _encode(body), deadline, explain)
+        return HttpStream(self._streams, self.url + _path(model, "generate_stream"), _encode(body), deadline, explain)
 
     def send(self, method: str, path: str, body: Any, deadline: float) -> dict[str, Any]:
         """One request; the answer's JSON object. An "error" in it is an error, whatever the status says."""
@@ -86,8 +91,8 @@ class HttpStream:
         self._index = 0
         self._sent = time.perf_counter()
         self._arrived: queue.SimpleQueue = queue.SimpleQueue()
-        connection: list[socket.socket] = []
-        self._hang_up = weakref.finalize(self, _shut, connection)
+        connection = _Line()
+        self._hang_up = weakref.finalize(self, connection.hang_up)
         arguments = (http, url, content, deadline, self._arrived, connection, self._sent)
         threading.Thread(target=_receive, args=arguments, daemon=True).start()
 
@@ -132,13 +137,34 @@ class HttpStream:
         self.close()
 
 
+class _Line:
+    """The connection of one stream, which another thread may want to end at any moment, also before it is there."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """httpcore tells what it does (its extension `trace`): take the socket as soon as there is one."""
+        if event == "connection.connect_tcp.complete":
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+            if self._ended:
+                self.hang_up()
+
+    def hang_up(self) -> None:
+        self._ended = True
+        with self._lock, contextlib.suppress(OSError):
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reading thread, which then closes the connection
+
+
 def _receive(http, url, content, deadline, arrived, connection, sent) -> None:
     """Read server-sent events; split at line feeds only, for JSON strings may hold other line separators."""
     try:
-        # A connection that went back to the pool could be another request's when `close` shuts it.
-        own = {"Connection": "close"}
-        with http.stream("POST", url, content=content, timeout=deadline, headers=own) as response:
-            connection.append(response.extensions["network_stream"].get_extra_info("socket"))
+        extensions = {"trace": connection.trace}
+        with http.stream("POST", url, content=content, timeout=deadline, extensions=extensions) as response:
             rest = b""
             for data in response.iter_bytes():
                 *lines, rest = (rest + data).split(b"\n")
@@ -154,14 +180,6 @@ def _receive(http, url, content, deadline, arrived, connection, sent) -> None:
         arrived.put((0.0, ClientError(f"{url} answered with something that is not JSON: is this Triton's HTTP port?")))
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ClientError, OSError) as error:
         arrived.put((0.0, error))
-
-
-def _shut(connection: list[socket.socket]) -> None:
-    for sock in connection:
-        try:
-            sock.shutdown(socket.SHUT_RDWR)  # wakes the reading thread, which then closes the connection
-        except OSError:
-            pass
 
 
 def check(found: Any, status: int, url: str) -> None:

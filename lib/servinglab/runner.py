@@ -61,6 +61,7 @@ def run_notebook(
     target = out / f"{notebook.id}.ipynb"
     for old in (target, target.with_suffix(".html")):
         old.unlink(missing_ok=True)
+    save(earlier(out), out)  # what is not finished this time has no result
     state = Progress(notebook.id, 0, 0, "")
     outcome: dict[str, Any] = {}
     started = time.monotonic()

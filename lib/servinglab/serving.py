@@ -58,6 +58,7 @@ def serve_trtllm(
 def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:
     with _until_stopped() as stopped:
         with server:
+            stopped()  # from here on a signal only sets the mark
             server.announce()
             tell(f"models:  {', '.join(server.models())}")
             tell(f"http:    {server.http_url}\ngrpc:    {server.grpc_url}\nmetrics: {server.metrics_url}")

@@ -55,6 +55,8 @@ def llm_models(repository: Path) -> list[LlmModel]:
         if not is_llm(text):
             continue
         name, folder = config.parent.name, parse(text, str(config)).parameters["gpt_model_path"].string_value
+        if not folder:
+            raise ServerError(f"{config} has no gpt_model_path, the folder of the engine: build the repository again.")
         if not exists(Path(folder)):
             found.append(LlmModel(name, folder, None))
             continue
@@ -196,6 +198,9 @@ def plan_launch(
     models = llm_models(repository)
     ranks = check_world_size(models, world_size, multi_model=multi_model)
     chosen = PORTS | {service: port for service, port in (ports or {}).items() if port is not None}
+    if len(set(chosen.values())) < len(chosen) or not all(0 < port < 2**16 for port in chosen.values()):
+        shown = ", ".join(f"{service} {port}" for service, port in chosen.items())
+        raise ServerError(f"The ports must be three different numbers from 1 to 65535, not {shown}.")
     return Launch(repository, tuple(models), ranks, chosen, multi_model, all_interfaces)
 
 

@@ -258,6 +258,38 @@ def test_leaving_a_stream_that_has_ended_leaves_other_requests_alone(web):
     assert other == [{"text_output": "y"}]
 
 
+def test_leaving_a_stream_before_its_first_event_hangs_up(web):
+    """The server has not even sent its headers then."""
+    gone = threading.Event()
+
+    def slow(handler):
+        handler.connection.settimeout(10)
+        if handler.connection.recv(1) == b"":
+            gone.set()
+
+    web["generate_stream"] = slow
+    with TritonClient("localhost:1", web["url"]) as client:
+        stream = client.generate_stream("x", deadline=60)
+        time.sleep(0.3)
+        stream.close()
+        assert gone.wait(5)
+        stream = client.generate_stream("x", deadline=60)
+        stream.close()  # perhaps before there is a connection
+        assert isinstance(stream._arrived.get(timeout=5)[1], Exception), "the reading thread must end"
+
+
+@pytest.mark.parametrize("deadline", [float("nan"), "5", 0, -1, None])
+@pytest.mark.parametrize("kind", ["generate", "generate_stream", "http_infer"])
+def test_a_deadline_that_is_none_is_refused_over_http_too(web, kind, deadline):
+    with TritonClient("localhost:1", web["url"]) as client, pytest.raises(ClientError, match="deadline must be"):
+        getattr(client, kind)("x", deadline=deadline)
+
+
+def test_a_required_input_that_is_missing_is_refused_before_it_is_sent(web):
+    with TritonClient("localhost:1", web["url"]) as client, pytest.raises(ClientError, match="needs a value"):
+        client.generate(None, model="m")
+
+
 def test_values_that_json_cannot_hold(web):
     with TritonClient("127.0.0.1:1", web["url"]) as client:
         for value in (float("nan"), object(), b"\xff"):

@@ -92,6 +92,10 @@ def test_wrong_arguments(llama, tmp_path, options, said):
         ({"head_dim": 16}, {}, "has shape [64, 64], but its config.json makes it [128, 64]"),
         ({"vocab_size": 300}, {}, "has shape [301, 64], but its config.json makes it [300, 64]"),
         ({"num_hidden_layers": 3}, {}, "no tensor 'model.layers.2."),
+        ({"num_hidden_layers": 10**9}, {}, "says 1000000000 layers, but there are"),
+        ({"rope_theta": 10**400}, {}, "must be a finite number above 0"),
+        ({"rms_norm_eps": float("inf")}, {}, "must be a finite number above 0"),
+        ({"rope_parameters": {"rope_type": ["x"]}}, {}, "rotary scaling"),
         ({"num_hidden_layers": 1}, {}, "it is another kind of model"),
         ({"attention_bias": True}, {}, "no tensor 'model.layers.0.self_attn.q_proj.bias'"),
         ({"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}, {}, "TensorRT-LLM 0.13.0 or newer"),
@@ -199,6 +203,12 @@ def test_a_folder_with_other_content_is_left_alone(llama, tmp_path, name):
 
 def test_the_source_is_no_place_for_the_checkpoint(source):
     assert "holds something else" in refused(source, source)
+
+
+def test_a_config_of_another_program_is_not_overwritten(llama, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text('{"model_type": "llama"}')
+    assert "a config.json of something else" in refused(llama, tmp_path / "out")
 
 
 def test_a_file_where_the_folder_should_be(llama, tmp_path):

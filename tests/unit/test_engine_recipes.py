@@ -220,5 +220,13 @@ def test_the_commands():
 
 
 def test_limits_from_a_command_line():
-    assert recipes.parse_limits(["a=3", "b=true", "c=FALSE", "d=paged", "e=-1", "f="]) == {
-        "a": 3, "b": True, "c": False, "d": "paged", "e": -1, "f": ""}  # fmt: skip
+    given = ["max_batch_size=3", "gather_context_logits=true", "gather_generation_logits=FALSE", "kv_cache_type=paged",
+             "max_seq_len=-1", "max_input_len="]  # fmt: skip
+    assert recipes.parse_limits(given) == {
+        "max_batch_size": 3, "gather_context_logits": True, "gather_generation_logits": False,
+        "kv_cache_type": "paged", "max_seq_len": -1, "max_input_len": ""}  # fmt: skip
+    for wrong in ("name=3", "extra=foo", "tp_size=2", "max_batch_siz=3"):
+        with pytest.raises(EngineError, match="There is no limit"):
+            recipes.parse_limits([wrong])
+    with pytest.raises(EngineError, match="given twice"):
+        recipes.parse_limits(["max_batch_size=3", "max_batch_size=4"])

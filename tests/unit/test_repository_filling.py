@@ -241,7 +241,8 @@ def test_text_may_hold_anything(tmp_path, value):
         ("triton_backend=tensorrt_llm", "must be one of tensorrtllm, python.*Did you mean 'tensorrtllm'"),
         ("batching_strategy=inflight", "must be one of"),
         ("logits_datatype=float32", "must be a Triton datatype"),
-        ("triton_max_batch_size=0", "at least 1"),
+        ("triton_max_batch_size=0", "from 1 to 2147483647"),
+        ("triton_max_batch_size=9999999999", "from 1 to 2147483647"),
         ("kv_cache_free_gpu_mem_fractoin=0.5", "Did you mean 'kv_cache_free_gpu_mem_fraction'"),
         ("preprocesing/engine_dir=x", "no model 'preprocesing'.*Did you mean 'preprocessing'"),
         ("ensemble/engine_dir=x", r"no placeholder \$\{engine_dir\} in ensemble/config.pbtxt"),
@@ -310,6 +311,26 @@ def test_mode_and_links_stay(tmp_path):
     write_filling(plan_filling(folder, needed("0.19.0")))
     assert file.is_symlink() and os.stat(real).st_mode & 0o777 == 0o640
     assert not placeholders(real.read_text())
+
+
+def test_a_linked_model_is_filled_and_one_file_for_two_models_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "config.pbtxt").write_text("max_batch_size: ${triton_max_batch_size}\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "x").symlink_to(tmp_path / "elsewhere")
+    write_filling(plan_filling(tmp_path / "models", {"triton_max_batch_size": "08"}))
+    assert (tmp_path / "elsewhere" / "config.pbtxt").read_text() == "max_batch_size: 8\n"
+    (tmp_path / "models" / "y").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TemplateError, match="are one file, by a link"):
+        plan_filling(tmp_path / "models", {})
+
+
+def test_a_value_that_is_no_text_changes_nothing(tmp_path):
+    folder = repository(tmp_path / "m", "0.19.0")
+    before = contents(folder)
+    with pytest.raises(TemplateError, match="not UTF-8 text.*no file was changed"):
+        write_filling(plan_filling(folder, needed("0.19.0") | {"tokenizer_dir": "/\udcff"}))
+    assert contents(folder) == before
 
 
 def test_a_filled_repository_is_not_filled_again(tmp_path):

@@ -404,6 +404,16 @@ def test_nothing_follows_final(make):
     assert not reply.client_left(), "and Triton is not asked: the sender asserts it"
 
 
+@pytest.mark.parametrize("name", ["text_input", "max_tokens"])
+def test_a_missing_input_is_named(make, name):
+    tensors = {"text_input": strings("Hi"), "max_tokens": np.array([[9]], INT), "stream": np.array([[True]])}
+    del tensors[name]
+    sender = Sender()
+    make(Inner(script("a"))).execute([request(tensors, "", sender)])
+    ((error, final),) = sender.wait()
+    assert final and error.message().startswith(f"{name} is missing")
+
+
 # --- the pump
 
 

@@ -360,6 +360,17 @@ def test_not_decoupled_cannot_stream_nor_take_several_rows(make):
     assert "decoupled transaction policy" in refused(model, rows=((1, 2), (3,)))
 
 
+@pytest.mark.parametrize("name", ["input_lengths", "request_output_len", "input_ids"])
+def test_a_missing_input_is_named(make, name):
+    tensors = {"input_ids": np.array([[5, 6]], INT), "input_lengths": np.array([2], INT)}
+    tensors |= {"request_output_len": np.array([4], INT), "temperature": np.array([1], np.float32)}
+    del tensors[name]
+    sender = Sender()
+    make().execute([request(tensors, "", sender)])
+    ((error, final),) = sender.wait()
+    assert final and error.code() == "INVALID_ARG" and error.message().startswith(f"{name} is missing")
+
+
 # --- the sender
 
 

@@ -137,6 +137,19 @@ def test_a_repository_without_a_tensorrt_llm_engine_is_refused(tmp_path):
         plan_launch(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("ports", [{"http": 0}, {"http": -1}, {"grpc": 99999}, {"http": 8001}])
+def test_ports_are_checked_before_the_command_is_shown(tp2, ports):
+    with pytest.raises(ServerError, match="three different numbers from 1 to 65535"):
+        plan_launch(tp2, ports=ports)
+
+
+def test_an_engine_that_is_not_named_is_told(tp2):
+    config = tp2 / "tensorrt_llm" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"gpt_model_path"', '"gpt_model_pth"'))
+    with pytest.raises(ServerError, match="has no gpt_model_path"):
+        plan_launch(tp2)
+
+
 def test_dry_run_needs_neither_programs_nor_the_engine(tp2, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -57,7 +57,7 @@ def rotary(source: Source) -> tuple[float, dict[str, Any] | None]:
     scaling = {**found[0], **found[1]}
     base = source.number("rope_theta", scaling.pop("rope_theta", 10000.0))
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind not in _ROPE or scaling.get("partial_rotary_factor", 1.0) != 1.0:
+    if not isinstance(kind, str) or kind not in _ROPE or scaling.get("partial_rotary_factor", 1.0) != 1.0:
         raise EngineError(
             f"{source.folder}/config.json asks for rotary scaling {kind!r} {scaling}, which is not converted; "
             f"{', '.join(_ROPE)} are."

@@ -55,6 +55,9 @@ def convert(
     _check_split(config, tp_size)
     if weight_only:
         weights.check(config)
+    if config["num_hidden_layers"] > len(found.names):
+        layers = config["num_hidden_layers"]
+        raise EngineError(f"{found.folder}/config.json says {layers} layers, but there are {len(found.names)} tensors.")
     layout = model.tensors(found, config)
     _check_all_used(found, layout)
 

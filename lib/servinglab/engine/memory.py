@@ -130,7 +130,8 @@ def estimate(
             raise EngineError(f"estimate has no option {name!r}.{did_you_mean(name, _DEFAULTS)}")
     shape, said = _shape(model)
     of = {**_DEFAULTS, **said, **{k: v for k, v in options.items() if v is not None}}
-    of["max_seq_len"] = of["max_seq_len"] or min(2048, shape.max_positions)
+    if of["max_seq_len"] is None:
+        of["max_seq_len"] = min(2048, shape.max_positions)
     _check(of, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache)
     tp, pp, block = of["tp_size"], of["pp_size"], of["tokens_per_block"]
     shape.check(tp, pp)
@@ -182,7 +183,8 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
     elif known := recipe_model(str(model)):
         return from_config(known[0], str(model)), {"tp_size": known[1]}
     else:
-        name, config = Path(model).resolve().name, read_config(Path(model))
+        config = read_config(Path(model))  # which refuses what has no place, such as a link to itself
+        name = Path(model).resolve().name
     shape = from_config(config, name)
     pretrained = config.get("pretrained_config", config)
     if "architecture" not in pretrained:  # Hugging Face says nothing about engines
@@ -192,7 +194,7 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
         for found in (config.get("build_config"), pretrained.get("quantization"), pretrained.get("mapping"))
     )
     algorithm, kv = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
-    if algorithm not in ALGORITHMS:
+    if not isinstance(algorithm, (str, type(None))) or algorithm not in ALGORITHMS:
         raise EngineError(f"{name} is quantised with {algorithm}; the estimate knows W8A16, W4A16 and none.")
     plugins = built.get("plugin_config") if isinstance(built.get("plugin_config"), Mapping) else {}
     said = {key: built.get(key) for key in _DEFAULTS} | {
@@ -212,9 +214,13 @@ def _check(of: dict[str, Any], fraction: float, tokens: int | None) -> None:
     of["kv_dtype"] = _one_of("kv_dtype", of["kv_dtype"] or of["dtype"], KV_DTYPES)
     if of["weight_only"] is not None:
         _one_of("weight_only", of["weight_only"], WEIGHT_ONLY)
-    for key, value in [(key, of[key]) for key in _COUNTS] + [("max_tokens_in_paged_kv_cache", tokens or 1)]:
+    counts = [(key, of[key]) for key in _COUNTS]
+    counts += [("max_tokens_in_paged_kv_cache", tokens)] * (tokens is not None)
+    for key, value in counts:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-            raise EngineError(f"{key} must be a whole number above 0, not {value!r}.")
+            raise EngineError(f"{key} must be a whole number above 0 and below 2^31, not {value!r}.")
+    if of["tokens_per_block"] > 8192:
+        raise EngineError(f"tokens_per_block must be at most 8192, not {of['tokens_per_block']}.")
     if not 0 < fraction < 1:
         raise EngineError(f"kv_cache_free_gpu_mem_fraction must lie between 0 and 1, not {fraction!r}.")
 

@@ -165,7 +165,11 @@ def parse_limits(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals:
             raise EngineError(f"A limit is given as NAME=VALUE, not {pair!r}.")
-        number = int(text) if re.fullmatch(r"-?\d{1,10}", text) else None
+        if key not in LIMITS:
+            raise EngineError(f"There is no limit {key!r}: there are {', '.join(LIMITS)}.{did_you_mean(key, LIMITS)}")
+        if key in found:
+            raise EngineError(f"The limit {key} is given twice.")
+        number = int(text) if re.fullmatch(r"-?[0-9]{1,10}", text) else None
         found[key] = {"true": True, "false": False}.get(text.lower(), text if number is None else number)
     return found
 

@@ -178,6 +178,12 @@ def from_config(config: Mapping[str, Any], name: str) -> Shape:
         return default
 
     hidden, heads = number("hidden_size", "n_embd"), number("num_attention_heads", "n_head")
+    kv_heads = number("num_key_value_heads", default=heads)
+    head_size = number("head_size", "head_dim", default=hidden // heads)
+    if heads % kv_heads or head_size < 1:
+        raise EngineError(
+            f"{name}: {heads} heads, {kv_heads} KV heads and width {hidden} in config.json do not go together."
+        )
     gpt, biased = family == "gpt2", bool(config.get("attention_bias", config.get("attn_bias", False)))
     return Shape(
         name=name,
@@ -186,8 +192,8 @@ def from_config(config: Mapping[str, Any], name: str) -> Shape:
         intermediate_size=number("intermediate_size", "n_inner", default=4 * hidden if gpt else None),
         num_layers=number("num_hidden_layers", "n_layer"),
         num_heads=heads,
-        num_kv_heads=number("num_key_value_heads", default=heads),
-        head_size=number("head_size", "head_dim", default=hidden // heads),
+        num_kv_heads=kv_heads,
+        head_size=head_size,
         max_positions=number("max_position_embeddings", "n_positions", default=2048),
         tied=bool(config.get("tie_word_embeddings", family in ("gpt2", "gemma"))),
         gated=not gpt,

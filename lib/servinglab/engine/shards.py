@@ -107,10 +107,19 @@ def _refuse_other_content(out: Path) -> None:
     if not out.is_dir() or out.is_symlink():
         raise EngineError(f"{out} is a file or a link; name another place for the checkpoint.")
     foreign = sorted(p.name for p in out.iterdir() if not _OURS.fullmatch(p.name))
+    if (out / "config.json").exists() and "mapping" not in _config_of(out):
+        foreign.append("a config.json of something else")
     if foreign:
         raise EngineError(
             f"{out} holds something else ({foreign[0]}{', …' if len(foreign) > 1 else ''}); name a new folder."
         )
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    try:
+        return read_json(folder / "config.json")
+    except EngineError:
+        return {}
 
 
 def _remove_leftovers(out: Path) -> None:

@@ -51,8 +51,9 @@ class Source:
 
     def number(self, key: str, default: float) -> float:
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise EngineError(f"{self.folder}/config.json says {value!r} for {key}: it must be a number above 0.")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
+            said = repr(value)[:40]
+            raise EngineError(f"{self.folder}/config.json says {said} for {key}: it must be a finite number above 0.")
         return float(value)
 
     def activation(self, key: str, default: str) -> str:
@@ -93,7 +94,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineError(f"{path.parent} has no {path.name}.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{path} cannot be read ({error}).") from None
     if not isinstance(value, dict):
         raise EngineError(f"{path} holds {type(value).__name__}, not an object.")

@@ -8,8 +8,9 @@ from .request import Request, RequestError, SamplingParams
 
 
 class Sampler:
-    """Chooses the tokens of one request. It owns the request's random numbers, one per token drawn, so the text of a
-    request does not depend on which others share its batch."""
+    """Chooses the tokens of one request. It owns the request's random numbers, one per token drawn, so that the others
+    in its batch do not change them. (With int4 weights the logits differ in the last digits between batch sizes, and
+    so may a text; with fp32 it does not.)"""
 
     def __init__(self, request: Request, vocab_size: int) -> None:
         self._params = params = request.sampling

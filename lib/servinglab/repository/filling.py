@@ -67,7 +67,10 @@ def plan_filling(target: str | Path, values: Mapping[str, object], *, container:
     `container` (such as "25.12") adds warnings about templates of another version. Raises TemplateError for a file that
     cannot be read, a key that no file has, and a value that does not fit; not for what is missing.
     """
+    if not str(target):
+        raise TemplateError("No folder is given: name a config.pbtxt or a folder of models.")
     files = _find(Path(target))
+    _check_links(files)
     texts = {path: _read(path) for path in files}
     names = {path: {p.name for p in placeholders(text)} for path, text in texts.items()}
     by_folder: dict[str, set[str]] = {}
@@ -114,6 +117,8 @@ def write_filling(reports: list[FillReport]) -> None:
     except BaseException as error:  # also Ctrl-C
         for target, data in before.items():
             target.write_bytes(data)
+        if isinstance(error, UnicodeEncodeError):
+            raise TemplateError(f"A value is not UTF-8 text ({error}); no file was changed.") from error
         if not isinstance(error, OSError):
             raise
         raise TemplateError(f"{error.filename} cannot be written: {error.strerror}; no file was changed.") from error
@@ -134,10 +139,20 @@ def _find(target: Path) -> list[Path]:
         return [target]
     if not target.is_dir():
         raise TemplateError(f"{target} does not exist: give a config.pbtxt or a folder of models.")
-    files = sorted(path for path in target.rglob("config.pbtxt") if path.is_file())
+    # Triton follows a link to a model's folder; `**` does not.
+    found = {*target.rglob("config.pbtxt"), *target.glob("*/config.pbtxt")}
+    files = sorted(path for path in found if path.is_file())
     if not files:
         raise TemplateError(f"{target} holds no config.pbtxt: copy NVIDIA's models there first.")
     return files
+
+
+def _check_links(files: list[Path]) -> None:
+    first: dict[Path, Path] = {}
+    for path in files:
+        other = first.setdefault(path.resolve(), path)
+        if other is not path:
+            raise TemplateError(f"{other} and {path} are one file, by a link: give each model a file of its own.")
 
 
 def _read(path: Path) -> str:

@@ -170,8 +170,11 @@ def _value(name: str, value: object, *, quoted: bool, where: str) -> str:
         return text.lower()
     elif not re.fullmatch(r"[0-9]{1,10}", text) or not (name not in ZERO_BY_ITSELF) <= int(text) < 2**31:
         raise TemplateError(
-            f"{where}: ${{{name}}} must be a whole number of at least {int(name not in ZERO_BY_ITSELF)}, not {text!r}."
+            f"{where}: ${{{name}}} must be a whole number from {int(name not in ZERO_BY_ITSELF)} to 2147483647, not "
+            f"{text!r}."
         )
+    else:
+        return str(int(text))  # 08 would be no number to protobuf
     return text
 
 

@@ -50,6 +50,13 @@ def inputs_of(request) -> dict[str, np.ndarray]:
     return {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
 
 
+def require(inputs: dict[str, np.ndarray], *names: str) -> None:
+    """Raise InputError for a missing one: Triton only counts inputs, so optional ones may hide that one is missing."""
+    for name in names:
+        if name not in inputs:
+            raise InputError(f"{name} is missing; this model cannot do without it.")
+
+
 def any_true(inputs: dict[str, np.ndarray], name: str) -> bool:
     """Whether the boolean input is given and true in any row."""
     return name in inputs and bool(inputs[name].any())

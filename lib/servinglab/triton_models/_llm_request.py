@@ -9,7 +9,7 @@ import numpy as np
 
 from servinglab.executor import SamplingParams
 from servinglab.triton_models import _wordlists
-from servinglab.triton_models._common import InputError
+from servinglab.triton_models._common import InputError, require
 
 # Declared by the contract, not served by this executor.
 UNSUPPORTED = {
@@ -63,6 +63,7 @@ class Row:
 
 def read_rows(inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool) -> list[Row]:
     """Every row of the request; raises :class:`InputError` (or the executor's RequestError) in one sentence."""
+    require(inputs, "input_lengths", "request_output_len")
     rows = len(inputs["input_lengths"])
     _check_features(inputs)
     _check_beams(inputs, max_beam_width)

@@ -11,7 +11,7 @@ import json
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.triton_models._common import InputError, error_response, flag, inputs_of, parameter
+from servinglab.triton_models._common import InputError, error_response, flag, inputs_of, parameter, require
 from servinglab.triton_models._tokenizer import Tokenizer
 
 
@@ -28,6 +28,7 @@ class TritonPythonModel:
     def _answer(self, request):
         try:
             inputs = inputs_of(request)
+            require(inputs, "TOKENS_BATCH", "SEQUENCE_LENGTH")
             decoded = self._decode(inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"])
             return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array(decoded, np.object_))])
         except Exception as error:

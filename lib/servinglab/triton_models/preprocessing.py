@@ -12,7 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models import _wordlists
-from servinglab.triton_models._common import InputError, error_response, flag, inputs_of, parameter, texts
+from servinglab.triton_models._common import InputError, error_response, flag, inputs_of, parameter, require, texts
 from servinglab.triton_models._tokenizer import Tokenizer
 
 MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")
@@ -39,6 +39,7 @@ class TritonPythonModel:
         for name in MULTIMODAL:
             if name in inputs:
                 raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
+        require(inputs, "QUERY", "REQUEST_OUTPUT_LEN")
         rows = len(inputs["QUERY"])
         end_id = inputs.get("END_ID", np.full((rows, 1), self.tokenizer.end_id, np.int32))
         pad_id = inputs.get("PAD_ID", np.full((rows, 1), self.tokenizer.pad_id, np.int32))

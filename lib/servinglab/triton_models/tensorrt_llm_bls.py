@@ -18,7 +18,7 @@ from servinglab.triton_models._bls_calls import InnerModels, llm_inputs, llm_out
 from servinglab.triton_models._bls_pump import Chunk, Pump
 from servinglab.triton_models._bls_reply import CancelWatch, Reply
 from servinglab.triton_models._bls_row import Row
-from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter
+from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter, require
 from servinglab.triton_models._tokenizer import Tokenizer
 
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
@@ -72,6 +72,7 @@ class TritonPythonModel:
                 reply.fail(error)
 
     def _check(self, inputs):
+        require(inputs, "text_input", "max_tokens")
         rows = len(inputs["text_input"])
         for name in NOT_SERVED:
             if name in inputs:
