@@ -105,3 +105,16 @@ def test_a_cancelled_ask_leaves_the_served_model_free(served):
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Paris" in ask("What is the capital of France?", "--max-tokens", "24").stdout
+
+
+def test_a_model_process_that_dies_is_told(repository):
+    process = start("serve", str(repository), "--model", "postprocessing")
+    for line in process.stdout:
+        if line.startswith("Ctrl-C"):
+            break
+    stub = next(p for p in tree(process) if "triton_python_backend_stub" in " ".join(p.cmdline()))
+    stub.kill()
+    assert "A model's Python process has died" in process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60) == ("stopped\n", "")
+    assert process.returncode == 0
