@@ -97,7 +97,8 @@ class TritonProcess:
             raise
         self.pid: int = answer["pid"]
         self._lifeline = write_end
-        self._end = weakref.finalize(self, _end, popen, write_end, os.getpid())  # runs once, at the latest at exit
+        self._owner = os.getpid()  # a forked child must not end what is its parent's
+        self._end = weakref.finalize(self, _end, popen, write_end, self._owner)  # runs once, at the latest at exit
         threading.Thread(target=_clean_after, args=(popen, answer["shm_prefix"]), daemon=True).start()
 
     def alive(self) -> bool:
@@ -106,7 +107,7 @@ class TritonProcess:
 
     def stop(self, at_once: bool = False) -> None:
         """End both and wait; `at_once` lets no request finish. No effect the second time."""
-        if self._end.alive:
+        if self._end.alive and os.getpid() == self._owner:
             _tell(self._lifeline, b"kill\n" if at_once else b"stop\n")
         self._end()
 

@@ -335,7 +335,8 @@ def test_interrupt_while_it_runs_reaches_only_the_python():
     "ending", ["", "raise RuntimeError('a cell fails')", "del s; import gc; gc.collect(); time.sleep(60)"]
 )
 def test_forgotten_stop(ending):
-    process = run_owner(f"s.start(); print(s.pid, flush=True)\n{ending}", stderr=subprocess.DEVNULL)
+    look = "time.sleep(1)"  # the end is quick; first the processes are counted
+    process = run_owner(f"s.start(); print(s.pid, flush=True); {look}\n{ending}", stderr=subprocess.DEVNULL)
     trace = started(process)
     trace.assert_gone()
     process.kill()
