@@ -83,6 +83,9 @@ class HttpSide:
 class HttpStream:
     """Iterator over the Chunks of generate_stream; leaving it closes the connection, which cancels the request.
 
+    Triton notices at its next write, so a request with `stream` false runs to its end; and an ensemble of Triton 24.10
+    does not pass a cancel on.
+
     The protocol has no final flag: `final` is False in every chunk and the end of the iteration is the end.
     """
 

@@ -60,7 +60,8 @@ class TokenStream:
     """Iterator over the Chunks of one request, which is on its way when this object exists.
 
     It ends after the final chunk, an error, `cancel()` or the deadline. Leaving the loop early, `close()`, the end of a
-    `with` block and garbage collection cancel the request on the server, too.
+    `with` block and garbage collection cancel the request on the server, too. (An ensemble of Triton 24.10 passes no
+    cancel on: its LLM goes on to max_tokens.)
     """
 
     def __init__(

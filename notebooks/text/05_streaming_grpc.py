@@ -25,7 +25,7 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -736,7 +736,8 @@ print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
 # It stopped. The models look every 100 ms whether the client is still there. Leaving a `for` loop over `client.stream`
-# cancels as well.
+# cancels as well. (You asked the BLS model, which passes the news on. The ensemble of this Triton does not: the LLM
+# behind it goes on to `max_tokens` for nobody.)
 #
 # **By HTTP:** drop the connection of `/generate_stream`. The server notices when it next writes, which is at the next
 # token.
