@@ -206,8 +206,7 @@ def ask(
     def write(text: str) -> None:
         nonlocal wrote
         wrote = True
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        typer.echo(text, nl=False)
 
     try:
         asking.ask(
