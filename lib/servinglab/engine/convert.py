@@ -18,7 +18,7 @@ from servinglab.engine import weight_only as weights
 from servinglab.engine.shards import fresh_folder, write_config, write_rank
 from servinglab.engine.source import Source
 from servinglab.engine.split import piece
-from servinglab.repository.errors import did_you_mean
+from servinglab.errors import did_you_mean
 
 FAMILIES = {"llama": _llama, "gpt2": _gpt2, "gemma": _gemma}
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servinglab.engine import EngineError, compass
-from servinglab.repository.errors import did_you_mean
+from servinglab.errors import did_you_mean
 
 _OLDEST, _FOREVER = "0", "9999"
 _TAKES = {"int": "a whole number", "float": "a number", "text": "a value", "words": "one or more values",

@@ -14,8 +14,8 @@ from typing import Any
 from servinglab.engine import EngineError, llm_names, llm_values
 from servinglab.engine.llm_names import ENGINES, ROADS, Row
 from servinglab.engine.llm_write import Note, Writer
+from servinglab.errors import did_you_mean
 from servinglab.repository import contract
-from servinglab.repository.spec import did_you_mean
 
 __all__ = ["Note", "decides", "translate"]
 

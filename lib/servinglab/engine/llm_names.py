@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from servinglab.engine import EngineError
+from servinglab.errors import did_you_mean
 from servinglab.repository.contract import OLD_NAMES
-from servinglab.repository.spec import did_you_mean
 
 ROADS = {
     "engine": "the engine lane",

@@ -12,7 +12,7 @@ from servinglab.engine import EngineError, footprint
 from servinglab.engine.compass import table
 from servinglab.engine.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY
 from servinglab.engine.shapes import Shape, from_config, read_config, recipe_model
-from servinglab.repository.spec import did_you_mean
+from servinglab.errors import did_you_mean
 
 FREE_FRACTION = 0.9  # the runtime's own kv_cache_free_gpu_mem_fraction
 ALGORITHMS = {None: None, "W8A16": "int8", "W4A16": "int4"}

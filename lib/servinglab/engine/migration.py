@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from servinglab.engine import EngineError
-from servinglab.repository.spec import did_you_mean
+from servinglab.errors import did_you_mean
 
 TIMELINE = (
     ("0.15.0", "container 24.11", "trtllm-serve appears; SamplingParams says n, best_of, use_beam_search"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servinglab.engine import EngineError, compass, shapes
-from servinglab.repository.errors import did_you_mean
+from servinglab.errors import did_you_mean
 
 DTYPES = ("float16", "bfloat16", "float32")
 WEIGHT_ONLY = ("int8", "int4")
@@ -44,9 +44,7 @@ def check_split(model: str, family: str, trtllm: str, tp_size: object, pp_size: 
 def check_limits(limits: Mapping[str, Any], trtllm: str) -> None:
     """Raise EngineError for limits that do not exist, are no numbers, or contradict each other."""
     for key, value in limits.items():
-        if key not in LIMITS:
-            hint = did_you_mean(key, LIMITS)
-            raise EngineError(f"A recipe has no limit {key!r}: there are {', '.join(LIMITS)}.{hint}")
+        check_limit_name(key)
         if key in COUNTS:
             _count(key, value)
         elif key in GATHER and not isinstance(value, bool):
@@ -63,6 +61,12 @@ def check_limits(limits: Mapping[str, Any], trtllm: str) -> None:
             f"max_input_len {prompt} leaves no room for an answer within max_seq_len {both}, which counts prompt and "
             f"answer together."
         )
+
+
+def check_limit_name(name: str) -> None:
+    """Raise EngineError for a limit that does not exist."""
+    if name not in LIMITS:
+        raise EngineError(f"There is no limit {name!r}: there are {', '.join(LIMITS)}.{did_you_mean(name, LIMITS)}")
 
 
 def _count(what: str, value: object) -> int:

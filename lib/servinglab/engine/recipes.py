@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servinglab.engine import EngineError, compass, flags
-from servinglab.engine.recipe_checks import DTYPES, GATHER, LIMITS, WEIGHT_ONLY, check_limits, check_split, one_of
-from servinglab.repository.errors import did_you_mean
+from servinglab.engine.recipe_checks import (
+    DTYPES,
+    GATHER,
+    LIMITS,
+    WEIGHT_ONLY,
+    check_limit_name,
+    check_limits,
+    check_split,
+    one_of,
+)
+from servinglab.errors import did_you_mean
 
 __all__ = ["DTYPES", "LIMITS", "NAMES", "WEIGHT_ONLY", "Command", "Recipe", "parse_limits", "recipe"]
 
@@ -165,8 +174,7 @@ def parse_limits(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals:
             raise EngineError(f"A limit is given as NAME=VALUE, not {pair!r}.")
-        if key not in LIMITS:
-            raise EngineError(f"There is no limit {key!r}: there are {', '.join(LIMITS)}.{did_you_mean(key, LIMITS)}")
+        check_limit_name(key)
         if key in found:
             raise EngineError(f"The limit {key} is given twice.")
         number = int(text) if re.fullmatch(r"-?[0-9]{1,10}", text) else None

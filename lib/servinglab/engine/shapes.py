@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from servinglab.engine import EngineError
 from servinglab.engine.compass import table
+from servinglab.errors import did_you_mean
 from servinglab.repository.assets_check import engine_config, exists
-from servinglab.repository.spec import did_you_mean
 
 # How each architecture is called in a config.json of Hugging Face (model_type) or of TensorRT-LLM (architecture).
 FAMILIES = {

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from servinglab.engine import EngineError
-from servinglab.repository.errors import did_you_mean
+from servinglab.errors import did_you_mean
 
 _INDEX = "model.safetensors.index.json"
 _BESIDE = re.compile(r"[^/]+\.safetensors")

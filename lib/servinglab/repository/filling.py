@@ -20,8 +20,8 @@ from typing import Any
 from packaging.version import Version
 
 from servinglab.engine import EngineError, compass
+from servinglab.errors import did_you_mean
 from servinglab.repository import template_history, versions
-from servinglab.repository.errors import did_you_mean
 from servinglab.repository.templates import Placeholder, TemplateError, fill_parts, is_llm, placeholders
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from servinglab.errors import did_you_mean
 from servinglab.repository import contract
 from servinglab.repository.findings import Deployment, Model
-from servinglab.repository.spec import CHOICES, did_you_mean
+from servinglab.repository.spec import CHOICES
 
 _RENAMED = ("ensemble", "tensorrt_llm", "tensorrt_llm_bls")
 # Declared by releases that contract.py leaves out.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from servinglab.errors import did_you_mean
 from servinglab.repository import contract
 from servinglab.repository.assets_check import engine_config, engine_problem, tokenizer_problem
 from servinglab.repository.findings import Deployment, Model
-from servinglab.repository.spec import did_you_mean
 
 _TARGETS = {
     "tensorrt_llm_model_name": "tensorrt_llm",

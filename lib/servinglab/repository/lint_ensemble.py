@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from servinglab.errors import did_you_mean
 from servinglab.repository.findings import Model
-from servinglab.repository.spec import did_you_mean
 
 
 def check_ensemble(model: Model, models: dict[str, Model]) -> None:

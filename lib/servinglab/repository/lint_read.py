@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
+from servinglab.errors import did_you_mean
 from servinglab.repository import pbtxt, templates
 from servinglab.repository.findings import Model
-from servinglab.repository.spec import did_you_mean
 
 MAX_BYTES = 2**20
 

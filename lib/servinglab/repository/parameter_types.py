@@ -14,7 +14,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from servinglab.repository.errors import RepositoryError, did_you_mean
+from servinglab.errors import did_you_mean
+from servinglab.repository.errors import RepositoryError
 
 LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
 # Which TensorRT-LLM's C++ backend was the first to know a value of these.

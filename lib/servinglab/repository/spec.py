@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servinglab.engine import compass
+from servinglab.errors import did_you_mean
 from servinglab.repository import contract, parameter_types, template_history, wiring
-from servinglab.repository.errors import RepositoryError, did_you_mean
+from servinglab.repository.errors import RepositoryError
 from servinglab.repository.parameter_types import KINDS, text_of
 
 __all__ = ["CHOICES", "LANES", "DeploymentSpec", "RepositoryError", "did_you_mean", "make_spec", "text_of"]

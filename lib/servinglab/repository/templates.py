@@ -14,9 +14,10 @@ from typing import NamedTuple
 from google.protobuf import text_encoding
 from tritonclient.grpc import model_config_pb2 as pb
 
+from servinglab.errors import did_you_mean
 from servinglab.repository import contract, pbtxt, wiring
 from servinglab.repository.build import model_source
-from servinglab.repository.errors import RepositoryError, did_you_mean
+from servinglab.repository.errors import RepositoryError
 from servinglab.repository.parameter_types import checked, text_of
 from servinglab.repository.pbtxt_source import spots
 
