@@ -67,6 +67,7 @@ def versions(
 
 @app.command()
 def recipe(
+    context: typer.Context,
     name: RecipeName,
     trtllm: Version = "1.2.1",
     tp_size: Split = None,
@@ -79,12 +80,9 @@ def recipe(
     as_json: Json = False,
 ) -> None:
     """Print the commands from a model to an engine, in the flags of one version of TensorRT-LLM. Runs nothing."""
-    from servinglab.engine import listing, recipes
+    from servinglab.engine import listing
 
-    made = recipes.recipe(
-        name, trtllm=trtllm, tp_size=tp_size, pp_size=pp_size, dtype=dtype, weight_only=weight_only, examples=examples,
-        **recipes.parse_limits(limit or []),
-    )  # fmt: skip
+    made = _recipe(context)
     if as_json:
         _print_json(made.as_dict() | ({"flags": made.explain()} if explain else {}))
     else:
@@ -93,6 +91,7 @@ def recipe(
 
 @app.command()
 def build(
+    context: typer.Context,
     name: RecipeName,
     workdir: Annotated[Path, Option(help="Folder for checkpoints, engines and logs.")] = Path("."),
     container: Annotated[str | None, Option(help="Container tag or image; found by version when left out.")] = None,
@@ -107,12 +106,8 @@ def build(
 ) -> None:
     """Run a recipe: download, convert, build. Finished steps are not run again. Needs an NVIDIA GPU."""
     from servinglab.engine import build as builder
-    from servinglab.engine import recipes
 
-    made = recipes.recipe(
-        name, trtllm=trtllm, tp_size=tp_size, pp_size=pp_size, dtype=dtype, weight_only=weight_only, examples=examples,
-        **recipes.parse_limits(limit or []),
-    )  # fmt: skip
+    made = _recipe(context)
     for note in made.notes:
         typer.echo(f"# {note}")
     engine = builder.build(made, workdir, dry_run=dry_run, container=container, on_line=typer.echo)
@@ -196,6 +191,15 @@ def diff(
 
     found = autopsy.diff(a, b)
     _print_json([asdict(d) for d in found]) if as_json else tables.show_differences(found, str(a), str(b))
+
+
+def _recipe(context: typer.Context) -> Any:
+    """The recipe that the options of `recipe` and `build` describe; both have all of these."""
+    from servinglab.engine import recipes
+
+    names = ("name", "trtllm", "tp_size", "pp_size", "dtype", "weight_only", "examples")
+    limits = recipes.parse_limits(context.params["limit"] or [])
+    return recipes.recipe(**{name: context.params[name] for name in names}, **limits)
 
 
 def _print_json(data: Any) -> None:
