@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -250,6 +251,7 @@ def repo_build(
     ] = None,
     exclude_input_in_output: Annotated[bool | None, Option(help="Leave the prompt out of the answer.")] = None,
     max_batch_size: Annotated[int | None, Option(help="Requests that run together.")] = None,
+    max_beam_width: Annotated[int | None, Option(help="Beams that a request may ask for.")] = None,
     max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
     bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
     trtllm: Annotated[str | None, Option(help="TensorRT-LLM version that will read it, such as 1.2.1.")] = None,
@@ -369,8 +371,14 @@ def main() -> None:
             signal.signal(number, _leave)
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the shell, >&-
-        stream.reconfigure(errors="replace")  # a terminal without our characters, a name that is not UTF-8
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, >&-
+            setattr(sys, name, open(os.devnull, "w"))
+        getattr(sys, name).reconfigure(errors="replace")  # a terminal without our characters
+    for argument in sys.argv[1:]:
+        if argument != argument.encode(errors="replace").decode():
+            typer.echo(f"course: {ascii(argument)} is not UTF-8; give the file or folder another name.", err=True)
+            sys.exit(2)
     try:
         app()
     except CourseError as error:

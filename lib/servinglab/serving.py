@@ -67,25 +67,27 @@ def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:
             tell(f"models:  {', '.join(server.models())}")
             tell(f"http:    {server.http_url}\ngrpc:    {server.grpc_url}\nmetrics: {server.metrics_url}")
             tell(f"log:     {server.log_path}\nCtrl-C stops it. Ask something in another terminal: course ask \"…\"")
-            told, look = False, 0.0
+            told, look, dead = False, 0.0, set()
             while not stopped():
                 time.sleep(0.2)
                 if server.pid is None:
                     raise CourseError(f"The server ended by itself; its log is {server.log_path}.")
                 if not told and time.monotonic() > look:
-                    told, look = _lost_a_process(server.pid), time.monotonic() + LOOK_SECONDS
+                    before, dead = dead, _dead_processes(server.pid)
+                    told, look = bool(before & dead), time.monotonic() + LOOK_SECONDS
                     if told:
                         tell("A model's Python process has died; its running streams hear nothing more. Stop with "
                              "Ctrl-C and serve again.")  # fmt: skip
     tell("stopped")
 
 
-def _lost_a_process(pid: int) -> bool:
-    """Whether a child of the server is a zombie: Triton 24.10 stays "ready" when a model's process dies."""
+def _dead_processes(pid: int) -> set[int]:
+    """The server's children that are zombies: Triton 24.10 stays "ready" when a model's process dies. One that is seen
+    only once belonged to a model that was being unloaded."""
     try:
-        return any(child.status() == psutil.STATUS_ZOMBIE for child in psutil.Process(pid).children())
+        return {child.pid for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE}
     except psutil.Error:
-        return False
+        return set()
 
 
 @contextlib.contextmanager

@@ -399,6 +399,30 @@ def test_serve_says_when_the_server_ends_by_itself(fake, tmp_path):
     assert str(done.exception) == "The server ended by itself; its log is l."
 
 
+@pytest.mark.parametrize(
+    "looks, told", [([{7}, {7}], True), ([{7}, set(), {7}], False), ([{7}, {8}, set()], False)], ids=repr
+)
+def test_serve_tells_of_a_dead_model_process_seen_twice(fake, tmp_path, monkeypatch, looks, told):
+    """A process that is a zombie at one look only belonged to a model that was being unloaded."""
+    seen = iter(looks)
+
+    def look(pid):
+        last = next(seen, None)
+        if last is None:
+            os.kill(os.getpid(), signal.SIGINT)
+        return last or set()
+
+    monkeypatch.setattr(serving, "_dead_processes", look)
+    monkeypatch.setattr(serving, "LOOK_SECONDS", 0)
+    stopper = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))  # told once, it looks no more
+    if told:
+        stopper.start()
+    fake("server", TritonServer=ServedTriton)
+    done = call("serve", str(make_repository(tmp_path)))
+    assert done.exit_code == 0, done.exception
+    assert ("Python process has died" in done.output) == told
+
+
 # --- repo, models, fetch ----------------------------------------------------------------------------------------------
 
 
@@ -489,6 +513,19 @@ def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m servinglab.cli list | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+def test_a_closed_stdout_is_no_error():
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m servinglab.cli list >&-"], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_made(tmp_path):
+    out = os.fsencode(tmp_path) + b"/\xff"
+    command = [sys.executable, "-m", "servinglab.cli", "repo", "build", "--out", out]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "is not UTF-8" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_outside_the_course_s_folder_it_still_finds_the_course(tmp_path):
