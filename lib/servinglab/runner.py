@@ -66,12 +66,14 @@ def run_notebook(
     outcome: dict[str, Any] = {}
     started = time.monotonic()
     arguments = [str(notebook.path), str(target), json.dumps(parameters), str(notebook.path.parent)]
-    with tempfile.TemporaryFile("w+") as log:
+    # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
+    scratch = tempfile.TemporaryDirectory(prefix="servinglab-run-", ignore_cleanup_errors=True)
+    with scratch as folder, tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "servinglab.execute", *arguments],
             stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True,
             # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
-            start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records")),
+            start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=folder),
         )
         reader = threading.Thread(target=_read, args=(child, state, outcome, on_progress), daemon=True)
         reader.start()
