@@ -114,6 +114,7 @@ def environment() -> dict[str, str]:
     folders.append(str(Path(__file__).resolve().parents[1]))  # models import servinglab, also from a checkout
     folders += env.get("PYTHONPATH", "").split(os.pathsep)
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, folders)))
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # a __pycache__ in a repository counts as a change of its model
     return env
 
 

@@ -41,8 +41,11 @@ class TritonPythonModel:
                 f"TOKENS_BATCH must be [rows, beams, tokens] and SEQUENCE_LENGTH [rows, beams]; "
                 f"got {list(tokens.shape)} and {list(lengths.shape)}."
             )
+        if (lengths < 0).any() or (lengths > tokens.shape[2]).any():
+            wrong = lengths[(lengths < 0) | (lengths > tokens.shape[2])][0]
+            raise InputError(f"SEQUENCE_LENGTH is {wrong}; it must be from 0 to {tokens.shape[2]}, the ids of a row.")
         beams = tokens.reshape(lengths.size, tokens.shape[2])
         return [
-            self.tokenizer.decode(ids[: max(length, 0)].tolist(), self.skip_special_tokens)
+            self.tokenizer.decode(ids[:length].tolist(), self.skip_special_tokens)
             for ids, length in zip(beams, lengths.reshape(-1), strict=True)
         ]

@@ -15,6 +15,8 @@ from servinglab.triton_models import _wordlists
 from servinglab.triton_models._common import InputError, error_response, flag, inputs_of, parameter, require, texts
 from servinglab.triton_models._tokenizer import Tokenizer
 
+# Tokenising takes a second for each megabyte, and everybody waits. No engine here reads that much.
+MAX_PROMPT_BYTES = 2 * 2**20
 MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")
 
 
@@ -67,6 +69,8 @@ class TritonPythonModel:
 
     def _ids(self, query: np.ndarray, name: str, pad_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids `[rows, longest]` and lengths `[rows, 1]`."""
+        if (longest := max(map(len, query.reshape(-1)), default=0)) > MAX_PROMPT_BYTES:
+            raise InputError(f"{name} has {longest:,} bytes; at most {MAX_PROMPT_BYTES:,} are read. Shorten the prompt.")
         rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in texts(query, name)]
         ids = np.repeat(pad_id.reshape(-1, 1).astype(np.int32), max(map(len, rows)), axis=1)
         for target, row in zip(ids, rows, strict=True):
