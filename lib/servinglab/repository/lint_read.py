@@ -97,4 +97,4 @@ def is_link_to_nowhere(path: Path) -> bool:
 
 def link_problem(path: Path) -> str:
     """What is wrong with such a link, as the end of a sentence."""
-    return f"{path.name} points to {os.readlink(path)}, which leads nowhere (missing, or a loop of links)"
+    return f"points to {os.readlink(path)}, which leads nowhere (missing, or a loop of links)"
