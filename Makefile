@@ -1,9 +1,11 @@
 # The course's commands. `make` alone lists them.
-# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|auto (build of torch, with uv), ARGS="…" (to course run, pytest)
+# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|auto (build of torch, with uv), ARGS="…" (to course run, pytest),
+# JOBS=2 (tests at the same time; all tests that share a Triton are one after another)
 
 PYTHON ?=
 TORCH ?= auto
 ARGS ?=
+JOBS ?= 2
 BIN = .venv/bin
 export PYTHON TORCH
 
@@ -28,7 +30,7 @@ course: fetch
 	@$(BIN)/course run $(ARGS)
 
 test: fetch
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 # JupyterLab refuses to run as root unless told so, as in a container.
 lab: fetch

@@ -23,6 +23,14 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """The tests that share a Triton stay in one worker, so that there is one of each kind a run."""
+    for item in items:
+        if "integration" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("triton"))
+
+
 @pytest.fixture(scope="session")
 def smollm2_checkpoint() -> Path:
     """Hugging Face checkpoint of the default model."""
