@@ -25,7 +25,8 @@ def read_repository(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
         if entry.name == _CHECKPOINTS:
             _checkpoints(entry, "error", found)
         elif is_link_to_nowhere(entry):
-            _note(found, "error", "L013", entry, f"The link {entry.name} {link_problem(entry)}.", "Make it again, or remove it.")
+            said = f"The link {entry.name} {link_problem(entry)}."
+            _note(found, "error", "L013", entry, said, "Make it again, or remove it.")
         elif os.path.isdir(entry) and (model := _read_model(entry, found)):
             models[model.name] = model
     if not models and not problem:

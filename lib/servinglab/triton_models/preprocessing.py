@@ -70,7 +70,7 @@ class TritonPythonModel:
     def _ids(self, query: np.ndarray, name: str, pad_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids `[rows, longest]` and lengths `[rows, 1]`."""
         if (longest := max(map(len, query.reshape(-1)), default=0)) > MAX_PROMPT_BYTES:
-            raise InputError(f"{name} has {longest:,} bytes; at most {MAX_PROMPT_BYTES:,} are read. Shorten the prompt.")
+            raise InputError(f"{name} has {longest:,} bytes, and at most {MAX_PROMPT_BYTES:,} are read; shorten it.")
         rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in texts(query, name)]
         ids = np.repeat(pad_id.reshape(-1, 1).astype(np.int32), max(map(len, rows)), axis=1)
         for target, row in zip(ids, rows, strict=True):
