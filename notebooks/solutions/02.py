@@ -23,6 +23,8 @@ MUTANTS = {
         ("tensor parallelism copies", _ROWS + "(heads + 2 * kv_heads) * head_size", "whole model"),
         ("only queries are cut", _ROWS + "(heads // tp_size + 2 * kv_heads) * head_size", "not only the queries"),
         ("heads can be cut", _ROWS + "(heads + 2 * kv_heads) / tp_size * head_size", "a head stays whole"),
+        ("rows are a fraction", _ROWS + "(heads / tp_size + 2 * max(1, kv_heads / tp_size)) * head_size",
+         "but a float"),
         ("some ranks have no KV head", _ROWS + "(heads // tp_size + 2 * (kv_heads // tp_size)) * head_size",
          "at least one"),
     ],
@@ -35,6 +37,11 @@ MUTANTS = {
         ("the answer needs no bound", _command("--kv_cache_type paged"), "nothing bounds the answer"),
         ("a warning is no matter", _command("--max_seq_len 1200 --paged_kv_cache enable"), "with a warning"),
         ("paged is forgotten", _command("--max_seq_len 1200"), "another flag says so"),
+        ("any kind of cache", _command("--max_seq_len 1200 --kv_cache_type continuous"), "not for continuous"),
+        ("more is better", _command("--max_seq_len 1200 --kv_cache_type paged --max_beam_width 4"), "does not say"),
+        ("a switch more", _command("--gather_context_logits --max_seq_len 1200 --kv_cache_type paged"), "does not say"),
+        ("an empty text", 'command = ""', "begin with"),
+        ("a list of words", 'command = ["trtllm-build", "--checkpoint_dir"]', "one text, please"),
     ],
     "02.3": [
         ("only keys are kept", _FIT + "(layers * kv_heads * head_size * tokens * number_bytes)", "a key and a value"),
@@ -43,6 +50,7 @@ MUTANTS = {
         ("tokens for sequences", _FIT + "(2 * layers * kv_heads * head_size * number_bytes)", "many tokens fit"),
         ("a number is a byte", _FIT + "(4 * layers * kv_heads * head_size * tokens)", "number_bytes"),
         ("a part is a sequence", _FIT.replace("//", "/") + _EACH, "no sequence"),
+        ("a float", _FIT.replace("return ", "return float(") + _EACH + ")", "but a float"),
         ("rounded up", _FIT + _EACH + " + 1", "not fit whole"),
     ],
 }  # fmt: skip

@@ -14,7 +14,7 @@ SOLUTIONS = {
 }
 
 
-def _samples(nothing: list[str], temperature: list[str]) -> str:
+def _samples(nothing: object, temperature: object) -> str:
     return f"answer_1 = {({'nothing': nothing, 'temperature': temperature})!r}"
 
 
@@ -41,6 +41,7 @@ MUTANTS = {
          "temperature alone changes nothing"),
         ("the LLM API follows the engine's rule", _samples(["completions"], ["completions"]), "is enough"),
         ("a temperature makes trtllm-serve greedy", _samples(["completions"], ["llm_api"]), "does not turn off"),
+        ("one road needs no list", _samples("completions", ["llm_api", "completions"]), "a list for each"),
         ("another road", _samples(["completions"], ["ensemble"]), "is not one of"),
     ],
     "12.2": [
@@ -60,6 +61,8 @@ MUTANTS = {
         ("HTTP refuses what it does not know", _client("error", "error"), "no error tells you"),
         ("OpenAI's default", _client("error", 16), "SamplingParams fills the value in"),
         ("no limit at all", _client("error", 8192), "gets the default of SamplingParams"),
+        ("a number as a text", _client("error", "32"), "is neither"),
+        ("capitals", _client("Error", 32), "in small letters"),
         ("gRPC takes any input", _client(32, 32), "is refused"),
     ],
 }  # fmt: skip

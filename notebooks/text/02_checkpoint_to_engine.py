@@ -25,7 +25,7 @@
 # - work out whether a model fits a card, before anything is built
 # - read an engine's folder, and say why a machine refuses it
 #
-# **Time:** 50 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 126 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -55,8 +55,12 @@ from pathlib import Path
 
 import torch
 
+from servinglab.engine.recipe_checks import DTYPES, one_of
+
 torch.set_num_threads(1)  # the sums are small; more threads would mostly wait for each other
 lane = resolve_lane(lane)
+one_of("dtype", dtype, DTYPES)
+one_of("tp_size", tp_size, (2, 4, 8))
 workshop = tempfile.TemporaryDirectory(prefix="servinglab-02-")
 root = Path(workshop.name)
 
@@ -425,10 +429,13 @@ for name, made in converted.items():
 #
 # ## 5 Eight bits, four bits
 #
-# **Weight-only quantisation** stores weights in int8 or int4 and multiplies in float16. Each row gets one scale, so
-# that its largest weight becomes 128 (or 8):
+# **Weight-only quantisation** stores weights in $b = 8$ or 4 bits and multiplies in float16. Each row gets one scale,
+# its largest weight (whatever the sign) over 128, or over 8:
 #
-# $$s = \max_j |w_j| / 2^{b-1}, \qquad q_j = \mathrm{round}(w_j / s)$$
+# $$s = \max_j |w_j| / 2^{b-1}, \qquad q_j = \min(\mathrm{round}(w_j / s),\; 2^{b-1} - 1)$$
+#
+# The minimum is there because 8 bits hold -128 to 127, and 4 bits -8 to 7: a largest weight that is positive would
+# become 128, is cut to 127, and loses one step.
 #
 # **Predict:** who rounds, the converter or `trtllm-build`? Convert with int8 and see how small the shard got.
 
@@ -487,7 +494,7 @@ for n in range(config["num_hidden_layers"]):
 print("layer that moves the logits most:", int(np.argmax(moved)), "· least:", int(np.argmin(moved)))
 
 # %% [markdown]
-# The upper picture shows the error of each weight tensor, the lower one what it does to the logits.
+# The upper picture shows the error of each weight tensor, the lower one what it does to the logits of our one prompt.
 
 # %%
 import matplotlib.pyplot as plt
@@ -502,16 +509,17 @@ for bits, colour in ((8, "#0072B2"), (4, "#D55E00")):
     upper.text(30.2, numbers[-1], f"int{bits}", va="center", color=colour)
 upper.set_ylabel("weight error (%)")
 lower.bar(range(len(moved)), moved, color="#D55E00")
-lower.set(xlabel="layer that is int4, all others float16", ylabel="largest move of a logit")
+lower.set(xlabel="layer that is int4, all others float16", ylabel="largest move of a logit", xticks=range(0, 30, 5))
 times = max(moved) / min(moved)
 harm = f"layer {np.argmax(moved)} does {times:.0f} times the harm of layer {np.argmin(moved)}"
 title = f"Weight errors are alike, but {harm}"
 summary = "weight errors are alike in all layers, what they do to the logits is not"
-plots.finish(fig, title, plots.provenance(lane, prompt_tokens=ids.shape[1]), summary)
+plots.finish(fig, title, plots.provenance(lane, prompts=1, prompt_tokens=ids.shape[1]), summary)
 
 # %% [markdown]
-# A layer's error in its weights says little about the harm it does. That is why finer methods measure with real text
-# (*calibration*) instead of looking at the weights.
+# A layer's error in its weights says little about the harm it does. Which layers stand out may change with the prompt:
+# the bars rest on a handful of tokens. That is why finer methods measure with much real text (*calibration*) instead of
+# looking at the weights.
 #
 # ## 6 Recipes
 #
@@ -521,10 +529,14 @@ plots.finish(fig, title, plots.provenance(lane, prompt_tokens=ids.shape[1]), sum
 # %% tags=["nbval-check-output"]
 from servinglab.engine.recipes import recipe
 
-print(recipe("gpt2-medium").text())
+made = recipe("gpt2-medium")
+print(made.text())
+for note in made.notes:
+    tell(f"# {note}")
 
 # %% [markdown]
-# Three programs, in the flags of TensorRT-LLM 1.2.1. The other models differ in few places. This is Llama over four
+# Three programs, in the flags of TensorRT-LLM 1.2.1, and a note: the recipe follows NVIDIA's guide, which leaves the
+# batch size to the default. The other models differ in few places. This is Llama over four
 # cards, the second and the third command:
 
 # %% tags=["nbval-check-output"]
@@ -573,7 +585,7 @@ for line in difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, linete
 # %% tags=["nbval-check-output"]
 for flag, value in {"--max_output_len": "200", "--paged_kv_cache": "enable", "--max_sequence_len": "1200"}.items():
     try:
-        tell("taken. " + " ".join(recipe("gpt2-medium", extra={flag: value}).notes))
+        tell("taken. " + " ".join(recipe("smollm2", extra={flag: value}).notes))
     except EngineError as error:
         tell(error)
 
@@ -638,7 +650,8 @@ for name, model in models.items():
     print(f"{name:18} {gigabytes(one.weights_bytes):>8}  {one.kv_bytes_per_token:16,}  {per_gpu:17,}")
 
 # %% [markdown]
-# Smaller, by five times: one KV head instead of sixteen. A Llama with 8 KV heads instead of 32 needs a quarter of the
+# Smaller, by more than five times: 18 layers · 1 KV head · 256 numbers are 4,608, where gpt2-medium has 24 · 16 · 64 =
+# 24,576; each counts twice, in two bytes. A Llama with 8 KV heads instead of 32 needs a quarter of the
 # cache. Four GPUs divide all of them by four, except Gemma's: its one head cannot be divided, only copied.
 #
 # **Exercise 02.3** `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens go into it?
@@ -654,7 +667,9 @@ check("02.3", sequences)
 
 # %% [markdown]
 # Weights and cache are not all. Between the layers lie activations, at most for `max_num_tokens` tokens at once; then
-# logits, and a margin for CUDA itself. **Predict:** 16 sequences of 2,048 tokens. Which of these fit a card of 24 GB,
+# logits, and a margin for CUDA itself. And of what all that leaves free, the server takes only 90 % for its cache
+# (`kv_cache_free_gpu_mem_fraction`). So a model *fits* when its sequences go into these 90 %, all at once; the rest is
+# "left free" in the figure. **Predict:** 16 sequences of 2,048 tokens. Which of these fit a card of 24 GB,
 # which an H100?
 
 # %%
@@ -672,27 +687,32 @@ fig, title = memory_bars(plans)
 plots.finish(fig, title, "computed, not measured; bytes on the fullest GPU", title)
 
 # %% [markdown]
-# gpt2-medium was trained for 1,024 tokens, so its bar is for those. Weights and cache are exact; activations and logits
-# are upper bounds. "24gb" is the smallest card of that name, an L4.
+# A card's name counts in GiB ($2^{30}$ bytes), and CUDA shows a little less of them; the axis counts in GB ($10^9$).
+# "24gb" is the smallest card of that name, an L4. gpt2-medium has a table of 1,024 positions, so its bar is for those;
+# ask for more, and `estimate` and `recipe` warn as `trtllm-build` does.
 #
-# Now change the load instead of the model. **Predict:** 8 sequences of 2,048 tokens are a little too much for llama-7b.
+# Weights and cache are exact; activations and logits are upper bounds. The weights count what a build adds to the
+# converted files: a table of rotations (2.1 MB for SmolLM2, none for GPT-2), and the second copy of a tied embedding
+# where the files hold one.
+#
+# Now change the load instead of the model. **Predict:** 7 sequences of 2,048 tokens are a little too much for llama-7b.
 # Which of these saves it: shorter sequences, an int8 cache, or fewer tokens in one step?
 
 # %% tags=["nbval-check-output"]
-eight = {"max_batch_size": 8, "max_seq_len": 2048, "max_num_tokens": 8192}
-loads = {"8 x 2,048": {}, "8 x 1,024": {"max_seq_len": 1024}, "int8 cache": {"kv_dtype": "int8"},
+seven = {"max_batch_size": 7, "max_seq_len": 2048, "max_num_tokens": 8192}
+loads = {"7 x 2,048": {}, "7 x 1,024": {"max_seq_len": 1024}, "int8 cache": {"kv_dtype": "int8"},
          "smaller step": {"max_num_tokens": 2048}}  # fmt: skip
 for name, change in loads.items():
-    found = estimate("llama-7b", gpu="24gb", **eight | change)
+    found = estimate("llama-7b", gpu="24gb", **seven | change)
     most = f"at most {found.largest_batch_size} sequences"
     print(f"{name:12}  {gigabytes(found.total_bytes)}  fits: {found.fits!s:5}  {most}")
-tell(estimate("llama-7b", gpu="24gb", **eight).sentence())
+tell(estimate("llama-7b", gpu="24gb", **seven).sentence())
 
 # %% [markdown]
 # All three. The weights alone would fit well; cache and step decide.
 #
-# The server does not reserve the cache by `max_batch_size`. It takes a share of what is then free
-# (`kv_cache_free_gpu_mem_fraction`, 90 %), and lets requests wait when that is full:
+# The server does not reserve the cache by `max_batch_size`. It takes its 90 % of what is free, and lets requests wait
+# when those are full:
 
 # %% tags=["nbval-check-output"]
 for gpu in ("24gb", "h100"):
@@ -701,7 +721,7 @@ for gpu in ("24gb", "h100"):
 
 # %% [markdown]
 # 64 sequences of 4,096 tokens, 262,144 in all, never fit at once; the engine serves them nevertheless, fewer at a time.
-# The same from a terminal: `course engine estimate llama-7b --gpu 24gb --max-batch-size 8`.
+# The same from a terminal: `course engine estimate llama-7b --gpu 24gb --max-batch-size 7`.
 #
 # ## 8 Which version, which container?
 #
@@ -764,8 +784,10 @@ for key in ("note", "trtllm", "architecture", "parameters", "dtype", "quant_algo
     print(textwrap.fill(f"{key:12}  {found[key]}", 110, subsequent_indent=" " * 14))
 
 # %% [markdown]
-# Model, precision, limits, plugins: all that was decided at build time. Somebody says that the "tuned" one is better.
-# For whom? Compare them.
+# Model, precision, limits, plugins: all that was decided at build time. (The keys were read in the source of 1.3.0rc3;
+# the version, 1.2.1, is that of the newest container, whose own keys were not compared.)
+#
+# Somebody says that the "tuned" one is better. For whom? Compare them.
 
 # %% tags=["nbval-check-output"]
 differing = {d.setting: d for d in autopsy.diff(plain, tuned)}

@@ -25,7 +25,7 @@
 # - write the program, the command and the model folder of the second road
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 60 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 85 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: none yet
 
@@ -199,7 +199,8 @@ plots.finish(fig, title, "", " · ".join(f"{road} {count}" for road, count in kn
 show(["temperature", "top k", "top p"], roads)
 
 # %% [markdown]
-# - Behind an **engine**, a `top_k` or a `top_p` turns sampling on. Temperature only shapes what is sampled.
+# - Behind an **engine**, a `top_k` or a `top_p` turns sampling on, except a `top_k` of 1, which leaves a single token.
+#   Temperature only shapes what is sampled.
 # - For **`SamplingParams`** any of the three does, unless one of them leaves a single token (temperature 0, `top_k` 1,
 #   `top_p` 0).
 # - **`trtllm-serve`** fills in temperature 1 and `top_p` 1, as OpenAI does, and makes `SamplingParams` of it.
@@ -261,8 +262,8 @@ body = {
 
 # %% [markdown]
 # **Only renamed**, the way it is often done: the names that exist are changed, the others stay. `/generate` takes it.
-# **Predict** two things that go wrong. (The word list is left out: a list under an unknown name is refused, as you know
-# from notebook 05.)
+# **Predict** what goes wrong; it is three things. (The word list is left out: a list under an unknown name is refused,
+# as you know from notebook 05.)
 
 # %%
 renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temperature, "n": 1, "echo": False}
@@ -391,8 +392,8 @@ config = llmapi_model.config("llmapi")
 print(*[line for line in to_text(config).splitlines() if line.startswith("input")], sep="\n")
 
 # %% [markdown]
-# Two things to see. Every field of `SamplingParams` has a prefix, so there is no input `max_tokens`. And there is no
-# `max_batch_size`: shapes have no batch dimension, `[1]` and not `[1, 1]`.
+# Two things to see. Every field of `SamplingParams` has a prefix, so there is no input `max_tokens`. And with
+# `max_batch_size` 0, as `model.yaml` says, shapes have no batch dimension: `[1]` and not `[1, 1]`.
 #
 # What does a real Triton do with requests for such a model? Its program needs a GPU, so we put a listener in its place:
 # the same configuration, and a model that answers with what it received. It computes no token.

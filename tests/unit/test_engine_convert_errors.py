@@ -316,5 +316,6 @@ def test_the_command(llama, tmp_path):
     assert done.exit_code == 0, done.output
     *ranks, hint = done.output.strip().splitlines()
     assert [re.sub(r"\d+\.\d", "N", line) for line in ranks] == [f"{out}/rank{n}.safetensors  N MB" for n in range(2)]
+    assert hint.startswith("next, with TensorRT-LLM 0.9 to 1.3.0rc20, the last that builds engines: ")
     assert hint.endswith(f"trtllm-build --checkpoint_dir '{out}' --output_dir '{out}-engine'")
     assert load_checkpoint(out).config["dtype"] == "bfloat16"

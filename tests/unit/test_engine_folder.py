@@ -140,7 +140,7 @@ def test_missing_empty_and_foreign_files(tmp_path):
 def test_other_folders_are_named_for_what_they_are(tmp_path, smollm2_checkpoint, smollm2_engine_fp32):
     from servinglab.engine.convert import convert
 
-    assert "neither a folder" in one_sentence(refusal(tmp_path / "nowhere", HERE))
+    assert "There is no folder" in one_sentence(refusal(tmp_path / "nowhere", HERE))
     (tmp_path / "empty").mkdir()
     assert "holds no config.json" in one_sentence(refusal(tmp_path / "empty", HERE))
     assert "Hugging Face checkpoint" in one_sentence(refusal(smollm2_checkpoint, HERE))
@@ -226,3 +226,13 @@ def test_the_command_exits_with_1_when_an_engine_will_not_run(engine):
     assert said["machine"]["tensorrt"] == "10.10.0.31"
     (engine / "rank0.engine").write_bytes(plan_bytes()[:20])
     assert "is cut" in CliRunner().invoke(app, ["engine", "check", str(engine)]).stdout
+
+
+@pytest.mark.parametrize("words", [["inspect", "smollm2"], ["diff", "smollm2", "smollm2"], ["check", "smollm2"]])
+def test_a_folder_that_is_not_there_is_an_error_that_names_no_models(words):
+    result = CliRunner().invoke(app, ["engine", *words])
+    assert isinstance(result.exception, EngineError) and result.stdout == ""
+    assert str(result.exception) == "There is no folder smollm2; give the folder of an engine or of a checkpoint."
+    if words[0] == "check":
+        asked = CliRunner().invoke(app, ["engine", *words, "--json"])
+        assert asked.exit_code == 1 and json.loads(asked.stdout)["reason"].startswith("There is no folder")

@@ -192,6 +192,13 @@ def test_a_value_that_changes_nothing_is_no_loss():
     assert not kinds(translate(request, "llm_api", "llmapi")[1], "lost")
 
 
+def test_a_beam_search_loses_only_what_was_said():
+    _, notes = translate({"text_input": "Hi", "max_tokens": 5, "beam_width": 3, "top_p": 0.9}, "engine", "llm_api")
+    assert [(note.idea, note.text) for note in notes if note.kind == "lost"] == [
+        ("top p", "top_p: a beam search does not use it.")
+    ]
+
+
 def test_beam_search_on_each_road():
     there, notes = translate({"text_input": "Hi", "max_tokens": 5, "beam_width": 3}, "engine", "llm_api")
     assert (there["use_beam_search"], there["best_of"], there["n"]) == (True, 3, 3)

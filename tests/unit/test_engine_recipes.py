@@ -185,8 +185,27 @@ def test_what_a_recipe_refuses(name, options, said):
 def test_notes_tell_what_no_command_can_do():
     assert "gated" in recipe("llama-7b").notes[0]
     assert any("requirements.txt" in note for note in recipe("gemma-2b").notes)
-    assert recipe("gpt2-medium").notes == recipe("smollm2").notes == []
+    assert recipe("gpt2-medium", max_batch_size=8).notes == recipe("smollm2").notes == []
+    # The guide leaves it out, and the default is large: 8 requests would do with a 256th of the logits.
+    assert "trtllm-build 1.2.1 takes its default, 2048" in recipe("gpt2-medium").notes[0]
+    assert "takes its default, 1;" in recipe("gpt2-medium", trtllm="0.9.0").notes[0]
     assert any("inferred" in n for n in recipe("smollm2", trtllm="0.12.0", extra={"--kv_cache_type": "paged"}).notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "trtllm", "limits", "said"),
+    [  # a public log of 0.2x: "max_seq_len 4096 is larger than max_position_embeddings 1024", a warning, and it builds
+        ("gpt2-medium", "1.2.1", {"max_seq_len": 1025}, "table of 1024 positions, and max_seq_len is 1025"),
+        ("gpt2-medium", "1.2.1", {"max_seq_len": 1024}, None),
+        ("gpt2-medium", "1.2.1", {"max_input_len": 1025}, "max_input_len is 1025: trtllm-build cuts it"),
+        ("gpt2-medium", "0.9.0", {"max_input_len": 1025}, "max_input_len is 1025: trtllm-build takes it"),
+        ("llama-7b", "1.2.1", {"max_seq_len": 4097}, "trained for 4096 positions"),
+        ("llama-7b", "1.2.1", {"max_seq_len": 4096, "max_input_len": 4000}, None),
+    ],
+)  # fmt: skip
+def test_lengths_beyond_the_positions_of_the_model_are_named(name, trtllm, limits, said):
+    found = [note for note in recipe(name, trtllm=trtllm, max_batch_size=8, **limits).notes if "positions" in note]
+    assert len(found) == (said is not None) and (said is None or said in found[0])
 
 
 def test_models_are_those_of_the_memory_estimate():

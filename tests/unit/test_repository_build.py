@@ -133,6 +133,26 @@ def test_missing_folders_are_named(tmp_path):
         build(spec(tmp_path, tokenizer_dir="/nowhere"), tmp_path / "root")
 
 
+def test_a_folder_of_other_things_is_refused_and_stays(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / ".hidden").write_text("")
+    (root / "01_notebook.ipynb").write_text("{}")
+    (root / "README.md").write_text("")
+    with pytest.raises(RepositoryError, match=r"root holds something else \(01_notebook.ipynb, …\).*name a new folder"):
+        build(spec(tmp_path), root)
+    assert sorted(p.name for p in root.iterdir()) == [".hidden", "01_notebook.ipynb", "README.md"]
+
+
+def test_hidden_files_do_not_count_and_notes_beside_a_build_may_stay(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / ".gitkeep").write_text("")
+    build(spec(tmp_path), root)
+    (root / "notes.md").write_text("")
+    assert lint(build(spec(tmp_path, max_batch_size=2), root)) == []
+
+
 def test_unwritable_root_is_one_sentence(tmp_path):
     (tmp_path / "root").write_text("a file")
     with pytest.raises(RepositoryError, match="cannot be written"):

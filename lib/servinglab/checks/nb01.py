@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.errors import did_you_mean
 
 NODES = ("dense_1", "bias_1", "relu_1", "dense_2")
 CHANGES = ("weights", "batch", "tokens", "precision", "library", "card", "tokenizer")
@@ -15,13 +16,18 @@ def layers(answer: list[list[str]]) -> Verdict:
     if isinstance(answer, str) or any(isinstance(group, str) for group in answer):
         return wrong('a list of lists, please: also a layer of one node is a list, like ["dense_2"]')
     groups = {frozenset(group) for group in answer if len(group)}
-    if sorted(name for group in answer for name in group) != sorted(NODES):
+    named = [name for group in answer for name in group]
+    if strange := [name for name in named if name not in NODES]:
+        return wrong(f"there is no node {strange[0]!r}.{did_you_mean(str(strange[0]), NODES)}")
+    if sorted(named) != sorted(NODES):
         return wrong(f"use each of {', '.join(NODES)} once")
     said = {
         _groups(*NODES): "that is the graph without any fusion: between two layers the numbers go to memory and back",
         _groups(" ".join(NODES)): "a product needs whole rows of the one before it, so the second begins a new layer",
         _groups("dense_1", "bias_1 relu_1", "dense_2"): "bias and ReLU fit together, and onto the product too: its "
         "results are still on the chip",
+        _groups("dense_1 bias_1", "relu_1", "dense_2"): "the ReLU works on single numbers too, like the bias, so it "
+        "joins them",
         _groups("dense_1 bias_1", "relu_1 dense_2"): "a ReLU joins the product before it, which has the numbers "
         "at hand, not the one behind it",
         _groups("dense_1", "bias_1 relu_1 dense_2"): "work on single numbers joins the product that makes "

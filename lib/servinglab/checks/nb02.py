@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from numbers import Integral
 
 from servinglab.checks import Verdict, exercise, right, wrong
 from servinglab.engine import EngineError
@@ -32,6 +33,8 @@ def qkv_rows(answer: Callable[..., int]) -> Verdict:
         return wrong("a rank without any KV head has nothing to attend to: it holds at least one")
     if (copied, few) != (4 * 256, 3 * 8):
         return wrong("look at the case of fewer KV heads than ranks: each rank has exactly one of them")
+    if not _whole(one, four, copied, few):
+        return wrong("the number is right, but a float; rows are counted in whole numbers, so divide with //")
     return right("queries are cut, KV heads too, but never below one: then neighbours hold the same")
 
 
@@ -39,15 +42,16 @@ def qkv_rows(answer: Callable[..., int]) -> Verdict:
 def command(answer: str) -> Verdict:
     from servinglab.engine import flags
 
-    program, *words = shlex.split(answer.replace("\\\n", " "))
+    if not isinstance(answer, str):
+        return wrong("one text, please: the whole command, as you would type it")
+    program, *words = shlex.split(answer.replace("\\\n", " ")) or [""]
     if program != "trtllm-build":
         return wrong('begin with "trtllm-build"')
     try:
         cautions = flags.check(program, "1.2.1", words)
     except EngineError as error:
         return wrong(str(error))
-    words = [part for word in words for part in word.split("=", 1)]
-    given = dict(zip(words[::2], words[1::2], strict=False))
+    given = dict(flags.pairs(words))
     length = given.get("--max_seq_len")
     if length is None and given.get("--max_num_tokens") in ("200", "1000", "1200"):
         return wrong("--max_num_tokens bounds one step over all requests together; one sequence has --max_seq_len")
@@ -65,9 +69,17 @@ def command(answer: str) -> Verdict:
     for name, value in wanted.items():
         if given.get(name) != value:
             return wrong(f"the guide says {name} {value}, and that flag did not change")
-    if given.get("--kv_cache_type") != "paged":
+    if (kind := given.get("--kv_cache_type")) is None:
         return wrong("the guide asks for a paged KV cache; in 1.2.1 another flag says so (section 6)")
+    if kind != "paged":
+        return wrong(f"that flag is the right one, but the guide asks for a paged KV cache, not for {kind}")
+    if more := [name for name in given if name not in (*wanted, "--max_seq_len", "--kv_cache_type")]:
+        return wrong(f"the guide does not say {more[0]}; leave it out")
     return right("1,000 + 200 tokens in one sequence, and the paged cache under its new name")
+
+
+def _whole(*numbers: object) -> bool:
+    return all(isinstance(number, Integral) for number in numbers)
 
 
 # free bytes, layers, heads, KV heads, head size, tokens, bytes of a number: a Llama with 8 KV heads, in float16.
@@ -79,7 +91,10 @@ def sequences(answer: Callable[..., int]) -> Verdict:
     got, wide = answer(*_CARD), answer(*_CARD[:-1], 4)
     each = 2 * 32 * 8 * 128 * 2048 * 2  # bytes of one sequence
     exact = _CARD[0] / each  # 37.25
-    if got == 37 and wide == 18 and answer(2 * each, *_CARD[1:]) == 2 and answer(each - 1, *_CARD[1:]) == 0:
+    whole, none = answer(2 * each, *_CARD[1:]), answer(each - 1, *_CARD[1:])
+    if (got, wide, whole, none) == (37, 18, 2, 0):
+        if not _whole(got, wide, whole, none):
+            return wrong("the number is right, but a float; sequences are counted in whole numbers, so divide with //")
         return right("two tensors, every layer, every KV head, every token; a part of a sequence does not count")
     said = {
         2 * exact: "a token leaves a key and a value: two tensors in each layer",

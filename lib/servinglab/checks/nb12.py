@@ -13,7 +13,9 @@ def who_samples(answer):
     said = [answer["nothing"], answer["temperature"]]
     if None in said:
         return unattempted()
-    nothing, temperature = map(set, said)
+    if not all(isinstance(roads, list | tuple | set) for roads in said):
+        return wrong('a list for each of the two, please, also for one road: ["engine"]; [] for none')
+    nothing, temperature = ({str(road) for road in roads} for roads in said)
     if strange := sorted((nothing | temperature) - set(_ROADS)):
         return wrong(f"{strange[0]!r} is not one of {', '.join(_ROADS)}")
     if "completions" not in nothing:
@@ -63,6 +65,9 @@ def old_client(answer):
     grpc, http = answer["grpc"], answer["http"]
     if None in (grpc, http):
         return unattempted()
+    for value in (grpc, http):
+        if value != "error" and (isinstance(value, bool) or not isinstance(value, int)):
+            return wrong(f'a whole number or "error", in small letters, for each; {value!r} is neither')
     if http == 100:
         return wrong("the limit is called sampling_param_max_tokens here; nobody reads a parameter named max_tokens")
     if http == "error":

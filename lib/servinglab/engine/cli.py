@@ -25,6 +25,7 @@ def convert(
 ) -> None:
     """Turn a Hugging Face checkpoint into a TensorRT-LLM checkpoint. Needs no GPU."""
     try:
+        from servinglab.engine import compass
         from servinglab.engine import convert as converter
     except ModuleNotFoundError as error:
         from servinglab.assets.catalogue import missing_package
@@ -34,12 +35,13 @@ def convert(
     for path in sorted(made.glob("rank*.safetensors"), key=lambda p: int(p.stem[4:])):
         typer.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
     since = converter.oldest(json.loads((made / "config.json").read_text(encoding="utf-8")))
+    last = compass.last_workflow()
     command = ["trtllm-build", "--checkpoint_dir", str(made), "--output_dir", f"{made}-engine"]
-    typer.echo(f"next, with TensorRT-LLM {since} or newer: {shlex.join(command)}")
+    typer.echo(f"next, with TensorRT-LLM {since} to {last}, the last that builds engines: {shlex.join(command)}")
 
 
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
-Version = Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.2.1.")]
+Version = Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20.")]
 Split = Annotated[int | None, Option(help="GPUs that every layer is cut over.")]
 Stages = Annotated[int, Option(help="Groups of GPUs that the layers are dealt out to.")]
 Dtype = Annotated[str | None, Option(help="float16, bfloat16 or float32.")]
@@ -156,8 +158,10 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say why an engine will not run on this machine. Exit code 1 when it will not."""
-    from servinglab.engine.folder import Machine, refusal
+    from servinglab.engine.folder import Machine, read, refusal
 
+    if not as_json:
+        read(folder)  # what is no engine is an error, not an answer
     machine = Machine.here(container)
     reason = refusal(folder, machine)
     if as_json:

@@ -128,9 +128,14 @@ def first_release(name: str) -> tuple[int, int]:
     return min(c.release for c in containers() if version(c.trtllm) >= first) if first > Version("0") else (0, 0)
 
 
+def last_workflow() -> str:
+    """The last TensorRT-LLM that has convert_checkpoint.py and trtllm-build."""
+    return table("containers")["workflow"]["last"]
+
+
 def require_workflow(trtllm: str) -> None:
     """Raise EngineError where this version has no convert_checkpoint.py and trtllm-build, or one that is not known."""
-    oldest, last = version(containers()[-1].trtllm), table("containers")["workflow"]["last"]
+    oldest, last = version(containers()[-1].trtllm), last_workflow()
     if version(trtllm) > version(last):
         raise EngineError(
             f"TensorRT-LLM {trtllm} builds no engines: convert_checkpoint.py and trtllm-build were removed after "

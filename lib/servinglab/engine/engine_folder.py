@@ -18,6 +18,7 @@ from servinglab.engine import EngineError
 from servinglab.engine.machine import Machine
 from servinglab.engine.plan_file import PlanFile, look
 from servinglab.engine.shapes import read_config
+from servinglab.repository.assets_check import exists
 
 NOTE = "built_on.json"
 LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width")
@@ -72,6 +73,8 @@ class EngineFolder:
 def read(path: str | Path) -> EngineFolder:
     """Read a folder's config.json and the heads of its engine files. Raises EngineError with one sentence."""
     path = Path(path)
+    if not exists(path):
+        raise EngineError(f"There is no folder {path}; give the folder of an engine or of a checkpoint.")
     config = read_config(path)
     if "pretrained_config" in config:
         kind, pretrained = "engine", _mapping(config, "pretrained_config", path)

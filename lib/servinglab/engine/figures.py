@@ -14,6 +14,7 @@ from servinglab.palette import CARD, INK, WIDTH
 PARTS = {
     "weights": "#0072B2",
     "KV cache": "#E69F00",
+    "left free": "#F3E3BE",
     "activations, logits": "#009E73",
     "margin": "#B8B8B8",
 }
@@ -24,6 +25,7 @@ def parts(estimate: Estimate) -> dict[str, int]:
     sizes = (
         estimate.weights_bytes,
         estimate.kv_bytes,
+        estimate.left_free_bytes,
         estimate.activation_bytes + estimate.logits_bytes,
         estimate.margin_bytes,
     )
@@ -33,6 +35,9 @@ def parts(estimate: Estimate) -> dict[str, int]:
 def memory_bars(estimates: Mapping[str, Estimate], on: Sequence[str] = ("24gb", "h100")) -> tuple[Figure, str]:
     """One bar for each estimate, stacked of its parts, against the memory of cards; and the title, which is the answer.
 
+    "left free" is what the server does not take for its KV cache (footprint.left_free). A card's line stands at the
+    memory that CUDA shows, in GB (10^9 bytes); the name of a card counts in GiB (2^30 bytes).
+
     ``estimates``: label → Estimate (bytes on the fullest GPU). ``on``: names of ``memory.cards``, the smallest first.
     Raises ValueError without an estimate.
     """
@@ -40,7 +45,7 @@ def memory_bars(estimates: Mapping[str, Estimate], on: Sequence[str] = ("24gb", 
         raise ValueError("memory_bars needs at least one estimate")
     sizes = {cards_label(name): card(name)[1] / 1e9 for name in on}
     rows = list(estimates)
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.6 + 0.42 * len(rows)))
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.75 + 0.42 * len(rows)))
     for row, label in enumerate(rows):
         left = 0.0
         for part, count in parts(estimates[label]).items():
@@ -51,10 +56,11 @@ def memory_bars(estimates: Mapping[str, Estimate], on: Sequence[str] = ("24gb", 
                       bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})  # fmt: skip
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_ylim(len(rows) - 0.4, -1.3)
+    axes.set_ylim(len(rows) - 0.4, -1.6)
     for label, size in sizes.items():
-        axes.axvline(size, ymax=0.93, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-        axes.annotate(label, (size, -0.95), (-4, 0), textcoords="offset points", va="center", ha="right", fontsize=9)
+        axes.vlines(size, -0.55, len(rows) - 0.4, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+        both = f"{label}:\n{size * 1e9 / 2**30:.1f} GiB = {size:.1f} GB"
+        axes.annotate(both, (size, -1.05), (4, 0), textcoords="offset points", va="center", ha="right", fontsize=9)
     widest = max(sum(parts(e).values()) for e in estimates.values()) / 1e9
     axes.set_xlim(0, max(widest * 1.14, *(size * 1.02 for size in sizes.values())))
     axes.set_xlabel("memory on one GPU (GB)")
@@ -79,7 +85,7 @@ def _title(estimates: Mapping[str, Estimate], sizes: Mapping[str, float]) -> str
     smallest, size = min(sizes.items(), key=lambda item: item[1])
     large = [label for label, e in estimates.items() if e.total_bytes / 1e9 > size]
     if not large:
-        return f"Each fits one {smallest}"
+        return f"Each fits an {smallest}"
     if len(large) == len(estimates):
-        return f"None fits one {smallest}"
-    return f"{' and '.join(large)} need{'s' * (len(large) == 1)} more than one {smallest}, the others fit"
+        return f"None fits an {smallest}"
+    return f"{' and '.join(large)} need{'s' * (len(large) == 1)} more than an {smallest} has, the others fit"

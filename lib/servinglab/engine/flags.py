@@ -102,7 +102,7 @@ def check(program: str, trtllm: str, args: Iterable[tuple[str, Any] | str]) -> l
     lacks (with what replaces it), an unknown flag, a value of the wrong kind, a required flag left out.
     """
     flags, said, cautions = known(program, trtllm), set(), []
-    for name, value in _pairs(args):
+    for name, value in pairs(args):
         row = flags.get(name) or _uncertain(program, trtllm, name)
         if row is None:
             raise EngineError(_absent(program, trtllm, name))
@@ -147,7 +147,7 @@ def source(trtllm: str) -> str:
     return f"inferred from {' and '.join(below + above)}"
 
 
-def _pairs(args: Iterable[tuple[str, Any] | str]) -> Iterable[tuple[str, Any]]:
+def pairs(args: Iterable[tuple[str, Any] | str]) -> Iterable[tuple[str, Any]]:
     """(flag, value) pairs of a command line; several values of one flag are one text."""
     name, values = None, []
     for word in args:

@@ -32,13 +32,18 @@ def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int, pp_
     with TensorRT-LLM 0.20 says 326,085,504 bytes). Rotary models add a float32 table of rotations.
     """
     width = DTYPES[dtype]
-    total = 0 if shape.learned_positions else shape.max_positions * shape.head_size * 4
+    total = rotations(shape)
     for weight in shape.weights(tp_size=tp_size, pp_size=pp_size, pp_rank=pp_rank).values():
         if weight.linear and weight_only:
             total += math.ceil(weight.size * WEIGHT_ONLY[weight_only]) + weight.shape[0] * width
         else:
             total += weight.size * width
     return total
+
+
+def rotations(shape: Shape) -> int:
+    """The float32 table of rotations that a build adds to the weights of a rotary model; no checkpoint holds it."""
+    return 0 if shape.learned_positions else shape.max_positions * shape.head_size * 4
 
 
 def kv_per_token(shape: Shape, kv_dtype: str, tp_size: int = 1, pp_size: int = 1) -> int:
@@ -74,6 +79,11 @@ def pool(free: int, per_token: int, tokens_per_block: int, fraction: float, most
     tokens = max(0, int(free * fraction) // per_token)
     blocks = math.ceil((tokens if most is None else min(tokens, most)) / tokens_per_block)
     return blocks * tokens_per_block, blocks * tokens_per_block * per_token
+
+
+def left_free(kv_bytes: int, fraction: float) -> int:
+    """What a pool of kv_bytes leaves unused, as it is `fraction` of the bytes that are free before it."""
+    return math.ceil(kv_bytes / fraction) - kv_bytes
 
 
 def largest(fits: Callable[[int], bool], most: int = 2**20) -> int:

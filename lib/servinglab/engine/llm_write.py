@@ -95,8 +95,8 @@ class Writer:
         ideas, choice = ("temperature", "top k", "top p"), self.ideas["choice"]
         said = [idea for idea in ideas if idea in self.said]
         if self.ideas["beams"] > 1:
-            if said:
-                self._note("lost", row, "temperature, top_k, top_p: a beam search does not use them.")
+            for each in map(llm_names.row, said):
+                self._note("lost", each, f"{each.on(self.source).name}: a beam search does not use it.")
             return
         if self.engine and choice and choice[1] > llm_values.MAX_TOP_K:
             raise EngineError(f"top_k is {choice[1]}; {ROADS[self.target]} takes at most {llm_values.MAX_TOP_K}.")

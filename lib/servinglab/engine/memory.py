@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from servinglab.engine import EngineError, footprint
-from servinglab.engine.compass import table
+from servinglab.engine.cards import card, cards, gigabytes
 from servinglab.engine.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY
 from servinglab.engine.shapes import Shape, from_config, read_config, recipe_model
 from servinglab.errors import did_you_mean
 
 FREE_FRACTION = 0.9  # the runtime's own kv_cache_free_gpu_mem_fraction
+__all__ = ["Estimate", "card", "cards", "estimate", "gigabytes"]
+
 ALGORITHMS = {None: None, "W8A16": "int8", "W4A16": "int4"}
 _SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _DEFAULTS = {"tp_size": 1, "pp_size": 1, "max_batch_size": 8, "max_seq_len": None, "max_num_tokens": 8192,
@@ -28,9 +30,11 @@ class Estimate:
     """The memory of one engine on its fullest GPU, in bytes, and how it goes with a card.
 
     kv_bytes is what max_batch_size sequences of max_seq_len tokens need. The runtime does not allocate that: it takes
-    kv_pool_bytes, a share of what is free once all the rest is there (None without a card), and lets requests wait.
-    kv_bytes_per_token is of the whole model, the other one of one GPU. parameters counts a tied output matrix once,
-    weights_bytes twice.
+    kv_pool_bytes, a share (kv_cache_free_gpu_mem_fraction) of what is free once all the rest is there (None without a
+    card), and lets requests wait. So a cache of kv_bytes leaves left_free_bytes unused, which are part of total_bytes;
+    fits and the largest_ ones say what goes into that pool at once. kv_bytes_per_token is of the whole model, the other
+    one of one GPU. parameters counts a tied output matrix once, weights_bytes twice and with rotations_bytes, which no
+    checkpoint holds. note: a warning, or None.
     """
 
     model: str
@@ -48,14 +52,18 @@ class Estimate:
     tokens_per_block: int
     weights_bytes: int
     weights_bytes_per_rank: tuple[int, ...]
+    rotations_bytes: int
     kv_bytes_per_token: int
     kv_bytes_per_token_per_gpu: int
     kv_bytes: int
+    left_free_bytes: int
     activation_bytes: int
     logits_bytes: int
     margin_bytes: int
     total_bytes: int
     kv_cache_free_gpu_mem_fraction: float
+    max_tokens_in_paged_kv_cache: int | None = None
+    note: str | None = None
     gpu: str | None = None
     gpu_bytes: int | None = None
     fits: bool | None = None
@@ -76,34 +84,16 @@ class Estimate:
         if self.gpu is None:
             return f"{need}."
         if self.fits:
-            return f"{need} and fits {self.gpu}; the most is {_many(self.largest_batch_size)} of that length."
-        need += f", more than {self.gpu} has"
+            return f"{need} and fits {self.gpu}; the most at once is {_many(self.largest_batch_size)} of that length."
+        if self.total_bytes <= self.gpu_bytes:
+            need += f", which {self.gpu} has, but not in a cache of {self.max_tokens_in_paged_kv_cache} tokens"
+        else:
+            need += f", more than {self.gpu} has"
         if self.largest_batch_size:
-            return f"{need}; the most is {_many(self.largest_batch_size)} of that length."
+            return f"{need}; the most at once is {_many(self.largest_batch_size)} of that length."
         if self.largest_seq_len:
             return f"{need}; {_many(self.max_batch_size)} fit with {self.largest_seq_len} tokens each."
         return f"{need}, whatever the batch; quantise the weights, or split the model over more GPUs."
-
-
-def gigabytes(count: float) -> str:
-    """Bytes in GB (10^9 bytes), in MB (10^6 bytes) below one."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def cards() -> dict[str, dict[str, Any]]:
-    """{name: {label, gib, source, aliases, bytes}} of the GPU cards that are known."""
-    return {name: {"aliases": [], **card, "bytes": round(card["gib"] * 2**30)} for name, card in table("cards").items()}
-
-
-def card(gpu: str | int) -> tuple[str, int]:
-    """(label, bytes) of a card by its name in `cards`, or of a number of bytes. Raises EngineError."""
-    if isinstance(gpu, int):
-        return f"a GPU of {gigabytes(gpu)}", gpu
-    known = {alias: entry for name, entry in cards().items() for alias in (name, *entry["aliases"])}
-    if gpu.lower() not in known:
-        raise EngineError(f"No card {gpu!r} is known; known are {', '.join(known)}.{did_you_mean(gpu, known)}")
-    entry = known[gpu.lower()]
-    return f"{entry['label']} (CUDA shows {gigabytes(entry['bytes'])})", entry["bytes"]
 
 
 def estimate(
@@ -138,11 +128,17 @@ def estimate(
     ranks = [footprint.weights(shape, of["dtype"], of["weight_only"], tp, pp, n) for n in range(pp) for _ in range(tp)]
     per_gpu = footprint.kv_per_token(shape, of["kv_dtype"], tp, pp)
 
+    def cached(batch: int, seq_len: int) -> int:
+        """Tokens in the cache; every sequence begins a block of its own."""
+        return batch * of["max_beam_width"] * math.ceil(seq_len / block) * block
+
     def parts(batch: int, seq_len: int) -> dict[str, int]:
         rows = batch * of["max_beam_width"]
+        kv = cached(batch, seq_len) * per_gpu
         found = {
             "weights_bytes": max(ranks),
-            "kv_bytes": rows * math.ceil(seq_len / block) * block * per_gpu,
+            "kv_bytes": kv,
+            "left_free_bytes": footprint.left_free(kv, kv_cache_free_gpu_mem_fraction),
             "activation_bytes": footprint.activations(shape, of["dtype"], tp, of["max_num_tokens"], rows),
             "logits_bytes": footprint.logits(shape, tp, rows, of["max_num_tokens"] * bool(of["gather_context_logits"])),
             "margin_bytes": footprint.MARGIN,
@@ -150,15 +146,21 @@ def estimate(
         return found | {"total_bytes": sum(found.values())}
 
     batch, seq_len = of["max_batch_size"], of["max_seq_len"]
-    found = parts(batch, seq_len)
+    found: dict[str, Any] = parts(batch, seq_len)
     if gpu is not None:
         found["gpu"], size = card(gpu)
-        free = size - found["total_bytes"] + found["kv_bytes"]
+        most = max_tokens_in_paged_kv_cache
+        most = math.inf if most is None else math.ceil(most / block) * block
+
+        def fits(batch: int, seq_len: int) -> bool:
+            return parts(batch, seq_len)["total_bytes"] <= size and cached(batch, seq_len) <= most
+
+        free = size - found["total_bytes"] + found["kv_bytes"] + found["left_free_bytes"]
         found |= {
             "gpu_bytes": size,
-            "fits": found["total_bytes"] <= size,
-            "largest_batch_size": footprint.largest(lambda n: parts(n, seq_len)["total_bytes"] <= size),
-            "largest_seq_len": footprint.largest(lambda n: parts(batch, n)["total_bytes"] <= size),
+            "fits": fits(batch, seq_len),
+            "largest_batch_size": footprint.largest(lambda n: fits(n, seq_len)),
+            "largest_seq_len": footprint.largest(lambda n: fits(batch, n)),
         }
         found["kv_pool_tokens"], found["kv_pool_bytes"] = footprint.pool(
             free, per_gpu, block, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache
@@ -168,9 +170,12 @@ def estimate(
         parameters=shape.parameters(),
         tied=shape.tied,
         weights_bytes_per_rank=tuple(ranks),
+        rotations_bytes=footprint.rotations(shape),
         kv_bytes_per_token=2 * shape.num_layers * shape.num_kv_heads * shape.head_size * KV_DTYPES[of["kv_dtype"]],
         kv_bytes_per_token_per_gpu=per_gpu,
         kv_cache_free_gpu_mem_fraction=kv_cache_free_gpu_mem_fraction,
+        max_tokens_in_paged_kv_cache=max_tokens_in_paged_kv_cache,
+        note=shape.beyond(seq_len),
         **{key: of[key] for key in (*_COUNTS, "dtype", "kv_dtype", "weight_only")},
         **found,
     )

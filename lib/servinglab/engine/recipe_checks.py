@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from servinglab.engine import EngineError, compass, shapes
+from servinglab.engine import EngineError, compass, flags, shapes
 from servinglab.errors import did_you_mean
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -20,9 +20,11 @@ _MOST_BEAMS = {"0.9.0": 64, "0.15.0": 256, "0.16.0": 1024}
 _UNEVEN_STAGES = "1.3.0rc3"
 
 
-def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
+def one_of(what: str, value: object, known: tuple[str, ...] | tuple[int, ...]) -> str:
+    """`value` as a text. Raises EngineError where it is not among `known`."""
     if value not in known:
-        raise EngineError(f"{what} must be one of {', '.join(known)}, not {value!r}.{did_you_mean(str(value), known)}")
+        names = [str(each) for each in known]
+        raise EngineError(f"{what} must be one of {', '.join(names)}, not {value!r}.{did_you_mean(str(value), names)}")
     return str(value)
 
 
@@ -61,6 +63,28 @@ def check_limits(limits: Mapping[str, Any], trtllm: str) -> None:
             f"max_input_len {prompt} leaves no room for an answer within max_seq_len {both}, which counts prompt and "
             f"answer together."
         )
+
+
+def cautions(model: str, limits: Mapping[str, Any], trtllm: str) -> list[str]:
+    """A sentence for each thing that trtllm-build takes, and that a reader may not expect."""
+    config, _ = shapes.recipe_model(model)
+    shape, found = shapes.from_config(config, model), []
+    prompt, both = limits.get("max_input_len", 0), limits.get("max_seq_len", 0)
+    known = flags.known("trtllm-build", trtllm)
+    if warning := shape.beyond(both):
+        found.append(warning)
+    elif not both and prompt > shape.max_positions:
+        does = "cuts it to those" if "--max_seq_len" in known else "takes it, but what lies beyond is not to be trusted"
+        found.append(
+            f"{model} has {shape.max_positions} positions, and max_input_len is {prompt}: trtllm-build {does}."
+        )
+    if "max_batch_size" not in limits:
+        default = known["--max_batch_size"].default_for(trtllm)
+        found.append(
+            f"max_batch_size is not set, so trtllm-build {trtllm} takes its default, {default}; set what you need, for "
+            f"the server keeps memory for the logits of as many requests."
+        )
+    return found
 
 
 def check_limit_name(name: str) -> None:

@@ -18,6 +18,7 @@ from servinglab.engine.recipe_checks import (
     GATHER,
     LIMITS,
     WEIGHT_ONLY,
+    cautions,
     check_limit_name,
     check_limits,
     check_split,
@@ -156,6 +157,7 @@ def recipe(
         Command("trtllm-build", ("trtllm-build",), build, (checkpoint,), engine),
     ]
     notes = [caution for command in commands for caution in flags.check(command.program, trtllm, command.args)]
+    notes += cautions(base, limits, trtllm)
     if model.get("gated"):
         notes.insert(0, f"The weights of {model['hub']} are gated: accept the licence on its page, then set HF_TOKEN.")
     if family == "gemma":

@@ -52,6 +52,7 @@ class Shape:
     tied: bool
     gated: bool = True
     learned_positions: bool = False
+    scaled_positions: bool = False
     norm_bias: bool = False
     qkv_bias: bool = False
     dense_bias: bool = False
@@ -72,6 +73,19 @@ class Shape:
             )
         if pp_size > self.num_layers:
             raise EngineError(f"pp_size {pp_size} is more than the {self.num_layers} layers of {self.name}.")
+
+    def beyond(self, seq_len: int) -> str | None:
+        """A warning where sequences are longer than the positions of the model; None where they are not.
+
+        trtllm-build warns as well, and builds. Rotations may be stretched (rope_scaling); then nothing is said.
+        """
+        if seq_len <= self.max_positions or self.scaled_positions:
+            return None
+        has = "has a table of" if self.learned_positions else "was trained for"
+        return (
+            f"{self.name} {has} {self.max_positions} positions, and max_seq_len is {seq_len}: trtllm-build only warns, "
+            f"but what the model says beyond position {self.max_positions} is not to be trusted."
+        )
 
     def kv_heads(self, tp_size: int) -> int:
         """KV heads on one GPU: below one head a GPU, every GPU keeps a copy of its head."""
@@ -198,6 +212,7 @@ def from_config(config: Mapping[str, Any], name: str) -> Shape:
         tied=bool(config.get("tie_word_embeddings", family in ("gpt2", "gemma"))),
         gated=not gpt,
         learned_positions=gpt,
+        scaled_positions=bool(config.get("rope_scaling") or config.get("rotary_scaling")),
         norm_bias=gpt,
         qkv_bias=gpt or biased or family == "qwen2",
         dense_bias=gpt or biased,

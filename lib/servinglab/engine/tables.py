@@ -17,9 +17,14 @@ def show_estimate(estimate: Estimate) -> None:
     sequences = f"{estimate.max_batch_size} × {estimate.max_seq_len} tokens"
     stored = f"{estimate.dtype}, linear layers {estimate.weight_only}" if estimate.weight_only else estimate.dtype
     twice = "; the embedding is there twice, once as output matrix" if estimate.tied else ""
+    added = f"; {gigabytes(estimate.rotations_bytes)} are a table of rotations" if estimate.rotations_bytes else ""
     rows = [
-        ("weights", estimate.weights_bytes, f"{estimate.parameters:,} parameters, {stored}{twice}"),
+        ("weights", estimate.weights_bytes, f"{estimate.parameters:,} parameters, {stored}{twice}{added}"),
         ("KV cache", estimate.kv_bytes, f"{sequences}, {estimate.kv_bytes_per_token_per_gpu:,} bytes a token{where}"),
+        (
+            "left free", estimate.left_free_bytes,
+            f"the server takes {estimate.kv_cache_free_gpu_mem_fraction:.0%} of what is free for its KV cache, not all",
+        ),
         ("activations", estimate.activation_bytes, f"at most, for {estimate.max_num_tokens} tokens in one step"),
         ("logits", estimate.logits_bytes, "at most, runtime and decoder"),
         ("margin", estimate.margin_bytes, "CUDA context, libraries, allocator: a round number"),
@@ -31,12 +36,20 @@ def show_estimate(estimate: Estimate) -> None:
     console = _console()
     console.print(table)
     console.print(Text(estimate.sentence()), soft_wrap=True)
+    if estimate.note:
+        console.print(Text(estimate.note), soft_wrap=True)
     if estimate.kv_pool_tokens is not None:
         pool = (
-            f"The server would take {estimate.kv_cache_free_gpu_mem_fraction:.0%} of what is then free for its KV "
-            f"cache: room for {estimate.kv_pool_tokens:,} tokens, {gigabytes(estimate.kv_pool_bytes)}."
+            f"The server would take {_pool(estimate)} for its KV cache: room for {estimate.kv_pool_tokens:,} tokens, "
+            f"{gigabytes(estimate.kv_pool_bytes)}. Requests beyond that wait."
         )
         console.print(Text(pool if estimate.kv_pool_tokens else "Nothing is left for a KV cache."), soft_wrap=True)
+
+
+def _pool(estimate: Estimate) -> str:
+    share = f"{estimate.kv_cache_free_gpu_mem_fraction:.0%} of what is then free"
+    most = estimate.max_tokens_in_paged_kv_cache
+    return share if most is None else f"{share}, but at most {most:,} tokens,"
 
 
 def show_inspection(found: dict[str, Any]) -> None:

@@ -18,19 +18,21 @@ from servinglab.repository import contract, pbtxt
 from servinglab.repository.assets_check import engine_problem, tokenizer_problem
 from servinglab.repository.spec import DeploymentSpec, RepositoryError, make_spec
 
-ASSETS = "_assets"
+ASSETS, REPOSITORY = "_assets", "model_repository"
 
 
 def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False) -> Path:
     """Write the five models of `spec` under `root` and return the model repository, an absolute path.
 
     Safe to repeat: unchanged files are left alone. Other deployments in the same root stay as they are. Raises
-    RepositoryError when the tokenizer or the engine is unusable, or when `name` already stands for other assets.
+    RepositoryError when the tokenizer or the engine is unusable, when `name` already stands for other assets, or when
+    `root` holds other things and no earlier build; hidden files do not count.
     """
     _require(tokenizer_problem(spec.tokenizer_dir), "tokenizer_dir", spec.tokenizer_dir)
     _require(engine_problem(spec.engine_dir, spec.lane), "engine_dir", spec.engine_dir)
     root = Path(root).expanduser().absolute()
-    repository = root / "model_repository"
+    _refuse_other_content(root)
+    repository = root / REPOSITORY
     assets = (repository if assets_inside else root) / ASSETS / spec.name
     links = {"tokenizer": spec.tokenizer_dir, "engines": spec.engine_dir}
     try:
@@ -87,6 +89,21 @@ def model_source(model: str) -> str:
 def _require(problem: str | None, field: str, folder: Path) -> None:
     if problem:
         raise RepositoryError(f"{field} {folder} {problem}")
+
+
+def _refuse_other_content(root: Path) -> None:
+    try:
+        found = {path.name for path in root.iterdir() if not path.name.startswith(".")}
+    except OSError:
+        return  # not there yet, or no folder, which writing will say
+    own = {ASSETS, REPOSITORY}
+    if own <= found or not found - own:
+        return
+    other = sorted(found - own)
+    raise RepositoryError(
+        f"{root} holds something else ({other[0]}{', …' if len(other) > 1 else ''}) and no earlier build; name a new "
+        f"folder."
+    )
 
 
 def _write(path: Path, text: str) -> None:
