@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from servinglab import kserve, triton_log
 from servinglab.client_http import HttpSide, HttpStream
-from servinglab.client_stream import AsyncTokenStream, Chunk, TokenStream, text_of
+from servinglab.client_stream import AsyncTokenStream, Chunk, TokenStream, text_of, texts_of
 from servinglab.kserve import ClientError, ClientWarning
 from servinglab.tensors import ModelSpec, to_tensors
 
@@ -35,6 +35,11 @@ class Result:
     seconds: float
     request_id: str
     outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def texts(self) -> list[str]:
+        """All strings of `text_output`: one for each beam."""
+        return texts_of(self.outputs)
 
 
 class TritonClient:

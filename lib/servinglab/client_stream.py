@@ -35,11 +35,21 @@ class Chunk:
     request_id: str
     outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
+    @property
+    def texts(self) -> list[str]:
+        """All strings of `text_output`: one for each beam."""
+        return texts_of(self.outputs)
+
+
+def texts_of(outputs: dict[str, np.ndarray]) -> list[str]:
+    """The strings of `text_output`; [] where there is none."""
+    values = outputs.get("text_output")
+    return [] if values is None else [value.decode(errors="replace") for value in values.reshape(-1)]
+
 
 def text_of(outputs: dict[str, np.ndarray]) -> str:
     """First string of `text_output`, "" where there is none."""
-    values = outputs.get("text_output")
-    return values.reshape(-1)[0].decode(errors="replace") if values is not None and values.size else ""
+    return (texts_of(outputs) or [""])[0]
 
 
 def read_stream_response(message: Any, index: int, seconds: float, request_id: str, explain: Callable) -> Chunk:

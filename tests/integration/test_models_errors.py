@@ -62,17 +62,14 @@ BAD_VALUES = [
     ({"end_id": numbers(np.int32, 99999)}, "end_id is 99999"),
     ({"beam_width": numbers(np.int32, 0)}, "beam_width is 0"),
     ({"beam_width": numbers(np.int32, 4)}, "max_beam_width 1"),
-    ({"num_return_sequences": numbers(np.int32, 2)}, "num_return_sequences"),
-    ({"return_log_probs": np.array([[True]])}, "return_log_probs"),
-    ({"return_context_logits": np.array([[True]])}, "return_context_logits"),
-    ({"return_generation_logits": np.array([[True]])}, "return_generation_logits"),
+    ({"num_return_sequences": numbers(np.int32, 0)}, "num_return_sequences is 0"),
     ({"return_perf_metrics": np.array([[True]])}, "return_perf_metrics"),
     ({"lora_task_id": numbers(np.uint64, 1)}, "lora_task_id"),
     ({"prompt_embedding_table": np.ones((1, 2, 3), np.float16)}, "prompt_embedding_table"),
     ({"guided_decoding_guide": text("{}"), "guided_decoding_guide_type": text("json")}, "guided_decoding_guide"),
     (
-        {"embedding_bias_words": text(" Paris"), "embedding_bias_weights": np.ones((1, 1), np.float32)},
-        "embedding_bias",
+        {"embedding_bias_words": text(" Paris"), "embedding_bias_weights": np.full((1, 1), np.nan, np.float32)},
+        "embedding_bias holds nan",
     ),
     ({"embedding_bias_words": text(" Paris")}, "belong together"),
 ]
@@ -236,4 +233,6 @@ def test_streaming_needs_a_decoupled_model(client_blocking, model):
 def test_a_batch_needs_a_decoupled_model(client_blocking, model):
     with pytest.raises(ClientError, match="requires the decoupled transaction policy"):
         client_blocking.infer(["one", "two"], model=model)
+    with pytest.raises(ClientError, match="num_return_sequences 2 gives as many responses, which needs the decoupled"):
+        client_blocking.infer(COUNT, model=model, num_return_sequences=2)
     assert client_blocking.infer(COUNT, model=model, max_tokens=2).text == COUNT + " seven eight"

@@ -12,10 +12,10 @@ def test_blocks_are_whole_and_bounded():
     pool = BlockPool(max_tokens=1000, tokens_per_block=64)
     assert pool.total == 15
     assert [pool.blocks(tokens) for tokens in (1, 64, 65, 640)] == [1, 1, 2, 10]
-    assert pool.reserve(640) and pool.used == 10
-    assert not pool.reserve(64 * 5 + 1) and pool.used == 10, "a refusal takes nothing"
-    assert pool.reserve(64 * 5) and pool.used == 15
-    pool.release(640)
+    assert pool.reserve(10) and pool.used == 10
+    assert not pool.reserve(6) and pool.used == 10, "a refusal takes nothing"
+    assert pool.reserve(5) and pool.used == 15
+    pool.release(10)
     assert pool.used == 5
 
 

@@ -1,4 +1,5 @@
-"""The executor with real weights against transformers: greedy tokens, sampled distributions, memory."""
+"""The executor with real weights against transformers: greedy tokens, sampled distributions, log probabilities, beams,
+memory."""
 
 from __future__ import annotations
 
@@ -138,6 +139,129 @@ def test_sampled_tokens_do_not_depend_on_the_batch(fp32, prompts):
     assert fp32.generate(prompts[0], 16, **settings) == alone
     collector.wait(*map(str, range(6)), seconds=120)
     assert fp32.generate(prompts[0], 16, **{**settings, "seed": 12}) != alone
+
+
+# --- log probabilities and logits: the definition is in executor/request.py
+
+
+def forward(hf_model, tokens: list[int]) -> torch.Tensor:
+    """transformers' logits [tokens, vocab] in float64."""
+    with torch.no_grad():
+        return hf_model(torch.tensor([tokens])).logits[0].double()
+
+
+def last_of(executor, prompt, max_tokens, *, bias=None, **options):
+    """Tokens, log probabilities, context logits and generation logits of one request."""
+    collector = Collector()
+    made = request("x", prompt, max_tokens, collector, **options)
+    made.embedding_bias = bias
+    made.return_log_probs = made.return_context_logits = made.return_generation_logits = True
+    executor.submit(made)
+    collector.wait("x", seconds=120)
+    outputs = collector.outputs["x"]
+    assert all(output.context_logits is None for output in outputs[1:])
+    log_probs = [value for output in outputs for value in output.log_probs]
+    return (
+        collector.tokens("x"), log_probs, outputs[0].context_logits,
+        np.concatenate([output.generation_logits for output in outputs]),
+    )  # fmt: skip
+
+
+def test_greedy_log_probs_and_logits_are_those_of_transformers(fp32, hf_model, prompts):
+    """TensorRT-LLM reports 0 for each token here (tensorrtllm_backend#276); this executor does not."""
+    tokens, log_probs, context, generation = last_of(fp32, prompts[0], 8, temperature=0.3)
+    logits = forward(hf_model, prompts[0] + tokens)
+    first = len(prompts[0]) - 1
+    np.testing.assert_allclose(context, logits[: first + 1], atol=1e-3)
+    np.testing.assert_allclose(generation, logits[first:-1], atol=1e-3)
+    exact = torch.log_softmax(logits, -1)[range(first, first + 8), tokens]
+    np.testing.assert_allclose(log_probs, exact, atol=1e-4)
+    assert max(log_probs) < -1e-3
+
+
+def test_log_probs_of_a_long_prompt_read_in_pieces(fp32, hf_model, hf_tokenizer):
+    long = hf_tokenizer("Numbers: " + ", ".join(map(str, range(40))) + ",").input_ids
+    assert len(long) > 64, "more than one piece"
+    _, _, context, _ = last_of(fp32, long, 1)
+    np.testing.assert_allclose(context, forward(hf_model, long), atol=1e-3)
+
+
+def test_sampled_log_probs_are_over_the_whole_vocabulary(fp32, hf_model, prompts):
+    """After bias, temperature and penalties, before top-k: the probability the token had, not its share of the k."""
+    bias = np.zeros(fp32.vocab_size, np.float32)
+    bias[:500] = 1.5
+    options = {"temperature": 1.7, "top_k": 5, "seed": 4, "presence_penalty": 0.8}
+    tokens, log_probs, _, generation = last_of(fp32, prompts[1], 6, bias=bias, **options)
+    logits = forward(hf_model, prompts[1] + tokens)[len(prompts[1]) - 1 : -1]
+    np.testing.assert_allclose(generation, logits, atol=1e-3, err_msg="the model's own, before any processing")
+    for step, row in enumerate(logits):
+        seen = sorted({*prompts[1], *tokens[:step]})
+        scores = (row + torch.from_numpy(bias)) / 1.7
+        scores[seen] -= 0.8
+        assert log_probs[step] == pytest.approx(torch.log_softmax(scores, -1)[tokens[step]].item(), abs=1e-4)
+
+
+def test_the_end_token_has_a_log_prob_and_is_no_token(fp32, hf_model, prompts):
+    free, before, _, _ = last_of(fp32, prompts[0], 8)
+    at = next(n for n in range(2, 8) if free[n] not in free[:n])
+    # min_tokens 1, the default, would forbid end_id for the first token, and its share would go to the others.
+    tokens, log_probs, _, generation = last_of(fp32, prompts[0], 8, end_id=free[at], min_tokens=0)
+    assert tokens == free[:at] and len(log_probs) == len(generation) == at + 1
+    np.testing.assert_allclose(log_probs, before[: at + 1], atol=1e-5)
+
+
+# --- beam search; every combination with early_stopping is in test_executor_beams.py
+
+BEAM_PROMPTS, BEAM_TOKENS, COMMA = 20, 6, 28  # a comma ends a beam, so that length_penalty has something to compare
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_beams_equal_transformers(smollm2_engine_fp32, hf_model, prompts, width):
+    """Tokens and scores of all beams of 20 prompts; two beams whose scores nearly tie may be swapped, but seldom."""
+    chosen, penalties = prompts[:BEAM_PROMPTS], (0.0, 1.0, 2.0)
+    collector, names = Collector(), {}
+    with Executor(smollm2_engine_fp32, max_batch_size=8, max_beam_width=width) as executor:
+        for penalty in penalties:
+            for at, prompt in enumerate(chosen):
+                names[penalty, at] = name = f"{penalty}-{at}"
+                options = {"beam_width": width, "length_penalty": penalty, "min_tokens": 0}
+                executor.submit(request(name, prompt, BEAM_TOKENS, collector, end_id=COMMA, **options))
+        collector.wait(*names.values(), seconds=600)
+    longest = max(map(len, chosen))
+    padded = torch.tensor([[COMMA] * (longest - len(prompt)) + prompt for prompt in chosen])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in chosen])
+    ended = near_ties = 0
+    for penalty in penalties:
+        out = hf_model.generate(
+            padded, attention_mask=mask, do_sample=False, num_beams=width, num_return_sequences=width,
+            max_new_tokens=BEAM_TOKENS, length_penalty=penalty, early_stopping=True, eos_token_id=COMMA,
+            pad_token_id=COMMA, return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        rows, scores = out.sequences[:, longest:].tolist(), out.sequences_scores.tolist()
+        for at in range(BEAM_PROMPTS):
+            theirs = [row[: row.index(COMMA)] if COMMA in row else row for row in rows[at * width : (at + 1) * width]]
+            beams = collector.outputs[names[penalty, at]][-1].beams
+            assert [beam.score for beam in beams] == pytest.approx(scores[at * width : (at + 1) * width], abs=5e-4)
+            near_ties += [beam.tokens for beam in beams] != theirs
+            ended += sum(beam.finish_reason == "end_id" for beam in beams)
+    assert near_ties <= 1 and ended >= 10
+
+
+def test_int4_beams_are_its_own_best_paths(smollm2_engine_int4, prompts):
+    """No reference has these weights, so each path is scored again, greedily forced, by the same engine."""
+    collector = Collector()
+    with Executor(smollm2_engine_int4, max_batch_size=4, max_beam_width=4) as executor:
+        executor.submit(request("beams", prompts[0], 6, collector, beam_width=4))
+        collector.wait("beams", seconds=120)
+        beams = collector.outputs["beams"][-1].beams
+        greedy = last_of(executor, prompts[0], 6)
+        for beam in beams:
+            _, _, context, _ = last_of(executor, prompts[0] + beam.tokens, 1)
+            rows = torch.log_softmax(torch.from_numpy(context).double(), -1)[len(prompts[0]) - 1 : -1]
+            again = rows[range(6), beam.tokens]
+            np.testing.assert_allclose(beam.log_probs, again, atol=0.15)  # int4 logits depend on the batch's shape
+    assert beams[0].cum_log_prob >= sum(greedy[1]) - 0.3
+    assert [beam.cum_log_prob for beam in beams] == sorted((b.cum_log_prob for b in beams), reverse=True)
 
 
 def test_small_numbers_of_the_caller_stay(smollm2_engine_int4):

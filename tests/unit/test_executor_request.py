@@ -116,3 +116,35 @@ def test_max_tokens_is_clamped_with_a_warning(caplog):
 def test_a_negative_end_id_is_none():
     assert Request("r", PROMPT, 4, end_id=-1).end_id is None
     assert Request("r", PROMPT, 4, end_id=0).end_id == 0
+
+
+@pytest.mark.parametrize(
+    ("bias", "says"),
+    [
+        ([[1.0, 2.0]], "embedding_bias has shape [1, 2]"),
+        ([np.nan, 0.0], "embedding_bias holds nan or +inf"),
+        ([np.inf, 0.0], "embedding_bias holds nan or +inf"),
+        (["a"], "embedding_bias must be one row of numbers"),
+    ],
+)
+def test_an_embedding_bias_is_one_row_of_numbers(bias, says):
+    with pytest.raises(RequestError) as caught:
+        Request("r", np.array([1]), 2, embedding_bias=bias)
+    assert str(caught.value).startswith(says)
+
+
+def test_an_embedding_bias_may_forbid_and_be_short_but_not_long():
+    request = Request("r", np.array([1]), 2, embedding_bias=[-np.inf, 1.0])
+    assert request.fit(vocab_size=5, max_seq_len=10) == 2
+    with pytest.raises(RequestError, match="embedding_bias holds 2 numbers, but the vocabulary has 1 tokens"):
+        Request("r", np.array([0]), 2, embedding_bias=[0.0, 1.0]).fit(vocab_size=1, max_seq_len=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("beam_width", 0), ("beam_width", 257), ("length_penalty", -0.5), ("early_stopping", -1),
+     ("beam_search_diversity_rate", -1)],
+)  # fmt: skip
+def test_beam_settings_out_of_range_are_named(name, value):
+    with pytest.raises(RequestError, match=f"{name} is {value}"):
+        SamplingParams(**{name: value})

@@ -22,7 +22,8 @@ INT = np.int32
 
 
 class Inner:
-    """preprocessing, tensorrt_llm and postprocessing. `script` yields (row, text) for each response of the LLM."""
+    """preprocessing, tensorrt_llm and postprocessing. `script` yields (row, text), (row, sequence, text) or
+    (row, text, log probabilities) for each response of the LLM."""
 
     def __init__(self, script=(), include_prompt=True):
         self.script, self.include_prompt = script, include_prompt
@@ -55,7 +56,11 @@ class Inner:
             return
         self.calls.append(("tensorrt_llm", inputs, request_id))
         streaming = inputs.get("streaming", np.zeros(1)).any()
-        for row, text in self.script(self) if callable(self.script) else self.script:
+        for row, *more, text in self.script(self) if callable(self.script) else self.script:
+            if isinstance(text, np.ndarray):
+                more, text, log_probs = [], more[0], text
+            else:
+                log_probs = None
             prompt = "".join(map(chr, inputs["input_ids"][row, : inputs["input_lengths"][row, 0]]))
             beams = text if isinstance(text, list) else [text]
             if not streaming and self.include_prompt:
@@ -67,6 +72,10 @@ class Inner:
             ]
             if len(inputs["input_ids"]) > 1:
                 tensors.append(Tensor("batch_index", np.array([[row]], INT)))
+            if more:
+                tensors.append(Tensor("sequence_index", np.array([more], INT)))
+            if log_probs is not None:
+                tensors.append(Tensor("cum_log_probs", log_probs))
             yield InferenceResponse(tensors)
 
     def postprocessing(self, inputs, request_id):
@@ -163,7 +172,39 @@ def test_without_stream_one_text(make):
 
 def test_several_beams_give_several_texts(make):
     assert pieces(send(make(Inner([(0, ["one", "three"])])), beam_width=2).wait()) == [["Hione", "Hithree"]]
-    assert "beam_width 1" in refused(send(make(Inner([(0, ["one", "two"])])), stream=True, beam_width=2))
+
+
+def test_streamed_beams_are_whole_texts_that_replace_each_other(make):
+    inner = Inner([(0, ["a", "b"]), (0, ["bc", "ad"]), (0, ["ade", "bc"])])
+    sent = send(make(inner), stream=True, beam_width=2).wait()
+    assert pieces(sent) == [["a", "b"], ["bc", "ad"], ["ade", "bc"]]
+    said = refused(send(make(inner, accumulate_tokens="true"), stream=True, beam_width=2))
+    assert "beam_width above 1 cannot be streamed with accumulate_tokens" in said
+    assert pieces(send(make(inner, accumulate_tokens="true"), beam_width=2).wait())[-1] == ["Hiade", "Hibc"]
+
+
+def test_sequences_are_texts_of_their_own_and_end_by_themselves(make):
+    chunks = [(0, 1, "a"), (0, 0, "b"), (0, 1, "STOP"), (0, 1, "unseen"), (0, 0, "c")]
+    inner = Inner(chunks)
+    sent = send(make(inner), stream=True, num_return_sequences=2, stop_words=strings("STOP")).wait()
+    found = {0: "", 1: ""}
+    for content, _ in sent[:-1]:
+        found[content["sequence_index"].item()] += content["text_output"][0]
+    assert found == {0: "bc", 1: "aSTOP"}
+    assert [final for _, final in sent] == [False] * (len(sent) - 1) + [True]
+    assert not inner.stops, "the other sequence goes on"
+    assert inner.calls[-1][1]["num_return_sequences"].tolist() == [[2]]
+
+
+def test_log_probs_go_on_with_the_text_and_the_end_tokens_too(make):
+    """The last response of the LLM brings a log probability (of the end token) and no id."""
+    logs = [np.array([[-1.0]]), np.array([[-2.0]]), np.array([[-3.0]])]
+    inner = Inner([(0, "a", logs[0]), (0, "\xc3", logs[1]), (0, "", logs[2])])
+    sent = send(make(inner), stream=True, return_log_probs=True).wait()
+    assert [(content["text_output"][0], content["cum_log_probs"].item()) for content, _ in sent[:-1]] == [
+        ("a", -1.0), ("", -2.0), ("", -3.0), ("\ufffd", -3.0),
+    ]  # fmt: skip
+    assert texts(send(make(Inner([(0, "", logs[0])], False)), return_log_probs=True).wait()) == [""]
 
 
 def test_names_of_all_three_models_are_parameters(make):
@@ -355,7 +396,6 @@ def test_a_fault_of_ours_is_one_line_for_the_client_and_a_traceback_in_the_log(m
         ({"image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8)}, "image_bytes_input"),
         ({"num_draft_tokens": 4}, "num_draft_tokens"),
         ({"use_draft_logits": np.array([True])}, "use_draft_logits"),
-        ({"num_return_sequences": np.array([2])}, "num_return_sequences"),
     ],
 )
 def test_a_feature_that_is_missing_is_named(make, inputs, said):
@@ -450,11 +490,11 @@ def test_rounds_take_one_chunk_of_each_row_and_merge_only_what_is_far_behind():
 
 def test_outputs_of_their_own_are_not_merged_away_nor_overtaken():
     row, limit = object(), _backlog.MERGE_ABOVE
-    chunks = [Chunk(row, [[token]], {"cum_log_probs": token} if token % 2 else {}) for token in range(limit)]
+    chunks = [Chunk(row, [[token]], {"generation_logits": token} if token % 2 else {}) for token in range(limit)]
     waiting, rounds = [*chunks, Chunk(row, last=True)], []
     while waiting:
         (chunk,), waiting = _bls_pump._next_round(waiting)
         rounds.append(chunk)
     assert [token for chunk in rounds if chunk.beams for token in chunk.beams[0]] == list(range(limit))
-    assert [chunk.extra for chunk in rounds if chunk.extra] == [{"cum_log_probs": n} for n in range(1, limit, 2)]
+    assert [chunk.extra for chunk in rounds if chunk.extra] == [{"generation_logits": n} for n in range(1, limit, 2)]
     assert [chunk.last for chunk in rounds] == [False] * (len(rounds) - 1) + [True]

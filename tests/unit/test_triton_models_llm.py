@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 import triton_fakes
 from triton_fakes import Sender, arguments, request, strings
 
-from servinglab.executor import Output, RequestError
-from servinglab.triton_models import _backlog, _responses, tensorrt_llm
+from servinglab.executor import Beam, Output, RequestError
+from servinglab.triton_models import _answer, _backlog, _responses, tensorrt_llm
 
 INT = np.int32
 
@@ -33,9 +34,9 @@ class StandIn:
     def shutdown(self):
         self.closed = True
 
-    def emit(self, index, tokens, finish=None, error=None):
+    def emit(self, index, tokens, finish=None, error=None, **more):
         submitted = self.requests[index]
-        submitted.on_output(Output(submitted.id, list(tokens), finish, error))
+        submitted.on_output(Output(submitted.id, list(tokens), finish, error, **more))
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_rows_answer_for_themselves_and_final_comes_once(make):
 
 
 def test_every_setting_reaches_the_executor(make):
-    model = make()
+    model = make(max_beam_width=2)
     send(
         model,
         temperature=np.array([0.5], np.float32),
@@ -168,6 +169,10 @@ def test_every_setting_reaches_the_executor(make):
         stop_words_list=np.array([[[10, 11, 12], [2, 3, -1]]], INT),
         bad_words_list=np.array([[[13], [1]]], INT),
         request_output_len=np.array([99], INT),
+        beam_width=np.array([2], INT),
+        len_penalty=np.array([1.5], np.float32),
+        early_stopping=np.array([False]),
+        beam_search_diversity_rate=np.array([0.25], np.float32),
     )
     (submitted,) = model.executor.requests
     sampling = vars(submitted.sampling)
@@ -180,6 +185,10 @@ def test_every_setting_reaches_the_executor(make):
         "presence_penalty": 0.75,
         "frequency_penalty": -0.5,
         "min_tokens": 3,
+        "beam_width": 2,
+        "length_penalty": 1.5,
+        "early_stopping": 0,
+        "beam_search_diversity_rate": 0.25,
     }
     assert (submitted.end_id, submitted.max_tokens) == (2, 99)
     assert (submitted.stop_words, submitted.bad_words) == ([[10, 11], [12]], [[13]])
@@ -228,13 +237,9 @@ def test_what_the_ensemble_always_sends_counts_as_absent(make):
         ("draft_input_ids", np.array([[1, 2]], INT), "speculative"),
         ("context_phase_params", np.ones((1, 4), np.uint8), "disaggregated"),
         ("retention_token_range_starts", np.array([[0]], INT), "retention"),
-        ("embedding_bias", np.ones((1, 9), np.float32), "embedding bias"),
-        ("return_log_probs", np.array([True]), "log probabilities"),
-        ("return_context_logits", np.array([True]), "logits"),
         ("return_perf_metrics", np.array([True]), "performance metrics"),
-        ("num_return_sequences", np.array([3], INT), "3"),
+        ("num_return_sequences", np.array([0], INT), "0"),
         ("runtime_top_p_decay", np.array([0.5], np.float32), "0.5"),
-        ("beam_width", np.array([2], INT), "beam search"),
         ("beam_width", np.array([0], INT), "at least 1"),
     ],
 )
@@ -302,6 +307,122 @@ def test_an_error_of_the_executor_reaches_the_client(make):
     model.executor.emit(0, [1])
     model.executor.emit(0, [], "error", "The executor failed: no memory.")
     assert sender.wait()[-1][0].message() == "The executor failed: no memory."
+
+
+# --- log probabilities, logits, bias, several sequences, beams
+
+
+def near(array):
+    return np.round(array.astype(float), 6).tolist()
+
+
+def test_log_probs_are_all_so_far_and_logits_those_of_the_step(make):
+    model = make()
+    sender = send(model, streaming=True, return_log_probs=True, return_generation_logits=True)
+    assert model.executor.requests[0].return_log_probs and model.executor.requests[0].return_generation_logits
+    assert not model.executor.requests[0].return_context_logits
+    model.executor.emit(0, [1], log_probs=[-0.5], generation_logits=np.full((1, 4), 1, np.float32))
+    model.executor.emit(0, [2], log_probs=[-0.25], generation_logits=np.full((1, 4), 2, np.float32))
+    model.executor.emit(0, [], "end_id", log_probs=[-0.125], generation_logits=np.full((1, 4), 3, np.float32))
+    sent = [content for content, _ in sender.wait()]
+    assert [near(c["output_log_probs"]) for c in sent] == [[[[-0.5]]], [[[-0.5, -0.25]]], [[[-0.5, -0.25, -0.125]]]]
+    assert [near(c["cum_log_probs"]) for c in sent] == [[[-0.5]], [[-0.75]], [[-0.875]]]
+    assert [c["generation_logits"].shape for c in sent] == [(1, 1, 1, 4)] * 3
+    assert [c["generation_logits"].max() for c in sent] == [1, 2, 3]
+    assert {c[name].dtype for c in sent for name in c if "log" in name} == {np.dtype(np.float32)}
+
+
+def test_without_streaming_everything_comes_once(make):
+    model = make()
+    sender = send(
+        model, return_log_probs=True, return_context_logits=True, return_generation_logits=True,
+        embedding_bias=np.array([[0, 1, 2]], np.float32),
+    )  # fmt: skip
+    assert model.executor.requests[0].embedding_bias.tolist() == [0, 1, 2]
+    rows = np.ones((1, 4), np.float32)
+    model.executor.emit(0, [1], log_probs=[-0.5], generation_logits=rows, context_logits=np.zeros((3, 4), np.float32))
+    model.executor.emit(0, [2], "length", log_probs=[-0.25], generation_logits=rows)
+    ((content, final),) = sender.wait()
+    assert final and content["context_logits"].shape == (1, 3, 4) and content["generation_logits"].shape == (1, 1, 2, 4)
+    assert near(content["output_log_probs"]) == [[[-0.5, -0.25]]] and near(content["cum_log_probs"]) == [[-0.75]]
+    assert content["output_ids"].tolist() == [[[5, 6, 7, 1, 2]]]
+
+
+def test_what_is_not_asked_for_is_not_sent(make):
+    model = make()
+    sender = send(model, return_log_probs=False)
+    model.executor.emit(0, [1], "length")
+    ((content, _),) = sender.wait()
+    assert set(content) == {"output_ids", "sequence_length"}
+    assert model.executor.requests[0].embedding_bias is None
+
+
+def test_several_sequences_are_requests_with_the_next_seeds(make):
+    model = make()
+    last = np.array([[2**64 - 1]] * 2, np.uint64)
+    sender = send(model, rows=((5, 6), (7, 8)), num_return_sequences=3, runtime_top_k=5, seed=last)
+    assert [r.sampling.seed for r in model.executor.requests] == [2**64 - 1, 0, 1] * 2
+    for index in (4, 0, 1, 2, 3, 5):
+        model.executor.emit(index, [index], "length")
+    found = [(c["batch_index"].item(), c["sequence_index"].item(), c["output_ids"][0, 0, -1]) for c, _ in sender.wait()]
+    assert found == [(1, 1, 4), (0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 3), (1, 2, 5)]
+    assert c_shapes(sender) == {(1, 1)}
+    assert "decoupled transaction policy" in refused(make(decoupled=False), num_return_sequences=2)
+
+
+def c_shapes(sender):
+    return {content["sequence_index"].shape for content, _ in sender.sent}
+
+
+def beam(tokens, log_probs, **more):
+    return Beam(tokens, log_probs, sum(log_probs), sum(log_probs), **more)
+
+
+def test_beams_come_together_and_are_filled_up(make):
+    model = make(max_beam_width=4)
+    sender = send(model, beam_width=3, num_return_sequences=2, return_log_probs=True, return_generation_logits=True)
+    assert [r.sampling.beam_width for r in model.executor.requests] == [3]
+    ones = np.ones((2, 4), np.float32)
+    beams = (
+        beam([1], [-0.5, -0.25], logits=ones),
+        beam([2, 3, 4], [-0.5, -0.25, -0.25], logits=np.ones((3, 4), np.float32)),
+        beam([9], [-7], logits=ones[:1]),
+    )
+    model.executor.emit(0, [], beams=beams[2:])
+    model.executor.emit(0, [], "length", beams=beams)
+    ((content, _),) = sender.wait()
+    assert content["output_ids"].tolist() == [[[5, 6, 7, 1, -1, -1], [5, 6, 7, 2, 3, 4]]]
+    assert content["sequence_length"].tolist() == [[4, 6]]
+    assert near(content["cum_log_probs"]) == [[-0.75, -1.0]]
+    assert near(content["output_log_probs"]) == [[[-0.5, -0.25, 0], [-0.5, -0.25, -0.25]]]
+    assert content["generation_logits"].shape == (1, 2, 3, 4) and content["generation_logits"].sum() == 20
+    assert "sequence_index" not in content
+
+
+def test_streamed_beams_are_whole_in_every_response(make):
+    model = make(max_beam_width=4)
+    sender = send(model, beam_width=2, streaming=True)
+    model.executor.emit(0, [], beams=(beam([1], [-1]), beam([2], [-2])))
+    model.executor.emit(0, [], "length", beams=(beam([2, 3], [-1, -1]), beam([1, 4], [-2, -1])))
+    assert ids(sender.wait()) == [[[[1], [2]]], [[[2, 3], [1, 4]]]]
+
+
+def test_what_does_not_go_together_is_said(make):
+    model = make(max_beam_width=4)
+    assert "num_return_sequences 3 exceeds beam_width 2" in refused(model, beam_width=2, num_return_sequences=3)
+    assert "needs streaming false" in refused(model, beam_width=2, streaming=True, return_generation_logits=True)
+
+
+def test_logits_have_the_declared_datatype(monkeypatch):
+    monkeypatch.setattr(tensorrt_llm, "Executor", StandIn)
+    given = arguments("tensorrt_llm", gpt_model_path="/engine")
+    config = json.loads(given["model_config"]) | {"output": [{"name": "generation_logits", "data_type": "TYPE_FP16"}]}
+    model = tensorrt_llm.TritonPythonModel()
+    model.initialize({"model_config": json.dumps(config)})
+    sender = send(model, return_generation_logits=True)
+    model.executor.emit(0, [1], "length", generation_logits=np.ones((1, 4), np.float32))
+    assert sender.wait()[0][0]["generation_logits"].dtype == np.float16
+    model.finalize()
 
 
 # --- stop and cancellation
@@ -376,18 +497,19 @@ def test_a_missing_input_is_named(make, name):
 
 def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
     ticket = _responses.Ticket(Sender(), "")
-    rows = [_responses.RowState(ticket, index, str(index), True, []) for index in range(2)]
+    rows = [_responses.RowState(ticket, index, str(index), _answer.Form(True, [])) for index in range(2)]
     limit = _backlog.MERGE_ABOVE
 
     def outputs(row, count):
         finish = [None] * limit + ["length"]
-        return [_responses.Piece(rows[row], [token], finish[token], None) for token in range(count)]
+        answers = [_answer.Answer([token], finish_reason=finish[token]) for token in range(count)]
+        return [_responses.Piece(rows[row], answer) for answer in answers]
 
     opened = [(ticket, _responses._OPEN)] * (limit + 1)
     few = opened + outputs(0, limit) + outputs(1, 2)
     assert _backlog.merge(few) == few
     merged = _backlog.merge([*outputs(0, limit + 1), *outputs(1, 2)])
-    assert [(piece.row.index, piece.tokens, piece.finish_reason) for piece in merged] == [
+    assert [(piece.row.index, piece.answer.tokens, piece.answer.finish_reason) for piece in merged] == [
         (0, list(range(limit + 1)), "length"),
         (1, [0], None),
         (1, [1], None),
@@ -399,6 +521,7 @@ def test_parameters_of_the_repository_reach_the_executor(make):
     assert model.executor.engine_dir == "/engine"
     assert model.executor.options == {
         "max_batch_size": 8,
+        "max_beam_width": 1,
         "max_tokens_in_paged_kv_cache": 512,
         "batch_scheduler_policy": "guaranteed_no_evict",
     }

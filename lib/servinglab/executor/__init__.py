@@ -2,6 +2,7 @@
 
 from .engine import Executor
 from .model import ExecutorError
-from .request import Output, Request, RequestError, SamplingParams
+from .params import RequestError, SamplingParams
+from .request import Beam, Output, Request
 
-__all__ = ["Executor", "ExecutorError", "Output", "Request", "RequestError", "SamplingParams"]
+__all__ = ["Beam", "Executor", "ExecutorError", "Output", "Request", "RequestError", "SamplingParams"]

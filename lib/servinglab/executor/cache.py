@@ -1,8 +1,9 @@
-"""The KV cache: one slot of memory for each request in the batch, and the accounting that bounds it.
+"""The KV cache: one slot of memory for each row of the batch, and the accounting that bounds it.
 
 TensorRT-LLM pages its cache: a request owns scattered blocks and a table says which. Here the blocks of a request lie
 side by side in its slot, because the attention operator wants each row contiguous. What a user sees is the same: memory
-is counted in blocks of `tokens_per_block`, and a request waits until its blocks are free.
+is counted in blocks of `tokens_per_block`, and a request waits until its blocks are free. The beams of a beam search
+have a slot each, and each counts in full: TensorRT-LLM lets them share the blocks of the prompt.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import mmap
 
 import numpy as np
+
+# Slots for beams are seldom used: without this, Linux refuses address space beyond the memory. (Python 3.11 names it.)
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class BlockPool:
@@ -24,16 +28,16 @@ class BlockPool:
         """How many blocks hold that many tokens."""
         return -(-tokens // self.tokens_per_block)
 
-    def reserve(self, tokens: int) -> bool:
-        """Takes the blocks for `tokens`, or takes none and returns False when too few are free."""
-        if self.used + self.blocks(tokens) > self.total:
+    def reserve(self, blocks: int) -> bool:
+        """Takes that many blocks, or takes none and returns False when too few are free."""
+        if self.used + blocks > self.total:
             return False
-        self.used += self.blocks(tokens)
+        self.used += blocks
         return True
 
-    def release(self, tokens: int) -> None:
-        """Gives back what `reserve(tokens)` took."""
-        self.used -= self.blocks(tokens)
+    def release(self, blocks: int) -> None:
+        """Gives back what `reserve(blocks)` took."""
+        self.used -= blocks
 
 
 class KVCache:
@@ -47,7 +51,7 @@ class KVCache:
         shape = (tensors, slots, heads, max_seq_len, head_size)
         size = int(np.prod(shape)) * np.dtype(np.float32).itemsize
         # Not np.zeros: numpy asks for huge pages, which would commit 2 MB for the first token of every head.
-        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
         self._memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.buffers = np.frombuffer(self._memory, np.float32).reshape(shape)
 
@@ -55,9 +59,13 @@ class KVCache:
         """The view [count, heads, seq, head_size] of `count` slots of one tensor, contiguous in memory."""
         return self.buffers[tensor, slot : slot + count]
 
+    def copy(self, source: int, target: int, first: int, end: int) -> None:
+        """Copies the positions first … end - 1 of one slot to another."""
+        self.buffers[:, target, :, first:end] = self.buffers[:, source, :, first:end]
+
     def move(self, source: int, target: int, tokens: int) -> None:
         """Copies the first `tokens` positions of one slot to another, then drops the source."""
-        self.buffers[:, target, :, :tokens] = self.buffers[:, source, :, :tokens]
+        self.copy(source, target, 0, tokens)
         self.drop(source)
 
     def drop(self, slot: int) -> None:

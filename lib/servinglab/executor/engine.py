@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from .beams import BeamSearch
 from .cache import BlockPool, KVCache
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError, Model, default_threads
 from .request import Output, Request, RequestError, SamplingParams
-from .sampler import Sampler
 from .scheduler import Scheduler, Sequence
+from .single_path import SinglePath
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Executor:
 
     engine_dir: an engine folder (`servinglab.assets.engine`).
     max_batch_size: requests that run at the same time; more wait in the queue.
+    max_beam_width: beams that a request may ask for; each is a row of the batch beside those of other requests.
     max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
     max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
@@ -40,6 +42,7 @@ class Executor:
         engine_dir: Path | str,
         *,
         max_batch_size: int = 8,
+        max_beam_width: int = 1,
         max_seq_len: int | None = None,
         max_tokens_in_paged_kv_cache: int | None = None,
         threads: int | None = None,
@@ -54,30 +57,30 @@ class Executor:
                 "only 'guaranteed_no_evict'."
             )
         threads = default_threads() if threads is None else threads
-        counts = {"max_batch_size": max_batch_size, "threads": threads, "prefill_tokens": prefill_tokens}
-        for name, value in {**counts, "tokens_per_block": tokens_per_block}.items():
+        counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
+        for name, value in {**counts, "prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}.items():
             if value < 1:
                 raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
         config = EngineConfig.read(engine_dir)
         self.max_seq_len = config.max_seq_len if max_seq_len is None else max_seq_len
         if not 2 <= self.max_seq_len <= config.max_seq_len:
             raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
-        kv_tokens = max_tokens_in_paged_kv_cache
+        kv_tokens, rows = max_tokens_in_paged_kv_cache, max_batch_size * max_beam_width
         if kv_tokens is None:
-            kv_tokens = max_batch_size * -(-self.max_seq_len // tokens_per_block) * tokens_per_block
+            kv_tokens = rows * -(-self.max_seq_len // tokens_per_block) * tokens_per_block
         if kv_tokens < tokens_per_block:
             raise ExecutorError(
                 f"max_tokens_in_paged_kv_cache is {kv_tokens}; "
                 f"it must hold at least one block of {tokens_per_block} tokens."
             )
         self.vocab_size = config.vocab_size
-        self.max_batch_size = max_batch_size
+        self.max_batch_size, self.max_beam_width = max_batch_size, max_beam_width
         try:
-            cache = KVCache(2 * config.layers, max_batch_size, config.kv_heads, self.max_seq_len, config.head_size)
+            cache = KVCache(2 * config.layers, rows, config.kv_heads, self.max_seq_len, config.head_size)
         except OSError as error:
             raise ExecutorError(
-                f"No memory for the KV cache of {max_batch_size} x {self.max_seq_len} tokens ({error}); "
-                "lower max_batch_size or max_seq_len."
+                f"No memory for the KV cache of {rows} x {self.max_seq_len} tokens ({error}); "
+                "lower max_batch_size, max_beam_width or max_seq_len."
             ) from None
         model = Model(config, cache, threads=threads, spinning=spinning)
         self._scheduler = Scheduler(BlockPool(kv_tokens, tokens_per_block), max_batch_size)
@@ -102,13 +105,15 @@ class Executor:
 
     def submit(self, request: Request) -> None:
         """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
-        max_tokens = request.fit(self.vocab_size, self.max_seq_len)
-        sequence = Sequence(request, Sampler(request, self.vocab_size), max_tokens)
-        pool = self._scheduler.pool
-        if pool.blocks(sequence.reserved) > pool.total:
+        max_tokens = request.fit(self.vocab_size, self.max_seq_len, self.max_beam_width)
+        width, pool = request.sampling.beam_width, self._scheduler.pool
+        decoder = (BeamSearch if width > 1 else SinglePath)(request, self.vocab_size, max_tokens)
+        sequence = Sequence(request, decoder, max_tokens)
+        if sequence.blocks(pool) > pool.total:
+            beams = f", for each of {width} beams," if width > 1 else ""
             raise RequestError(
-                f"The prompt ({len(request.prompt)} tokens) plus max_tokens ({max_tokens}) needs "
-                f"{pool.blocks(sequence.reserved)} KV cache blocks of {pool.tokens_per_block} tokens, "
+                f"The prompt ({len(request.prompt)} tokens) plus max_tokens ({max_tokens}){beams} needs "
+                f"{sequence.blocks(pool)} KV cache blocks of {pool.tokens_per_block} tokens, "
                 f"but the cache has {pool.total}; ask for less or raise max_tokens_in_paged_kv_cache."
             )
         with self._changed:
@@ -165,7 +170,8 @@ class Executor:
         bad_words: list[list[int]] = (),
         **sampling: float,
     ) -> list[int]:
-        """Runs one request to its end and returns its new tokens; `sampling` as in SamplingParams.
+        """Runs one request to its end and returns its new tokens, of the best beam if there are several; `sampling` as
+        in SamplingParams.
 
         Raises RequestError when the request fails or the executor is shut down meanwhile.
         """
@@ -179,7 +185,7 @@ class Executor:
             if output.finish_reason in ("cancelled", "error"):
                 raise RequestError(output.error or "The request was cancelled.")
             if output.finish_reason:
-                return tokens
+                return output.beams[0].tokens if output.beams else tokens
 
     # --- called from the engine's thread only
 

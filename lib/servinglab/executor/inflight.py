@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,49 +57,72 @@ class InflightBatch:
         prompts go together as long as they fit in one piece."""
         read = 0
         while sequence := self._scheduler.next_prompt():
-            piece = sequence.tokens[sequence.cached : sequence.cached + self._prefill_tokens]
+            prompt = sequence.request.prompt
+            piece = prompt[sequence.cached : sequence.cached + self._prefill_tokens]
             if read and read + len(piece) > self._prefill_tokens:
                 return
             read += len(piece)
             end = sequence.cached + len(piece)
-            complete = end == len(sequence.tokens)
-            rows = np.array([len(piece) - 1] if complete else [], np.int64)
+            complete, all_logits = end == len(prompt), sequence.request.return_context_logits
+            rows = np.arange(0 if all_logits else len(piece) - 1, len(piece) if complete or all_logits else 0)
             try:
-                logits = self._model.forward(np.array([piece]), np.array([end]), sequence.slot, rows)
+                logits = self._model.forward(piece[None], np.array([end]), sequence.slots[0], rows)
             except Exception as error:
                 self._step_failed([sequence], error)
                 continue
             sequence.cached = end
             self.counts["prompt_tokens"] += len(piece)
+            if all_logits:
+                sequence.context_logits.append(logits.copy())
             if not complete:
                 return
-            output = self._choose(sequence, logits[0])
-            if not output.finish_reason and (move := self._scheduler.join()):
-                self._cache.move(move.source, sequence.slot, sequence.cached)
+            output = self._choose(sequence, logits[-1:])
+            if all_logits:
+                output = replace(output, context_logits=np.concatenate(sequence.context_logits))
+                sequence.context_logits.clear()
+            if not output.finish_reason:
+                if move := self._scheduler.join():
+                    self._cache.move(move.source, move.target, sequence.cached)
+                self._copy_beams(sequence)
             self._hand_out([(sequence, output)])
 
     def _decode(self) -> None:
         running = list(self._scheduler.running)
-        ids = np.array([sequence.tokens[-1:] for sequence in running])
-        lengths = np.array([len(sequence.tokens) for sequence in running])
+        ids = np.empty((self._scheduler.rows, 1), np.int64)
+        lengths = np.empty(self._scheduler.rows, np.int64)
+        for sequence in running:
+            for slot, token in zip(sequence.slots, sequence.decoder.last_tokens, strict=True):
+                ids[slot], lengths[slot] = token, sequence.decoder.length
         try:
-            logits = self._model.forward(ids, lengths, 0, np.arange(len(running)))
+            logits = self._model.forward(ids, lengths, 0, np.arange(len(ids)))
         except Exception as error:
             self._step_failed(running, error)
             return
         self.counts["steps"] += 1
+        outputs = []
         for sequence in running:
-            sequence.cached = len(sequence.tokens)
-        self._hand_out([(s, self._choose(s, row)) for s, row in zip(running, logits, strict=True)])
+            sequence.cached = sequence.decoder.length
+            slots = sequence.slots
+            own = logits[slots[0] : slots[0] + 1] if len(slots) == 1 else logits[slots]
+            output = self._choose(sequence, own)
+            if not output.finish_reason:
+                self._copy_beams(sequence)
+            outputs.append((sequence, output))
+        self._hand_out(outputs)
 
     def _choose(self, sequence: Sequence, logits: np.ndarray) -> Output:
-        """The next token of one sequence. What goes wrong here concerns this request alone."""
+        """The next token of each path of one sequence. What goes wrong here concerns this request alone."""
         try:
-            output = sequence.append(sequence.sampler.choose(logits, sequence.tokens))
+            output = sequence.decoder.step(logits)
         except Exception as error:
             return Output(sequence.request.id, [], "error", sentence(error))
-        self.counts["generated_tokens"] += len(output.tokens)
+        self.counts["generated_tokens"] += len(output.beams or output.tokens)
         return output
+
+    def _copy_beams(self, sequence: Sequence) -> None:
+        """Beams that a step has replaced get the memory of those that go on in their place."""
+        for copy in sequence.decoder.copies:
+            self._cache.copy(sequence.slots[copy.source], sequence.slots[copy.target], copy.first, sequence.cached)
 
     def _hand_out(self, outputs: list[tuple[Sequence, Output]]) -> None:
         last = []
@@ -121,7 +145,7 @@ class InflightBatch:
         for slot in freed:
             self._cache.drop(slot)
         for move in moves:
-            self._cache.move(move.source, move.sequence.slot, move.sequence.cached)
+            self._cache.move(move.source, move.target, move.sequence.cached)
         for sequence, output in outputs:
             kind = {"cancelled": "cancelled", "error": "failed"}.get(output.finish_reason, "completed")
             self.counts[kind] += 1

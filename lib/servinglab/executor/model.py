@@ -99,11 +99,13 @@ class Model:
         ids: int64 [B, S], the new tokens. With S > 1, B must be 1 (a limit of the operator once the cache is in use).
         lengths: int64 [B], tokens in the cache after this call, the new ones included.
         first_slot: row b uses cache slot first_slot + b.
-        logit_rows: int64 [N], N <= slots: the positions whose logits are wanted, as flat b * S + s; may be empty.
+        logit_rows: int64 [N]: the positions whose logits are wanted, as flat b * S + s; may be empty.
         Returns float32 [N, vocab].
         """
         batch = len(ids)
         mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        if len(logit_rows) > len(self._logits):  # somebody asked for those of the prompt
+            self._logits = np.empty((len(logit_rows), self._logits.shape[1]), np.float32)
         logits = self._logits[: len(logit_rows)]
         binding = self._bindings.get((first_slot, batch)) or self._bind_cache(first_slot, batch)
         inputs = {"input_ids": ids, "attention_mask": mask, "logit_rows": logit_rows}

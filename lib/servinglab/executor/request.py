@@ -1,90 +1,63 @@
 """What a caller hands to the executor and what it gets back, with every check that needs no engine.
 
-Names, defaults and ranges are those of TensorRT-LLM's executor (`SamplingConfig`), as its Triton backend exposes them.
+What a log probability is, here and in every tensor that carries one: the natural logarithm of the probability that the
+chosen token had over the whole vocabulary, where the choice was made: log softmax of the logits after the embedding
+bias, the temperature, the penalties and the bans, before top-k and top-p cut the rest away. Under greedy decoding and
+in a beam search the temperature has no part in the choice, so it has none in the log probability. There is one for each
+choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
+
+TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu), and differs in two points. With
+`normalize_log_probs`, its default, output_log_probs are relative to the tokens that survive top-k, so that greedy
+decoding reports 0 for each token and the sum is not cum_log_probs. And the log probability of end_id is part of its
+cumulative one but not of the list.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from servinglab.errors import CourseError
+from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
 
 log = logging.getLogger(__name__)
 
-#: Above this a request is a mistake; below it, what does not fit `max_seq_len` is clamped as TensorRT-LLM does.
-MAX_TOKENS_LIMIT = 1_000_000
-MAX_TOP_K = 1024
-
-
-class RequestError(CourseError):
-    """The request cannot be served as it is; the executor is unharmed."""
-
 
 @dataclass(frozen=True)
-class SamplingParams:
-    """How the next token is chosen.
+class Beam:
+    """One path of a beam search, whole: the tokens so far (without end_id), the log probability of each choice (with
+    it), their sum, and sum / choices ** length_penalty. `logits` [choices, vocab]: in the last output, if asked for."""
 
-    `top_k` 0 and `top_p` 0 are off; with both off the choice is greedy, and temperature and seed have no effect.
-    `temperature` 0 is greedy too. Penalties count the tokens of the prompt as well as the generated ones.
-    `min_tokens`: `end_id` cannot be chosen before that many tokens exist; stop words are not delayed.
-
-    Raises RequestError for a value outside its range.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_tokens: int = 1
-
-    def __post_init__(self) -> None:
-        real, whole = self._real, self._whole
-        real("temperature", lambda v: v >= 0, "0 (greedy) or more")
-        whole("top_k", 0, MAX_TOP_K, f"from 0 (off) to {MAX_TOP_K}")
-        real("top_p", lambda v: 0 <= v <= 1, "from 0 (off) to 1")
-        whole("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1")
-        real("repetition_penalty", lambda v: v > 0, "more than 0 (1 is off)")
-        real("presence_penalty", lambda v: True, "finite (0 is off)")
-        real("frequency_penalty", lambda v: True, "finite (0 is off)")
-        whole("min_tokens", 0, MAX_TOKENS_LIMIT, f"from 0 to {MAX_TOKENS_LIMIT}")
-
-    @property
-    def greedy(self) -> bool:
-        """True when the likeliest token is always taken."""
-        return self.temperature == 0 or (self.top_k == 0 and self.top_p == 0)
-
-    def _real(self, name: str, allowed: Callable[[float], bool], range_text: str) -> None:
-        given = getattr(self, name)
-        try:
-            value = float(given)
-        except (TypeError, ValueError):
-            raise RequestError(f"{name} is {given!r}; it must be a number, {range_text}.") from None
-        if not math.isfinite(value) or not allowed(value):
-            raise RequestError(f"{name} is {value:g}; it must be {range_text}.")
-        object.__setattr__(self, name, value)
-
-    def _whole(self, name: str, low: int, high: int, range_text: str) -> None:
-        object.__setattr__(self, name, _whole(name, getattr(self, name), low, high, range_text))
+    tokens: list[int]
+    log_probs: list[float]
+    cum_log_prob: float
+    score: float
+    finish_reason: str | None = None
+    logits: np.ndarray | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Output:
     """What one step brought for one request. The last one of a request, and only that, has a `finish_reason`:
-    "end_id", "stop_words", "length", "cancelled" or "error" (then `error` is one sentence)."""
+    "end_id", "stop_words", "length", "cancelled" or "error" (then `error` is one sentence).
+
+    tokens: new ones; log_probs: of each new choice, if asked for.
+    context_logits: float32 [prompt, vocab], in the first output; generation_logits: float32 [new choices, vocab]. Both
+    are the model's own, before any processing, and there only if asked for.
+    beams: of a beam search, best first; `tokens` is empty then, for a path may change from its root at any step.
+    """
 
     request_id: str
     tokens: list[int]
     finish_reason: str | None = None
     error: str | None = None
+    log_probs: list[float] = ()
+    context_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
+    generation_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
+    beams: tuple[Beam, ...] = ()
 
 
 def _ignore(output: Output) -> None:
@@ -101,6 +74,7 @@ class Request:
     stop_words: token sequences; the request ends when its tokens end with one, which stays part of them.
     bad_words: token sequences that are never completed.
     on_output: called in the engine's thread, once or more, so it must return quickly.
+    embedding_bias: float [vocab], added to the model's logits; -inf forbids a token.
 
     Raises RequestError for a value that no engine could serve.
     """
@@ -113,6 +87,10 @@ class Request:
     stop_words: Sequence[Sequence[int]] = ()
     bad_words: Sequence[Sequence[int]] = ()
     on_output: Callable[[Output], None] = _ignore
+    embedding_bias: np.ndarray | None = None
+    return_log_probs: bool = False
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
 
     def __post_init__(self) -> None:
         prompt = np.asarray(self.prompt)
@@ -126,14 +104,16 @@ class Request:
         # Wide, so that an id past 2^31 is refused later rather than wrapped into the vocabulary here.
         self.prompt = prompt.astype(np.int64)
         range_text = f"from 1 to {MAX_TOKENS_LIMIT}"
-        self.max_tokens = _whole("max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT, range_text)
+        self.max_tokens = whole_number("max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT, range_text)
         if self.end_id is not None:
-            self.end_id = _whole("end_id", self.end_id, -(2**31), 2**31 - 1, "a token id")
+            self.end_id = whole_number("end_id", self.end_id, -(2**31), 2**31 - 1, "a token id")
             self.end_id = None if self.end_id < 0 else self.end_id
         self.stop_words = _words("stop_words", self.stop_words)
         self.bad_words = _words("bad_words", self.bad_words)
+        if self.embedding_bias is not None:
+            self.embedding_bias = _bias(self.embedding_bias)
 
-    def fit(self, vocab_size: int, max_seq_len: int) -> int:
+    def fit(self, vocab_size: int, max_seq_len: int, max_beam_width: int = 1) -> int:
         """Checks the request against an engine; returns how many tokens it may generate.
 
         A prompt plus `max_tokens` beyond `max_seq_len` is clamped with a warning in the log, as TensorRT-LLM does.
@@ -147,6 +127,15 @@ class Request:
             for token in (token for word in getattr(self, name) for token in word):
                 if not 0 <= token < vocab_size:
                     raise RequestError(f"{name} holds token id {token}; ids must be from 0 to {vocab_size - 1}.")
+        if self.embedding_bias is not None and len(self.embedding_bias) > vocab_size:
+            raise RequestError(
+                f"embedding_bias holds {len(self.embedding_bias)} numbers, but the vocabulary has {vocab_size} tokens."
+            )
+        if self.sampling.beam_width > max_beam_width:
+            raise RequestError(
+                f"beam_width {self.sampling.beam_width} exceeds max_beam_width {max_beam_width}; ask for at most "
+                f"{max_beam_width} or start the executor with a larger max_beam_width."
+            )
         length, longest = len(self.prompt), max_seq_len - 1
         if length > longest:
             raise RequestError(
@@ -163,16 +152,6 @@ class Request:
         return self.max_tokens
 
 
-def _whole(name: str, given: object, low: int, high: int, range_text: str) -> int:
-    try:
-        value = operator.index(given)
-    except TypeError:
-        raise RequestError(f"{name} is {given!r}; it must be a whole number, {range_text}.") from None
-    if not low <= value <= high:
-        raise RequestError(f"{name} is {value}; it must be {range_text}.")
-    return value
-
-
 def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:
     try:
         listed = [[operator.index(token) for token in word] for word in words or ()]
@@ -181,3 +160,17 @@ def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:
     if not all(listed):
         raise RequestError(f"{name} holds an empty word; each word must have at least one token.")
     return listed
+
+
+def _bias(given: object) -> np.ndarray:
+    try:
+        bias = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise RequestError("embedding_bias must be one row of numbers, one for each token of the vocabulary.") from None
+    if bias.ndim != 1:
+        raise RequestError(
+            f"embedding_bias has shape {list(bias.shape)}; it must be one row of numbers, one for each token."
+        )
+    if np.isnan(bias).any() or np.isposinf(bias).any():
+        raise RequestError("embedding_bias holds nan or +inf; a number or -inf (never this token) is needed.")
+    return bias

@@ -1,10 +1,11 @@
-"""From a row of logits to a token: penalties, bans, temperature, top-k, top-p, one draw. numpy only."""
+"""From a row of logits to a token: top-k, top-p, one draw. numpy only."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .request import Request, RequestError, SamplingParams
+from .logits import LogitsProcessor
+from .request import Request
 
 
 class Sampler:
@@ -14,65 +15,22 @@ class Sampler:
 
     def __init__(self, request: Request, vocab_size: int) -> None:
         self._params = params = request.sampling
-        self._prompt_length = len(request.prompt)
-        self._end_id = request.end_id
-        self._bad_words = request.bad_words
+        self._processor = LogitsProcessor(request, vocab_size, temperature=not params.greedy)
         self._random = np.random.Generator(np.random.PCG64(params.seed))
-        penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-        self._counts = np.zeros(vocab_size, np.int32) if penalised else None
-        self._counted = 0
 
     def choose(self, logits: np.ndarray, tokens: list[int]) -> int:
-        """The next token after `tokens` (prompt and generated). `logits` float32 [vocab] is used as scratch space.
+        """The next token after `tokens` (prompt and generated). `logits` float32 [vocab] is used as scratch space: what
+        it holds afterwards are the logits that the choice was made from.
 
         Raises RequestError when no token is left to choose.
         """
-        params = self._params
-        # The order of TensorRT-LLM's penalty kernel: temperature before the penalties, bans last. (transformers applies
-        # its penalties first; only presence and frequency penalties at a temperature other than 1 tell the two apart.)
-        if not params.greedy and params.temperature != 1:
-            logits /= np.float32(max(params.temperature, 1e-6))  # the floor keeps float32 from overflowing
-        if self._counts is not None:
-            for token in tokens[self._counted :]:
-                self._counts[token] += 1
-            self._counted = len(tokens)
-            penalise(logits, self._counts, params)
-        for token in self._banned(tokens):
-            logits[token] = -np.inf
-        best = int(logits.argmax())
-        if not np.isfinite(logits[best]):
-            raise RequestError(
-                "No token is left to choose: bad_words forbids the whole vocabulary."
-                if logits[best] == -np.inf
-                else "The model's logits are not finite numbers, so no token can be chosen."
-            )
-        if params.greedy:
+        best = self._processor.apply(logits, tokens)
+        if self._params.greedy:
             return best
-        ids, probabilities = distribution(logits, params.top_k, params.top_p)
+        ids, probabilities = distribution(logits, self._params.top_k, self._params.top_p)
         cumulative = probabilities.cumsum()
         at = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
         return int(ids[min(at, len(ids) - 1)])
-
-    def _banned(self, tokens: list[int]) -> list[int]:
-        banned = [word[-1] for word in self._bad_words if ends_with(tokens, word[:-1])]
-        if self._end_id is not None and len(tokens) - self._prompt_length < self._params.min_tokens:
-            banned.append(self._end_id)
-        return banned
-
-
-def ends_with(tokens: list[int], word: list[int]) -> bool:
-    """Whether the last tokens are `word` (the empty word always matches)."""
-    return not word or tokens[-len(word) :] == word
-
-
-def penalise(logits: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:
-    """Lowers, in place, the logits [vocab] of tokens seen before; `counts` [vocab] says how often."""
-    seen = np.flatnonzero(counts)
-    values = logits[seen].astype(np.float64)
-    with np.errstate(over="ignore"):
-        values = np.where(values < 0, values * params.repetition_penalty, values / params.repetition_penalty)
-        values -= params.presence_penalty + params.frequency_penalty * counts[seen]
-    logits[seen] = values.clip(-1e37, 1e37)  # absurd penalties must not become infinities
 
 
 def distribution(logits: np.ndarray, top_k: int, top_p: float) -> tuple[np.ndarray, np.ndarray]:

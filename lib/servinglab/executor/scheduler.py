@@ -1,8 +1,8 @@
 """Who runs next: first come, first served, and nobody is thrown out (TensorRT-LLM's `guaranteed_no_evict`).
 
-A request joins only when a row of the batch is free and the blocks for its prompt and all its `max_tokens` are free; it
-then keeps them to its end. The head of the queue is never overtaken, so a long request cannot starve.
-No model and no memory in here: the scheduler only decides.
+A request joins only when fewer than `max_batch_size` run and the blocks for its prompt and all its `max_tokens` are
+free, for each of its beams; it then keeps them to its end. The head of the queue is never overtaken, so a long request
+cannot starve. No model and no memory in here: the scheduler only decides.
 """
 
 from __future__ import annotations
@@ -10,60 +10,51 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from .beams import BeamSearch
 from .cache import BlockPool
-from .request import Output, Request
-from .sampler import Sampler, ends_with
+from .request import Request
+from .single_path import SinglePath
 
 
 @dataclass(eq=False)
 class Sequence:
-    """A request on its way: its tokens, how many of them are in the KV cache, and the slot that holds them."""
+    """A request on its way: what chooses its tokens, how many of them are in the KV cache, and in which slots.
+
+    slots: of the rows 0 … width - 1 while it runs; the one that its prompt is read into before that.
+    """
 
     request: Request
-    sampler: Sampler
+    decoder: SinglePath | BeamSearch
     max_tokens: int
-    tokens: list[int] = field(init=False)
     cached: int = 0
-    slot: int | None = None
+    slots: list[int] = field(default_factory=list)
     cancelled: bool = False
+    context_logits: list = field(default_factory=list)  # of the pieces of the prompt, if they are wanted
 
-    def __post_init__(self) -> None:
-        self.tokens = self.request.prompt.tolist()
-
-    @property
-    def reserved(self) -> int:
-        """Tokens to reserve KV blocks for."""
-        return len(self.request.prompt) + self.max_tokens
-
-    def append(self, token: int) -> Output:
-        """Takes the chosen token; the output says whether it was the last."""
-        request = self.request
-        if token == request.end_id:
-            return Output(request.id, [], "end_id")
-        self.tokens.append(token)
-        if any(ends_with(self.tokens, word) for word in request.stop_words):
-            return Output(request.id, [token], "stop_words")
-        full = len(self.tokens) >= self.reserved
-        return Output(request.id, [token], "length" if full else None)
+    def blocks(self, pool: BlockPool) -> int:
+        """KV blocks to reserve."""
+        return pool.blocks(len(self.request.prompt) + self.max_tokens) * self.decoder.width
 
 
 @dataclass(frozen=True)
 class Move:
-    """The sequence's KV memory must be copied from slot `source` to its new slot."""
+    """The KV memory of one row of the sequence must be copied from slot `source` to slot `target`."""
 
     sequence: Sequence
     source: int
+    target: int
 
 
 class Scheduler:
-    """The queue, the one sequence whose prompt is being read, and the running batch in slots 0 … n-1."""
+    """The queue, the one sequence whose prompt is being read, and the running batch in slots 0 … rows - 1."""
 
     def __init__(self, pool: BlockPool, max_batch_size: int) -> None:
         self.pool = pool
         self.max_batch_size = max_batch_size
         self.waiting: deque[Sequence] = deque()
         self.prefilling: Sequence | None = None
-        self.running: list[Sequence] = []  # running[i] is in slot i
+        self.running: list[Sequence] = []
+        self.rows = 0
 
     def add(self, sequence: Sequence) -> None:
         """Puts a new sequence at the end of the queue."""
@@ -76,17 +67,19 @@ class Scheduler:
     def next_prompt(self) -> Sequence | None:
         """The sequence whose prompt is read next: the one begun, else the head of the queue if there is room for it."""
         if self.prefilling is None and self.waiting and len(self.running) < self.max_batch_size:
-            if self.pool.reserve(self.waiting[0].reserved):
+            if self.pool.reserve(self.waiting[0].blocks(self.pool)):
                 self.prefilling = self.waiting.popleft()
-                self.prefilling.slot = len(self.running)
+                self.prefilling.slots = [self.rows]
         return self.prefilling
 
     def join(self) -> Move | None:
-        """The prefilled sequence becomes the last row of the batch; its slot may have to move down to the others."""
+        """The prefilled sequence becomes the last rows of the batch; its slot may have to move down to the others."""
         sequence, self.prefilling = self.prefilling, None
-        source, sequence.slot = sequence.slot, len(self.running)
+        source, target = sequence.slots[0], self.rows
+        self.rows += sequence.decoder.width
+        sequence.slots = list(range(target, self.rows))
         self.running.append(sequence)
-        return Move(sequence, source) if source != sequence.slot else None
+        return Move(sequence, source, target) if source != target else None
 
     def retire(self, leaving: list[Sequence]) -> tuple[list[Move], list[int]]:
         """Takes sequences out wherever they are, and closes the holes they leave in the batch.
@@ -94,19 +87,21 @@ class Scheduler:
         Returns the moves to make, and the slots whose memory can be dropped before that.
         """
         gone = set(leaving)
+        freed = [slot for sequence in leaving for slot in sequence.slots]
         for sequence in leaving:
-            if sequence.slot is None:
-                self.waiting.remove(sequence)
+            if sequence.slots:
+                self.pool.release(sequence.blocks(self.pool))
             else:
-                self.pool.release(sequence.reserved)
+                self.waiting.remove(sequence)
         if self.prefilling in gone:
             self.prefilling = None
-        staying = [sequence for sequence in self.running if sequence not in gone]
-        holes = sorted(set(range(len(staying))) - {sequence.slot for sequence in staying})
+        self.running = [sequence for sequence in self.running if sequence not in gone]
+        self.rows = sum(len(sequence.slots) for sequence in self.running)
+        holes = set(range(self.rows)) - {slot for sequence in self.running for slot in sequence.slots}
         moves = []
-        for hole, sequence in zip(holes, (s for s in staying if s.slot >= len(staying)), strict=True):
-            moves.append(Move(sequence, sequence.slot))
-            sequence.slot = hole
-        self.running = sorted(staying, key=lambda sequence: sequence.slot)
-        freed = [sequence.slot for sequence in leaving if sequence.slot is not None]
+        for sequence in self.running:
+            for row, slot in enumerate(sequence.slots):
+                if slot >= self.rows:
+                    sequence.slots[row] = holes.pop()
+                    moves.append(Move(sequence, slot, sequence.slots[row]))
         return moves, freed

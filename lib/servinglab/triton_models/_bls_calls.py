@@ -157,6 +157,8 @@ def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
     names = ["output_ids", "sequence_length"]
     if len(inputs["text_input"]) > 1:
         names.append("batch_index")
+    if "num_return_sequences" in inputs:
+        names.append("sequence_index")
     return names + [name for cause, more in ON_REQUEST.items() if inputs.get(cause, np.zeros(0)).any() for name in more]
 
 

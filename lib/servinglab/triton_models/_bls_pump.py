@@ -16,25 +16,28 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models import _backlog
-from servinglab.triton_models._bls_row import Row
+from servinglab.triton_models._bls_row import LASTING, Row
 
 
 @dataclass
 class Chunk:
-    """What one response of the LLM brought for one row; `last` ends the row."""
+    """What one response of the LLM brought for one row; `last` ends the row. `beams` are `whole` or what is new."""
 
     row: Row
     beams: list[list[int]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)  # outputs that go on to the client
     last: bool = False
+    whole: bool = False
     sequences: list[list[int]] = field(default_factory=list)  # what the row needs decoded for it, and the texts
     decoded: list[str] = field(default_factory=list)
 
     def absorb(self, later: Chunk) -> bool:
         """Become one chunk with the row's next; False when that brings outputs of its own."""
-        if later.extra:
+        if later.extra.keys() - LASTING:
             return False
-        self.beams = [a + b for a, b in zip(self.beams, later.beams, strict=True)] if later.beams else self.beams
+        self.extra = self.extra | later.extra
+        if later.beams:
+            self.beams = later.beams if self.whole else [a + b for a, b in zip(self.beams, later.beams, strict=True)]
         self.last = later.last
         return True
 

@@ -16,7 +16,8 @@ POLL_SECONDS = 0.2  # each look costs a round trip to the server process
 
 
 class Reply:
-    """Sends the responses of one request of `rows` batch rows; `id` is the id of the inner request that serves it.
+    """Sends the responses of one request of `rows` batch rows, which has ended when `parts` sequences have; `id` is the
+    id of the inner request that serves it.
 
     Decoupled: each response at once, then an empty one with FINAL. Otherwise: the one response together with FINAL.
     """
@@ -25,8 +26,8 @@ class Reply:
         self._sender, self._model, self._decoupled = sender, model, decoupled
         self._only: list = []  # the tensors of the one response when not decoupled
         self._ending = threading.Lock()
-        self._ended: set[int] = set()
-        self.rows = 1
+        self._ended: set[Any] = set()
+        self.rows = self.parts = 1
         self.id = request_id
         self.closed = False
         self.cancelled = False
@@ -44,10 +45,10 @@ class Reply:
                 if not self.closed and not self.cancelled:
                     send(self._sender, tensors)
 
-    def end_row(self, index: int) -> None:
-        """FINAL when this was the last row that had not ended."""
-        self._ended.add(index)
-        if len(self._ended) == self.rows:
+    def end_row(self, row: Any) -> None:
+        """FINAL when this was the last part that had not ended."""
+        self._ended.add(row)
+        if len(self._ended) == self.parts:
             self.close()
 
     def close(self) -> None:

@@ -1,4 +1,9 @@
-"""One batch row of a BLS request: from the LLM's token ids to the text its client sees."""
+"""One sequence of a BLS request: from the LLM's token ids to the text its client sees.
+
+What else the LLM sends (log probabilities, logits, sequence_index) goes on with the text of the same response. A text
+that was held back, for a character or a stop word might go on, comes with the latest of it. After a stop word that is
+found in the text alone, the log probabilities may cover a token or two behind it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from servinglab.triton_models._bls_reply import Reply
-from servinglab.triton_models._common import InputError, texts
+from servinglab.triton_models._common import texts
 from servinglab.triton_models._text import Detokenizer, StopText
+
+# Outputs that one response's newer value replaces: those of a chunk that is merged with the next are not missed.
+LASTING = {"sequence_index", "cum_log_probs", "output_log_probs"}
 
 
 class Row:
-    """Text of row `index` of a request.
+    """Text of a sequence of batch row `index`.
 
     inputs: the client's; given: the inputs of `tensorrt_llm`. With `accumulate` every streamed text is the whole text
-    so far.
+    so far. Of several beams each text is whole in any case, for they may change from the root at any step.
     """
 
     def __init__(
@@ -24,36 +32,41 @@ class Row:
         words = texts(inputs["stop_words"][index], "stop_words") if "stop_words" in inputs else []
         self.reply, self.index = reply, index
         self._streaming = "stream" in inputs and bool(inputs["stream"][index])
+        self.several = "beam_width" in inputs and int(inputs["beam_width"][index].item()) > 1
         self._stop, self._detokenizer = StopText(words), Detokenizer()
         self._prompt = given["input_ids"][index, : int(given["input_lengths"][index, 0])].tolist()
         self._accumulate = accumulate
         self._text = ""
-        self._answered = False
+        self._count = 1  # texts of a response
+        self._latest: dict[str, Any] = {}  # outputs of the LLM that stay true until newer ones come
+        self._answered = self._ended = False
 
     def sequences(self, beams: list[list[int]]) -> list[list[int]]:
         """The id lists to decode for a chunk of the LLM's tokens; none when nothing is to be shown."""
+        self._count = len(beams) or self._count
         if self._stop.stopped or self.reply.closed or not any(beams):
             return []
-        if not self._streaming:
-            return [*beams, self._prompt] if self._stop.words else beams
-        if len(beams) > 1:
-            self.reply.fail(InputError("Streaming needs beam_width 1 in this model; leave stream or beam_width out."))
-            return []
-        return list(self._detokenizer.windows(beams[0]))
+        if self._streaming and not self.several:
+            return list(self._detokenizer.windows(beams[0]))
+        return [*beams, self._prompt] if self._stop.words else beams
 
     def answer(self, decoded: list[str], extra: dict[str, Any], last: bool) -> None:
         """Send what the texts of `sequences` bring; `last` also gives out what is still held back, and ends the row."""
-        if self._streaming:
+        if self._ended:
+            return
+        if self._streaming and not self.several:
             shown = self._next(decoded, last)
         else:
             shown = self._whole(decoded)
-        if last and not shown and not self._answered:
-            shown = [""]
+        self._latest |= {name: extra[name] for name in LASTING if name in extra}
+        if not shown and (extra or (last and not self._answered)):
+            shown = [self._text if self._accumulate else ""] * self._count
         if shown:
             self._answered = True
-            self.reply.send(shown, self.index, extra)
+            self.reply.send(shown, self.index, self._latest | extra)
         if last or self._stop.stopped:
-            self.reply.end_row(self.index)
+            self._ended = True
+            self.reply.end_row(self)
 
     def _next(self, decoded: list[str], last: bool) -> list[str]:
         piece = self._stop.feed(self._detokenizer.advance(*decoded)) if decoded else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,10 @@ UNSUPPORTED = {
     "KV-cache retention": ("retention_token_range_starts", "retention_token_range_ends",
                            "retention_token_range_priorities", "retention_token_range_durations_ms",
                            "retention_decode_priority", "retention_decode_duration_ms"),
-    "an embedding bias": ("embedding_bias",),
-    "log probabilities": ("return_log_probs",),
-    "logits": ("return_context_logits", "return_generation_logits"),
     "performance metrics": ("return_perf_metrics",),
 }  # fmt: skip
 # Inputs whose neutral value is not zero.
-NEUTRAL = {"num_return_sequences": 1, "runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
+NEUTRAL = {"runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
 # Tensor of the request -> field of SamplingParams; the older of two names is that of TensorRT-LLM <= 0.19.
 SAMPLING = {
     "temperature": "temperature",
@@ -44,12 +41,22 @@ SAMPLING = {
     "frequency_penalty": "frequency_penalty",
     "min_tokens": "min_tokens",
     "min_length": "min_tokens",
+    "beam_width": "beam_width",
+    "len_penalty": "length_penalty",
+    "early_stopping": "early_stopping",  # a BOOL in NVIDIA's templates, so 0 or 1, though the executor knows more
+    "beam_search_diversity_rate": "beam_search_diversity_rate",
 }
+MAX_SEQUENCES = 1024  # a number that is no mistake
+RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits")
 
 
 @dataclass
 class Row:
-    """One prompt of a request, ready for the executor."""
+    """One prompt of a request, ready for the executor.
+
+    sequences: how many independent samples to take, each with a seed of its own (`num_return_sequences`).
+    beams: how many of the beams to return, best first; the same input says it for a beam search.
+    """
 
     prompt: np.ndarray
     max_tokens: int
@@ -59,6 +66,15 @@ class Row:
     bad_words: list[list[int]]
     streaming: bool
     exclude_input: bool
+    sequences: int
+    beams: int
+    embedding_bias: np.ndarray | None
+    wanted: dict[str, bool]  # by the names of RETURN
+
+    def samplings(self) -> list[SamplingParams]:
+        """The settings of each sequence: the seeds are seed, seed + 1, …, as in TensorRT-LLM."""
+        seeds = [(self.sampling.seed + number) % 2**64 for number in range(self.sequences)]
+        return [replace(self.sampling, seed=seed) for seed in seeds]
 
 
 def read_rows(inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool) -> list[Row]:
@@ -100,8 +116,6 @@ def _check_beams(inputs: dict[str, np.ndarray], max_beam_width: int) -> None:
                 f"beam_width {width} exceeds max_beam_width {max_beam_width} of this deployment; ask for at most "
                 f"{max_beam_width} or build the repository with a larger max_beam_width."
             )
-        if width > 1:
-            raise InputError(f"beam_width is {width}, but this executor does not offer beam search yet; leave it out.")
 
 
 def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool) -> Row:
@@ -125,13 +139,32 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
     sampling = {field: scalar(name, None) for name, field in SAMPLING.items() if name in inputs}
     if sampling.get("top_p", 0) < 0:
         sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
+    params, count = SamplingParams(**sampling), scalar("num_return_sequences", 1)
+    wanted, streaming = {name: bool(scalar(name, False)) for name in RETURN}, bool(scalar("streaming", False))
+    _check_sequences(count, params.beam_width)
+    if params.beam_width > 1 and streaming and wanted["return_generation_logits"]:
+        raise InputError("return_generation_logits with beam_width above 1 needs streaming false: beams may change.")
+    bias = inputs.get("embedding_bias", np.zeros((rows, 0)))[row]
     return Row(
         prompt=ids[:length],
         max_tokens=scalar("request_output_len", 0),
-        sampling=SamplingParams(**sampling),
+        sampling=params,
         end_id=scalar("end_id", None),
         stop_words=words("stop_words_list"),
         bad_words=words("bad_words_list"),
-        streaming=bool(scalar("streaming", False)),
+        streaming=streaming,
         exclude_input=bool(scalar("exclude_input_in_output", exclude_input)),
+        sequences=count if params.beam_width == 1 else 1,
+        beams=count if "num_return_sequences" in inputs else params.beam_width,
+        embedding_bias=bias if bias.size else None,
+        wanted=wanted,
     )
+
+
+def _check_sequences(count: int, beam_width: int) -> None:
+    if not 1 <= count <= MAX_SEQUENCES:
+        raise InputError(f"num_return_sequences is {count}; it must be from 1 to {MAX_SEQUENCES}.")
+    if 1 < beam_width < count:
+        raise InputError(
+            f"num_return_sequences {count} exceeds beam_width {beam_width}: a beam search has no more beams to return."
+        )

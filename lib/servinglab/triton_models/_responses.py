@@ -17,6 +17,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models import _backlog
+from servinglab.triton_models._answer import Answer, Form
 from servinglab.triton_models._common import InputError, send, send_error, triton_error
 
 _OPEN, _STOP = object(), object()  # what is asked for a queued ticket
@@ -24,42 +25,41 @@ _OPEN, _STOP = object(), object()  # what is asked for a queued ticket
 
 @dataclass(eq=False)
 class Ticket:
-    """One Triton request: where its responses go, and the rows that still generate."""
+    """One Triton request: where its responses go, and the sequences that still generate."""
 
     sender: Any  # InferenceResponseSender
     client_id: str
     errors_as_data: bool = False  # ids that spell the sentence, with sequence_length -1
     rows: int = 1
+    sequences: int = 1  # of each row
     open_rows: dict[str, RowState] = field(default_factory=dict)  # by executor request id
     closed: bool = False  # FINAL was sent
 
 
 @dataclass(eq=False)
 class RowState:
-    """One batch row: how its tokens go out."""
+    """One sequence of one batch row: how its tokens go out."""
 
     ticket: Ticket
     index: int
     id: str
-    streaming: bool
-    prompt: list[int]  # what a non-streaming answer begins with; empty when the prompt is excluded
-    tokens: list[int] = field(default_factory=list)  # not sent yet; the executor's thread only
-    due: int = 1  # how many tokens make a response
+    form: Form
+    sequence: int = 0
+    answer: Answer = field(default_factory=Answer)  # not sent yet; the executor's thread only
+    due: int = 1  # how many outputs make a response
+    held: int = 0
 
 
 @dataclass(eq=False)
 class Piece:
-    """Tokens of one row that are to be sent, and why the row ends with them, if it does."""
+    """An answer of one sequence that is to be sent."""
 
     row: RowState
-    tokens: list[int]
-    finish_reason: str | None
-    error: str | None
+    answer: Answer
 
     def absorb(self, later: Piece) -> bool:
         """Become one piece with the row's next."""
-        self.tokens = self.tokens + later.tokens
-        self.finish_reason, self.error = later.finish_reason, later.error
+        self.answer.absorb(later.answer)
         return True
 
 
@@ -87,10 +87,12 @@ class ResponseSender:
 
     def output(self, row: RowState, output: Any) -> None:
         """The executor's callback, in its thread."""
-        row.tokens += output.tokens
-        if output.finish_reason or (row.streaming and len(row.tokens) >= row.due):
-            self._queue.put(Piece(row, row.tokens, output.finish_reason, output.error))
-            row.tokens, row.due = [], self._interval
+        row.answer.add(output)
+        row.held += 1
+        if output.finish_reason or (row.form.streaming and row.held >= row.due):
+            following = row.answer.next()  # before the sender's thread has the answer
+            self._queue.put(Piece(row, row.answer))
+            row.answer, row.held, row.due = following, 0, self._interval
 
     def fail(self, ticket: Ticket, error: Exception) -> None:
         """End a request with an error."""
@@ -164,10 +166,10 @@ class ResponseSender:
         row, ticket = piece.row, piece.row.ticket
         if ticket.closed:
             return
-        if piece.finish_reason:
+        if piece.answer.finish_reason:
             ticket.open_rows.pop(row.id, None)
-        if piece.finish_reason == "error":
-            self._fail(ticket, InputError(piece.error))
+        if piece.answer.finish_reason == "error":
+            self._fail(ticket, InputError(piece.answer.error))
         elif ticket.open_rows:
             send(ticket.sender, _tensors(piece))
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
@@ -176,7 +178,11 @@ class ResponseSender:
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         if ticket.errors_as_data:
             sentence = np.frombuffer(triton_error(error, self._model).message().encode(), np.uint8)
-            self._close(ticket, lambda: send(ticket.sender, _output(sentence, -1), final=True))
+            output = [
+                pb_utils.Tensor("output_ids", sentence.astype(np.int32)[None, None]),
+                pb_utils.Tensor("sequence_length", np.array([[-1]], np.int32)),
+            ]
+            self._close(ticket, lambda: send(ticket.sender, output, final=True))
         else:
             self._close(ticket, lambda: send_error(ticket.sender, error, self._model))
 
@@ -189,18 +195,10 @@ class ResponseSender:
 
 
 def _tensors(piece: Piece) -> list:
-    """The response's tensors: the new ids while streaming; else prompt and new ids at once, nothing when cancelled."""
-    row, ids = piece.row, piece.tokens
-    if not row.streaming:
-        ids = [] if piece.finish_reason == "cancelled" else row.prompt + piece.tokens
-    tensors = _output(ids, len(ids))
+    row = piece.row
+    tensors = row.form.tensors(piece.answer)
     if row.ticket.rows > 1:
         tensors.append(pb_utils.Tensor("batch_index", np.array([[row.index]], np.int32)))
+    if row.ticket.sequences > 1:
+        tensors.append(pb_utils.Tensor("sequence_index", np.array([[row.sequence]], np.int32)))
     return tensors
-
-
-def _output(ids: Any, length: int) -> list:
-    return [
-        pb_utils.Tensor("output_ids", np.array([[ids]], np.int32)),
-        pb_utils.Tensor("sequence_length", np.array([[length]], np.int32)),
-    ]

@@ -1,7 +1,8 @@
 """`tensorrt_llm` of the embedded lane: the reference executor behind NVIDIA's tensors (taught in notebooks 03 and 05).
 
 `execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
-share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response.
+share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response. Where
+this differs from NVIDIA's backend (greedy log probabilities, beams) is said in executor/request.py and beams.py.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.executor import Executor, Request
+from servinglab.executor import Executor, Request, SamplingParams
+from servinglab.triton_models._answer import Form
 from servinglab.triton_models._common import ERRORS_AS_DATA, InputError, any_true, flag, inputs_of, integer, parameter
 from servinglab.triton_models._llm_request import Row, read_rows
 from servinglab.triton_models._responses import ResponseSender, RowState, Ticket
@@ -35,11 +38,14 @@ class TritonPythonModel:
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.exclude_input = flag(config, "exclude_input_in_output", False)
         self.max_beam_width = integer(config, "max_beam_width", 1)
+        halves = {out["name"] for out in config.get("output", ()) if out["data_type"] == "TYPE_FP16"}
+        self.logits_type = np.float16 if "generation_logits" in halves else np.float32
         with ThreadPoolExecutor(1, initializer=_stand_back) as starter:  # the executor's threads inherit its priority
             self.executor = starter.submit(
                 Executor,
                 parameter(config, "gpt_model_path"),
                 max_batch_size=max(config["max_batch_size"], 1),
+                max_beam_width=max(self.max_beam_width, 1),
                 max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
                 batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
             ).result()
@@ -68,25 +74,33 @@ class TritonPythonModel:
             self._check_single(rows)
         # Several requests may carry the same id, or none, so the executor gets ids of our own.
         states = [
-            RowState(ticket, index, uuid.uuid4().hex, row.streaming, [] if row.exclude_input else row.prompt.tolist())
+            (row, sampling, RowState(ticket, index, uuid.uuid4().hex, self._form(row), sequence))
             for index, row in enumerate(rows)
+            for sequence, sampling in enumerate(row.samplings())
         ]
-        ticket.rows = len(rows)
-        ticket.open_rows = {state.id: state for state in states}
+        ticket.rows, ticket.sequences = len(rows), max(row.sequences for row in rows)
+        ticket.open_rows = {state.id: state for _, _, state in states}
         self.responses.open_request(ticket)
-        for row, state in zip(rows, states, strict=True):
-            self.executor.submit(self._request(row, state))
+        for row, sampling, state in states:
+            self.executor.submit(self._request(row, sampling, state))
 
-    def _request(self, row: Row, state: RowState) -> Request:
+    def _form(self, row: Row) -> Form:
+        prompt = [] if row.exclude_input or row.streaming else row.prompt.tolist()
+        beams = row.beams if row.sampling.beam_width > 1 else 0
+        return Form(row.streaming, prompt, row.wanted["return_log_probs"], beams, self.logits_type)
+
+    def _request(self, row: Row, sampling: SamplingParams, state: RowState) -> Request:
         return Request(
             id=state.id,
             prompt=row.prompt,
             max_tokens=row.max_tokens,
-            sampling=row.sampling,
+            sampling=sampling,
             end_id=row.end_id,
             stop_words=row.stop_words,
             bad_words=row.bad_words,
             on_output=lambda output: self.responses.output(state, output),
+            embedding_bias=row.embedding_bias,
+            **row.wanted,
         )
 
     def _check_single(self, rows: list[Row]) -> None:
@@ -96,6 +110,11 @@ class TritonPythonModel:
             raise InputError(
                 "A request with batch size > 1 requires the decoupled transaction policy; this one has "
                 f"{len(rows)} rows: send them as separate requests, or deploy with decoupled mode."
+            )
+        if any(row.sequences > 1 for row in rows):
+            raise InputError(
+                f"num_return_sequences {rows[0].sequences} gives as many responses, which needs the decoupled "
+                "transaction policy: send one request for each seed, or deploy with decoupled mode."
             )
 
     def finalize(self):

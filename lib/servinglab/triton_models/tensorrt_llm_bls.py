@@ -2,7 +2,8 @@
 
 Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
 all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request
-when the client has left, and answers an error with one sentence instead of a traceback.
+when the client has left, and answers an error with one sentence instead of a traceback. It also passes
+num_return_sequences on, which NVIDIA's declares and does not use.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from servinglab.triton_models._common import InputError, any_true, flag, inputs_
 from servinglab.triton_models._tokenizer import Tokenizer
 
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
+INDEXES = ("batch_index", "sequence_index")
 CONSUMED = {"output_ids", "sequence_length", "batch_index"}  # outputs of the LLM that do not go on to the client
 SHUTDOWN_SECONDS = 5.0
 GATHER_SECONDS = 0.002  # the tokens of one step come one after another, yet one call can decode them all
@@ -82,8 +84,11 @@ class TritonPythonModel:
                 "num_draft_tokens and use_draft_logits ask for speculative decoding, which this model does not offer; "
                 "leave them out."
             )
-        if "num_return_sequences" in inputs and (inputs["num_return_sequences"] != 1).any():
-            raise InputError("num_return_sequences other than 1 is not offered; send one request for each sequence.")
+        if self.accumulate and any_true(inputs, "stream") and (inputs.get("beam_width", np.ones(1)) > 1).any():
+            raise InputError(
+                f"beam_width above 1 cannot be streamed with accumulate_tokens, which model '{self.name}' is set to: "
+                "leave stream or beam_width out."
+            )
         if not self.decoupled and any_true(inputs, "stream"):
             raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
         if not self.decoupled and rows > 1:
@@ -95,7 +100,10 @@ class TritonPythonModel:
     def _generate(self, inputs, reply):
         given = llm_inputs(inputs, self.models.preprocess(inputs))
         reply.rows = len(inputs["text_input"])
-        rows = [Row(reply, inputs, given, index, self.accumulate) for index in range(reply.rows)]
+        sampled = "num_return_sequences" in inputs and not (inputs.get("beam_width", np.ones(1)) > 1).any()
+        sequences = max(int(inputs["num_return_sequences"].max()), 1) if sampled else 1  # tensorrt_llm refuses the rest
+        reply.parts = reply.rows * sequences
+        rows = [Row(reply, inputs, given, number // sequences, self.accumulate) for number in range(reply.parts)]
         try:
             if not reply.cancelled:
                 self._pass_all_on(rows, given, reply, llm_outputs(inputs))
@@ -117,11 +125,12 @@ class TritonPythonModel:
         """Queue the ids of one response, as lists: its memory is gone when the next response is taken."""
         if "output_ids" not in response:
             return
-        row = rows[int(response["batch_index"][0, 0]) if len(rows) > 1 else 0]
+        batch, sequence = (int(response[name][0, 0]) if name in response else 0 for name in INDEXES)
+        row = rows[batch * (len(rows) // rows[0].reply.rows) + sequence]
         lengths = response["sequence_length"][0].tolist()
         beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]
         extra = {name: np.array(array) for name, array in response.items() if name not in CONSUMED}
-        self.pump.put(Chunk(row, beams, extra))
+        self.pump.put(Chunk(row, beams, extra, whole=row.several))
 
     def finalize(self):
         self.watch.drain(SHUTDOWN_SECONDS)

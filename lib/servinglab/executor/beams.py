@@ -1,0 +1,193 @@
+"""Beam search for one request: `beam_width` paths side by side, each in a row of the batch.
+
+A step adds one token to every path and looks at the 2 x width likeliest continuations of all paths together. One that
+ends (with end_id, a stop word or at max_tokens) becomes a finished beam if it is among the first `width`; the first
+`width` of the others go on. Of the finished ones the best `width` by score are kept.
+
+score = log probability / choices ** length_penalty, where the choices are the generated tokens, end_id included and the
+prompt not. That is also how TensorRT-LLM (cpp/tensorrt_llm/kernels/beamSearchKernels) and transformers 5 count. Beams
+are returned by score, best first; with length_penalty 0 their cumulative log probabilities fall, with another they need
+not. cum_log_probs is the sum, never divided by the length: `normalize_log_probs` of TensorRT-LLM has no effect here.
+
+The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and more its "never". Other differences:
+* transformers takes the log softmax before its processors, here (and in TensorRT-LLM) it comes after penalties and bans
+  (its `renormalize_logits=True`); min_tokens is 1 unless given, so that end_id cannot come first.
+* TensorRT-LLM ends with early_stopping 0 by the best continuation of the step, even if it has just ended; here and in
+  transformers by the best that goes on. And for 2 it takes the room up to max_seq_len for the longest length, not
+  max_tokens.
+* beam_search_diversity_rate adds rate x rank of its parent to a continuation while the step ranks them, as in
+  TensorRT-LLM's kernel: the higher the rate, the more the paths behind the first are continued. It is part of no score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .logits import LogitsProcessor, ends_with, log_normaliser
+from .request import Beam, Output, Request
+from .sampler import largest
+
+
+class Copy(NamedTuple):
+    """The KV memory of row `source`, from position `first` on, must be copied to row `target`."""
+
+    source: int
+    target: int
+    first: int
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A running beam. tokens: with the prompt; origins: for each choice, the step's logits and the row in them."""
+
+    tokens: list[int]
+    log_probs: list[float]
+    total: float
+    rank: int = 0
+    origins: tuple[tuple[np.ndarray, int], ...] = ()
+
+
+class _Candidate(NamedTuple):
+    order: float  # what the step ranks by
+    total: float
+    row: int
+    token: int
+    log_prob: float
+
+
+class BeamSearch:
+    """Continues one request by one token a step, in `width` rows of the batch.
+
+    copies: what the last step asks for before the next: each path that goes on stays in its row, if it goes on twice
+    it is copied into the row of one that does not.
+    """
+
+    def __init__(self, request: Request, vocab_size: int, max_tokens: int) -> None:
+        self.width = request.sampling.beam_width
+        self.copies: list[Copy] = []
+        self._request, self._params, self._max_tokens = request, request.sampling, max_tokens
+        self._processor = LogitsProcessor(request, vocab_size, temperature=False)
+        self._prompt_length = len(request.prompt)
+        self._paths: list[_Path | None] = [_Path(request.prompt.tolist(), [], 0.0)]  # by row
+        self._finished: list[Beam] = []  # best first
+        self.length = self._prompt_length
+
+    @property
+    def last_tokens(self) -> list[int]:
+        """The token of each row that the model reads next; any token for a row without a path."""
+        return [path.tokens[-1] if path else 0 for path in self._paths]
+
+    def step(self, logits: np.ndarray) -> Output:
+        """Takes the logits float32 [rows, vocab] after the paths so far, which it may change; the prompt has one row.
+
+        Raises RequestError when no token can be chosen.
+        """
+        own = logits.copy() if self._request.return_generation_logits else None
+        self.length += 1
+        going_on: list[_Candidate] = []
+        for place, candidate in enumerate(self._candidates(logits)):
+            reason = self._reason(candidate)
+            if reason is None and len(going_on) < self.width:
+                going_on.append(candidate)
+            elif reason and place < self.width:
+                self._finish(candidate, reason, own)
+        if self._is_over(going_on):
+            best = self._finished[0].finish_reason if self._finished else "length"
+            return Output(self._request.id, [], best, beams=tuple(self._finished))
+        self._go_on(going_on, own)
+        return Output(self._request.id, [], beams=self._snapshot())
+
+    def _candidates(self, logits: np.ndarray) -> list[_Candidate]:
+        """The 2 x width likeliest continuations, best first."""
+        found = []
+        rate = self._params.beam_search_diversity_rate
+        for row, path in enumerate(self._paths):
+            if path is None:
+                continue
+            self._processor.forget()
+            self._processor.apply(logits[row], path.tokens)
+            normaliser = log_normaliser(logits[row])
+            for token in largest(logits[row], 2 * self.width).tolist():
+                log_prob = float(logits[row, token]) - normaliser
+                total = path.total + log_prob
+                found.append(_Candidate(total + rate * path.rank, total, row, token, log_prob))
+        found = [candidate for candidate in found if candidate.total > -np.inf]
+        return sorted(found, key=lambda candidate: -candidate.order)[: 2 * self.width]
+
+    def _reason(self, candidate: _Candidate) -> str | None:
+        if candidate.token == self._request.end_id:
+            return "end_id"
+        tail = [*self._paths[candidate.row].tokens, candidate.token] if self._request.stop_words else []
+        if any(ends_with(tail, word) for word in self._request.stop_words):
+            return "stop_words"
+        return "length" if self._choices == self._max_tokens else None
+
+    @property
+    def _choices(self) -> int:
+        return self.length - self._prompt_length
+
+    def _score(self, total: float, choices: int) -> float:
+        return total / choices**self._params.length_penalty
+
+    def _finish(self, candidate: _Candidate, reason: str, own: np.ndarray | None) -> None:
+        path = self._extend(candidate, own)
+        tokens = path.tokens[self._prompt_length :]
+        rows = np.stack([step[row] for step, row in path.origins]) if own is not None else None
+        score = self._score(path.total, self._choices)
+        beam = Beam(tokens[:-1] if reason == "end_id" else tokens, path.log_probs, path.total, score, reason, rows)
+        self._finished = sorted([*self._finished, beam], key=lambda beam: -beam.score)[: self.width]
+
+    def _is_over(self, going_on: list[_Candidate]) -> bool:
+        if not going_on:
+            return True
+        if len(self._finished) < self.width:
+            return False
+        stopping, penalty = self._params.early_stopping, self._params.length_penalty
+        if stopping == 1:
+            return True
+        choices = self._max_tokens if stopping > 1 and penalty > 0 else self._choices
+        return self._score(going_on[0].total, choices) <= self._finished[-1].score
+
+    def _extend(self, candidate: _Candidate, own: np.ndarray | None, rank: int = 0) -> _Path:
+        path = self._paths[candidate.row]
+        origins = (*path.origins, (own, candidate.row)) if own is not None else ()
+        return _Path(
+            [*path.tokens, candidate.token], [*path.log_probs, candidate.log_prob], candidate.total, rank, origins
+        )
+
+    def _go_on(self, chosen: list[_Candidate], own: np.ndarray | None) -> None:
+        """Puts the next paths into rows, so that as little memory as possible has to be copied."""
+        old = self._paths + [None] * (self.width - len(self._paths))
+        self._paths = old[:]
+        parents = {candidate.row for candidate in chosen}
+        free = [row for row in range(self.width) if row not in parents]
+        self.copies, placed, new = [], set(), [None] * self.width
+        for rank, candidate in enumerate(chosen):
+            source = target = candidate.row
+            if source in placed:
+                target = free.pop()
+                self.copies.append(Copy(source, target, _first_difference(old[source], old[target])))
+            placed.add(source)
+            new[target] = self._extend(candidate, own, rank)
+        self._paths = new
+
+    def _snapshot(self) -> tuple[Beam, ...]:
+        """The best `width` of the finished and the running paths, as they stand."""
+        running = [
+            Beam(path.tokens[self._prompt_length :], path.log_probs, path.total, self._score(path.total, self._choices))
+            for path in self._paths
+            if path
+        ]
+        return tuple(sorted([*self._finished, *running], key=lambda beam: -beam.score)[: self.width])
+
+
+def _first_difference(source: _Path, target: _Path | None) -> int:
+    """The first position at which the KV memory of two rows differs: equal beginnings have equal memory, for they are
+    copies of each other or were made by the same step."""
+    if target is None:
+        return 0
+    pairs = zip(source.tokens, target.tokens, strict=True)
+    return next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), len(source.tokens))

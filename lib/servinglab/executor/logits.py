@@ -1,0 +1,83 @@
+"""From the model's logits to those that the choice is made from: bias, temperature, penalties, bans. numpy only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .params import RequestError, SamplingParams
+from .request import Request
+
+
+class LogitsProcessor:
+    """The changes that one request makes to its logits. With `temperature` false that of the request is not applied."""
+
+    def __init__(self, request: Request, vocab_size: int, *, temperature: bool) -> None:
+        self._params = params = request.sampling
+        self._prompt_length = len(request.prompt)
+        self._end_id = request.end_id
+        self._bad_words = request.bad_words
+        self._bias = request.embedding_bias
+        # The floor keeps float32 from overflowing.
+        self._temperature = np.float32(max(params.temperature, 1e-6)) if temperature else np.float32(1)
+        penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        self._counts = np.zeros(vocab_size, np.int32) if penalised else None
+        self._counted = 0
+
+    def forget(self) -> None:
+        """The next tokens are no continuation of the last ones."""
+        if self._counts is not None:
+            self._counts[:] = self._counted = 0
+
+    def apply(self, logits: np.ndarray, tokens: list[int]) -> int:
+        """Changes `logits` float32 [vocab] in place; `tokens` are the prompt and the generated ones so far. Returns
+        the likeliest token. Raises RequestError when no token is left to choose.
+        """
+        # The order of TensorRT-LLM's penalty kernel: bias, temperature, penalties, bans. (transformers applies its
+        # penalties first; only presence and frequency penalties at a temperature other than 1 tell the two apart.)
+        if self._bias is not None:
+            logits[: len(self._bias)] += self._bias
+        if self._temperature != 1:
+            logits /= self._temperature
+        if self._counts is not None:
+            for token in tokens[self._counted :]:
+                self._counts[token] += 1
+            self._counted = len(tokens)
+            penalise(logits, self._counts, self._params)
+        for token in self._banned(tokens):
+            logits[token] = -np.inf
+        best = int(logits.argmax())
+        if not np.isfinite(logits[best]):
+            if logits[best] != -np.inf:
+                raise RequestError("The model's logits are not finite numbers, so no token can be chosen.")
+            forbids = "bad_words forbids" if self._bias is None else "embedding_bias (with bad_words) forbids"
+            raise RequestError(f"No token is left to choose: {forbids} the whole vocabulary.")
+        return best
+
+    def _banned(self, tokens: list[int]) -> list[int]:
+        banned = [word[-1] for word in self._bad_words if ends_with(tokens, word[:-1])]
+        if self._end_id is not None and len(tokens) - self._prompt_length < self._params.min_tokens:
+            banned.append(self._end_id)
+        return banned
+
+
+def ends_with(tokens: list[int], word: list[int]) -> bool:
+    """Whether the last tokens are `word` (the empty word always matches)."""
+    return not word or tokens[-len(word) :] == word
+
+
+def penalise(logits: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:
+    """Lowers, in place, the logits [vocab] of tokens seen before; `counts` [vocab] says how often."""
+    seen = np.flatnonzero(counts)
+    values = logits[seen].astype(np.float64)
+    with np.errstate(over="ignore"):
+        values = np.where(values < 0, values * params.repetition_penalty, values / params.repetition_penalty)
+        values -= params.presence_penalty + params.frequency_penalty * counts[seen]
+    # Absurd penalties must not become infinities; what a bias forbids stays forbidden.
+    logits[seen] = np.where(np.isneginf(values) & np.isneginf(logits[seen]), values, values.clip(-1e37, 1e37))
+
+
+def log_normaliser(logits: np.ndarray) -> float:
+    """log of the sum of exp(logits), `logits` float32 [vocab] of which one is finite; subtract it for log softmax."""
+    highest = logits.max()
+    # The exponential in float32, four times as fast, its sum in float64: an error below 1e-6.
+    return float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
