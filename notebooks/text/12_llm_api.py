@@ -25,9 +25,9 @@
 # - write the program, the command and the model folder of the second road
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 85 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 26 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: none yet
+# Previous: [09 · Beam search](09_beam_search.ipynb) · Next: none yet
 
 # %%
 import json
@@ -306,9 +306,6 @@ answer_2 = None  # a dict of tensors of the engine lane
 check("12.2", answer_2)
 
 # %% [markdown]
-# (Our CPU executor computes one sequence for each request and refuses `num_return_sequences=3`; NVIDIA's engine takes
-# it.)
-#
 # Now turn it round. One sampled request of the engine lane goes out to every other road and comes back. **Predict:**
 # does the model give the same text for all of them?
 

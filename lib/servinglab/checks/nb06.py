@@ -1,0 +1,163 @@
+"""Exercises of notebook 06: softmax with a temperature, its log form, and the temperature that gives what you want."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from servinglab import decoding
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+
+# --- 06.1: softmax for a batch ----------------------------------------------------------------------------------------
+
+_ROWS = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, -1.0]])
+_T = 0.5
+
+
+def _over_sum(weights: np.ndarray, axis: int | None = 1) -> np.ndarray:
+    return weights / weights.sum(axis=axis, keepdims=True)
+
+
+def _batch_mistakes() -> dict[str, np.ndarray]:
+    """What a wrong function gives for _ROWS at _T: message → values."""
+    plain = _over_sum(np.exp(_ROWS))
+    return {
+        "each column sums to 1: a row holds the logits of one prompt, so sum along the last axis": _over_sum(
+            np.exp(_ROWS / _T), axis=0
+        ),
+        "all rows together sum to 1: every row is a distribution of its own, so sum along axis 1, with keepdims": (
+            _over_sum(np.exp(_ROWS / _T), axis=None)
+        ),
+        "the temperature is missing in the denominator: the sum runs over exp(z/T), too, or it does not give 1": (
+            np.exp(_ROWS / _T) / np.exp(_ROWS).sum(axis=1, keepdims=True)
+        ),
+        "you divide the probabilities by the temperature, after the softmax: their sum is 1/T. Divide the logits": (
+            plain / _T
+        ),
+        "the temperature has no effect: it is left out, or divides probabilities that you then normalise": plain,
+        "a softmax of probabilities is nearly flat: the temperature divides the logits, and one softmax follows": (
+            _over_sum(np.exp(plain / _T))
+        ),
+        "p ** (1/T) has the right ratios, but must be divided by its sum again": plain ** (1 / _T),
+        "you multiply by the temperature: 0.5 must make the differences larger, not smaller": _over_sum(
+            np.exp(_ROWS * _T)
+        ),
+        "these are weights, not probabilities: divide each row by its sum": np.exp(_ROWS / _T),
+    }
+
+
+@exercise("06.1", expects="a function softmax(logits, temperature) that returns an array of the same shape")
+def batch_softmax(softmax: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
+    given = _ROWS.copy()
+    try:
+        answer = np.asarray(softmax(given, _T), dtype=float)
+    except ValueError as error:
+        if "broadcast" not in str(error):
+            raise
+        return wrong("a sum of shape [2] cannot divide rows of shape [2, 3]: keep its axis with keepdims=True")
+    if answer.shape != _ROWS.shape:
+        return wrong(f"for logits of shape [2, 3] it returns {list(answer.shape)}: one probability for each logit")
+    if not np.array_equal(given, _ROWS):
+        return wrong("it changes the logits it was given: write z = logits / temperature, not logits /= temperature")
+    if not np.allclose(answer, decoding.softmax(_ROWS, _T), atol=1e-6):
+        known = [said for said, values in _batch_mistakes().items() if np.allclose(answer, values, atol=1e-6)]
+        return wrong(known[0] if known else "row 1 at temperature 0.5 must be about 0.867, 0.117, 0.016")
+    with np.errstate(all="ignore"):
+        large = np.asarray(softmax(np.array([[1000.0, 999.0]]), 1.0), dtype=float)
+        mixed = np.asarray(softmax(np.array([[1000.0, 999.0], [1.0, 0.0]]), 1.0), dtype=float)
+    if not np.isfinite(large).all():
+        return wrong("logits of 1000 give nan: exp overflows. Subtract the row's maximum before exp")
+    if not np.isfinite(mixed).all():
+        return wrong("a row far below another gives nan: subtract each row's own maximum, not that of the whole array")
+    if not np.allclose(mixed, 1 / (1 + np.exp([[-1, 1], [-1, 1]])), atol=1e-6):
+        return wrong("logits 1000 and 999 must give the same row as 1 and 0: only differences count")
+    return right("each row sums to 1, and no logit is too large")
+
+
+# --- 06.2: the log form -----------------------------------------------------------------------------------------------
+
+_Z = np.array([4.0, 1.0, 0.0])
+_WARM = 2.0
+
+
+def _log_mistakes() -> dict[str, np.ndarray]:
+    """What a wrong function gives for _Z at _WARM: message → values."""
+    truth, total = decoding.log_softmax(_Z, _WARM), decoding.logsumexp(_Z / _WARM)
+    return {
+        "that is in base 2: np.log2 counts bits, the formula is in natural logarithms": truth / math.log(2),
+        "that is in base 10: the formula is in natural logarithms, np.log": truth / math.log(10),
+        "T is missing inside the log of the sum: the sum runs over exp(z/T)": _Z / _WARM - decoding.logsumexp(_Z),
+        "T is missing in front: it is z/T minus the log of the sum, not z": _Z - total,
+        "you divide the log probability by T, and it is no longer normalised: divide the logits": (
+            decoding.log_softmax(_Z) / _WARM
+        ),
+        "the temperature has no effect: these are the log probabilities at temperature 1": decoding.log_softmax(_Z),
+        "the maximum is missing: what you subtracted before exp must be added after log": truth + _Z.max() / _WARM,
+        "the sign is turned: a probability is at most 1, so its logarithm is at most 0": -truth,
+        "these are probabilities: the logarithm is asked for": np.exp(truth),
+        "that is z/T alone: subtract the log of the sum, the same number for each token": _Z / _WARM,
+    }
+
+
+@exercise("06.2", expects="a function log_softmax(logits, temperature) that returns an array of the same shape")
+def log_form(log_softmax: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
+    answer = np.asarray(log_softmax(_Z.copy(), _WARM), dtype=float)
+    if answer.shape != _Z.shape:
+        return wrong(f"for three logits it returns shape {list(answer.shape)}: one log probability for each logit")
+    if not np.allclose(answer, decoding.log_softmax(_Z, _WARM), atol=1e-6):
+        known = [said for said, values in _log_mistakes().items() if np.allclose(answer, values, atol=1e-6)]
+        return wrong(known[0] if known else "logits 4, 1, 0 at temperature 2 must give about -0.306, -1.806, -2.306")
+    with np.errstate(all="ignore"):
+        far = np.asarray(log_softmax(np.array([0.0, -1000.0]), 1.0), dtype=float)
+        high = np.asarray(log_softmax(np.array([1000.0, 999.0]), 1.0), dtype=float)
+    if not np.isfinite(high).all():
+        return wrong("a logit of 1000 overflows in exp: subtract the maximum inside the log of the sum")
+    if not np.isfinite(far).all():
+        return wrong("the log of an underflowed probability is -inf, the truth is -1000: never form the probability")
+    if not np.allclose(far, [0, -1000], atol=1e-6) or not np.allclose(high, [-0.3132617, -1.3132617], atol=1e-6):
+        return wrong("logits 0 and -1000 must give 0 and -1000; logits 1000 and 999 about -0.313 and -1.313")
+    return right("-1000 is a log probability like any other, and nothing overflowed on the way")
+
+
+# --- 06.3: which temperature, which entropy ---------------------------------------------------------------------------
+
+_TEMPERATURE = {
+    2 / math.log(10): None,
+    math.log(10) / 2: "upside down: the log of the ratio is d/T, so it falls when T grows",
+    2 / 10: "the ratio is exp(d/T), not d/T: take its logarithm first",
+    10 / 2: "the ratio is exp(d/T), not T times the difference: solve exp(d/T) = 10 for T",
+    2.0: "that takes the logarithm in base 10; the ratio is a power of e, so use the natural one",
+    2 / math.log2(10): "that takes the logarithm in base 2; the ratio is a power of e, so use the natural one",
+    math.exp(2) / 10: "dividing by T does not divide the ratio by T: it takes the ratio to the power of 1/T",
+    10 / math.exp(2): "multiplying by T does not multiply the ratio by T: the ratio is exp(d/T)",
+    3 / math.log(10): "only the difference of the two logits counts, 3 - 1, not the first logit alone",
+}
+_NATS = {
+    math.log(1024): None,
+    10.0: "10 is in bits, log2(1024); nats take the natural logarithm",
+    math.log10(1024): "that takes the logarithm in base 10; nats take the natural one",
+    1024.0: "that is the number of equally likely tokens; the entropy is its logarithm",
+    0.0: "0 is the limit for T towards 0, where one token takes all; towards infinity all become equal",
+    1 / 1024: "that is the probability of each token; the entropy is minus the mean of its logarithm",
+    -math.log(1024): "an entropy is never negative: it is minus the mean log probability",
+    1024 * math.log(1024): "that sums the logarithms; each of them counts with its probability, 1/1024",
+}
+
+
+@exercise("06.3", expects="a dict with temperature and nats, two numbers")
+def wanted_temperature(answer: dict[str, float]) -> Verdict:
+    parts = {name: answer[name] for name in ("temperature", "nats")}
+    if any(is_stub(part) for part in parts.values()):
+        return unattempted()
+    otherwise = {
+        "temperature": "write the ratio of the two probabilities first; the denominator cancels",
+        "nats": "towards T = infinity all tokens have the same probability; put that into the entropy",
+    }
+    for name, known in (("temperature", _TEMPERATURE), ("nats", _NATS)):
+        given = float(parts[name])
+        near = [said for value, said in known.items() if math.isclose(given, value, rel_tol=3e-3, abs_tol=1e-5)]
+        if not near or near[0]:
+            return wrong(f"{name} {given:.4g}: {near[0] if near else otherwise[name]}")
+    return right("T = 2 / ln 10, about 0.87, and ln 1024, about 6.93 nats, which is 10 bits")

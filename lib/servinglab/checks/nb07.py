@@ -1,0 +1,202 @@
+"""Exercises of notebook 07: top-k, top-p and the repetition penalty, each as a function of one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from servinglab import decoding
+from servinglab.checks import Verdict, exercise, right, wrong
+
+Row = np.ndarray
+
+
+def _near(a: Row, b: Row) -> bool:
+    return np.shape(a) == np.shape(b) and np.allclose(a, b, atol=1e-6)
+
+
+def _normal(p: Row) -> Row:
+    return p / p.sum()
+
+
+def _first_match(answer: Row, mistakes: dict[str, Row], otherwise: str) -> Verdict:
+    """The message of the mistake whose values these are."""
+    return wrong(next((said for said, values in mistakes.items() if _near(answer, values)), otherwise))
+
+
+# --- 07.1: top-k ------------------------------------------------------------------------------------------------------
+
+_Z = np.array([0.5, 3.0, -1.0, 2.0, 1.0, 2.5])
+_K = 3
+
+
+def _top_k_mistakes() -> dict[str, Row]:
+    """What a wrong function gives for _Z and 3: message → values."""
+    p = decoding.softmax(_Z)
+    kept = np.isin(np.arange(_Z.size), [1, 5, 3])
+    return {
+        "nothing is cut: these are the probabilities of all tokens": p,
+        "forgot to renormalise: what is left sums to less than 1, divide it by its sum": np.where(kept, p, 0),
+        "a logit of 0 is not cut: exp(0) = 1. Cut logits become -inf, or cut the probabilities": decoding.softmax(
+            np.where(kept, _Z, 0)
+        ),
+        "that keeps the k smallest logits: an ascending sort has the likeliest at its end": decoding.softmax(
+            np.where(np.isin(np.arange(_Z.size), [2, 0, 4]), _Z, -np.inf)
+        ),
+        "that keeps the first k ids of the vocabulary: a token's id says nothing about its logit": decoding.softmax(
+            np.where(np.arange(_Z.size) < _K, _Z, -np.inf)
+        ),
+        "one too few: the k-th logit itself stays, so compare with >=": decoding.distribution(_Z, top_k=_K - 1),
+        "one too many: index k is the (k+1)-th logit, counting begins at 0": decoding.distribution(_Z, top_k=_K + 1),
+        "the ids are lost: each probability must stay at the place of its token, 0 for the others": np.sort(
+            decoding.distribution(_Z, top_k=_K)
+        )[::-1],
+        "a softmax of probabilities flattens them: renormalising is a division by the sum": decoding.softmax(
+            np.where(kept, p, -np.inf)
+        ),
+    }
+
+
+@exercise("07.1", expects="a function top_k(logits, k) that returns an array of probabilities")
+def top_k(function: Callable[[Row, int], Row]) -> Verdict:
+    given = _Z.copy()
+    answer = np.asarray(function(given, _K), dtype=float)
+    if answer.shape == (_K,):
+        return wrong("k numbers without their ids: return one probability for each token, 0 for those that are cut")
+    if not np.array_equal(given, _Z):
+        return wrong("it changes the logits it was given, which the next strategy needs: work on a copy")
+    if not _near(answer, decoding.distribution(_Z, top_k=_K)):
+        return _first_match(answer, _top_k_mistakes(), "the tokens 1, 5 and 3 must keep about 0.51, 0.31 and 0.19")
+    with np.errstate(all="ignore"):
+        large = _value_or_error(function, _Z.copy(), 50)
+        off = _value_or_error(function, _Z.copy(), 0)
+    if not _near(large, decoding.softmax(_Z)):
+        return wrong("k = 50 is more than the six tokens there are, and must change nothing")
+    if not _near(off, decoding.softmax(_Z)):
+        return wrong("k = 0 means off, as in the server: it must change nothing")
+    return right("three tokens share all of the probability, in the old proportions")
+
+
+def _value_or_error(function: Callable, *arguments: object) -> Row:
+    """What the function returns, or nothing that matches anything when it raises."""
+    try:
+        return np.asarray(function(*arguments), dtype=float)
+    except Exception:
+        return np.empty(0)
+
+
+# --- 07.2: top-p ------------------------------------------------------------------------------------------------------
+
+_P = np.array([0.09, 0.38, 0.05, 0.20, 0.16, 0.12])  # ranked: 1, 3, 4, 5, 0, 2; their sums 0.38 0.58 0.74 0.86 0.95 1
+_LIMIT = 0.6
+_HALVES = np.array([0.125, 0.5, 0.25, 0.125])  # their sum is 1 in floating point, too
+
+
+def _kept(*ids: int) -> Row:
+    return np.where(np.isin(np.arange(_P.size), ids), _P, 0)
+
+
+def _top_p_mistakes() -> dict[str, Row]:
+    """What a wrong function gives for _P and 0.6: message → values."""
+    return {
+        "nothing is cut: 0.6 is reached by three tokens": _P,
+        "forgot to renormalise: what is left sums to 0.74, divide it by its sum": _kept(1, 3, 4),
+        "you divide by p itself: the nucleus holds a little more than p, so divide by what is left": (
+            _kept(1, 3, 4) / _LIMIT
+        ),
+        "dropped the crossing token: the two tokens you keep reach 0.58 only, the one that crosses 0.6 stays": _normal(
+            _kept(1, 3)
+        ),
+        "one too many: 0.74 has reached 0.6, the token after the crossing one goes": _normal(_kept(1, 3, 4, 5)),
+        "no sorting: you add up in the order of the ids; the likeliest tokens come first": _normal(_kept(0, 1, 2, 3)),
+        "no sorting, and the crossing token is dropped: the likeliest tokens come first": _normal(_kept(0, 1, 2)),
+        "sorted the wrong way: you gather the least likely tokens, begin with the likeliest": _normal(
+            _kept(2, 0, 5, 4, 3)
+        ),
+        "the threshold is for the sum, not for single probabilities: no single token reaches 0.6": np.zeros(_P.size),
+        "that is min-p: it compares each token with the likeliest; top-p adds up": _kept(1) / _P[1],
+        "the ids are lost: undo the sorting, each probability belongs at the place of its token": (
+            -np.sort(-_normal(_kept(1, 3, 4)))
+        ),
+    }
+
+
+@exercise("07.2", expects="a function top_p(probabilities, p) that returns an array of probabilities")
+def top_p(function: Callable[[Row, float], Row]) -> Verdict:
+    given, truth = _P.copy(), _normal(_kept(1, 3, 4))
+    with np.errstate(all="ignore"):
+        answer = np.asarray(function(given, _LIMIT), dtype=float)
+    if not np.array_equal(given, _P):
+        return wrong("it changes the probabilities it was given: work on a copy")
+    if not _near(np.nan_to_num(answer), truth):
+        return _first_match(np.nan_to_num(answer), _top_p_mistakes(), "the tokens 1, 3 and 4 must be left, with 0.51, "
+                            "0.27 and 0.22")  # fmt: skip
+    with np.errstate(all="ignore"):
+        narrow = _value_or_error(function, _P.copy(), 0.2)
+        whole = _value_or_error(function, _HALVES.copy(), 1.0)
+    if not _near(narrow, np.eye(_P.size)[1]):
+        return wrong("the likeliest token crosses p = 0.2 at once: it must stay, and stay alone")
+    if not _near(whole, _HALVES):
+        return wrong("p = 1 must change nothing: every token is needed to reach 1")
+    return right("the crossing token stays, and three tokens share the whole")
+
+
+# --- 07.3: the repetition penalty -------------------------------------------------------------------------------------
+
+_LOGITS = np.array([4.0, -2.0, 1.0, -1.0, 3.0])
+_PROMPT, _GENERATED, _PENALTY = [0, 1, 0], [0, 2], 2.0
+
+
+def _penalised(tokens: list[int]) -> Row:
+    return decoding.repetition_penalty(_LOGITS, tokens, _PENALTY)
+
+
+def _penalty_mistakes() -> dict[str, Row]:
+    """What a wrong function gives for _LOGITS: message → values."""
+    seen = np.array([1, 1, 1, 0, 0], bool)
+    often = np.array([3, 1, 1, 0, 0])
+    each = np.where(_LOGITS < 0, _LOGITS * _PENALTY**often, _LOGITS / _PENALTY**often)
+    p = decoding.softmax(_LOGITS)
+    return {
+        "nothing has changed: tokens 0, 1 and 2 have occurred": _LOGITS,
+        "divides negative logits: -2 becomes -1, which is more likely. Multiply them": np.where(
+            seen, _LOGITS / _PENALTY, _LOGITS
+        ),
+        "multiplies positive logits, which makes repetition likelier: divide them": np.where(
+            seen, _LOGITS * _PENALTY, _LOGITS
+        ),
+        "upside down: positive logits are divided and negative ones multiplied, not the reverse": np.where(
+            seen, np.where(_LOGITS < 0, _LOGITS / _PENALTY, _LOGITS * _PENALTY), _LOGITS
+        ),
+        "only generated tokens count: those of the prompt count as well": _penalised(_GENERATED),
+        "only the prompt's tokens count: those generated since count as well": _penalised(_PROMPT),
+        "applied once for each occurrence: token 0 occurred three times and is still penalised once": each,
+        "subtracting is the presence penalty: this one divides or multiplies": _LOGITS - _PENALTY * seen,
+        "subtracting for each occurrence is the frequency penalty: this one divides or multiplies, once": (
+            _LOGITS - _PENALTY * often
+        ),
+        "every token is penalised: only those that occurred": np.where(
+            _LOGITS < 0, _LOGITS * _PENALTY, _LOGITS / _PENALTY
+        ),
+        "the unseen tokens are penalised: you chose the others": np.where(
+            ~seen, np.where(_LOGITS < 0, _LOGITS * _PENALTY, _LOGITS / _PENALTY), _LOGITS
+        ),
+        "the penalty works on logits, before the softmax, not on probabilities": np.where(seen, p / _PENALTY, p),
+        "return logits, not probabilities: the softmax comes later, after all other steps": decoding.softmax(
+            _penalised(_PROMPT + _GENERATED)
+        ),
+        "a penalty is no ban: a seen token becomes less likely, not impossible": np.where(seen, -np.inf, _LOGITS),
+    }
+
+
+@exercise("07.3", expects="a function penalise(logits, prompt, generated, penalty) that returns an array of logits")
+def penalty(function: Callable[[Row, list[int], list[int], float], Row]) -> Verdict:
+    given = _LOGITS.copy()
+    answer = np.asarray(function(given, list(_PROMPT), list(_GENERATED), _PENALTY), dtype=float)
+    if not _near(answer, _penalised(_PROMPT + _GENERATED)):
+        otherwise = "logits 4, -2, 1 of the seen tokens must become 2, -4, 0.5 at penalty 2, the others stay"
+        return _first_match(answer, _penalty_mistakes(), otherwise)
+    if not np.array_equal(given, _LOGITS):
+        return wrong("it changes the logits it was given: work on a copy")
+    return right("less likely, whatever the sign of the logit, and once")

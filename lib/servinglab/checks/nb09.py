@@ -1,0 +1,143 @@
+"""Exercises of notebook 09: one step of a beam search, the way back from a row to its path, the score of an answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from servinglab import decoding
+from servinglab.checks import Verdict, exercise, right, wrong
+
+# --- 09.1: one step ---------------------------------------------------------------------------------------------------
+
+_TOTALS = np.log([0.6, 0.2])
+_ROWS = np.log([[0.20, 0.28, 0.22, 0.30], [0.05, 0.50, 0.42, 0.03]])
+
+Picks = list[tuple[int, int, float]]
+
+
+def _best(scores: np.ndarray, width: int, values: np.ndarray | None = None) -> Picks:
+    """The `width` highest scores as (parent, token, value)."""
+    values = scores if values is None else values
+    order = np.argsort(-scores, axis=None, kind="stable")[:width].tolist()
+    return [(*divmod(index, scores.shape[1]), float(values.flat[index])) for index in order]
+
+
+def _step_mistakes() -> dict[str, Picks]:
+    """What a wrong function gives for _TOTALS, _ROWS and width 2: message → picks."""
+    sums = _TOTALS[:, None] + _ROWS
+    two = _best(sums, 2)
+    each = [pick for row in range(2) for pick in _best(np.where(np.arange(2)[:, None] == row, sums, -np.inf), 2)]
+    tops = sorted((each[0], each[2]), key=lambda pick: -pick[2])
+    flat = [int(index) for index in np.argsort(-sums, axis=None)[:2]]
+    return {
+        "that is the best token of each beam; the beams compete: take the best of all their continuations": tops,
+        "you keep the best of each beam, so the queue grows with every step: keep `width` of all together": each,
+        "you keep every continuation: that is a breadth-first search without the cut to `width`": _best(sums, 8),
+        "the total of the parent is missing: a likely token behind an unlikely beginning wins": _best(_ROWS, 2),
+        "you rank by the token alone and add the parent's total afterwards: rank by the sum": _best(_ROWS, 2, sums),
+        "you multiply log probabilities: probabilities are multiplied, and their logarithms added": _best(
+            _TOTALS[:, None] * _ROWS, 2
+        ),
+        "you add probabilities: a path has the product of its probabilities, the sum of their logs": _best(
+            np.exp(_TOTALS)[:, None] + np.exp(_ROWS), 2
+        ),
+        "those are probabilities: right today, but 150 steps later float32 has underflowed; keep the log": _best(
+            np.exp(sums), 2
+        ),
+        "those are the least likely continuations: log probabilities are negative, and the best is near 0": [
+            (parent, token, -total) for parent, token, total in _best(-sums, 2)
+        ],
+        "parent and token have changed places": [(token, parent, total) for parent, token, total in two],
+        "the flat index counts through rows of the vocabulary's length, not of the number of beams": [
+            (*divmod(index, 2), float(sums.flat[index])) for index in flat
+        ],
+        "right picks, worst first: the order is best first": two[::-1],
+    }
+
+
+@exercise("09.1", expects="a function step(totals, log_probs, width) that returns a list of (parent, token, total)")
+def beam_step(step: Callable[[np.ndarray, np.ndarray, int], Picks]) -> Verdict:
+    answer = list(step(_TOTALS.copy(), _ROWS.copy(), 2))
+    if not _same(answer, _best(_TOTALS[:, None] + _ROWS, 2)):
+        known = [said for said, picks in _step_mistakes().items() if _same(answer, picks)]
+        otherwise = "width 2 must give parents 0 and 0, tokens 3 and 1, totals log 0.18 and log 0.168"
+        return wrong(known[0] if known else otherwise)
+    rng = np.random.default_rng(9)
+    totals, rows = -rng.random(3), decoding.log_softmax(rng.normal(size=(3, 5)))
+    if not _same(list(step(totals, rows, 4)), _best(totals[:, None] + rows, 4)):
+        return wrong("right for two beams of four tokens, wrong for three of five: take both numbers from the shape")
+    return right("the beams compete with each other: both places went to children of the first")
+
+
+def _same(answer: Picks, picks: Picks) -> bool:
+    if len(answer) != len(picks):
+        return False
+    return all(
+        (int(a[0]), int(a[1])) == b[:2] and math.isclose(float(a[2]), b[2], abs_tol=1e-6)
+        for a, b in zip(answer, picks, strict=True)
+    )
+
+
+# --- 09.2: the way back -----------------------------------------------------------------------------------------------
+
+_TOKENS = [[10, 11, 12], [20, 21, 22], [30, 31, 32], [40, 41, 42]]
+_PARENTS = [[0, 0, 0], [1, 0, 1], [2, 2, 0], [1, 0, 1]]
+_PATHS = {
+    (11, 22, 31, 42): None,
+    (42, 31, 22, 11): "the last token comes first: you walked back, turn it round",
+    (12, 22, 32, 42): "you read one column straight down, which mixes beams: the parent's row may be another one",
+    (10, 21, 30, 42): "parents[t] belongs to the tokens of step t: look up the parent before you go to step t - 1",
+    (11, 21, 31, 42): "you took one parent for all earlier steps: each step has a parent of its own",
+    (12, 21, 32, 41): "you walked forward, but a row knows its parent, not its children: begin at the last step",
+    (22, 31, 42): "the first token is missing: the walk ends before step 0, not at it",
+    (11, 22, 31): "the last token is missing: it stands in the row you were given",
+    (1, 2, 1, 2): "those are the rows; the tokens in them are asked for",
+    (2, 1, 2, 1): "those are the rows, the last one first; the tokens in them are asked for",
+}
+
+
+@exercise("09.2", expects="a function recover(parents, tokens, row) that returns a list of tokens")
+def way_back(recover: Callable[[list[list[int]], list[list[int]], int], list[int]]) -> Verdict:
+    answer = tuple(int(token) for token in recover(_PARENTS, _TOKENS, 2))
+    if said := _PATHS.get(answer, "row 2 holds token 42, its parent is row 1 of the step before, with token 31; go on"):
+        return wrong(said)
+    others = [[int(token) for token in recover(_PARENTS, _TOKENS, row)] for row in (0, 1)]
+    if others != [[11, 22, 31, 40], [11, 22, 30, 41]]:
+        return wrong("right for row 2, wrong for row 0 or 1: begin at the row you are given")
+    return right("all three beams share their first two tokens: beams are branches of one tree")
+
+
+# --- 09.3: the score --------------------------------------------------------------------------------------------------
+
+_LOG_PROB, _LENGTH, _PROMPT, _PENALTY = -6.0, 5, 10, 2.0
+_SCORES = {
+    -6 / 5**2: None,
+    -6.0: "that is the sum alone: each further token makes it smaller, so short answers win",
+    -6 / 5: "that is the mean per token, right for a penalty of 1 only: raise the length to the penalty",
+    -6 * 5**2: "you multiply: that makes long answers worse still; divide by length ** penalty",
+    -6 / 15**2: "the prompt is counted: it is no part of the sum, so length is what was generated",
+    -6 / (5 * 2): "you multiply the length by the penalty, a factor that all beams share: raise it to that power",
+    -6 / 2: "the length is missing: the sum is divided by length ** penalty",
+    (-6 / 5) ** 2: "you raised the mean to the power, and its sign is lost: the power belongs to the length alone",
+    -((6 / 5) ** 2): "you raised the mean to the power: the power belongs to the length alone",
+    math.exp(-6) / 5**2: "you divide the probability: a score divides the log probability",
+    math.exp(-6 / 5**2): "that is a probability: rank by the divided log probability itself",
+    6 / 5**2: "the sign is turned: log probabilities are negative, and the best score is the highest",
+    -6 / math.sqrt(5): "that is the root of the length: the exponent is the penalty, not 1 / penalty",
+    -6 / ((5 + 5) / 6) ** 2: "that is another formula, ((5 + length) / 6) ** penalty, of Google's translation system",
+    -6 - 2 * math.log(5): "dividing the probability subtracts a log: the log probability itself is divided",
+}
+
+
+@exercise("09.3", expects="a function score(log_prob, length, prompt_length, length_penalty) that returns a number")
+def answer_score(score: Callable[[float, int, int, float], float]) -> Verdict:
+    answer = float(score(_LOG_PROB, _LENGTH, _PROMPT, _PENALTY))
+    near = [said for value, said in _SCORES.items() if math.isclose(answer, value, rel_tol=1e-3)]
+    if not near or near[0]:
+        return wrong(f"{answer:.4g}: {near[0] if near else 'divide the log probability by length ** length_penalty'}")
+    if not math.isclose(float(score(_LOG_PROB, _LENGTH, _PROMPT, 0.0)), _LOG_PROB):
+        return wrong("with a penalty of 0 the score is the log probability itself, for length ** 0 is 1")
+    return right("-0.24; two answers of one length keep their order, whatever the penalty")

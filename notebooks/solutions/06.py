@@ -1,0 +1,130 @@
+"""Answers of notebook 06, and what people believe instead."""
+
+SETUP = "import numpy as np"
+
+SOLUTIONS = {
+    "06.1": """
+def softmax(logits, temperature):
+    z = logits / temperature
+    weights = np.exp(z - z.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+""",
+    "06.2": """
+def log_softmax(logits, temperature):
+    z = logits / temperature
+    highest = z.max()
+    return z - (highest + np.log(np.exp(z - highest).sum()))
+""",
+    "06.3": """
+answer_3 = {"temperature": (3 - 1) / np.log(10), "nats": np.log(1024)}
+""",
+}
+
+_P = "np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)"
+
+
+def _softmax(*lines: str) -> str:
+    return "\n    ".join(["def softmax(logits, temperature):", *lines])
+
+
+def _log(*lines: str) -> str:
+    return "\n    ".join(["def log_softmax(logits, temperature):", "z = logits / temperature", *lines])
+
+
+def _wanted(**changed: str) -> str:
+    parts = {"temperature": "2 / np.log(10)", "nats": "np.log(1024)"} | changed
+    return "answer_3 = {" + ", ".join(f"{name!r}: {value}" for name, value in parts.items()) + "}"
+
+
+MUTANTS = {
+    "06.1": [
+        ("wrong axis", _softmax("w = np.exp(logits / temperature)", "return w / w.sum(axis=0)"), "each column"),
+        ("one sum for all rows", _softmax("w = np.exp(logits / temperature)", "return w / w.sum()"), "all rows"),
+        (
+            "no keepdims",
+            _softmax("w = np.exp(logits / temperature)", "return w / w.sum(axis=1)"),
+            "keepdims=True",
+        ),
+        (
+            "T missing in the denominator",
+            _softmax("return np.exp(logits / temperature) / np.exp(logits).sum(axis=1, keepdims=True)"),
+            "missing in the denominator",
+        ),
+        ("T after softmax", _softmax(f"p = {_P}", "return p / temperature"), "after the softmax"),
+        (
+            "T after softmax, normalised again",
+            _softmax(f"p = {_P} / temperature", "return p / p.sum(axis=1, keepdims=True)"),
+            "has no effect",
+        ),
+        (
+            "softmax twice",
+            _softmax(f"w = np.exp({_P} / temperature)", "return w / w.sum(axis=1, keepdims=True)"),
+            "softmax of probabilities",
+        ),
+        ("a power needs no sum", _softmax(f"p = {_P}", "return p ** (1 / temperature)"), "by its sum again"),
+        (
+            "T multiplies",
+            _softmax("w = np.exp(logits * temperature)", "return w / w.sum(axis=1, keepdims=True)"),
+            "you multiply",
+        ),
+        ("weights are probabilities", _softmax("return np.exp(logits / temperature)"), "weights, not probabilities"),
+        (
+            "exp takes any number",
+            _softmax("w = np.exp(logits / temperature)", "return w / w.sum(axis=1, keepdims=True)"),
+            "exp overflows",
+        ),
+        (
+            "one maximum serves all rows",
+            _softmax("w = np.exp((logits - logits.max()) / temperature)", "return w / w.sum(axis=1, keepdims=True)"),
+            "each row's own maximum",
+        ),
+        (
+            "arguments are mine to change",
+            _softmax(
+                "logits /= temperature",
+                "w = np.exp(logits - logits.max(axis=1, keepdims=True))",
+                "return w / w.sum(axis=1, keepdims=True)",
+            ),
+            "changes the logits",
+        ),
+    ],
+    "06.2": [
+        (
+            "take the softmax, then the log",
+            _log("w = np.exp(z - z.max())", "return np.log(w / w.sum())"),
+            "underflowed probability",
+        ),
+        ("exp takes any number", _log("return z - np.log(np.exp(z).sum())"), "overflows in exp"),
+        ("any base will do", _log("w = np.exp(z - z.max())", "return np.log2(w / w.sum())"), "base 2"),
+        ("log means base 10", _log("w = np.exp(z - z.max())", "return np.log10(w / w.sum())"), "base 10"),
+        ("T missing in the log of the sum", _log("return z - np.log(np.exp(logits).sum())"), "inside the log"),
+        ("T missing in front", _log("return logits - np.log(np.exp(z).sum())"), "missing in front"),
+        (
+            "T divides the log probability",
+            _log("return (logits - np.log(np.exp(logits).sum())) / temperature"),
+            "divide the log probability",
+        ),
+        ("T is left out", _log("return logits - np.log(np.exp(logits).sum())"), "has no effect"),
+        ("the maximum is gone for good", _log("return z - np.log(np.exp(z - z.max()).sum())"), "maximum is missing"),
+        ("surprise is a log probability", _log("return np.log(np.exp(z).sum()) - z"), "sign is turned"),
+        ("exp at the end", _log("w = np.exp(z - z.max())", "return w / w.sum()"), "these are probabilities"),
+        ("the sum is the same for all, so drop it", _log("return z"), "z/T alone"),
+    ],
+    "06.3": [
+        ("the ratio grows with T", _wanted(temperature="np.log(10) / 2"), "upside down"),
+        ("the ratio is d/T", _wanted(temperature="2 / 10"), "take its logarithm first"),
+        ("the ratio is T times d", _wanted(temperature="10 / 2"), "not T times"),
+        ("log means base 10", _wanted(temperature="2 / np.log10(10)"), "in base 10; the ratio"),
+        ("log means base 2", _wanted(temperature="2 / np.log2(10)"), "in base 2; the ratio"),
+        ("T divides the ratio", _wanted(temperature="np.exp(2) / 10"), "does not divide the ratio"),
+        ("T multiplies the ratio", _wanted(temperature="10 / np.exp(2)"), "does not multiply the ratio"),
+        ("the other logit does not matter", _wanted(temperature="3 / np.log(10)"), "only the difference"),
+        ("bits are nats", _wanted(nats="np.log2(1024)"), "in bits"),
+        ("nats are base 10", _wanted(nats="np.log10(1024)"), "nats take the natural one"),
+        ("entropy counts tokens", _wanted(nats="1024"), "number of equally likely"),
+        ("hot is certain", _wanted(nats="0"), "limit for T towards 0"),
+        ("entropy is a probability", _wanted(nats="1 / 1024"), "probability of each token"),
+        ("the minus is decoration", _wanted(nats="-np.log(1024)"), "never negative"),
+        ("logarithms are summed", _wanted(nats="1024 * np.log(1024)"), "sums the logarithms"),
+    ],
+}

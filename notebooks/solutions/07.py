@@ -1,0 +1,165 @@
+"""Answers of notebook 07, and what people believe instead."""
+
+SETUP = "import numpy as np"
+
+SOLUTIONS = {
+    "07.1": """
+def top_k(logits, k):
+    weights = np.exp(logits - logits.max())
+    if 0 < k < len(logits):
+        weights[np.argsort(-weights)[k:]] = 0
+    return weights / weights.sum()
+""",
+    "07.2": """
+def top_p(probabilities, p):
+    order = np.argsort(-probabilities)
+    missed = np.cumsum(probabilities[order]) < p
+    kept = np.zeros(len(probabilities))
+    leading = order[: missed.sum() + 1]
+    kept[leading] = probabilities[leading]
+    return kept / kept.sum()
+""",
+    "07.3": """
+def penalise(logits, prompt, generated, penalty):
+    changed = logits.copy()
+    for token in set(prompt + generated):
+        changed[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
+    return changed
+""",
+}
+
+_NORMAL = "return kept / kept.sum()"
+_COUNT = "(np.cumsum(q[order]) < p).sum() + 1"
+_RIGHT = "z[t] * penalty if z[t] < 0 else z[t] / penalty"
+
+
+def _function(head: str, lines: tuple[str, ...]) -> str:
+    return "\n    ".join([f"def {head}:", *lines])
+
+
+def _top_k(*lines: str) -> str:
+    return _function("top_k(logits, k)", ("w = np.exp(logits - logits.max())", "p = w / w.sum()", *lines))
+
+
+def _top_p(*lines: str) -> str:
+    return _function("top_p(probabilities, p)", ("q = probabilities", "order = np.argsort(-q)", *lines))
+
+
+def _first(count: str, end: str = _NORMAL) -> str:
+    """The `count` likeliest tokens are kept."""
+    return _top_p(f"n = {count}", "kept = q.copy()", "kept[order[n:]] = 0", end)
+
+
+def _penalise(tokens: str, change: str) -> str:
+    lines = ("z = logits.copy()", f"for t in {tokens}:", f"    z[t] = {change}", "return z")
+    return _function("penalise(logits, prompt, generated, penalty)", lines)
+
+
+MUTANTS = {
+    "07.1": [
+        ("k is ignored", _top_k("return p"), "nothing is cut"),
+        ("what is left is a distribution", _top_k("p[np.argsort(-p)[k:]] = 0", "return p"), "forgot to renormalise"),
+        (
+            "a logit of 0 is cut",
+            _top_k("z = logits.copy()", "z[np.argsort(-z)[k:]] = 0", "w = np.exp(z)", "return w / w.sum()"),
+            "exp(0) = 1",
+        ),
+        (
+            "sorting puts the likeliest first",
+            _top_k("kept = np.where(np.isin(np.arange(len(p)), np.argsort(p)[:k]), p, 0)", _NORMAL),
+            "k smallest",
+        ),
+        ("low ids are likely", _top_k("kept = p.copy()", "kept[k:] = 0", _NORMAL), "first k ids"),
+        ("the k-th is the first to go", _top_k("kept = np.where(p > np.sort(p)[-k], p, 0)", _NORMAL), "one too few"),
+        (
+            "counting begins at 1",
+            _top_k("kept = np.where(p >= np.sort(p)[::-1][k], p, 0)", _NORMAL),
+            "one too many",
+        ),
+        (
+            "ids do not matter",
+            _top_k("kept = np.sort(p)[::-1].copy()", "kept[k:] = 0", _NORMAL),
+            "the ids are lost",
+        ),
+        ("k numbers are enough", _top_k("kept = np.sort(p)[-k:]", _NORMAL), "without their ids"),
+        (
+            "a softmax renormalises",
+            _top_k("w = np.where(p >= np.sort(p)[-k], np.exp(p), 0)", "return w / w.sum()"),
+            "softmax of probabilities",
+        ),
+        (
+            "k is below the vocabulary",
+            _top_k("if k == 0: return p", "kept = np.where(p >= np.partition(p, -k)[-k], p, 0)", _NORMAL),
+            "k = 50",
+        ),
+        ("k = 0 keeps none", _top_k("p[np.argsort(-p)[k:]] = 0", "return p / p.sum()"), "k = 0 means off"),
+        (
+            "the logits are mine to change",
+            _function(
+                "top_k(logits, k)",
+                ("if 0 < k < len(logits): logits[np.argsort(-logits)[k:]] = -np.inf", "w = np.exp(logits)")
+                + ("return w / w.sum()",),
+            ),
+            "changes the logits",
+        ),
+    ],
+    "07.2": [
+        ("p is ignored", _top_p("return q"), "nothing is cut"),
+        ("what is left is a distribution", _first(_COUNT, "return kept"), "forgot to renormalise"),
+        ("the nucleus holds exactly p", _first(_COUNT, "return kept / p"), "divide by p itself"),
+        ("the crossing token is too much", _first("(np.cumsum(q[order]) < p).sum()"), "dropped the crossing token"),
+        ("one more does no harm", _first(f"{_COUNT} + 1"), "one too many"),
+        ("the ids are in order", _first("(np.cumsum(q) < p).sum() + 1").replace("order[n:]", "n:"), "no sorting: you"),
+        ("the same, below p", _top_p("kept = np.where(np.cumsum(q) < p, q, 0)", _NORMAL), "no sorting, and"),
+        ("ascending is fine", _first(_COUNT).replace("argsort(-q)", "argsort(q)"), "sorted the wrong way"),
+        ("each token needs p", _top_p("kept = np.where(q >= p, q, 0)", _NORMAL), "no single token reaches"),
+        ("p is a share of the best", _top_p("kept = np.where(q >= p * q.max(), q, 0)", _NORMAL), "that is min-p"),
+        (
+            "ids do not matter",
+            _top_p("kept = q[order]", "kept[(np.cumsum(kept) < p).sum() + 1 :] = 0", _NORMAL),
+            "undo the sorting",
+        ),
+        ("one token is no distribution", _first(f"max({_COUNT}, 2)"), "must stay, and stay alone"),
+        ("some sum is always above p", _first("(np.cumsum(q[order]) > p).argmax() + 1"), "p = 1 must change nothing"),
+        (
+            "the array is mine to change",
+            _top_p(f"n = {_COUNT}", "q[order[n:]] = 0", "return q / q.sum()"),
+            "changes the probabilities",
+        ),
+    ],
+    "07.3": [
+        ("nothing to do", _penalise("[]", "0"), "nothing has changed"),
+        ("divide, always", _penalise("set(prompt + generated)", "z[t] / penalty"), "divides negative logits"),
+        ("multiply, always", _penalise("set(prompt + generated)", "z[t] * penalty"), "multiplies positive logits"),
+        (
+            "divide negatives, multiply positives",
+            _penalise("set(prompt + generated)", "z[t] / penalty if z[t] < 0 else z[t] * penalty"),
+            "upside down",
+        ),
+        ("the prompt is innocent", _penalise("set(generated)", _RIGHT), "only generated tokens count"),
+        ("the prompt is all", _penalise("set(prompt)", _RIGHT), "only the prompt's tokens"),
+        ("once per occurrence", _penalise("prompt + generated", _RIGHT), "once for each occurrence"),
+        ("presence", _penalise("set(prompt + generated)", "z[t] - penalty"), "is the presence penalty"),
+        ("frequency", _penalise("prompt + generated", "z[t] - penalty"), "is the frequency penalty"),
+        ("all tokens alike", _penalise("range(len(z))", _RIGHT), "every token is penalised"),
+        ("the unseen", _penalise("set(range(len(z))) - set(prompt + generated)", _RIGHT), "the unseen tokens"),
+        (
+            "after the softmax",
+            _penalise("set(prompt + generated)", "z[t] / penalty").replace(
+                "logits.copy()", "np.exp(logits) / np.exp(logits).sum()"
+            ),
+            "before the softmax",
+        ),
+        (
+            "a penalty ends with a softmax",
+            _penalise("set(prompt + generated)", _RIGHT).replace("return z", "return np.exp(z) / np.exp(z).sum()"),
+            "the softmax comes later",
+        ),
+        ("a penalty is a ban", _penalise("set(prompt + generated)", "-np.inf"), "no ban"),
+        (
+            "the array is mine to change",
+            _penalise("set(prompt + generated)", _RIGHT).replace("logits.copy()", "logits"),
+            "changes the logits",
+        ),
+    ],
+}

@@ -1,0 +1,586 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 06 · Temperature: from logits to probabilities
+#
+# You turn the numbers that a served model really computes into probabilities, and learn what one knob does to them, and
+# what it cannot do.
+#
+# After this notebook you can
+#
+# - turn logits into probabilities or log probabilities, for any temperature and without overflow
+# - say what a temperature does to probabilities, ratios, ranks and entropy, and calculate the one you need
+# - recognise the common wrong formulas by what they break
+# - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
+# - test served samples against exact probabilities
+#
+# **Time:** 40 minutes (last run: 39 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
+
+# %%
+import math
+import os
+import tempfile
+from collections import Counter
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from servinglab import assets, decoding, plots
+from servinglab.checks import check
+from servinglab.client import ClientError, TritonClient
+from servinglab.decoding_figures import temperature as figures
+from servinglab.errors import CourseError
+from servinglab.explore import explore
+from servinglab.notebook import begin, record, resolve_lane
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+
+begin()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded", "trtllm" or "auto"
+precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
+prompt: str = "The little boat sailed across the"  # its next token is what this page is about
+cold: float = 0.5  # a temperature below 1
+hot: float = 1.5  # a temperature above 1
+samples: int = 200  # served tokens at each of the two, for the test at the end
+seed: int = 0  # seed of every random choice
+
+# %% [markdown]
+# ## 1 Three tokens on paper
+#
+# A language model gives one number for each token it could write next, a **logit**. Any number will do: positive,
+# negative, without unit. Probabilities must be positive and sum to 1. The **softmax** gets there in two steps: `exp`
+# makes each number positive, the division makes the sum 1.
+#
+#     P_i = exp(z_i) / Σ_j exp(z_j)
+#
+# Take three tokens with the logits 2, 1 and 0. A pocket calculator is enough to follow.
+
+# %% tags=["nbval-check-output"]
+paper = np.array([2.0, 1.0, 0.0])
+weights = np.exp(paper)
+print("weights       ", weights.round(3), "sum", weights.sum().round(3))
+print("probabilities ", (weights / weights.sum()).round(3))
+
+# %% [markdown]
+# The **temperature** T divides every logit first, above and below the line:
+#
+#     P_i = exp(z_i / T) / Σ_j exp(z_j / T)
+#
+# **Predict:** at T = 2 the logits become 1, 0.5 and 0. Does the first token gain or lose? And at T = 0.5?
+
+# %% tags=["nbval-check-output"]
+for temperature in (0.5, 1.0, 2.0):
+    weights = np.exp(paper / temperature)
+    print(f"T = {temperature}: ", (weights / weights.sum()).round(3))
+
+# %% [markdown]
+# It loses at T = 2, where all come closer together, and gains at T = 0.5. What it gains the others lose, the last one
+# most of all. The order never changes. That is all there is to a temperature, and the rest of this page is about what
+# follows from it for a real model.
+#
+# ## 2 The logits of a served model
+#
+# The next cell builds a repository and starts a Triton, as in notebook 05. Both vanish when this kernel ends.
+
+# %% tags=["nbval-check-output"]
+lane = resolve_lane(lane)
+os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-06-")
+server = TritonServer(build_default(scratch.name, precision=precision, lane=lane)).start()
+client = TritonClient(server.grpc_url, server.http_url)
+tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+client.models()
+
+# %% [markdown]
+# `return_generation_logits` asks for the model's own logits, before any processing, one row for each new token. One
+# token is enough here. (TensorRT-LLM gives them only with an engine that was built with `--gather_generation_logits`.)
+#
+# **Predict:** how many logits come back for one token?
+
+
+# %%
+def next_token(text, **options):
+    (chunk,) = (c for c in client.stream(text, max_tokens=1, **options) if c.outputs)
+    return chunk
+
+
+def next_logits(text):
+    return next_token(text, return_generation_logits=True).outputs["generation_logits"].reshape(-1)
+
+
+z = next_logits(prompt)
+print(z.dtype, f"{z.size:,} logits from {z.min():.2f} to {z.max():.2f}, mean {z.mean():.2f}")
+
+# %% [markdown]
+# One for every token of the vocabulary. Here are the highest, in the order of the logits; a token carries its space.
+
+
+# %%
+def name(token):
+    return repr(tokenizer.decode([int(token)]))
+
+
+order = np.argsort(-z, kind="stable")
+for token in order[:6]:
+    print(f"{name(token):12} {z[token]:6.2f}")
+
+# %% [markdown]
+# ## 3 When exp is too much
+#
+# `exp` grows fast, and a floating-point number has a largest value. What is the largest logit that survives `exp`?
+
+# %% tags=["nbval-check-output"]
+for dtype in (np.float16, np.float32, np.float64):
+    largest = float(np.finfo(dtype).max)
+    print(f"{dtype.__name__}: largest number {largest:.3g}, so exp(x) is infinite above x = {math.log(largest):.2f}")
+
+# %% [markdown]
+# Dividing by a small temperature makes logits large. The next cell is the formula of section 1, word for word.
+#
+# **Predict:** look at your highest logit. In which of the three types does it fail at T = 1? At T = 0.1?
+
+
+# %%
+def naive_softmax(z, temperature):
+    weights = np.exp(z / temperature)
+    return weights / weights.sum()
+
+
+with np.errstate(all="ignore"):  # numpy would warn of the overflow
+    for temperature in (1.0, 0.1):
+        for dtype in (np.float16, np.float32, np.float64):
+            p = naive_softmax(z.astype(dtype), dtype(temperature))
+            print(f"T = {temperature}, {dtype.__name__}: highest probability {p.max():.4f}")
+
+# %% [markdown]
+# `nan` is infinity divided by infinity. Half precision, common on GPUs, fails at T = 1 once a logit exceeds 11.09.
+#
+# The cure costs nothing. Multiply numerator and denominator by the same `exp(-m)`. The fraction stays the same, and
+# every exponent becomes smaller by `m`:
+#
+#     P_i = exp(z_i/T - m) / Σ_j exp(z_j/T - m)        with m = max_j z_j/T
+#
+# Now the largest exponent is 0 and its `exp` is 1. Nothing overflows, and the sum is at least 1, so nothing divides by
+# zero either.
+
+
+# %%
+def stable_softmax(z, temperature):
+    weights = np.exp(z / temperature - (z / temperature).max())
+    return weights / weights.sum()
+
+
+for temperature in (1.0, 0.1):
+    for dtype in (np.float16, np.float32, np.float64):
+        p = stable_softmax(z.astype(dtype), dtype(temperature))
+        print(f"T = {temperature}, {dtype.__name__}: highest probability {p.max():.4f}")
+
+# %% [markdown]
+# All agree to the digits that their type has.
+#
+# **Exercise 06.1** A server works on many requests at once. Write the softmax for `logits` of shape
+# `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
+
+
+# %% tags=["exercise:06.1"]
+def softmax(logits, temperature):
+    ...  # your code
+
+
+# %% tags=["check:06.1", "nbval-check-output"]
+check("06.1", softmax)
+
+# %% [markdown]
+# From here on the page uses `decoding.softmax`, which does this along any axis. Two prompts, one call. The second is a
+# question that has one good answer.
+
+# %%
+sure_prompt = "The capital of France is"
+sure = next_logits(sure_prompt)
+p = decoding.softmax(np.stack([z, sure]), axis=1)
+print("sums", p.sum(axis=1), "· highest", p.max(axis=1).round(3), "·", *(name(row.argmax()) for row in p))
+
+# %% [markdown]
+# ## 4 The log form
+#
+# Take the logarithm of the formula. The log of a fraction is a difference, and `log` undoes `exp`:
+#
+#     log P_i = log exp(z_i/T) - log Σ_j exp(z_j/T)
+#             = z_i/T - logsumexp(z/T)
+#
+#     logsumexp(x) = m + log Σ_j exp(x_j - m)        with m = max_j x_j
+#
+# The second term is one number for the whole row: every token pays the same price. On paper, at T = 1:
+
+# %% tags=["nbval-check-output"]
+price = 2 + math.log(1 + math.exp(-1) + math.exp(-2))
+print("logsumexp", round(price, 3))
+print("log P    ", (paper - price).round(3), "→ P", np.exp(paper - price).round(3))
+
+# %% [markdown]
+# The same probabilities as before. So why bother? Because a probability can be too small for its type, and its
+# logarithm cannot.
+#
+# **Predict:** at T = 0.1, the log of how many of the probabilities is -∞, in each type? And in the log form?
+
+# %%
+for dtype in (np.float16, np.float32, np.float64):
+    p = stable_softmax(z.astype(dtype), dtype(0.1))
+    with np.errstate(divide="ignore"):
+        print(f"{dtype.__name__}: {np.isneginf(np.log(p)).sum():6,} of {z.size:,} are -inf")
+print(f"log form: {np.isneginf(decoding.log_softmax(z, 0.1)).sum()}, lowest {decoding.log_softmax(z, 0.1).min():.1f}")
+
+# %% [markdown]
+# Most tokens have vanished in single precision, and none in the log form. You may not want tokens of that kind; but a
+# program that adds up log probabilities (notebook 08) loses everything by one `-inf`.
+#
+# The server computes log probabilities as well. `return_log_probs` gives that of the chosen token, at the temperature
+# of the choice. **Predict:** is it on your list of 49,152? The cell looks for the nearest, and compares the names.
+
+# %%
+options = {"temperature": cold, "top_p": 1.0, "seed": seed, "return_log_probs": True}
+chunk = next_token(prompt, **options)
+served = float(chunk.outputs["cum_log_probs"].reshape(-1)[0])
+log_p = decoding.log_softmax(z, cold)
+nearest = int(np.abs(log_p - served).argmin())
+print(f"served {served:.4f} for {chunk.text!r} · yours {log_p[nearest]:.4f} for {name(nearest)}")
+assert abs(log_p[nearest] - served) < 1e-3
+
+# %% [markdown]
+# The formula is what the server does. (TensorRT-LLM normalises in another way by default; notebook 08 has the details.)
+#
+# **Exercise 06.2** Write the log form for one row of logits. It must give -1000 for a token that lies 1000 below the
+# first one, at T = 1.
+
+
+# %% tags=["exercise:06.2"]
+def log_softmax(logits, temperature):
+    ...  # your code
+
+
+# %% tags=["check:06.2", "nbval-check-output"]
+check("06.2", log_softmax)
+
+# %% [markdown]
+# ## 5 One distribution, many temperatures
+#
+# Now the real distribution. **Predict:** from T = 1 to T = 2, does the likeliest token lose a little, half, or nearly
+# all of its probability? And who gets it? (In a live notebook a slider appears below the figure.)
+
+# %%
+plots.style()
+top = order[:6]
+small_print = plots.provenance(lane, seed, weights=precision)
+
+
+def draw(axes, T):
+    figures.token_bars(axes, [name(token) for token in top], decoding.softmax(z, T)[top])
+
+
+at_1, at_2 = (decoding.softmax(z, T)[top].sum() for T in (1, 2))
+title = "A low temperature feeds the winner, a high one feeds the crowd"
+summary = f"the six likeliest tokens share {at_1:.0%} of the probability at T = 1 and {at_2:.0%} at T = 2"
+explore(draw, title=title, summary=summary, small_print=small_print, T=[0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+
+# %% [markdown]
+# Nearly all, and it goes to no token that you would notice: thousands of them rise a little. That is why a text at
+# T = 2 falls apart although every single token of it is improbable. The crowd is likely.
+#
+# What happens at the ends? Divide the fraction by its own numerator; for the likeliest token:
+#
+#     P_1 = 1 / Σ_j exp(-(z_1 - z_j)/T)
+#
+# Only *differences* of logits count. **Predict:** what becomes of `exp(-d/T)` for a difference d > 0 when T → 0? When
+# T → ∞?
+
+# %%
+ranks = [1, 10, 100, 1000, 10000]
+title = "Towards 0 one token takes all; towards infinity all become equal"
+ends = decoding.softmax(z, 0.01).max(), decoding.softmax(z, 1000).max() * z.size
+summary = f"rank 1: probability {ends[0]:.3f} at T = 0.01, and {ends[1]:.2f} times 1/vocabulary at T = 1000"
+plots.finish(figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks), title, small_print, summary)
+
+# %% [markdown]
+# - T → 0: every `exp(-d/T)` goes to 0 except the winner's own, which is 1. So P_1 → 1: **greedy** is the limit.
+#   (Tokens with equal logits would share.)
+# - T → ∞: every term goes to 1, so all of them get 1/49,152.
+# - In between a token rises with T as long as its logit is below the mean logit, weighted with the probabilities. This
+#   mean sinks as T grows. So likely tokens, all but the first, have a peak and fall again; unlikely ones only rise.
+#
+# A program cannot divide by 0, so `decoding.softmax` takes 0 and infinity as these limits. For the three tokens:
+
+# %% tags=["nbval-check-output"]
+for temperature in (0, 0.01, 1, 100, math.inf):
+    print(f"T = {temperature:<5}", decoding.softmax(paper, temperature).round(3))
+
+# %% [markdown]
+# ### How undecided is the model?
+#
+# One number says it, the **entropy** H = -Σ P_i log P_i. With the natural logarithm its unit is the **nat**, with the
+# logarithm in base 2 the **bit**: 1 bit = ln 2 = 0.693 nats. It is 0 when one token has everything, and `log n` when n
+# tokens are equal.
+#
+# **Predict:** which prompt has the higher entropy at T = 1? And at T = 5?
+
+# %%
+grid = np.linspace(0.05, 5, 100)
+rows = {"your prompt": z, sure_prompt: sure}
+curves = {label: [decoding.entropy(decoding.softmax(row, t)) for t in grid] for label, row in rows.items()}
+title = "Entropy grows with temperature, from 0 to the log of the vocabulary"
+one = decoding.entropy(decoding.softmax(np.stack([z, sure])))
+summary = f"at T = 1: {one[0]:.2f} nats for your prompt, {one[1]:.2f} nats for {sure_prompt!r}"
+plots.finish(figures.entropy_curves(grid, curves, z.size), title, small_print, summary)
+assert all((np.diff(curve) > 0).all() for curve in curves.values())
+
+# %% [markdown]
+# Both curves only ever rise: a temperature above 1 makes even a sure model undecided, and at 5 it no longer matters
+# what you asked. `exp(H)` makes the number tangible: the model is as undecided as between so many equal tokens.
+
+# %%
+print("   T   nats   bits   exp(H)")
+for temperature in (0.25, cold, 1.0, hot, 5.0):
+    p = decoding.softmax(z, temperature)
+    nats, bits = decoding.entropy(p), decoding.entropy(p, base=2)
+    print(f"{temperature:4.2f}  {nats:5.2f}  {bits:5.2f}  {math.exp(nats):7,.0f}")
+
+# %% [markdown]
+# ## 6 What stays and what changes
+#
+# Compare two tokens. In the ratio of their probabilities the denominator cancels:
+#
+#     P_a / P_b = exp((z_a - z_b)/T)        log(P_a / P_b) = (z_a - z_b)/T
+#
+# The log of the ratio, the **log-odds**, is the difference of the logits divided by T. So at half the temperature the
+# log-odds double, and the ratio itself is squared.
+#
+# **Predict:** the first row below is your model's first against its tenth token at T = 1. What ratio do you expect at
+# T = 0.5, and at T = 2? And how many of the 49,152 tokens change their rank?
+
+# %%
+first, tenth = order[0], order[9]
+print("   T   ratio  log-odds  log-odds × T  tokens with another rank")
+for temperature in (1.0, 0.5, 2.0, 10.0):
+    log_p = decoding.log_softmax(z, temperature)
+    odds = log_p[first] - log_p[tenth]
+    moved = (np.argsort(-log_p, kind="stable") != order).sum()
+    print(f"{temperature:4}  {math.exp(odds):6.2f}  {odds:8.3f}  {odds * temperature:12.3f}  {moved:24}")
+
+# %% [markdown]
+# The ratio goes to its square and to its root, the fourth column does not move, and no token overtakes another:
+# dividing by a positive number keeps the order. A temperature cannot make a wrong favourite right.
+#
+# **Exercise 06.3** Calculate, with paper or with numpy.
+#
+# - Two tokens have the logits 3 and 1. At which temperature is the first exactly 10 times as likely as the second?
+# - A vocabulary has 1024 tokens. What does the entropy approach when T → ∞, in nats?
+
+# %% tags=["exercise:06.3"]
+answer_3 = {"temperature": None, "nats": None}  # two numbers
+
+# %% tags=["check:06.3", "nbval-check-output"]
+check("06.3", answer_3)
+
+# %% [markdown]
+# ## 7 Wrong formulas, and what they break
+#
+# Seven formulas, each with the temperature in another place. They run without an error, all of them.
+#
+# **Predict:** which of the seven sum to 1? Which are the right distribution?
+
+# %%
+wide, T = z.astype(float), hot
+plain = decoding.softmax(wide)
+power = plain ** (1 / T)
+tries = {
+    "exp(z/T) / Σ exp(z/T)": decoding.softmax(wide, T),
+    "exp(z/T) / Σ exp(z)": np.exp(wide / T) / np.exp(wide).sum(),
+    "p / T": plain / T,
+    "p / T, divided by its sum": plain / T / (plain / T).sum(),
+    "p ** (1/T)": power,
+    "p ** (1/T), divided by its sum": power / power.sum(),
+    "softmax(p / T)": decoding.softmax(plain, T),
+}
+
+# %% [markdown]
+# Here `p` is the softmax at T = 1, and T is the parameter `hot`.
+
+# %%
+print(f"{'T = ' + str(T):30} {'sum':>8}  {'highest':>8}")
+for formula, p in tries.items():
+    same = np.allclose(p, tries["exp(z/T) / Σ exp(z/T)"], rtol=1e-9)
+    print(f"{formula:30} {p.sum():8.4f}  {p.max():8.5f}  {'right' if same else ''}")
+
+# %% [markdown]
+# - **T missing in the denominator**: the sum is not 1. `numpy`'s `choice` refuses such a row, `torch.multinomial`
+#   rescales it without a word, and a log probability read from it is wrong.
+# - **p / T**: the sum is 1/T. Divide by it, and you are back at T = 1: no effect at all.
+# - **p ** (1/T)** has the right ratios, so dividing by the sum makes it right. The temperature may come after the
+#   softmax, but only as a power, and never without a new sum.
+# - **softmax of probabilities**: all probabilities lie between 0 and 1, so as logits they hardly differ. Nearly
+#   uniform.
+#
+# A sum of 1 proves nothing: four of them have it, and only two are right.
+#
+# ## 8 "Temperature has no effect"
+#
+# So said users of the real backend ([issue 221](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221)).
+# Ask your server for the same text at three temperatures, and give no other option.
+#
+# **Predict:** how many different texts?
+
+
+# %%
+def continued(**options):
+    return "".join(chunk.text for chunk in client.stream(prompt, max_tokens=10, seed=seed, **options))
+
+
+greedy = [continued(temperature=temperature) for temperature in (0.1, 1.0, 2.0)]
+print(*map(repr, greedy), sep="\n")
+assert len(set(greedy)) == 1
+
+# %% [markdown]
+# One. TensorRT-LLM, and this course's executor with it, samples only if you set `top_k` or `top_p`. Without them it is
+# **greedy**: it takes the token of the highest logit, and section 6 says that no temperature changes which one that is.
+# (Hugging Face is no guide here: its `generate` has defaults of its own.)
+#
+# `top_p=1.0` keeps the whole vocabulary and turns sampling on. `top_k=1` sets an option, too.
+#
+# **Predict:** which of these two rows has more than one text?
+
+# %%
+for option in ({"top_k": 1}, {"top_p": 1.0}):
+    texts = [continued(temperature=temperature, **option) for temperature in (0.1, 1.0, 2.0)]
+    print(option, "·", len(set(texts)), "different texts")
+    print(*(f"   {text!r}" for text in texts), sep="\n")
+
+# %% [markdown]
+# With `top_k=1` only one token is left to sample from: greedy again. With `top_p=1.0` the temperature works, and at 2
+# you see the crowd of section 5. Two more traps: over HTTP a misspelt option is ignored without a word (notebook 05),
+# and a seed that you do not give is 0, so the same request gives the same text again at any temperature (notebook 07).
+#
+# ## 9 Do the samples follow the formula?
+#
+# You know the exact probabilities. Now draw tokens from the server. `num_return_sequences` asks for many answers at
+# once, each with the next seed; every answer is one token long. It goes to the ensemble, because NVIDIA's BLS model
+# takes this input and forgets it.
+
+
+# %%
+def draws(temperature, first_seed):
+    options = {"temperature": temperature, "top_p": 1.0, "num_return_sequences": samples, "seed": first_seed}
+    answers = client.stream(prompt, model="ensemble", max_tokens=1, **options)
+    drawn = Counter(chunk.text for chunk in answers if chunk.outputs)
+    assert drawn.total() == samples
+    counts = [drawn[tokenizer.decode([int(token)])] for token in top]
+    return np.array([*counts, samples - sum(counts)])
+
+
+counts = {cold: draws(cold, seed), hot: draws(hot, seed + samples)}
+for temperature, row in counts.items():
+    print(f"T = {temperature}:", dict(zip([*map(name, top), "others"], row.tolist(), strict=True)))
+
+# %% [markdown]
+# **Predict:** a 95 % interval misses the truth once in twenty times. The figure has two panels of seven. How many
+# intervals would you allow to miss their bar's end before you doubt the server?
+
+
+# %%
+def exact(temperature):
+    p = decoding.softmax(z, temperature)[top]
+    return np.array([*p, 1 - p.sum()])
+
+
+panels = {f"T = {temperature}": (exact(temperature), row) for temperature, row in counts.items()}
+title = "The server draws from the softmax of z/T"
+cells = [(p, int(n)) for t, row in counts.items() for p, n in zip(exact(t), row, strict=True)]
+bounds = [(p, *decoding.wilson_interval(n, samples)) for p, n in cells]
+inside = sum(low <= p <= high for p, low, high in bounds)
+summary = f"{inside} of 14 exact probabilities lie inside the 95 % interval of {samples} served samples each"
+labels = [*map(name, top), "all others"]
+plots.finish(figures.samples_against_exact(labels, panels), title, small_print, summary)
+
+# %% [markdown]
+# One or two misses are normal. A single number is better than a feeling: **chi-squared** sums the squared distances
+# between counted and expected, each divided by the expected count. Is yours large? Let the exact probabilities play
+# the same game 10,000 times and see how often chance alone gives as much.
+
+
+# %%
+def chi_squared(counts, p):
+    return ((counts - samples * p) ** 2 / (samples * p)).sum(axis=-1)
+
+
+def as_far_by_chance(counts, p):
+    games = np.random.default_rng(seed).multinomial(samples, p, size=10_000)
+    return float((chi_squared(games, p) >= chi_squared(counts, p)).mean())
+
+
+# %% [markdown]
+# **Predict:** a test that never fails proves nothing. What will it say when you hold the samples of one temperature
+# against the probabilities of T = 1?
+
+# %%
+chance = {}
+for temperature, row in counts.items():
+    for claimed in (temperature, 1.0):
+        chance[temperature, claimed] = as_far_by_chance(row, exact(claimed))
+        print(f"drawn at T = {temperature}, held against T = {claimed}: ", end="")
+        print(f"chi-squared {chi_squared(row, exact(claimed)):6.1f}, by chance in {chance[temperature, claimed]:.2%}")
+assert all(share > 0.001 if drawn == claimed else share < 0.001 for (drawn, claimed), share in chance.items())
+
+# %% [markdown]
+# Against its own temperature the distance is of the size that chance brings; against another one it never occurs. The
+# server samples as the formula says.
+#
+# ## Recap
+#
+# - P_i = exp(z_i/T) / Σ_j exp(z_j/T): T divides the logits, above and below the line, before the softmax.
+# - Subtract the row's maximum before `exp`. Logs: z_i/T - logsumexp(z/T), never the log of a finished probability.
+# - T → 0 is greedy, T → ∞ is uniform. In between entropy only grows; say whether you mean nats or bits.
+# - Ranks stay. Log-odds scale with 1/T, so ratios are taken to the power of 1/T.
+# - A sum other than 1 gives a wrong formula away; a sum of 1 does not prove it right.
+# - Without `top_k` or `top_p` this server is greedy, and then `temperature` does nothing.
+#
+# ## Break it
+#
+# What would a *negative* temperature do? **Predict** it from the formula: which token has the highest probability at
+# T = -1? And will the server let you?
+
+# %%
+print("by the formula:", stable_softmax(paper, -1.0).round(3))
+for attempt in (lambda: decoding.softmax(paper, -1), lambda: continued(temperature=-1.0, top_p=1.0)):
+    try:
+        print(attempt())
+    except (CourseError, ClientError) as error:
+        print(error)
+
+# %% [markdown]
+# Dividing by a negative number turns the order around: the least likely token wins. Nobody wants that from a language
+# model, so both refuse.
+#
+# Try more: ask for `temperature=50.0` with `top_p=1.0` and read what uniform sampling from a vocabulary looks like. Set
+# `hot = cold` in the last test and see what the four lines become.
+#
+# The server and its folder go. The last line says what produced the numbers on this page.
+
+# %%
+client.close()
+server.stop()
+scratch.cleanup()
+found = {"highest_probability": float(decoding.softmax(z).max()), "entropy_nats": float(one[0])}
+record("06", lane=lane, seed=seed, precision=precision, samples=samples, intervals_inside=inside, **found)

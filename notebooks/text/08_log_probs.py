@@ -1,0 +1,625 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 08 · Log probabilities
+#
+# You multiply the probabilities of a served answer until your computer says zero, and learn to add, compare and judge
+# with their logs instead.
+#
+# After this notebook you can
+#
+# - say where a product of probabilities becomes zero in float16, float32 and float64, and why
+# - read a log probability in base e, 10 or 2, and go back
+# - get log probabilities and logits from the server, and say which softmax they come from
+# - add probabilities whose logs are all you have, and score a text by its perplexity
+# - use the probability of an answer as a signal, with a threshold and its uncertainty
+#
+# **Time:** 45 minutes (last run: 39 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# Previous: [07 · Sampling](07_sampling.ipynb) · Next: [09 · Beam search](09_beam_search.ipynb)
+
+# %%
+import json
+import os
+import tempfile
+import timeit
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from servinglab import assets, decoding, plots
+from servinglab.checks import check
+from servinglab.client import TritonClient
+from servinglab.course import find_root
+from servinglab.decoding_figures import log_probs as figures
+from servinglab.explore import explore
+from servinglab.notebook import begin, record, resolve_lane
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+
+begin()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded", "trtllm" or "auto"
+precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
+prompt: str = "Once upon a time, a fox"  # what the model continues
+max_tokens: int = 320  # length of the two stories, in tokens
+temperature: float = 1.0  # of the stories; the lower, the likelier each token
+seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
+
+# %% [markdown]
+# ## 1 Three tokens by hand
+#
+# A model gives the three tokens of an answer the probabilities 1/2, 1/4 and 1/8, each given the tokens before it. The
+# answer's probability is their product, 1/64.
+#
+# A logarithm turns the product into a sum. In base 2 you can do it in your head: −1 − 2 − 3 = −6, and 2⁻⁶ = 1/64.
+#
+# **Predict:** in base e or 10 the logs are other numbers. Does the way back still lead to 1/64?
+
+# %% tags=["nbval-check-output"]
+bases = {"2": np.log2, "e": np.log, "10": np.log10}
+number = {"2": 2.0, "e": np.e, "10": 10.0}
+p = np.array([1 / 2, 1 / 4, 1 / 8])
+for base, log in bases.items():
+    total = log(p).sum()
+    print(f"base {base:3} logs {log(p).round(3)}  sum {total:.3f}  back {number[base] ** total:.6f}  1/64 {1 / 64:.6f}")
+
+# %% [markdown]
+# It does, if you go back with the base that you came with. One quantity, three units: base 2 counts **bits**, base e
+# counts **nats**. PyTorch, NumPy's `log`, TensorRT-LLM and this course mean base e when they say "log prob".
+#
+# ## 2 Which base is it?
+#
+# A report compares two answers. It says: probabilities 0.00357 and 0.00326, logs −2.447 and −2.486.
+#
+# **Predict:** which base did it use?
+
+# %% tags=["nbval-check-output"]
+first, second = 0.00357, 0.00326
+for base, log in bases.items():
+    logs = f"{log(first):7.3f} {log(second):7.3f}"
+    print(f"base {base:3} {logs}   {number[base]:.3f} ** -2.447 = {number[base] ** -2.447:.5f}")
+
+# %% [markdown]
+# Base 10. (−2.4868 would round to −2.487; the report cut it off.) Take the numbers for natural logs, and you believe in
+# a probability 24 times as large. A log without its base is half a number: divide a natural log by ln 10 = 2.303 to get
+# base 10, by ln 2 = 0.693 to get base 2.
+#
+# Less negative is more likely, and 0 is certain. How much more likely? **A difference of logs is the log of a ratio.**
+
+# %% tags=["nbval-check-output"]
+print(f"ratio       {first / second:.3f}")
+print(f"from base e {np.exp(np.log(first) - np.log(second)):.3f}")
+print(f"from base 10 {10 ** (-2.447 - -2.486):.3f} (with the report's digits)")
+
+# %% [markdown]
+# The first answer is 1.09 or 1.10 times as likely as the second, about 9 % more. Rounding costs little here: an error
+# of 0.001 in a base-10 log is an error of 0.2 % in the probability, however small that is.
+#
+# ## 3 Log probabilities from the server
+#
+# Build a repository, start a server, and ask for two more outputs: `return_log_probs` gives a number for each generated
+# token, `return_generation_logits` the model's raw scores for all tokens of the vocabulary.
+
+# %%
+lane = resolve_lane(lane)
+os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-08-")
+server = TritonServer(build_default(Path(scratch.name), precision=precision, lane=lane)).start()
+client = TritonClient(server.grpc_url, server.http_url)
+
+# %% [markdown]
+# Eight tokens, the likeliest one each time. While streaming, each response holds the log probs of *all* tokens so far,
+# so the last one has them all; the logits are those of the new token alone.
+
+# %%
+wanted = {"return_log_probs": True, "return_generation_logits": True}
+stream = client.stream(prompt, max_tokens=8, min_tokens=0, exclude_input_in_output=True, **wanted)
+chunks = [chunk for chunk in stream if chunk.outputs]
+log_probs = chunks[-1].outputs["output_log_probs"][0, 0]
+logits = np.concatenate([chunk.outputs["generation_logits"][0, 0] for chunk in chunks])
+print("log probs", log_probs.shape, " logits", logits.shape)
+for chunk, log_prob in zip(chunks, log_probs, strict=False):
+    print(f"{chunk.text!r:12} log prob {log_prob:7.3f}  probability {np.exp(log_prob):.3f}")
+
+# %% [markdown]
+# **Predict:** from which softmax do these numbers come? Of the logits as they are, or of something else? Take the
+# softmax yourself. Greedy took the highest logit of each row.
+
+# %% tags=["nbval-check-output"]
+own = decoding.log_softmax(logits).max(axis=-1)
+print("as in the response:", np.allclose(own, log_probs[: len(own)], atol=1e-3))
+print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].outputs["cum_log_probs"], atol=1e-3))
+
+# %% [markdown]
+# The natural log of a softmax over the whole vocabulary. With penalties, a bias, or a temperature in sampling, it is
+# the softmax of what those made of the logits: of the distribution that the token was drawn from, before `top_k` and
+# `top_p` cut it.
+#
+# TensorRT-LLM differs in one point that surprises many. By default (`normalize_log_probs`) its `output_log_probs` are
+# relative to the tokens that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1. Ours
+# are real.
+#
+# Log softmax is `z − logsumexp(z)`. Is `log(softmax(z))` not the same? On paper it is. Take the logits of the first
+# token, and keep the results in half precision, as is common on a GPU. **Predict:** for how many tokens of the
+# vocabulary does each way give no usable answer?
+
+# %%
+with np.errstate(divide="ignore"):
+    detour = np.log(decoding.softmax(logits[0]).astype(np.float16))
+direct = decoding.log_softmax(logits[0]).astype(np.float16)
+print(f"log(softmax): {np.isneginf(detour).sum():,} of {detour.size:,} are -inf")
+print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.min():.1f}")
+
+# %% [markdown]
+# A small probability became 0 on the way, and the log of 0 is −∞. Log softmax subtracts and never leaves log space. So
+# do not take the log of a softmax.
+#
+# **Exercise 08.1** Write the log probability of a given text from its logits. `logits` is `[T, vocab]`, `ids` is `[T]`.
+# Row `t` was computed when the model had read `ids[0]` to `ids[t]`. Return log p(ids[1], …, ids[T − 1] given ids[0]),
+# natural, as one number.
+
+
+# %% tags=["exercise:08.1"]
+def sequence_log_prob(logits, ids): ...  # one number
+
+
+# %% tags=["check:08.1", "nbval-check-output"]
+check("08.1", sequence_log_prob)
+
+# %% [markdown]
+# ## 4 Multiply until it is gone
+#
+# How small can a number be? Start at 1 and halve it. **Predict:** after how many steps is it 0, in float16, float32 and
+# float64?
+
+
+# %%
+def halvings(dtype, flush=False):
+    x, steps = dtype(1), 0
+    while x > 0:
+        x, steps = x / dtype(2), steps + 1
+        if flush and x < np.finfo(dtype).tiny:
+            x = dtype(0)
+    return steps
+
+
+# %% [markdown]
+# The last column does the same on a machine that *flushes to zero*; what that is comes after the table.
+
+# %% tags=["nbval-check-output"]
+dtypes = [np.float16, np.float32, np.float64]
+print("dtype    zero after  smallest normal  smallest subnormal  zero after, flushed")
+for dtype in dtypes:
+    limits = np.finfo(dtype)
+    small = f"{limits.tiny:15.1e}  {limits.smallest_subnormal:18.1e}"
+    print(f"{dtype.__name__:8} {halvings(dtype):10}  {small}  {halvings(dtype, flush=True):19}")
+
+# %% [markdown]
+# 25, 150 and 1075. A **normal** number has all its digits. Below the smallest normal one come the **subnormals**, which
+# buy 10, 23 or 52 more halvings with fewer and fewer digits; the smallest has one bit. Half of that rounds to 0. Some
+# chips and compilers trade subnormals for speed and *flush* them *to zero*; then it ends earlier.
+#
+# (bfloat16, common on GPUs, has the range of float32 and fewer digits: 0 after 134 halvings.)
+#
+# Now something real: two stories of `max_tokens` tokens, sampled from the whole distribution (`top_p` 1), both at once.
+# `min_tokens` keeps the end token away.
+
+# %%
+tell = {"temperature": temperature, "top_p": 1.0, "max_tokens": max_tokens, "min_tokens": max_tokens, "stream": False}
+streams = [client.stream(prompt, seed=seed + i, return_log_probs=True, deadline=120, **tell) for i in range(2)]
+stories = [list(stream)[0] for stream in streams]
+story, other = (told.outputs["output_log_probs"][0, 0].astype(np.float64) for told in stories)
+print(stories[0].text[:200], "…")
+mean = story.mean()
+print(f"{len(story)} tokens, mean log prob {mean:.2f} nats: a typical probability is {np.exp(mean):.3f}")
+
+# %% [markdown]
+# **Predict:** a product is 0 when its log is below that of half the smallest subnormal. Divide that by the mean log
+# prob: at which token does each dtype arrive there? Will float64 survive the story?
+
+# %%
+expected = {}
+for dtype in dtypes:
+    lowest = np.log(float(np.finfo(dtype).smallest_subnormal)) - np.log(2)
+    expected[dtype.__name__] = lowest / mean
+    print(f"{dtype.__name__}: below {lowest:.1f} nats, about token {lowest / mean:.0f}")
+
+# %% [markdown]
+# Multiply, token by token, and round after each step as the dtype does.
+
+# %%
+products = {each.__name__: np.multiply.accumulate(np.exp(story).astype(each)) for each in dtypes}
+log_sum = np.cumsum(story)
+zero_at = {name: int((product > 0).sum()) + 1 for name, product in products.items()}
+for name, product in products.items():
+    token = zero_at[name]
+    gone = f"0 from token {token} on" if token <= len(story) else f"still {product[-1]:.0e} at the end"
+    print(f"{name}: {gone} (expected {expected[name]:.0f})")
+
+# %% [markdown]
+# The figure has a panel for each dtype. The coloured line is the product, the band is the range of the subnormals, the
+# thin black line is the sum of the logs.
+
+# %%
+plots.style()
+gone = [str(token) for token in zero_at.values() if token <= len(story)]
+title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of logs goes on"
+small_print = plots.provenance(lane, seed, weights=precision, temperature=temperature)
+power = log_sum[-1] / np.log(10)
+summary = f"after {len(story)} tokens the sum is {log_sum[-1]:.0f} nats: 10 to the power {power:.0f}"
+plots.finish(figures.underflow(products, log_sum), title, small_print, summary)
+
+# %% [markdown]
+# Each product went through the band or jumped over it. In the band it is a small multiple of the smallest subnormal, so
+# it has lost digits before it became 0, and nothing warned you. The last product of each dtype:
+
+# %%
+for dtype in dtypes:
+    name = dtype.__name__
+    t = max(min(zero_at[name], len(story) + 1) - 2, 0)
+    product, limits = float(products[name][t]), np.finfo(dtype)
+    kind = "subnormal" if product < limits.tiny else "normal"
+    off = 100 * np.expm1(np.log(product) - log_sum[t])
+    steps = product / float(limits.smallest_subnormal)
+    print(f"{name}: {product:.2e}, {kind}, {steps:.2g} times the smallest, off by {off:+.2g} %")
+
+# %% [markdown]
+# A sum of logs in float32 keeps about seven digits, and a story a thousand times longer would not change that.
+#
+# ## 5 Adding probabilities: log-sum-exp
+#
+# Logs make products easy. What about sums: the probability of this answer *or* that one? You need log(eᵃ + eᵇ).
+#
+# By hand, for three logs −1000, −1001 and −1002. Every exponential is 0 in float64. So take the largest out first:
+#
+# log(e⁻¹⁰⁰⁰ + e⁻¹⁰⁰¹ + e⁻¹⁰⁰²) = −1000 + log(1 + 0.368 + 0.135) = −1000 + log 1.503 = −1000 + 0.408
+#
+# **Predict:** what does the direct way give?
+
+# %% tags=["nbval-check-output"]
+logs = np.array([-1000.0, -1001.0, -1002.0])
+with np.errstate(divide="ignore"):
+    print("direct:", np.log(np.exp(logs).sum()))
+print("largest taken out:", round(logs.max() + np.log(np.exp(logs - logs.max()).sum()), 3))
+print("decoding.logsumexp:", decoding.logsumexp(logs).round(3))
+
+# %% [markdown]
+# −∞, the log of zero. Subtracting the largest makes one exponential e⁰ = 1, so the sum can be neither 0 nor too large.
+# The same trick keeps a softmax of large logits from overflowing.
+#
+# Now the two stories. One of them was told: which is likelier, given that it was one of the two? That is
+# pₐ / (pₐ + p_b), in logs a difference.
+
+# %%
+a, b = story.sum(), other.sum()
+either = decoding.logsumexp([a, b])
+print(f"log probs {a:.1f} and {b:.1f}; of one or the other {either:.1f}")
+print(f"directly p is {np.exp(a)} and {np.exp(b)}")
+print(f"given one of the two, the first has {np.exp(a - either):.2g}, the second {np.exp(b - either):.2g}")
+
+# %% [markdown]
+# The sum of two such numbers is as good as the larger one. Their ratio is no small matter: a few nats decide it.
+#
+# **Exercise 08.2** Write `log_add(a, b)`: two natural logs in, the natural log of the sum of the two probabilities out.
+# It must work for −1000 and −3000 in either order, and when one is −∞.
+
+
+# %% tags=["exercise:08.2"]
+def log_add(a, b): ...  # one number
+
+
+# %% tags=["check:08.2", "nbval-check-output"]
+check("08.2", log_add)
+
+# %% [markdown]
+# ## 6 Is log space cheaper?
+#
+# One reads that logs are faster, because adding is cheaper than multiplying. Compare like with like: 5,000 answers of
+# 64 tokens, short enough for a product that is still right. The first five ways read the same number of float64 values;
+# two of them from a table that lies the other way in memory, so that NumPy's loop is the same for product and sum.
+#
+# A fair comparison also asks where the numbers come from. So the last three rows are a softmax over the vocabulary, a
+# log softmax, and the step of the model that made the logits.
+
+# %%
+kept = np.random.default_rng(seed).choice(story, (5000, 64))  # log probs that the server sent
+p = np.exp(kept)
+across, across_kept = np.ascontiguousarray(p.T), np.ascontiguousarray(kept.T)  # 64 rows of 5,000
+row = logits[0].astype(np.float64)
+ways = {
+    "product": (lambda: p.prod(axis=1), p.size),
+    "sum of kept logs": (lambda: kept.sum(axis=1), p.size),
+    "product, other layout": (lambda: across.prod(axis=0), p.size),
+    "sum, other layout": (lambda: across_kept.sum(axis=0), p.size),
+    "take logs, then sum": (lambda: np.log(p).sum(axis=1), p.size),
+    "softmax of the logits": (lambda: decoding.softmax(row), 1),
+    "log softmax of the logits": (lambda: decoding.log_softmax(row), 1),
+}
+
+# %% [markdown]
+# **Predict** the order of the first five, and by what factor the slowest loses.
+
+# %%
+samples = {}
+for name, (work, tokens) in ways.items():
+    samples[name] = 1e9 * np.array(timeit.repeat(work, number=1, repeat=21)[1:]) / tokens
+samples["a step of the model"] = 1e9 * np.diff([chunk.seconds for chunk in chunks])
+ns = {name: np.median(values) for name, values in samples.items()}
+for name, values in samples.items():
+    low, high = np.percentile(values, [25, 75])
+    low, middle, high = (figures.in_words(value) for value in (low, ns[name], high))
+    print(f"{name:26}{middle:>8} a token, half of the runs between {low} and {high}")
+
+# %% [markdown]
+# Every dot is one repetition, the line is the median. The axis is logarithmic.
+
+# %%
+ratio, other_layout = ns["sum of kept logs"] / ns["product"], ns["sum, other layout"] / ns["product, other layout"]
+again = ns["take logs, then sum"] / ns["sum of kept logs"]
+softmax, product = (figures.in_words(ns[name]) for name in ("softmax of the logits", "product"))
+title = f"A product takes {product} a token, the softmax that both ways need {softmax}"
+summary = f"sum : product = {ratio:.2f}, in the other layout {other_layout:.2f}; logs anew take {again:.0f} times a sum"
+plots.finish(figures.costs(samples), title, small_print, summary)
+
+# %% [markdown]
+# The honest answer: do not choose logs for speed. A processor adds about as fast as it multiplies; compare the two rows
+# of the other layout. Where product and sum differ, NumPy's loop does it: its sum keeps several partial sums. Logs cost
+# time when you take them again and again, so keep those you have. And all of it is small beside the softmax, which both
+# ways need, and smaller still beside the model.
+#
+# Where logs do save work is with **parts** of a sequence. Keep the running sum, and the log prob of any span is one
+# subtraction. **Predict:** the last 20 tokens of the story, from running products?
+
+# %%
+n = len(story)
+for name, product in products.items():
+    with np.errstate(invalid="ignore", divide="ignore"):
+        print(f"{name}: ratio of running products {float(product[-1] / product[-21])}")
+print(f"running logs: {log_sum[-1] - log_sum[-21]:.4f}, and added again {story[-20:].sum():.4f} nats")
+
+# %% [markdown]
+# 0 divided by 0 is no number. And **memory**: a log takes as many bytes as a probability of the same dtype. But a
+# smaller dtype will do. Add the story's logs in each of them.
+
+# %%
+exact = story.sum()
+for dtype in dtypes:
+    stored = story.astype(dtype)
+    narrow, wide = np.add.accumulate(stored)[-1], stored.astype(np.float64).sum()
+    off, less = (np.exp(abs(float(total) - exact)) for total in (narrow, wide))
+    print(f"{dtype.__name__}: {stored.nbytes:5} bytes; wrong by a factor {off:.4f}, or {less:.4f} if added in float64")
+
+# %% [markdown]
+# Logs in float32 are half the bytes of float64 probabilities and never vanish. In float16 keep single logs if you must,
+# but do not add them up there: beyond −512 its numbers are 0.5 apart, so each addition may err by 0.25.
+#
+# ## 7 Perplexity
+#
+# How well does the model predict a text that it did not write? The sum of the log probs falls with every token, so take
+# the mean: **perplexity** is exp(−mean log p). By hand, for 1/2, 1/4, 1/8: the mean is −2 bits, so 2² = 4. The model
+# was as unsure as among 4 equally likely tokens.
+
+# %% tags=["nbval-check-output"]
+logs = np.log([1 / 2, 1 / 4, 1 / 8])
+print(f"base e: exp({-logs.mean():.3f}) = {np.exp(-logs.mean()):.3f}")
+print(f"decoding.perplexity: {decoding.perplexity(logs):.3f}")
+
+# %% [markdown]
+# `return_context_logits` sends the logits of every token of the prompt, so one request scores a whole text. Row `t`
+# predicts token `t + 1`; the first token has nothing before it and gets no score. (An engine of TensorRT-LLM must be
+# built with `--gather_context_logits` for this.)
+
+
+# %%
+def score(text):
+    length = np.array([[1]], np.int32)
+    made = client.infer_inputs("preprocessing", {"QUERY": [[text]], "REQUEST_OUTPUT_LEN": length})
+    ids = made.outputs["INPUT_ID"][0]
+    (answer, *_) = client.stream(text, max_tokens=1, stream=False, return_context_logits=True)
+    rows = decoding.log_softmax(answer.outputs["context_logits"][0])
+    return ids, rows[np.arange(len(ids) - 1), ids[1:]]
+
+
+# %% [markdown]
+# Three texts: a sentence, the same words in another order, and only the first four words of that disorder.
+#
+# **Predict:** which has the highest probability, and which the lowest perplexity?
+
+# %%
+sentence = "The dog ran across the street and chased the ball into the garden."
+words = list(np.random.default_rng(seed).permutation(sentence.rstrip(".").split()))
+texts = {"sentence": sentence, "scrambled": " ".join(words) + ".", "four words": " ".join(words[:4])}
+scored = {name: score(text) for name, text in texts.items()}
+for name, (_, logs) in scored.items():
+    print(f"{name:10} {len(logs):2} tokens, log prob {logs.sum():7.1f}, perplexity {decoding.perplexity(logs):9.1f}")
+
+# %% [markdown]
+# Four words without sense can be "more probable" than a good long sentence, simply because they are few: every factor
+# below 1 lowers a product. That is **length bias**. The mean, and so the perplexity, compares texts of different
+# lengths. (Only with the same tokenizer: it decides what a token is.)
+#
+# Where does the disorder surprise the model?
+
+# %%
+tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+bars = {
+    texts[name]: ([tokenizer.decode([int(i)]) for i in scored[name][0]], scored[name][1])
+    for name in ("sentence", "scrambled")
+}
+worse = np.exp(scored["sentence"][1].mean() - scored["scrambled"][1].mean())
+title = f"In disorder a token is {worse:.0f} times less likely (geometric mean)"
+summary = ", ".join(f"{name}: {-scored[name][1].mean():.1f} nats a token" for name in ("sentence", "scrambled"))
+plots.finish(figures.surprise(bars), title, plots.provenance(lane, seed, weights=precision), summary)
+
+# %% [markdown]
+# **Exercise 08.3** Write `perplexity(log_probs)` for a list of natural log probs, also for a text of 2000 tokens.
+
+
+# %% tags=["exercise:08.3"]
+def perplexity(log_probs): ...  # one number
+
+
+# %% tags=["check:08.3", "nbval-check-output"]
+check("08.3", perplexity)
+
+# %% [markdown]
+# ## 8 May you trust an answer's probability?
+#
+# A log prob comes free with each answer. Could it tell you which answers to believe? You need questions whose answers
+# you know. Here are 60 short ones: capitals, opposites, sums, what comes next, facts.
+
+# %%
+labelled = json.loads((find_root() / "data/decoding/questions.json").read_text())
+example, questions = labelled["example"], labelled["questions"]
+print(len(questions), "questions, such as", questions[0])
+print(repr(example))
+
+
+# %% [markdown]
+# One example shows the model the form. An answer ends with its line, so the stop word is a line break. All questions go
+# out at once; the server takes as many together as it has room for.
+
+
+# %%
+def ask(entries, **options):
+    options = {"max_tokens": 8, "stop_words": ["\n"], "stream": False, "deadline": 300, **options}
+    prompts = [f"{example}Q: {entry['question']}\nA:" for entry in entries]
+    streams = [client.stream(p, exclude_input_in_output=True, return_log_probs=True, **options) for p in prompts]
+    answers = [list(stream)[0] for stream in streams]
+    return [each.text.strip() for each in answers], [each.outputs["output_log_probs"][0, 0] for each in answers]
+
+
+# %% [markdown]
+# The probability of an answer is that of its tokens *and* of ending there: the line break counts. An answer is right if
+# it is one of the accepted ones.
+
+# %%
+given, answer_logs = ask(questions)
+right = np.array(
+    [text.rstrip(".").lower() in map(str.lower, q["answers"]) for text, q in zip(given, questions, strict=True)]
+)
+probability = np.array([np.exp(decoding.sequence_log_prob(logs)) for logs in answer_logs])
+for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
+    print(f"{probability[i]:.3f} {'right' if right[i] else 'wrong'}  {questions[i]['question']} {given[i]}")
+
+# %% [markdown]
+# **Predict:** of the answers with a probability near 0.8, are 80 % right? And how many are right of all?
+#
+# A **reliability plot** sorts answers into bins by confidence and compares each bin with its share of right answers. On
+# the dashed line, confidence is what it says. The bars are Wilson's 95 % intervals, the numbers how many answers a bin
+# has: with so few, the bars are long. Beside it stands the mean per token, exp(mean log p).
+
+# %%
+per_token = np.array([np.exp(np.mean(logs)) for logs in answer_logs])
+signals = {"probability of the answer": probability, "per token (geometric mean)": per_token}
+bins = {name: decoding.reliability(np.minimum(values, 1), right, n_bins=5) for name, values in signals.items()}
+error = {name: decoding.expected_calibration_error(np.minimum(v, 1), right, n_bins=5) for name, v in signals.items()}
+title = f"{100 * right.mean():.0f} % are right; the answers' probabilities say {100 * probability.mean():.0f} %"
+summary = ", ".join(f"{name}: calibration error {value:.2f}" for name, value in error.items())
+small_print = plots.provenance(lane, None, weights=precision, answers=len(right))
+plots.finish(figures.reliability(bins), title, small_print, summary)
+
+# %% [markdown]
+# On the whole, likelier answers are right more often: the order carries information. The level does not. The
+# probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways
+# ("kitten", "A kitten"), each with its share, and the model may believe in a wrong one. (The mean per token is the
+# probability of nothing at all. If its dots lie nearer to the line, that is a property of this set of questions.)
+#
+# So do not read 0.8 as 80 %. Use it as a signal: answer above a threshold, pass the rest on. What does a threshold buy?
+
+# %%
+thresholds = np.linspace(0, probability.max(), 60)
+sure = probability >= 0.5
+title = f"With a threshold of 0.5, {right[sure].sum()} of {sure.sum()} kept answers are right"
+summary = f"without a threshold {right.sum()} of {len(right)} are right; at 0.5 {right[sure].sum()} of {sure.sum()}"
+plots.finish(figures.trade(thresholds, probability, right), title, small_print, summary)
+
+# %% [markdown]
+# Precision for coverage. A threshold chosen on the same answers that judge it looks too good, so choose on one half:
+# the lowest threshold with 80 % right on the even questions. **Predict:** will the odd ones reach 80 %?
+
+# %%
+even = np.arange(len(right)) % 2 == 0
+good = [t for t in np.sort(probability[even]) if right[even & (probability >= t)].mean() >= 0.8]
+threshold = float(good[0]) if good else 1.0
+for name, half in (("even, chosen here", even), ("odd, judged here", ~even)):
+    chosen = right[half & (probability >= threshold)]
+    low, high = decoding.wilson_interval(int(chosen.sum()), len(chosen)) if len(chosen) else (0, 1)
+    interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+    print(f"{name}: from {threshold:.2f} on, {chosen.sum()} of {len(chosen)} right; {interval}")
+
+# %% [markdown]
+# The interval says how little 30 questions can promise. A real threshold needs hundreds of labelled answers from your
+# own task.
+#
+# Every answer at once, for three thresholds (in a live notebook, move the slider):
+
+# %%
+most, least = probability[~right].max(), probability[right].min()
+explore(
+    lambda axes, threshold: figures.kept(axes, probability, right, threshold),
+    title=f"Wrong answers reach up to {most:.2f}, right ones go down to {least:.2f}",
+    summary=f"{right.sum()} right and {(~right).sum()} wrong answers by probability",
+    small_print=small_print,
+    threshold=[0.2, 0.5, 0.7],
+)
+
+# %% [markdown]
+# The most confident wrong answers show what no threshold can catch:
+
+# %%
+mistaken = [i for i in np.argsort(-probability) if not right[i]][:4]
+for i in mistaken:
+    print(f"{probability[i]:.2f}  {questions[i]['question']} {given[i]} (not {questions[i]['answers'][0]})")
+
+# %% [markdown]
+# ## Recap
+#
+# - A log prob here is natural, from a softmax over the whole vocabulary; another base is another unit.
+# - Products become sums, ratios become differences; sums of probabilities need log-sum-exp, with the largest taken out.
+# - Halving reaches 0 after 25, 150 and 1075 steps in float16, float32 and float64; subnormals lose digits before that.
+# - Log space is not about speed. It is about range, and about parts that you can subtract.
+# - Perplexity is exp(−mean log p); without the mean, short texts win.
+# - An answer's probability ranks answers. What it promises must be measured on labelled ones, with an interval.
+#
+# ## Break it
+#
+# Ask ten questions again with `top_k` 1, which always takes the likeliest token, and a temperature of 0.3. **Predict:**
+# do the answers change? Do their probabilities?
+
+# %%
+cold, cold_logs = ask(questions[:10], top_k=1, temperature=0.3)
+print("same answers:", sum(a == b for a, b in zip(cold, given, strict=False)), "of 10")
+for i in range(3):
+    print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(decoding.sequence_log_prob(cold_logs[i])):.3f}")
+
+# %% [markdown]
+# The same texts, and suddenly the model seems sure. The log probs belong to the distribution that was sampled from, and
+# a low temperature sharpened it. A threshold is only good for the settings it was measured with.
+#
+# Try more: set `temperature = 2` for the stories and see how much sooner the products end, or score a text in another
+# language.
+#
+# The last line says what produced the numbers on this page.
+
+# %%
+server.stop()
+client.close()
+scratch.cleanup()
+zeros = {f"zero_at_{name}": token if token <= len(story) else None for name, token in zero_at.items()}
+quality = {"right": int(right.sum()), "asked": len(right), "threshold": round(threshold, 3)}
+record("08", lane=lane, seed=seed, precision=precision, tokens=len(story), **zeros, **quality)
