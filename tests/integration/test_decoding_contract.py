@@ -1,9 +1,17 @@
 """Log probabilities, logits, biases, several sequences and beams on a real Triton, through all three models.
 
-Where TensorRT-LLM answers differently: greedy log probabilities are 0 there (tensorrtllm_backend#276), because they are
-relative to the tokens that survive top-k; its BLS model does not pass num_return_sequences on; `early_stopping` is
-declared as BOOL and read as a number by its C++ backend, and neither it nor `beam_search_diversity_rate` is an input of
-the ensemble and the BLS model (the same holds here).
+Where TensorRT-LLM answers differently:
+* Greedy log probabilities are 0 there (tensorrtllm_backend#276), because output_log_probs are relative to the tokens
+  that survive top-k. That is its `normalize_log_probs`, which has no effect here.
+* output_log_probs has no entry for end_id there; here it has, so there may be one more than new ids.
+* Beams of different length are filled up with 0 in output_log_probs and generation_logits, and with -1 in output_ids.
+* Beams come in the order of their score. So cum_log_probs, a plain sum in either, fall only with length_penalty 0.
+* The temperature most likely divides the logits of a beam search there (executor/beams.py); here it has no effect.
+* While streaming, every response holds the beams whole, because a path may change from its root.
+* Several sequences get context_logits once, with the first of them.
+* Its BLS model does not pass num_return_sequences on.
+* `early_stopping` is declared as BOOL and read as a number by its C++ backend, and neither it nor
+  `beam_search_diversity_rate` is an input of the ensemble and the BLS model (the same holds here).
 """
 
 from __future__ import annotations
@@ -21,11 +29,18 @@ PROMPT = "The capital of France is"
 TEXT_MODELS = ["ensemble", "tensorrt_llm_bls"]
 MODELS = ["tensorrt_llm", *TEXT_MODELS]
 WIDEST = 4
+LONG = 1500  # new tokens of a request that is cancelled
+KV_TOKENS = WIDEST * 1536 + 8 * 64  # room for one beam search of that length, and for a few short requests
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    repository = build_default(tmp_path_factory.mktemp("beams"), precision="fp32", max_beam_width=WIDEST)
+    repository = build_default(
+        tmp_path_factory.mktemp("beams"),
+        precision="fp32",
+        max_beam_width=WIDEST,
+        max_tokens_in_paged_kv_cache=KV_TOKENS,
+    )
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as opened:
         yield opened
 
@@ -239,23 +254,52 @@ def test_a_wider_beam_than_the_repository_s_names_both_numbers_and_the_server_li
 
 def test_stop_words_end_beams(ask):
     for model in TEXT_MODELS:
-        for text in ask(model, 8, beam_width=2, stop_words=["."])[0].texts:
-            assert text.index(".") == len(text) - 1 if "." in text else True
+        texts = ask(model, 8, beam_width=4, stop_words=["."])[0].texts
+        assert any("." in text for text in texts), "else nothing was stopped"
+        assert all(text.index(".") == len(text) - 1 for text in texts if "." in text)
 
 
 def test_beams_beside_others_and_cancelled_ones(client, ask):
-    """Answers are those of a lone request; what a cancelled beam search held is free again."""
+    """Answers are those of a lone request; what a cancelled beam search held is free again, or the next would wait."""
     kinds = [{"beam_width": 4}, {"top_k": 40, "seed": 3}, {}]
     alone = [ask("tensorrt_llm_bls", 12, **options)[0].texts for options in kinds]
-    left = [client.stream(PROMPT, max_tokens=1500, beam_width=4) for _ in range(4)]
-    for stream in left:
-        next(stream)
-    streams = [client.stream(PROMPT, max_tokens=12, stream=False, **options) for options in kinds]
-    for stream in left:
-        stream.cancel()
-    assert [next(stream).texts for stream in streams] == alone
-    for stream in streams:
-        stream.close()
+    for _ in range(3):
+        left = client.stream(PROMPT, max_tokens=LONG, beam_width=WIDEST)
+        next(left)
+        streams = [client.stream(PROMPT, max_tokens=12, stream=False, **options) for options in kinds]
+        left.cancel()
+        assert [next(stream).texts for stream in streams] == alone
+        for stream in streams:
+            stream.close()
+
+
+def test_the_logits_of_a_prompt_come_once_for_all_sequences(ask, ids):
+    for model in MODELS:
+        wanted = {"top_k": 9, "num_return_sequences": 3, "return_context_logits": True, "return_log_probs": True}
+        found = {chunk.outputs["sequence_index"].item(): chunk.outputs for chunk in ask(model, 2, **wanted)}
+        assert ["context_logits" in found[index] for index in range(3)] == [True, False, False]
+        assert found[0]["context_logits"].shape[:2] == (1, len(ids))
+
+
+def test_what_is_more_than_can_be_meant_is_refused_and_the_server_lives(ask):
+    for model in MODELS:
+        with pytest.raises(ClientError, match="return_generation_logits may take"):
+            ask(model, LONG, beam_width=WIDEST, return_generation_logits=True)
+        with pytest.raises(ClientError, match="length_penalty is 1000.0; 6 to that power is no usable number"):
+            ask(model, beam_width=2, length_penalty=1000.0)
+        with pytest.raises(ClientError, match="num_return_sequences is 100000000; it must be from 1 to 1024"):
+            ask(model, num_return_sequences=10**8)
+    assert ask("ensemble", 1)[0].text == PROMPT + " Paris"
+
+
+def test_rows_of_different_kinds(client):
+    """A beam search beside several sequences, and neither mistaken for the other."""
+    kinds = {"num_return_sequences": np.array([[2], [3]], np.int32), "beam_width": np.array([[2], [1]], np.int32)}
+    for model in TEXT_MODELS:
+        stream = client.stream([PROMPT, "In 1969"], model=model, max_tokens=3, stream=False, top_k=9, **kinds)
+        chunks = [chunk for chunk in stream if chunk.outputs]
+        found = {(c.outputs["batch_index"].item(), c.outputs["sequence_index"].item()): c.texts for c in chunks}
+        assert {place: len(texts) for place, texts in found.items()} == {(0, 0): 2, (1, 0): 1, (1, 1): 1, (1, 2): 1}
 
 
 # --- int4, accumulating
@@ -284,6 +328,23 @@ def test_every_feature_with_int4(int4, ids, model):
         np.testing.assert_allclose(found["output_log_probs"].sum(-1), found["cum_log_probs"], atol=1e-5)
         assert found["generation_logits"].shape[:2] == (1, options.get("beam_width", 1))
     assert {chunk.outputs["sequence_index"].item() for chunk in ask(top_k=9, num_return_sequences=2)} == {0, 1}
+
+
+def test_int4_biases_ranks_and_refuses(int4, ids, hf_tokenizer):
+    def ask(model, max_tokens, **inputs):
+        return responses(int4, ids, model, max_tokens, prefix="acc-", **inputs)[0].outputs
+
+    bias = np.zeros((1, 49152), np.float32)
+    bias[0, 100] = 60
+    found = ask("tensorrt_llm", 2, embedding_bias=bias, exclude_input_in_output=True)
+    assert found["output_ids"].tolist() == [[[100, 100]]]
+    (stop,) = hf_tokenizer.encode(".")
+    for model in MODELS:
+        short, long = (ask(model, 8, beam_width=2, end_id=stop, length_penalty=penalty) for penalty in (0.0, 2.0))
+        name = "output_ids" if model == "tensorrt_llm" else "text_output"
+        assert short[name].tolist() != long[name].tolist()
+        with pytest.raises(ClientError, match="beam_width 3 exceeds max_beam_width 2"):
+            ask(model, 2, beam_width=3)
 
 
 def test_accumulating_text_cannot_stream_beams(int4, ids):

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from transformers import (
+    MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
@@ -243,6 +244,46 @@ def test_penalties_by_hand():
     np.testing.assert_allclose(decoding.presence_frequency_penalty([1, 1, 1], [0, 0, 2], 0.5, 0.25), [0, 1, 0.25])
     np.testing.assert_array_equal(decoding.repetition_penalty([-np.inf, 1], [0], 3), [-np.inf, 1])
     assert np.isfinite(decoding.repetition_penalty([1e300, 1], [0], 1e-300)).all()
+
+
+@pytest.mark.parametrize("presence", [-1e308, 0.0, 1e308])
+@pytest.mark.parametrize("frequency", [-1e308, 0.0, 1e308])
+def test_absurd_penalties_ban_nothing_and_make_no_infinity(presence, frequency):
+    row = np.array([1e308, -1e308, 0.0, -np.inf, 5.0])
+    ours = decoding.presence_frequency_penalty(row, [0, 0, 0, 1, 2, 2, 3], presence, frequency)
+    assert np.isfinite(ours[:3]).all() and ours[3] == -np.inf and ours[4] == 5
+    sign = np.sign(presence / 1e308 + 2 * frequency / 1e308)  # token 2 occurs twice
+    assert np.sign(ours[2]) == -sign, "the largest number is still a penalty or a reward"
+    for penalty in (1e-300, 1e300):
+        ours = decoding.repetition_penalty(row, range(4), penalty)
+        assert np.isfinite(ours[:3]).all() and ours[3] == -np.inf and ours[4] == 5
+        assert (np.sign(ours[:3]) == np.sign(row[:3])).all()
+
+
+def test_a_row_without_any_token_is_passed_on_unless_something_must_come_out_of_it():
+    row = np.full(3, -np.inf)
+    for result in (
+        decoding.top_k(row, 2), decoding.min_p(row, 0.5), decoding.repetition_penalty(row, [0], 2),
+        decoding.presence_frequency_penalty(row, [0], 1, 1), decoding.min_tokens_mask(row, 1, 0, 2),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(result, row)
+    assert decoding.logsumexp(row) == -np.inf
+    for call in (decoding.softmax, decoding.log_softmax, decoding.greedy, decoding.distribution):
+        with pytest.raises(CourseError, match="Every logit is -inf"):
+            call(row)
+
+
+@pytest.mark.parametrize("end_id", [0, 3])
+def test_min_tokens_equal_transformers(end_id):
+    prompt, row = [5, 1, 2], np.random.default_rng(0).normal(size=VOCAB)
+    processor = MinNewTokensLengthLogitsProcessor(len(prompt), 3, end_id)
+    banned = []
+    for generated in range(5):
+        scores = torch.tensor(row)[None]
+        expected = processor(torch.tensor([prompt + [7] * generated]), scores)[0].numpy()
+        np.testing.assert_array_equal(decoding.min_tokens_mask(row, end_id, generated, 3), expected)
+        banned.append(bool(np.isneginf(expected[end_id])))
+    assert banned == [True, True, True, False, False]
 
 
 def test_end_waits_for_min_tokens():

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from executor_helpers import Collector, fake_executor, request, wait_until
+from executor_helpers import Collector, expected_tokens, fake_executor, request, wait_until
 from tiny_models import VOCABULARY, write_checkpoint
 
+from servinglab import decoding
 from servinglab.executor import Executor, RequestError, graph
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime_genai")
 
 NEW_TOKENS = 8
+RATE = {"beam_search_diversity_rate": 1e4}
 TIE = 1e-4  # scores nearer than this may come in either order
 
 
@@ -42,7 +45,7 @@ def prompts() -> list[list[int]]:
 
 
 def hf_beams(model, prompts, end_id, width, penalty, stopping, new_tokens=NEW_TOKENS, **more):
-    """[prompt][beam] -> (tokens without end_id, score)."""
+    """[prompt][beam] -> (tokens, without end_id if that is one token, score)."""
     ids = torch.tensor(prompts)
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=width, num_return_sequences=width,
@@ -51,7 +54,11 @@ def hf_beams(model, prompts, end_id, width, penalty, stopping, new_tokens=NEW_TO
     )  # fmt: skip
     found = []
     for row, score in zip(out.sequences[:, len(prompts[0]) :].tolist(), out.sequences_scores.tolist(), strict=True):
-        found.append((row[: row.index(end_id)] if end_id in row else row[:new_tokens], score))
+        if isinstance(end_id, list):  # end tokens that are stop words here, and so stay part of the text
+            ended = [at for at, token in enumerate(row) if token in end_id]
+            found.append((row[: ended[0] + 1] if ended else row[:new_tokens], score))
+        else:
+            found.append((row[: row.index(end_id)] if end_id in row else row[:new_tokens], score))
     return [found[at : at + width] for at in range(0, len(found), width)]
 
 
@@ -96,10 +103,8 @@ def test_beams_equal_transformers(tiny, executor, prompts, end_id, width, early_
     assert ended == {"end_id", "length"}, "else the length penalty would compare nothing"
 
 
-def test_bans_and_penalties_equal_transformers_that_renormalises(tiny, executor, prompts, end_id):
-    outputs = run_beams(
-        executor, prompts, end_id=end_id, beam_width=4, min_tokens=3, repetition_penalty=1.0, bad_words=[[5], [7, 9]]
-    )
+def test_bans_equal_transformers_that_renormalises(tiny, executor, prompts, end_id):
+    outputs = run_beams(executor, prompts, end_id=end_id, beam_width=4, min_tokens=3, bad_words=[[5], [7, 9]])
     expected = hf_beams(
         tiny[0], prompts, end_id, 4, 0.0, True, min_new_tokens=3, bad_words_ids=[[5], [7, 9]], renormalize_logits=True
     )
@@ -108,18 +113,46 @@ def test_bans_and_penalties_equal_transformers_that_renormalises(tiny, executor,
         assert [beam.score for beam in output.beams] == pytest.approx([score for _, score in beams], abs=TIE)
 
 
-def test_penalties_see_the_tokens_of_each_beam_alone(tiny, executor, prompts):
-    """The path of every beam, scored again from the root by transformers' logits and the formula."""
-    output = run_beams(executor, prompts[:1], beam_width=4, frequency_penalty=1.5, presence_penalty=0.5)[0]
-    for beam in output.beams:
-        tokens = list(prompts[0])
-        for token, log_prob in zip(beam.tokens, beam.log_probs, strict=True):
-            with torch.no_grad():
-                logits = tiny[0](torch.tensor([tokens])).logits[0, -1].double()
-            counts = torch.bincount(torch.tensor(tokens), minlength=VOCABULARY)
-            logits = logits - 1.5 * counts - 0.5 * (counts > 0)
-            assert log_prob == pytest.approx(torch.log_softmax(logits, -1)[token].item(), abs=TIE)
-            tokens.append(token)
+@pytest.mark.parametrize("repetition", [1.0, 1.4])
+def test_penalties_see_the_tokens_of_each_beam_alone(tiny, executor, prompts, repetition):
+    """transformers' own beam search penalises log probabilities, which for a factor is something else than logits. So
+    its logits and its processor of logits go into the readable search of `servinglab.decoding`."""
+    processor = transformers.RepetitionPenaltyLogitsProcessor(repetition)
+    options = {"frequency_penalty": 0.7 * (repetition == 1), "presence_penalty": 0.5}
+
+    def next_log_probs(sequences):
+        ids = torch.tensor(sequences)
+        with torch.no_grad():
+            logits = processor(ids, tiny[0](ids).logits[:, -1].double())
+        counts = torch.stack([torch.bincount(row, minlength=VOCABULARY) for row in ids])
+        logits = logits - options["frequency_penalty"] * counts - options["presence_penalty"] * (counts > 0)
+        return torch.log_softmax(logits, -1).numpy()
+
+    outputs = run_beams(executor, prompts[:3], beam_width=4, repetition_penalty=repetition, **options)
+    free = run_beams(executor, prompts[:3], beam_width=4)
+    for prompt, output in zip(prompts, outputs, strict=False):
+        expected = decoding.beam_search(next_log_probs, prompt, width=4, max_tokens=NEW_TOKENS).hypotheses
+        assert [beam.tokens for beam in output.beams] == [hypothesis.tokens for hypothesis in expected]
+        assert [beam.score for beam in output.beams] == pytest.approx([h.score for h in expected], abs=TIE)
+    assert [output.beams[0].tokens for output in outputs] != [output.beams[0].tokens for output in free]
+
+
+def test_several_ends_equal_transformers(tiny, executor, prompts):
+    """One-token stop words are further end tokens. So many of them fill the 2 x width likeliest continuations."""
+    words = list(range(30, VOCABULARY))
+    found = set()
+    for penalty, stopping, theirs in [(0.0, 1, True), (2.0, 0, False), (2.0, 2, "never")]:
+        outputs = run_beams(
+            executor, prompts[:8], beam_width=2, min_tokens=0, stop_words=[[word] for word in words],
+            length_penalty=penalty, early_stopping=stopping,
+        )  # fmt: skip
+        for output, beams in zip(
+            outputs, hf_beams(tiny[0], prompts[:8], words, 2, penalty, stopping=theirs), strict=True
+        ):
+            assert [beam.score for beam in output.beams] == pytest.approx([score for _, score in beams], abs=TIE)
+            assert [beam.tokens for beam in output.beams] == [tokens for tokens, _ in beams]
+            found |= {(beam.finish_reason, len(beam.tokens) > 1) for beam in output.beams}
+    assert {("stop_words", False), ("stop_words", True)} <= found
 
 
 def test_an_embedding_bias_moves_beams(executor, prompts):
@@ -143,10 +176,14 @@ def test_a_stop_word_ends_its_own_beam(executor, prompts):
 
 
 def test_diversity_spreads_the_parents(executor, prompts):
-    """With a huge rate only the children of the last path go on, whatever they cost."""
+    """With a huge rate only the children of the last path go on, whatever they cost: all beams begin with its word."""
     plain, diverse = (
         run_beams(executor, prompts, beam_width=4, beam_search_diversity_rate=rate, new_tokens=4) for rate in (0, 1e4)
     )
+    (firsts, seconds) = (run_beams(executor, prompts, beam_width=4, new_tokens=n, **RATE) for n in (1, 2))
+    for one, two, output in zip(firsts, seconds, diverse, strict=True):
+        assert {beam.tokens[0] for beam in output.beams} == {one.beams[-1].tokens[0]}
+        assert {tuple(beam.tokens[:2]) for beam in output.beams} == {tuple(two.beams[-1].tokens)}
     for first, second in zip(plain, diverse, strict=True):
         assert second.beams[0].cum_log_prob <= first.beams[0].cum_log_prob + TIE
         assert sum(second.beams[0].log_probs) == pytest.approx(second.beams[0].cum_log_prob), "the rate is in no score"
@@ -167,6 +204,23 @@ def test_logits_of_a_beam_are_those_of_its_own_path(tiny, executor, prompts, end
         with torch.no_grad():
             all_logits = tiny[0](torch.tensor([prompts[3] + beam.tokens])).logits[0].numpy()
         np.testing.assert_allclose(beam.logits, all_logits[5 : 5 + len(beam.log_probs)], atol=TIE)
+
+
+def test_a_prompt_that_is_read_in_pieces(tiny, executor, prompts):
+    prompt = sum(prompts[:4], [])
+    (whole,) = run_beams(executor, [prompt], beam_width=4)
+    collector = Collector()
+    with Executor(tiny[1], max_beam_width=4, prefill_tokens=7) as pieces:
+        made = request("a", prompt, NEW_TOKENS, collector, beam_width=4)
+        made.return_context_logits = True
+        pieces.submit(made)
+        collector.wait("a")
+    first, last = collector.outputs["a"][0], collector.outputs["a"][-1]
+    assert [beam.tokens for beam in last.beams] == [beam.tokens for beam in whole.beams]
+    assert [beam.score for beam in last.beams] == pytest.approx([beam.score for beam in whole.beams], abs=TIE)
+    with torch.no_grad():
+        expected = tiny[0](torch.tensor([prompt])).logits[0].numpy()
+    np.testing.assert_allclose(first.context_logits, expected, atol=TIE)
 
 
 # --- beside other requests
@@ -221,6 +275,42 @@ def test_a_cancelled_beam_search_gives_back_every_slot_and_block(tmp_path, monke
         assert collector.reason("beams") == "cancelled"
         assert executor.stats()["kv_blocks_used"] == executor._scheduler.rows == 0
         assert executor.generate([4, 5], 60) == collector.tokens("greedy")
+
+
+def test_cancelled_while_the_prompt_is_read(tmp_path, monkeypatch):
+    executor, model = fake_executor(tmp_path, monkeypatch, max_beam_width=4, tokens_per_block=8, prefill_tokens=4)
+    collector = Collector()
+    with executor:
+        model.hold()
+        executor.submit(request("beams", [1] * 20, 12, collector, beam_width=4))
+        model.allow(2)
+        wait_until(lambda: executor.stats()["prompt_tokens"] == 8)
+        assert executor.stats()["kv_blocks_used"] == 4 * 4
+        executor.cancel("beams")
+        model.release()
+        collector.wait("beams")
+        assert collector.reason("beams") == "cancelled" and len(collector.outputs["beams"]) == 1
+        assert executor.stats()["kv_blocks_used"] == executor._scheduler.rows == 0
+        assert executor.generate([4, 5], 9) == expected_tokens([4, 5], 9)
+
+
+def test_a_failing_step_ends_the_search_and_frees_its_rows(tmp_path, monkeypatch):
+    executor, model = fake_executor(tmp_path, monkeypatch, max_beam_width=4)
+    collector = Collector()
+    with executor:
+        model.hold()
+        executor.submit(request("beams", [1, 2, 3], 60, collector, beam_width=4))
+        executor.submit(request("greedy", [1, 2, 3], 60, collector))
+        model.allow(5)
+        wait_until(lambda: len(collector.outputs["greedy"]) >= 2)
+        model.broken = RuntimeError("no memory")
+        model.release()
+        collector.wait("beams", "greedy")
+        model.broken = None
+        for name in ("beams", "greedy"):
+            assert collector.outputs[name][-1].error == "The model step failed: RuntimeError: no memory"
+        assert executor.stats()["kv_blocks_used"] == executor._scheduler.rows == 0
+        assert executor.generate([4, 5], 9) == expected_tokens([4, 5], 9)
 
 
 def test_what_cannot_be_served_is_said(tiny, executor):

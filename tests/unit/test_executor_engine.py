@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -159,6 +160,32 @@ def test_a_full_cache_makes_requests_wait(start, collector):
     assert collector.order[:50] == ["big"] * 50
     assert collector.tokens("bigger") == expected_tokens([2] * 20, 20)
     assert executor.stats()["kv_blocks_used"] == 0
+
+
+def test_the_default_cache_takes_most_of_the_free_memory_at_most(start, monkeypatch):
+    """A token of the fake model takes 32 bytes, a full row 128 tokens."""
+
+    def blocks(free_bytes, **options):
+        monkeypatch.setattr("psutil.virtual_memory", lambda: types.SimpleNamespace(available=free_bytes))
+        return start(tokens_per_block=10, max_batch_size=4, **options)[0].stats()["kv_blocks_total"]
+
+    assert blocks(2**40) == 4 * 13, "every row can be full"
+    assert blocks(2**40, max_beam_width=3) == 12 * 13
+    assert blocks(32 * 1000, max_beam_width=3) == 90, "nine tenths of the free memory"
+    assert blocks(0) == 13 and blocks(0, max_beam_width=3) == 3 * 13, "one request can always run"
+    assert blocks(0, max_tokens_in_paged_kv_cache=5000) == 500, "what was asked for is not judged"
+
+
+def test_what_waits_holds_nothing_but_its_request(start, collector):
+    executor, model = start(max_batch_size=1)
+    model.hold()
+    for name in "abc":
+        executor.submit(request(name, [1], 9, collector, presence_penalty=0.1))
+    wait_until(lambda: executor.stats()["running"])
+    assert ["decoder" in vars(executor._active[name]) for name in "bc"] == [False, False]
+    model.release()
+    collector.wait(*"abc")
+    assert collector.tokens("c") == collector.tokens("a") != []
 
 
 def test_what_can_never_fit_is_refused_at_once(start, collector):
@@ -336,6 +363,37 @@ def test_a_failing_step_fails_the_running_requests_and_the_engine_lives_on(start
         assert collector.reason(name) == "error"
         assert collector.outputs[name][-1].error == "The model step failed: RuntimeError: out of memory"
     assert executor.generate([7], 5) == expected_tokens([7], 5)
+    assert executor.stats()["kv_blocks_used"] == 0
+
+
+@pytest.mark.parametrize("broken", ["copy", "concatenate"])
+def test_no_memory_for_the_logits_of_a_prompt_is_the_matter_of_its_request(start, collector, monkeypatch, broken):
+    class NoMemory(np.ndarray):
+        def copy(self, order="C"):
+            raise MemoryError
+
+    class Numpy:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def concatenate(self, arrays):
+            raise MemoryError
+
+    executor, model = start()
+    model.hold()
+    executor.submit(request("good", [1], 20, collector))
+    bad = request("bad", [2, 3], 20, collector)
+    bad.return_context_logits = True
+    executor.submit(bad)
+    if broken == "copy":
+        forward = model.forward
+        monkeypatch.setattr(model, "forward", lambda *args: forward(*args).view(NoMemory))
+    else:
+        monkeypatch.setattr("servinglab.executor.inflight.np", Numpy())
+    model.release()
+    collector.wait("good", "bad")
+    assert collector.tokens("good") == expected_tokens([1], 20)
+    assert "MemoryError" in collector.outputs["bad"][-1].error
     assert executor.stats()["kv_blocks_used"] == 0
 
 

@@ -7,19 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servinglab.executor.cache import BlockPool
+from servinglab.executor.params import SamplingParams
 from servinglab.executor.request import Request
 from servinglab.executor.scheduler import Scheduler, Sequence
 
 
-class Rows:
-    """Stands in for what chooses the tokens: the scheduler asks only how many rows it needs."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-
-
 def sequence(prompt: int, max_tokens: int, width: int = 1) -> Sequence:
-    return Sequence(Request("r", np.ones(prompt, np.int32), max_tokens), Rows(width), max_tokens)
+    request = Request("r", np.ones(prompt, np.int32), max_tokens, SamplingParams(beam_width=width))
+    return Sequence(request, max_tokens, vocab_size=10)
 
 
 def running(scheduler: Scheduler, *widths: int) -> list[Sequence]:

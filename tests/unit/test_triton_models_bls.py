@@ -6,6 +6,7 @@ import gc
 import itertools
 import threading
 import time
+import types
 import weakref
 
 import numpy as np
@@ -110,12 +111,12 @@ def make(monkeypatch):
     triton_fakes.MODELS.clear()
 
 
-def send(model, *prompts, **inputs):
+def send(model, *prompts, sender=None, **inputs):
     prompts = prompts or ("Hi",)
     tensors = {"text_input": strings(*prompts), "max_tokens": np.full((len(prompts), 1), 9, INT)}
     for name, value in inputs.items():
         tensors[name] = value if isinstance(value, np.ndarray) else np.array([[value]] * len(prompts))
-    sender = Sender()
+    sender = sender or Sender()
     assert model.execute([request(tensors, "", sender)]) is None
     return sender
 
@@ -194,6 +195,51 @@ def test_sequences_are_texts_of_their_own_and_end_by_themselves(make):
     assert [final for _, final in sent] == [False] * (len(sent) - 1) + [True]
     assert not inner.stops, "the other sequence goes on"
     assert inner.calls[-1][1]["num_return_sequences"].tolist() == [[2]]
+
+
+def places(sent):
+    """(row, sequence, texts) of each response."""
+    data = [content for content, _ in sent if content]
+    return [(c["batch_index"].item(), c["sequence_index"].item(), c["text_output"].tolist()) for c in data]
+
+
+@pytest.mark.parametrize("beams_first", [False, True])
+def test_rows_may_be_of_different_kinds(make, beams_first):
+    """A row with beams is one sequence, whatever num_return_sequences says."""
+    if beams_first:
+        inner, widths = Inner([(0, 0, ["x", "y"]), (1, 0, "a"), (1, 2, "c"), (1, 1, "b")]), [[2], [1]]
+        expected = [(0, 0, ["x", "y"]), (1, 0, ["a"]), (1, 2, ["c"]), (1, 1, ["b"])]
+    else:
+        inner, widths = Inner([(0, 0, "a"), (0, 1, "b"), (1, 0, ["x", "y"]), (0, 2, "c")]), [[1], [2]]
+        expected = [(0, 0, ["a"]), (0, 1, ["b"]), (1, 0, ["x", "y"]), (0, 2, ["c"])]
+    wanted = np.array([[2], [3]] if beams_first else [[3], [2]])
+    model = make(inner)
+    sent = send(
+        model, "Hi", "Yo", stream=True, num_return_sequences=wanted, beam_width=np.array(widths)
+    ).wait()  # fmt: skip
+    assert sorted(places(sent)) == sorted(expected) and sent[-1] == (None, True)
+
+
+def test_rows_may_want_different_numbers_of_sequences(make):
+    inner = Inner([(0, 0, "a"), (1, 0, "x"), (1, 1, "y"), (1, 2, "z")])
+    sent = send(make(inner), "Hi", "Yo", num_return_sequences=np.array([[1], [3]])).wait()
+    assert sorted(places(sent)) == [(0, 0, ["Hia"]), (1, 0, ["Yox"]), (1, 1, ["Yoy"]), (1, 2, ["Yoz"])]
+
+
+def test_more_sequences_than_can_be_meant_are_refused_before_anything_is_made_for_them(make):
+    inner = Inner()
+    model = make(inner)
+    said = refused(send(model, num_return_sequences=np.array([[10**8]])))
+    assert said == "num_return_sequences is 100000000; it must be from 1 to 1024."
+    assert "1200 sequences over all rows" in refused(send(model, "one", "two", num_return_sequences=600))
+    assert inner.calls == []
+
+
+def test_the_end_of_a_sequence_adds_no_chunk(make):
+    """The LLM's last response has no id, but a sequence_index."""
+    inner = Inner([(0, 0, "a"), (0, 1, "b"), (0, 0, ""), (0, 1, "")])
+    sent = send(make(inner), stream=True, num_return_sequences=2).wait()
+    assert [(c["sequence_index"].item(), c["text_output"].item()) for c, _ in sent[:-1]] == [(0, "a"), (1, "b")]
 
 
 def test_log_probs_go_on_with_the_text_and_the_end_tokens_too(make):
@@ -313,6 +359,14 @@ def test_without_stream_the_text_is_cut_behind_a_generated_stop_word(make, exclu
     assert texts(sent) == [" one stop" if exclude else "Never stop here: one stop"]
 
 
+@pytest.mark.parametrize("inputs", [{"exclude_input_in_output": True}, {"stream": True, "beam_width": 2}])
+def test_a_text_that_repeats_the_prompt_is_cut_at_a_stop_word_in_it(make, inputs):
+    """Without the prompt in front, a stop word in those words was generated."""
+    texts = ["stop it", "x stop y"] if "beam_width" in inputs else "stop it"
+    sent = send(make(Inner([(0, texts)], False)), "stop", stop_words=strings(["stop"]), **inputs).wait()
+    assert pieces(sent)[-1] == (["stop", "x stop"] if "beam_width" in inputs else ["stop"])
+
+
 def test_a_batch_is_stopped_when_every_row_has_met_its_stop_word(make):
     def chunks(inner):
         yield from [(0, "a."), (1, "b"), (0, "late")]
@@ -387,6 +441,24 @@ def test_a_fault_of_ours_is_one_line_for_the_client_and_a_traceback_in_the_log(m
     said = refused(send(model), code="INTERNAL")
     assert said.startswith("tensorrt_llm_bls failed on this request: ZeroDivisionError") and "\n" not in said
     assert any("Traceback" in line for line in triton_fakes.LOG)
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_response_that_does_not_fit_into_shared_memory_ends_the_request_with_the_reason(make, monkeypatch, decoupled):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10**7))
+    triton_fakes.LOG.clear()
+    logs = np.zeros((1, 200_000))
+    inner = Inner([(0, "a", logs[:, :1]), (0, "b", logs), (0, "c", logs[:, :3])][1 - decoupled : 2 + decoupled])
+    model = make(inner, decoupled)
+    sent = send(model, stream=decoupled, sender=Sender(10**6, decoupled), return_log_probs=True).wait()
+    if decoupled:
+        assert [final for _, final in sent] == [False, True] and texts(sent[:1]) == ["a"]
+        assert "Failed to increase the shared memory" in sent[1][0].message()
+    else:
+        assert sent == [(None, True)], "Triton lets it say no more than that it has ended"
+    assert any("could not be sent: Failed to increase" in line for line in triton_fakes.LOG)
+    wait_until(lambda: not model.pump._rows)
+    assert texts(send(make(Inner(script("d")), decoupled)).wait()) == ["Hid"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import types
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ INT = np.int32
 
 class StandIn:
     """Executor that generates what the test tells it to."""
+
+    vocab_size, max_seq_len = 50_000, 2048
 
     def __init__(self, engine_dir, **options):
         self.engine_dir, self.options, self.requests, self.cancelled, self.closed = engine_dir, options, [], [], False
@@ -56,7 +59,7 @@ def make(monkeypatch):
         model.finalize()
 
 
-def send(model, request_id="", rows=((5, 6, 7),), **inputs):
+def send(model, request_id="", rows=((5, 6, 7),), sender=None, **inputs):
     """Send one request with these prompts; returns its sender. Scalars are given once or once a row."""
     longest = max(map(len, rows))
     tensors = {
@@ -66,7 +69,7 @@ def send(model, request_id="", rows=((5, 6, 7),), **inputs):
     }
     for name, value in inputs.items():
         tensors[name] = value if isinstance(value, np.ndarray) else np.array([value] * len(rows))
-    sender = Sender()
+    sender = sender or Sender()
     assert model.execute([request(tensors, request_id, sender)]) is None, "execute must return at once"
     return sender
 
@@ -370,6 +373,60 @@ def test_several_sequences_are_requests_with_the_next_seeds(make):
     assert "decoupled transaction policy" in refused(make(decoupled=False), num_return_sequences=2)
 
 
+def test_rows_may_want_different_numbers_of_sequences(make):
+    model = make(max_beam_width=2)
+    sender = send(
+        model, rows=((5, 6), (7, 8), (9, 1)), num_return_sequences=np.array([1, 3, 2], INT),
+        beam_width=np.array([1, 1, 2], INT), runtime_top_k=5,
+    )  # fmt: skip
+    assert [r.prompt[0] for r in model.executor.requests] == [5, 7, 7, 7, 9]
+    for index in range(4):
+        model.executor.emit(index, [index], "length")
+    model.executor.emit(4, [], "length", beams=(beam([1], [-1]), beam([2], [-2])))
+    found = [(c["batch_index"].item(), c["sequence_index"].item()) for c, _ in sender.wait()]
+    assert found == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
+
+
+def test_more_sequences_than_can_be_meant_are_refused(make):
+    model = make()
+    assert refused(model, num_return_sequences=1025) == "num_return_sequences is 1025; it must be from 1 to 1024."
+    said = refused(model, rows=((5, 6), (7, 8)), num_return_sequences=600)
+    assert said.startswith("num_return_sequences asks for 1200 sequences over all rows") and "at most 1024" in said
+    assert model.executor.requests == []
+    send(model, rows=((5, 6), (7, 8)), num_return_sequences=512)
+    assert len(model.executor.requests) == 1024
+
+
+def test_the_logits_of_the_prompt_come_with_the_first_sequence_alone(make):
+    model = make()
+    send(model, num_return_sequences=3, return_context_logits=True, return_generation_logits=True)
+    wanted = [(r.return_context_logits, r.return_generation_logits) for r in model.executor.requests]
+    assert wanted == [(True, True), (False, True), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "megabytes"),
+    [
+        ({"rows": ([1] * 3000,), "return_context_logits": True, "request_output_len": 1}, "600"),
+        ({"request_output_len": 10**6, "return_generation_logits": True}, None),  # 2045 tokens fit into the engine
+        ({"request_output_len": 1500, "return_generation_logits": True, "num_return_sequences": 2}, "600"),
+        ({"request_output_len": 800, "return_generation_logits": True, "beam_width": 4}, "640"),
+        ({"rows": ((1, 2),) * 4, "request_output_len": 750, "return_generation_logits": True}, "600"),
+        ({"request_output_len": 1500, "num_return_sequences": 2, "return_log_probs": True}, None),
+    ],
+)
+def test_logits_that_no_machine_should_hold_are_refused(make, inputs, megabytes):
+    """The stand-in has 50,000 words: 0.2 MB a token."""
+    model = make(max_beam_width=4)
+    if megabytes is None:
+        send(model, **inputs)
+        assert model.executor.requests
+    else:
+        said = refused(model, **inputs)
+        assert f"may take {megabytes} MB" in said and "at most 537 MB" in said
+        assert model.executor.requests == []
+
+
 def c_shapes(sender):
     return {content["sequence_index"].shape for content, _ in sender.sent}
 
@@ -423,6 +480,62 @@ def test_logits_have_the_declared_datatype(monkeypatch):
     model.executor.emit(0, [1], "length", generation_logits=np.ones((1, 4), np.float32))
     assert sender.wait()[0][0]["generation_logits"].dtype == np.float16
     model.finalize()
+
+
+# --- responses that do not fit into shared memory
+
+
+def large(rows):
+    return np.ones((rows, 50_000), np.float32)
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_a_last_response_that_does_not_fit_becomes_an_error(make, monkeypatch, decoupled):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=2 * 10**7))
+    triton_fakes.LOG.clear()
+    model = make(decoupled)
+    sender = send(model, sender=Sender(10**6, decoupled), return_context_logits=True)
+    model.executor.emit(0, [1], "length", context_logits=large(6))
+    ((content, final),) = sender.wait()
+    assert final and not model.responses._open
+    if decoupled:
+        assert "Failed to increase the shared memory" in content.message() and content.code() == "INTERNAL"
+    else:
+        assert content is None, "Triton lets it say no more than that it has ended, and makes an error of that"
+    assert any("could not be sent: Failed to increase" in line for line in triton_fakes.LOG)
+    fine = send(model, return_context_logits=True, sender=Sender(decoupled=decoupled))
+    model.executor.emit(1, [1], "length", context_logits=large(6))
+    assert [(content is None, final) for content, final in fine.wait()] == [(False, False), (True, True)]
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=3 * 10**7))
+    roomy = send(model, return_context_logits=True, sender=Sender(decoupled=decoupled))
+    model.executor.emit(2, [1], "length", context_logits=large(6))
+    assert [final for _, final in roomy.wait()] == [True], "one response where there is room"
+
+
+def test_a_response_on_the_way_that_does_not_fit_ends_the_request(make):
+    """Otherwise tokens would be missing in the middle."""
+    model = make()
+    sender = send(model, streaming=True, rows=((1, 2), (3, 4)), sender=Sender(10**6), return_context_logits=True)
+    model.executor.emit(1, [7], context_logits=large(1))
+    model.executor.emit(0, [1], context_logits=large(6))
+    sent = sender.wait()
+    assert [final for _, final in sent] == [False, True] and "shared memory" in sent[1][0].message()
+    until(lambda: set(model.executor.cancelled) >= {r.id for r in model.executor.requests})
+    model.executor.emit(0, [2])
+    model.executor.emit(0, [], "cancelled")
+    model.executor.emit(1, [], "cancelled")
+    next_one = send(model)
+    model.executor.emit(2, [1], "length")
+    assert next_one.wait()[0][0]["output_ids"].tolist() == [[[5, 6, 7, 1]]]
+
+
+def test_an_answer_that_cannot_be_built_is_an_error(make, monkeypatch):
+    model = make()
+    monkeypatch.setattr(_answer, "ids_tensors", lambda rows: 1 / 0)
+    sender = send(model)
+    model.executor.emit(0, [1], "length")
+    ((error, final),) = sender.wait()
+    assert final and "ZeroDivisionError" in error.message()
 
 
 # --- stop and cancellation
@@ -514,6 +627,38 @@ def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
         (1, [0], None),
         (1, [1], None),
     ]
+
+
+def test_merged_answers_keep_everything():
+    def rows(value):
+        return [np.full((1, 4), value, np.float32)]
+
+    first = _answer.Answer([1], [-0.5], np.ones((3, 4)), rows(1))
+    second = _answer.Answer([2], [-0.5, -0.25], None, rows(2))
+    third = _answer.Answer([], [-0.5, -0.25, -0.125], None, rows(3), finish_reason="end_id")
+    first.absorb(second)
+    first.absorb(third)
+    found = {t.name(): t.as_numpy() for t in _answer.Form(True, [], log_probs=True).tensors(first)}
+    assert found["output_ids"].tolist() == [[[1, 2]]] and first.finish_reason == "end_id"
+    assert near(found["output_log_probs"]) == [[[-0.5, -0.25, -0.125]]] and near(found["cum_log_probs"]) == [[-0.875]]
+    assert found["generation_logits"][0, 0, :, 0].tolist() == [1, 2, 3] and found["context_logits"].shape == (1, 3, 4)
+
+    early, late = (beam([1], [-1]), beam([2], [-2])), (beam([2, 3], [-1, -1]), beam([1, 4], [-2, -1]))
+    beams = _answer.Answer(beams=early, context_logits=np.ones((3, 4)))
+    beams.absorb(_answer.Answer(beams=late))
+    beams.absorb(_answer.Answer(finish_reason="cancelled"))
+    found = {t.name(): t.as_numpy() for t in _answer.Form(True, [], beams=2).tensors(beams)}
+    assert found["output_ids"].tolist() == [[[2, 3], [1, 4]]], "the latest, and a cancellation brings none"
+    assert found["context_logits"].shape == (1, 3, 4)
+
+
+@pytest.mark.parametrize("width", [-1, 0])
+def test_a_max_beam_width_below_one_is_one(make, width):
+    model = make(max_beam_width=width)
+    assert model.executor.options["max_beam_width"] == 1
+    send(model, beam_width=1)
+    assert len(model.executor.requests) == 1
+    assert "beam_width 2 exceeds max_beam_width 1" in refused(model, beam_width=2)
 
 
 def test_parameters_of_the_repository_reach_the_executor(make):

@@ -188,7 +188,7 @@ def decoded(model, tokens, lengths):
 def test_only_the_given_length_of_each_beam_is_decoded(post, hf_tokenizer):
     ids = hf_tokenizer.encode("The quick brown fox")
     rows = [[ids, ids[::-1]], [ids, ids]]
-    assert decoded(post, rows, [[2, 1], [0, 99]]) == [
+    assert decoded(post, rows, [[2, 1], [0, len(ids)]]) == [
         hf_tokenizer.decode(ids[:2]),
         hf_tokenizer.decode(ids[-1:]),
         "",

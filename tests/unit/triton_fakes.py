@@ -83,13 +83,23 @@ class InferenceRequest:
 
 
 class Sender:
-    """Records (outputs or error or None, final) and lets a test wait for the last response."""
+    """Records (outputs or error or None, final) and lets a test wait for the last response.
 
-    def __init__(self):
+    As in Triton 24.10, a response of more than `room` bytes is refused, but only after it has counted: one with FINAL
+    closes the sender all the same, and one that is not `decoupled` may try no other response.
+    """
+
+    def __init__(self, room=2**40, decoupled=True):
         self.sent, self.cancelled, self.done = [], False, threading.Event()
+        self.room, self.decoupled, self.closed, self.tries = room, decoupled, False, 0
 
     def send(self, response=None, flags=0):
-        assert not self.done.is_set(), "nothing may be sent after FINAL"
+        assert not self.closed, "nothing may be sent after FINAL"
+        assert self.decoupled or response is None or not self.tries, "only one response may be sent"
+        assert self.decoupled or response is not None or self.tries, "a response must come before FINAL"
+        self.closed, self.tries = bool(flags & FINAL), self.tries + 1
+        if response is not None and sum(tensor.as_numpy().nbytes for tensor in response.output_tensors()) > self.room:
+            raise RuntimeError("Failed to increase the shared memory pool size.")
         content = response
         if response is not None:
             content = response.error() if response.has_error() else as_dict(response)

@@ -1,8 +1,10 @@
 """Decoding in plain numpy and in log space: from logits to tokens, scores and texts. Readable first, fast second.
 
 Every function takes any real array (float16 and integers included), computes in float64, returns float64 (token ids as
-int) and leaves its inputs alone. Logits may be -inf, which means "forbidden"; nan, +inf, and a row that is -inf
-throughout are a CourseError. Logarithms are natural unless a `base` is named. Taught in notebooks 06 to 09.
+int) and leaves its inputs alone. Logits may be -inf, which means "forbidden"; nan and +inf are a CourseError. So is a
+row that is -inf throughout wherever a probability or a token must come out of it; `top_k`, `min_p`, the penalties and
+the mask return it as it is, and `logsumexp` gives -inf. Logarithms are natural unless a `base` is named. Taught in
+notebooks 06 to 09.
 """
 
 from .beam import BeamResult, Hypothesis, Node, beam_search, exhaustive_search, greedy_search

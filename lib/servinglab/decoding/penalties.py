@@ -18,6 +18,8 @@ from servinglab.errors import CourseError
 
 from .logspace import as_row
 
+_MAX = np.finfo(np.float64).max
+
 
 def repetition_penalty(logits: ArrayLike, tokens: Iterable[int], penalty: float) -> np.ndarray:
     """Logits [vocab] with each token of `tokens` made less likely, once, however often it occurs (Keskar et al. 2019,
@@ -28,8 +30,7 @@ def repetition_penalty(logits: ArrayLike, tokens: Iterable[int], penalty: float)
         raise CourseError(f"The repetition penalty is {penalty}; it must be a number above 0 (1 is off).")
     seen = np.flatnonzero(_counts(tokens, z.size))
     with np.errstate(over="ignore"):
-        changed = np.where(z[seen] < 0, z[seen] * penalty, z[seen] / penalty)
-    z[seen] = changed.clip(None, np.finfo(np.float64).max)  # +inf would be no logit
+        z[seen] = _still_logits(np.where(z[seen] < 0, z[seen] * penalty, z[seen] / penalty), z[seen])
     return z
 
 
@@ -43,7 +44,10 @@ def presence_frequency_penalty(
     if not (math.isfinite(presence) and math.isfinite(frequency)):
         raise CourseError(f"The penalties are {presence} and {frequency}; both must be finite numbers (0 is off).")
     counts = _counts(tokens, z.size)
-    return z - presence * (counts > 0) - frequency * counts
+    seen = np.flatnonzero(counts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        z[seen] = _still_logits(z[seen] - (presence + frequency * counts[seen]), z[seen])
+    return z
 
 
 def min_tokens_mask(logits: ArrayLike, end_id: int | None, generated: int, min_tokens: int) -> np.ndarray:
@@ -53,6 +57,11 @@ def min_tokens_mask(logits: ArrayLike, end_id: int | None, generated: int, min_t
     if end_id is not None and generated < min_tokens:
         z[_counts([end_id], z.size) > 0] = -np.inf
     return z
+
+
+def _still_logits(changed: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """The changed logits: forbidden ones stay so, and no other becomes infinite by an absurd penalty."""
+    return np.where(before == -np.inf, -np.inf, changed.clip(-_MAX, _MAX))
 
 
 def _counts(tokens: Iterable[int], vocab: int) -> np.ndarray:

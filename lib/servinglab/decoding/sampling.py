@@ -19,8 +19,11 @@ def distribution(
     """Probabilities [..., vocab], sum 1: temperature, top-k, renormalise, top-p, then min-p, then renormalise.
 
     The order matters: a temperature above 1 widens the nucleus of top-p, and top-p measures the mass that top-k left.
-    It is TensorRT-LLM's and transformers' order. With all filters off (0) this is softmax at `temperature`, while the
-    server reads top_k and top_p both 0 as greedy.
+    It is TensorRT-LLM's and transformers' order. The last step is transformers': the token that crosses top_p keeps all
+    of its probability. TensorRT-LLM's kernels (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu, samplingTopPKernels.cu,
+    samplingAirTopPKernels.cu) scale the random number by top_p instead of dividing by what is left, so the same tokens
+    survive, but the crossing one keeps only the part that is needed to reach top_p. With all filters off (0) this is
+    softmax at `temperature`, while the server reads top_k and top_p both 0 as greedy.
     """
     # Temperature keeps the ranks, so top-k may go first; at temperature inf, where all are equal, it has to.
     kept = log_softmax(filters.top_k(logits, top_k), temperature)

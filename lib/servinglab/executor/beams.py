@@ -1,8 +1,9 @@
 """Beam search for one request: `beam_width` paths side by side, each in a row of the batch.
 
-A step adds one token to every path and looks at the 2 x width likeliest continuations of all paths together. One that
-ends (with end_id, a stop word or at max_tokens) becomes a finished beam if it is among the first `width`; the first
-`width` of the others go on. Of the finished ones the best `width` by score are kept.
+A step adds one token to every path and looks at the likeliest continuations of all paths together: 2 x width of them,
+and width more for each further token that can end a path, so that `width` can go on. One that ends (with end_id, a stop
+word or at max_tokens) becomes a finished beam if it is among the first `width`; the first `width` of the others go on.
+Of the finished ones the best `width` by score are kept. A path that has no continuation is dropped.
 
 score = log probability / choices ** length_penalty, where the choices are the generated tokens, end_id included and the
 prompt not. That is also how TensorRT-LLM (cpp/tensorrt_llm/kernels/beamSearchKernels) and transformers 5 count. Beams
@@ -15,18 +16,23 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
 * TensorRT-LLM ends with early_stopping 0 by the best continuation of the step, even if it has just ended; here and in
   transformers by the best that goes on. And for 2 it takes the room up to max_seq_len for the longest length, not
   max_tokens.
+* The temperature has no effect here, as in transformers without sampling. TensorRT-LLM's DecodingMode::BeamSearch()
+  (cpp/include/tensorrt_llm/executor/types.h) contains the penalties and they contain the temperature, so most likely it
+  divides the logits there: leave it at 1, and both agree.
 * beam_search_diversity_rate adds rate x rank of its parent to a continuation while the step ranks them, as in
   TensorRT-LLM's kernel: the higher the rate, the more the paths behind the first are continued. It is part of no score.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from .logits import LogitsProcessor, ends_with, log_normaliser
+from servinglab.decoding.scores import score
+
+from .logits import LogitsProcessor, NoTokenLeft, ends_with, log_normaliser
 from .request import Beam, Output, Request
 from .sampler import largest
 
@@ -41,13 +47,13 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class _Path:
-    """A running beam. tokens: with the prompt; origins: for each choice, the step's logits and the row in them."""
+    """A running beam. tokens: with the prompt; logits: (of the last choice, (of the one before, …)), if wanted."""
 
     tokens: list[int]
     log_probs: list[float]
     total: float
     rank: int = 0
-    origins: tuple[tuple[np.ndarray, int], ...] = ()
+    logits: tuple | None = None
 
 
 class _Candidate(NamedTuple):
@@ -62,18 +68,21 @@ class BeamSearch:
     """Continues one request by one token a step, in `width` rows of the batch.
 
     copies: what the last step asks for before the next: each path that goes on stays in its row, if it goes on twice
-    it is copied into the row of one that does not.
+    it is copied into the row of one that does not. added: tokens that the last step brought, over all paths.
     """
 
     def __init__(self, request: Request, vocab_size: int, max_tokens: int) -> None:
         self.width = request.sampling.beam_width
         self.copies: list[Copy] = []
+        self.added = 0
         self._request, self._params, self._max_tokens = request, request.sampling, max_tokens
         self._processor = LogitsProcessor(request, vocab_size, temperature=False)
         self._prompt_length = len(request.prompt)
         self._paths: list[_Path | None] = [_Path(request.prompt.tolist(), [], 0.0)]  # by row
-        self._finished: list[Beam] = []  # best first
+        self._finished: list[tuple[Beam, tuple | None]] = []  # best first, each with the logits of its path
         self.length = self._prompt_length
+        ends = {word[-1] for word in request.stop_words} | ({request.end_id} - {None})
+        self._looked_at = max(2, 1 + len(ends)) * self.width
 
     @property
     def last_tokens(self) -> list[int]:
@@ -85,8 +94,9 @@ class BeamSearch:
 
         Raises RequestError when no token can be chosen.
         """
-        own = logits.copy() if self._request.return_generation_logits else None
+        own = [row.copy() for row in logits] if self._request.return_generation_logits else None
         self.length += 1
+        self.added = 0
         going_on: list[_Candidate] = []
         for place, candidate in enumerate(self._candidates(logits)):
             reason = self._reason(candidate)
@@ -94,28 +104,37 @@ class BeamSearch:
                 going_on.append(candidate)
             elif reason and place < self.width:
                 self._finish(candidate, reason, own)
+            else:
+                continue
+            self.added += reason != "end_id"
         if self._is_over(going_on):
-            best = self._finished[0].finish_reason if self._finished else "length"
-            return Output(self._request.id, [], best, beams=tuple(self._finished))
+            beams = tuple(replace(beam, logits=_stacked(rows)) for beam, rows in self._finished)
+            return Output(self._request.id, [], beams[0].finish_reason, beams=beams)
         self._go_on(going_on, own)
         return Output(self._request.id, [], beams=self._snapshot())
 
     def _candidates(self, logits: np.ndarray) -> list[_Candidate]:
-        """The 2 x width likeliest continuations, best first."""
-        found = []
+        """The likeliest continuations, best first. Raises NoTokenLeft when there is none and no beam has finished."""
+        found, dead_end = [], None
         rate = self._params.beam_search_diversity_rate
         for row, path in enumerate(self._paths):
             if path is None:
                 continue
             self._processor.forget()
-            self._processor.apply(logits[row], path.tokens)
+            try:
+                self._processor.apply(logits[row], path.tokens)
+            except NoTokenLeft as error:
+                dead_end = error
+                continue
             normaliser = log_normaliser(logits[row])
-            for token in largest(logits[row], 2 * self.width).tolist():
+            for token in largest(logits[row], self._looked_at).tolist():
                 log_prob = float(logits[row, token]) - normaliser
                 total = path.total + log_prob
                 found.append(_Candidate(total + rate * path.rank, total, row, token, log_prob))
         found = [candidate for candidate in found if candidate.total > -np.inf]
-        return sorted(found, key=lambda candidate: -candidate.order)[: 2 * self.width]
+        if dead_end and not found and not self._finished:
+            raise dead_end
+        return sorted(found, key=lambda candidate: -candidate.order)[: self._looked_at]
 
     def _reason(self, candidate: _Candidate) -> str | None:
         if candidate.token == self._request.end_id:
@@ -130,15 +149,14 @@ class BeamSearch:
         return self.length - self._prompt_length
 
     def _score(self, total: float, choices: int) -> float:
-        return total / choices**self._params.length_penalty
+        return score(total, choices, self._params.length_penalty)
 
-    def _finish(self, candidate: _Candidate, reason: str, own: np.ndarray | None) -> None:
+    def _finish(self, candidate: _Candidate, reason: str, own: list[np.ndarray] | None) -> None:
         path = self._extend(candidate, own)
         tokens = path.tokens[self._prompt_length :]
-        rows = np.stack([step[row] for step, row in path.origins]) if own is not None else None
-        score = self._score(path.total, self._choices)
-        beam = Beam(tokens[:-1] if reason == "end_id" else tokens, path.log_probs, path.total, score, reason, rows)
-        self._finished = sorted([*self._finished, beam], key=lambda beam: -beam.score)[: self.width]
+        tokens = tokens[:-1] if reason == "end_id" else tokens
+        beam = Beam(tokens, path.log_probs, path.total, self._score(path.total, self._choices), reason)
+        self._finished = sorted([*self._finished, (beam, path.logits)], key=lambda pair: -pair[0].score)[: self.width]
 
     def _is_over(self, going_on: list[_Candidate]) -> bool:
         if not going_on:
@@ -149,16 +167,17 @@ class BeamSearch:
         if stopping == 1:
             return True
         choices = self._max_tokens if stopping > 1 and penalty > 0 else self._choices
-        return self._score(going_on[0].total, choices) <= self._finished[-1].score
+        hope = max(candidate.total for candidate in going_on)  # not the first one's: a diversity rate changes the order
+        return self._score(hope, choices) <= self._finished[-1][0].score
 
-    def _extend(self, candidate: _Candidate, own: np.ndarray | None, rank: int = 0) -> _Path:
+    def _extend(self, candidate: _Candidate, own: list[np.ndarray] | None, rank: int = 0) -> _Path:
         path = self._paths[candidate.row]
-        origins = (*path.origins, (own, candidate.row)) if own is not None else ()
+        logits = (own[candidate.row], path.logits) if own else None
         return _Path(
-            [*path.tokens, candidate.token], [*path.log_probs, candidate.log_prob], candidate.total, rank, origins
+            [*path.tokens, candidate.token], [*path.log_probs, candidate.log_prob], candidate.total, rank, logits
         )
 
-    def _go_on(self, chosen: list[_Candidate], own: np.ndarray | None) -> None:
+    def _go_on(self, chosen: list[_Candidate], own: list[np.ndarray] | None) -> None:
         """Puts the next paths into rows, so that as little memory as possible has to be copied."""
         old = self._paths + [None] * (self.width - len(self._paths))
         self._paths = old[:]
@@ -181,7 +200,17 @@ class BeamSearch:
             for path in self._paths
             if path
         ]
-        return tuple(sorted([*self._finished, *running], key=lambda beam: -beam.score)[: self.width])
+        finished = [beam for beam, _ in self._finished]
+        return tuple(sorted([*finished, *running], key=lambda beam: -beam.score)[: self.width])
+
+
+def _stacked(logits: tuple | None) -> np.ndarray | None:
+    """float32 [choices, vocab] from the chain of a path."""
+    rows = []
+    while logits:
+        row, logits = logits
+        rows.append(row)
+    return np.stack(rows[::-1]) if rows else None
 
 
 def _first_difference(source: _Path, target: _Path | None) -> int:

@@ -55,6 +55,11 @@ class KVCache:
         self._memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.buffers = np.frombuffer(self._memory, np.float32).reshape(shape)
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory that one token takes in one slot."""
+        return self.buffers[:, 0, :, 0].nbytes
+
     def rows(self, tensor: int, slot: int, count: int) -> np.ndarray:
         """The view [count, heads, seq, head_size] of `count` slots of one tensor, contiguous in memory."""
         return self.buffers[tensor, slot : slot + count]

@@ -10,16 +10,17 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 
-from .beams import BeamSearch
 from .cache import BlockPool, KVCache
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError, Model, default_threads
 from .request import Output, Request, RequestError, SamplingParams
 from .scheduler import Scheduler, Sequence
-from .single_path import SinglePath
 
 log = logging.getLogger(__name__)
+
+KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gpu_mem_fraction
 
 
 class Executor:
@@ -29,7 +30,8 @@ class Executor:
     max_batch_size: requests that run at the same time; more wait in the queue.
     max_beam_width: beams that a request may ask for; each is a row of the batch beside those of other requests.
     max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
-    max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
+    max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full
+        as far as that fits into 90% of the memory that is free once the weights are loaded.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
     spinning: worker threads poll for a moment before they sleep; False helps only where the cores are always busy.
     prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
@@ -66,9 +68,7 @@ class Executor:
         if not 2 <= self.max_seq_len <= config.max_seq_len:
             raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
         kv_tokens, rows = max_tokens_in_paged_kv_cache, max_batch_size * max_beam_width
-        if kv_tokens is None:
-            kv_tokens = rows * -(-self.max_seq_len // tokens_per_block) * tokens_per_block
-        if kv_tokens < tokens_per_block:
+        if kv_tokens is not None and kv_tokens < tokens_per_block:
             raise ExecutorError(
                 f"max_tokens_in_paged_kv_cache is {kv_tokens}; "
                 f"it must hold at least one block of {tokens_per_block} tokens."
@@ -83,6 +83,10 @@ class Executor:
                 "lower max_batch_size, max_beam_width or max_seq_len."
             ) from None
         model = Model(config, cache, threads=threads, spinning=spinning)
+        if kv_tokens is None:
+            full = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a row, in whole blocks
+            free = int(KV_SHARE_OF_FREE_MEMORY * psutil.virtual_memory().available) // cache.bytes_per_token
+            kv_tokens = min(rows * full, max(max_beam_width * full, free))
         self._scheduler = Scheduler(BlockPool(kv_tokens, tokens_per_block), max_batch_size)
         self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget)
         self._changed = threading.Condition()  # guards the four fields below
@@ -107,8 +111,7 @@ class Executor:
         """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
         max_tokens = request.fit(self.vocab_size, self.max_seq_len, self.max_beam_width)
         width, pool = request.sampling.beam_width, self._scheduler.pool
-        decoder = (BeamSearch if width > 1 else SinglePath)(request, self.vocab_size, max_tokens)
-        sequence = Sequence(request, decoder, max_tokens)
+        sequence = Sequence(request, max_tokens, self.vocab_size)
         if sequence.blocks(pool) > pool.total:
             beams = f", for each of {width} beams," if width > 1 else ""
             raise RequestError(

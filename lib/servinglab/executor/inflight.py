@@ -67,19 +67,15 @@ class InflightBatch:
             rows = np.arange(0 if all_logits else len(piece) - 1, len(piece) if complete or all_logits else 0)
             try:
                 logits = self._model.forward(piece[None], np.array([end]), sequence.slots[0], rows)
+                sequence.context_logits += [logits.copy()] if all_logits else []
             except Exception as error:
                 self._step_failed([sequence], error)
                 continue
             sequence.cached = end
             self.counts["prompt_tokens"] += len(piece)
-            if all_logits:
-                sequence.context_logits.append(logits.copy())
             if not complete:
                 return
             output = self._choose(sequence, logits[-1:])
-            if all_logits:
-                output = replace(output, context_logits=np.concatenate(sequence.context_logits))
-                sequence.context_logits.clear()
             if not output.finish_reason:
                 if move := self._scheduler.join():
                     self._cache.move(move.source, move.target, sequence.cached)
@@ -114,9 +110,12 @@ class InflightBatch:
         """The next token of each path of one sequence. What goes wrong here concerns this request alone."""
         try:
             output = sequence.decoder.step(logits)
+            if sequence.context_logits:
+                output = replace(output, context_logits=np.concatenate(sequence.context_logits))
+                sequence.context_logits.clear()
         except Exception as error:
             return Output(sequence.request.id, [], "error", sentence(error))
-        self.counts["generated_tokens"] += len(output.beams or output.tokens)
+        self.counts["generated_tokens"] += sequence.decoder.added
         return output
 
     def _copy_beams(self, sequence: Sequence) -> None:

@@ -8,6 +8,10 @@ from .params import RequestError, SamplingParams
 from .request import Request
 
 
+class NoTokenLeft(RequestError):
+    """Every token is forbidden."""
+
+
 class LogitsProcessor:
     """The changes that one request makes to its logits. With `temperature` false that of the request is not applied."""
 
@@ -30,7 +34,7 @@ class LogitsProcessor:
 
     def apply(self, logits: np.ndarray, tokens: list[int]) -> int:
         """Changes `logits` float32 [vocab] in place; `tokens` are the prompt and the generated ones so far. Returns
-        the likeliest token. Raises RequestError when no token is left to choose.
+        the likeliest token. Raises NoTokenLeft when there is none, RequestError when the logits are no numbers.
         """
         # The order of TensorRT-LLM's penalty kernel: bias, temperature, penalties, bans. (transformers applies its
         # penalties first; only presence and frequency penalties at a temperature other than 1 tell the two apart.)
@@ -39,8 +43,7 @@ class LogitsProcessor:
         if self._temperature != 1:
             logits /= self._temperature
         if self._counts is not None:
-            for token in tokens[self._counted :]:
-                self._counts[token] += 1
+            np.add.at(self._counts, np.array(tokens[self._counted :], np.int64), 1)
             self._counted = len(tokens)
             penalise(logits, self._counts, self._params)
         for token in self._banned(tokens):
@@ -50,7 +53,7 @@ class LogitsProcessor:
             if logits[best] != -np.inf:
                 raise RequestError("The model's logits are not finite numbers, so no token can be chosen.")
             forbids = "bad_words forbids" if self._bias is None else "embedding_bias (with bad_words) forbids"
-            raise RequestError(f"No token is left to choose: {forbids} the whole vocabulary.")
+            raise NoTokenLeft(f"No token is left to choose: {forbids} the whole vocabulary.")
         return best
 
     def _banned(self, tokens: list[int]) -> list[int]:

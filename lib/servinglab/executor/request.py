@@ -6,10 +6,10 @@ bias, the temperature, the penalties and the bans, before top-k and top-p cut th
 in a beam search the temperature has no part in the choice, so it has none in the log probability. There is one for each
 choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
 
-TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu), and differs in two points. With
+TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu), and differs in three points. With
 `normalize_log_probs`, its default, output_log_probs are relative to the tokens that survive top-k, so that greedy
-decoding reports 0 for each token and the sum is not cum_log_probs. And the log probability of end_id is part of its
-cumulative one but not of the list.
+decoding reports 0 for each token and the sum is not cum_log_probs. The log probability of end_id is part of its
+cumulative one but not of the list. And its beam search most likely divides by the temperature too (see beams.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from servinglab.decoding.scores import score
+from servinglab.errors import CourseError
 
 from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
 
@@ -54,7 +57,7 @@ class Output:
     tokens: list[int]
     finish_reason: str | None = None
     error: str | None = None
-    log_probs: list[float] = ()
+    log_probs: Sequence[float] = ()
     context_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
     generation_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
     beams: tuple[Beam, ...] = ()
@@ -142,14 +145,18 @@ class Request:
                 f"Prompt length ({length}) exceeds maximum input length ({longest}); "
                 "shorten the prompt or use an engine with a larger max_seq_len."
             )
-        if length + self.max_tokens > max_seq_len:
-            room = max_seq_len - length
+        room = min(self.max_tokens, max_seq_len - length)
+        if self.sampling.beam_width > 1:
+            try:
+                score(0.0, room, self.sampling.length_penalty)
+            except CourseError as error:  # before the first token, not at the last
+                raise RequestError(str(error)) from None
+        if room < self.max_tokens:
             log.warning(
                 "Request %s: prompt (%d) + max_tokens (%d) exceeds max_seq_len (%d); max_tokens is now %d.",
                 self.id, length, self.max_tokens, max_seq_len, room,
             )  # fmt: skip
-            return room
-        return self.max_tokens
+        return room
 
 
 def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:

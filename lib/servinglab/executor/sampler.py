@@ -36,7 +36,8 @@ class Sampler:
 def distribution(logits: np.ndarray, top_k: int, top_p: float) -> tuple[np.ndarray, np.ndarray]:
     """The tokens that survive top-k and then top-p, and their probabilities (float64, sum 1), both [n].
 
-    top-p works on the probabilities renormalised after top-k and keeps the token that crosses it.
+    top-p works on the probabilities renormalised after top-k and keeps the token that crosses it, whole. (The kernels
+    of TensorRT-LLM scale the random number by top_p instead, so that the crossing token keeps its part up to top_p.)
     """
     top_k = min(top_k, logits.size)
     nucleus = 0 < top_p < 1

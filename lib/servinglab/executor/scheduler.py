@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .beams import BeamSearch
 from .cache import BlockPool
@@ -20,20 +21,32 @@ from .single_path import SinglePath
 class Sequence:
     """A request on its way: what chooses its tokens, how many of them are in the KV cache, and in which slots.
 
+    max_tokens: what the engine has room for.
     slots: of the rows 0 … width - 1 while it runs; the one that its prompt is read into before that.
     """
 
     request: Request
-    decoder: SinglePath | BeamSearch
     max_tokens: int
+    vocab_size: int
     cached: int = 0
     slots: list[int] = field(default_factory=list)
     cancelled: bool = False
     context_logits: list = field(default_factory=list)  # of the pieces of the prompt, if they are wanted
 
+    @property
+    def width(self) -> int:
+        """Rows of the batch that it needs."""
+        return self.request.sampling.beam_width
+
+    @cached_property
+    def decoder(self) -> SinglePath | BeamSearch:
+        """Made when it is first used, so that a request that waits holds little memory."""
+        kind = BeamSearch if self.width > 1 else SinglePath
+        return kind(self.request, self.vocab_size, self.max_tokens)
+
     def blocks(self, pool: BlockPool) -> int:
         """KV blocks to reserve."""
-        return pool.blocks(len(self.request.prompt) + self.max_tokens) * self.decoder.width
+        return pool.blocks(len(self.request.prompt) + self.max_tokens) * self.width
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ class Scheduler:
         """The prefilled sequence becomes the last rows of the batch; its slot may have to move down to the others."""
         sequence, self.prefilling = self.prefilling, None
         source, target = sequence.slots[0], self.rows
-        self.rows += sequence.decoder.width
+        self.rows += sequence.width
         sequence.slots = list(range(target, self.rows))
         self.running.append(sequence)
         return Move(sequence, source, target) if source != target else None

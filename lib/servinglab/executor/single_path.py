@@ -14,6 +14,7 @@ class SinglePath:
 
     width = 1
     copies = ()
+    added = 0  # tokens that the last step brought
 
     def __init__(self, request: Request, vocab_size: int, max_tokens: int) -> None:
         self._request = request
@@ -42,6 +43,7 @@ class SinglePath:
         log_probs = [float(row[token]) - log_normaliser(row)] if request.return_log_probs else ()
         reason = self._take(token)
         tokens = [] if reason == "end_id" else [token]
+        self.added = len(tokens)
         return Output(request.id, tokens, reason, log_probs=log_probs, generation_logits=own)
 
     def _take(self, token: int) -> str | None:

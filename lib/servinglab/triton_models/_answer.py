@@ -1,8 +1,11 @@
 """What the executor's outputs of one sequence add up to, and the tensors that carry it (taught in notebook 08).
 
 A response while streaming holds the new ids of its step, all log probabilities so far, and the logits of its step; one
-without streaming holds everything. context_logits come with the first response. How a log probability is defined, and
-where TensorRT-LLM differs (its greedy zeros), is in executor/request.py.
+without streaming holds everything. context_logits come with the first response, of the first sequence if there are
+several. How a log probability is defined, and where TensorRT-LLM differs (its greedy zeros), is in executor/request.py.
+
+What a cancelled request had generated is answered only while streaming; otherwise its last response has neither ids nor
+log probabilities nor logits.
 
 Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
 shows the last response and forgets those before it. (TensorRT-LLM does the same: its executor insists on

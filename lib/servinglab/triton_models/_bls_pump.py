@@ -88,8 +88,9 @@ class Pump:
             (self._rows.discard if chunk.last else self._rows.add)(chunk.row)
             try:
                 chunk.row.answer(chunk.decoded, chunk.extra, chunk.last)
-            except Exception as error:  # Triton refused the response; the other streams must go on
+            except Exception as error:  # such as a shared memory too small; the other streams must go on
                 pb_utils.Logger.log_error(f"A response could not be sent: {error}")
+                chunk.row.reply.fail(error)
 
     def _decode_together(self, chunks: list[Chunk]) -> None:
         if not chunks:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.triton_models._common import FINAL, send, send_error
+from servinglab.triton_models._common import FINAL, send, send_error, send_last
 
 POLL_SECONDS = 0.2  # each look costs a round trip to the server process
 
@@ -57,20 +57,24 @@ class Reply:
             if first and self._decoupled:
                 self._sender.send(flags=FINAL)
             elif first:
-                send(self._sender, self._only, final=True)
+                send_last(self._sender, self._only)
 
     def fail(self, error: Exception) -> None:
-        """The error as the last response."""
+        """The error as the last response; a fault that prevents even that goes to the log."""
         with self._last() as first:
             if first:
-                send_error(self._sender, error, self._model)
+                try:
+                    send_error(self._sender, error, self._model)
+                except Exception as unsent:
+                    pb_utils.Logger.log_error(f"{self._model}: an error could not be sent: {unsent}")
 
     @contextlib.contextmanager
     def _last(self):
-        """Hold the sender for its last response; yields False when that has gone out already."""
+        """Hold the sender for its last response; yields False when that has gone out already. A response that cannot
+        be sent was not the last: there is still the error."""
         with self._ending:
-            first, self.closed = not self.closed, True
-            yield first
+            yield not self.closed
+            self.closed = True
 
     def client_left(self) -> bool:
         """Asks the server, which takes a round trip to its process."""

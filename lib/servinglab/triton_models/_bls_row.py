@@ -34,7 +34,9 @@ class Row:
         self._streaming = "stream" in inputs and bool(inputs["stream"][index])
         self.several = "beam_width" in inputs and int(inputs["beam_width"][index].item()) > 1
         self._stop, self._detokenizer = StopText(words), Detokenizer()
-        self._prompt = given["input_ids"][index, : int(given["input_lengths"][index, 0])].tolist()
+        self._prompt = given["input_ids"][index, : int(given["input_lengths"][index, 0])].copy()
+        excluded = "exclude_input_in_output" in inputs and bool(inputs["exclude_input_in_output"][index])
+        self._may_hold_prompt = not (self._streaming or excluded)
         self._accumulate = accumulate
         self._text = ""
         self._count = 1  # texts of a response
@@ -48,7 +50,7 @@ class Row:
             return []
         if self._streaming and not self.several:
             return list(self._detokenizer.windows(beams[0]))
-        return [*beams, self._prompt] if self._stop.words else beams
+        return [*beams, self._prompt.tolist()] if self._stop.words else beams
 
     def answer(self, decoded: list[str], extra: dict[str, Any], last: bool) -> None:
         """Send what the texts of `sequences` bring; `last` also gives out what is still held back, and ends the row."""
@@ -59,7 +61,7 @@ class Row:
         else:
             shown = self._whole(decoded)
         self._latest |= {name: extra[name] for name in LASTING if name in extra}
-        if not shown and (extra or (last and not self._answered)):
+        if not shown and (extra.keys() - {"sequence_index"} or (last and not self._answered)):
             shown = [self._text if self._accumulate else ""] * self._count
         if shown:
             self._answered = True
@@ -84,7 +86,8 @@ class Row:
         if not decoded or not self._stop.words:
             return decoded
         *beams, prompt = decoded
-        return [self._cut(text, len(prompt) if text.startswith(prompt) else 0) for text in beams]
+        start = len(prompt) if self._may_hold_prompt else 0
+        return [self._cut(text, start if text.startswith(prompt) else 0) for text in beams]
 
     def _cut(self, text: str, start: int) -> str:
         end = self._stop.end_of_first(text[start:])

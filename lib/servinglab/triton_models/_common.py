@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import traceback
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -15,6 +17,9 @@ FALSE = {"false", "no", "0", "f", "n"}
 # A request's parameter with which a model sends an error as data. Triton 24.10 forgets to which stream of a BLS model
 # an error response belongs (python_backend, infer_response.cc, mended in 25.04): another stream may get it, or hang.
 ERRORS_AS_DATA = "errors_as_data"
+MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mistake
+LARGE_BYTES = 2**16  # no answer without logits is as large
+SPARE_BYTES = 2**24
 FAULT = "failed on this request:"  # marks, in a message, an error that is not the client's
 
 
@@ -57,6 +62,31 @@ def require(inputs: dict[str, np.ndarray], *names: str) -> None:
             raise InputError(f"{name} is missing; this model cannot do without it.")
 
 
+def scalars(inputs: dict[str, np.ndarray], name: str, rows: int, default: Any = None) -> list:
+    """The value of each row; raises InputError when there is another number of them."""
+    if name not in inputs:
+        return [default] * rows
+    if inputs[name].size != rows:
+        raise InputError(f"Input {name} must hold one value for each of the {rows} rows, not {inputs[name].size}.")
+    return inputs[name].reshape(-1).tolist()
+
+
+def sequences_of(inputs: dict[str, np.ndarray], rows: int) -> list[int]:
+    """How many sequences answer each row: num_return_sequences, or one beam search. Raises InputError for too many."""
+    wanted = scalars(inputs, "num_return_sequences", rows, 1)
+    for count in wanted:
+        if not 1 <= count <= MAX_SEQUENCES:
+            raise InputError(f"num_return_sequences is {count}; it must be from 1 to {MAX_SEQUENCES}.")
+    widths = scalars(inputs, "beam_width", rows, 1)
+    counts = [1 if width > 1 else count for count, width in zip(wanted, widths, strict=True)]
+    if sum(counts) > MAX_SEQUENCES:
+        raise InputError(
+            f"num_return_sequences asks for {sum(counts)} sequences over all rows, but a request may have at most "
+            f"{MAX_SEQUENCES}; ask for fewer or send the rows as separate requests."
+        )
+    return counts
+
+
 def any_true(inputs: dict[str, np.ndarray], name: str) -> bool:
     """Whether the boolean input is given and true in any row."""
     return name in inputs and bool(inputs[name].any())
@@ -92,6 +122,27 @@ def send(sender, tensors: list, final: bool = False) -> None:
     sender.send(pb_utils.InferenceResponse(tensors), flags=FINAL if final else 0)
 
 
+def send_last(sender, tensors: list) -> None:
+    """The last response; FINAL goes with it, or behind it where shared memory is scarce.
+
+    Triton 24.10 closes the sender at FINAL before it copies the tensors (python_backend, response_sender.cc). When they
+    turn out not to fit, the request could get neither FINAL nor an error any more.
+    """
+    scarce = _may_not_fit(sum(tensor.as_numpy().nbytes for tensor in tensors))
+    send(sender, tensors, final=not scarce)
+    if scarce:
+        sender.send(flags=FINAL)
+
+
+def _may_not_fit(size: int) -> bool:
+    """With room to spare, for other processes take from it too."""
+    return size > LARGE_BYTES and 4 * size + SPARE_BYTES > shutil.disk_usage("/dev/shm").free
+
+
 def send_error(sender, error: Exception, model: str) -> None:
     """:func:`triton_error` as the last response."""
-    sender.send(error_response(error, model), flags=FINAL)
+    try:
+        sender.send(error_response(error, model), flags=FINAL)
+    except Exception as unsent:  # one that is not decoupled may try one response only; it can still end
+        pb_utils.Logger.log_error(f"{model}: an error could not be sent: {unsent}")
+        sender.send(flags=FINAL)

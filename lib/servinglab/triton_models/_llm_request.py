@@ -9,7 +9,7 @@ import numpy as np
 
 from servinglab.executor import SamplingParams
 from servinglab.triton_models import _wordlists
-from servinglab.triton_models._common import InputError, require
+from servinglab.triton_models._common import InputError, require, scalars, sequences_of
 
 # Declared by the contract, not served by this executor.
 UNSUPPORTED = {
@@ -46,7 +46,7 @@ SAMPLING = {
     "early_stopping": "early_stopping",  # a BOOL in NVIDIA's templates, so 0 or 1, though the executor knows more
     "beam_search_diversity_rate": "beam_search_diversity_rate",
 }
-MAX_SEQUENCES = 1024  # a number that is no mistake
+MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
 RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits")
 
 
@@ -76,8 +76,20 @@ class Row:
         seeds = [(self.sampling.seed + number) % 2**64 for number in range(self.sequences)]
         return [replace(self.sampling, seed=seed) for seed in seeds]
 
+    def wanted_of(self, sequence: int) -> dict[str, bool]:
+        """What to return with a sequence: the logits of the prompt, which all share, come with the first one alone."""
+        return self.wanted | {"return_context_logits": self.wanted["return_context_logits"] and sequence == 0}
 
-def read_rows(inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool) -> list[Row]:
+    def logits(self, max_seq_len: int) -> int:
+        """Rows of logits that this may return, over all sequences or beams."""
+        new = max(0, min(self.max_tokens, max_seq_len - len(self.prompt))) * self.sequences * self.sampling.beam_width
+        wanted = self.wanted
+        return wanted["return_context_logits"] * len(self.prompt) + wanted["return_generation_logits"] * new
+
+
+def read_rows(
+    inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool, vocab_size: int, max_seq_len: int
+) -> list[Row]:
     """Every row of the request; raises :class:`InputError` (or the executor's RequestError) in one sentence."""
     require(inputs, "input_lengths", "request_output_len")
     rows = len(inputs["input_lengths"])
@@ -85,7 +97,16 @@ def read_rows(inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input:
     _check_beams(inputs, max_beam_width)
     if "input_ids" not in inputs:
         raise InputError("input_ids is missing; a decoder-only model needs the prompt's token ids.")
-    return [_read_row(inputs, row, rows, exclude_input) for row in range(rows)]
+    counts = sequences_of(inputs, rows)
+    read = [_read_row(inputs, row, rows, exclude_input, counts[row]) for row in range(rows)]
+    size = 4 * vocab_size * sum(row.logits(max_seq_len) for row in read)
+    if size > MAX_LOGITS_BYTES:
+        raise InputError(
+            f"return_context_logits and return_generation_logits may take {size / 1e6:,.0f} MB ({vocab_size:,} numbers "
+            f"for each token), and at most {MAX_LOGITS_BYTES / 1e6:,.0f} MB are returned; ask for fewer tokens, "
+            "sequences or beams, or for return_log_probs."
+        )
+    return read
 
 
 def _check_features(inputs: dict[str, np.ndarray]) -> None:
@@ -118,13 +139,9 @@ def _check_beams(inputs: dict[str, np.ndarray], max_beam_width: int) -> None:
             )
 
 
-def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool) -> Row:
+def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool, sequences: int) -> Row:
     def scalar(name: str, default: Any) -> Any:
-        if name not in inputs:
-            return default
-        if inputs[name].size != rows:
-            raise InputError(f"Input {name} must hold one value for each of the {rows} rows, not {inputs[name].size}.")
-        return inputs[name].reshape(-1)[row].item()
+        return scalars(inputs, name, rows, default)[row]
 
     def words(name: str) -> list[list[int]]:
         return _wordlists.decode(inputs[name][row], name) if name in inputs else []
@@ -141,7 +158,11 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
     params, count = SamplingParams(**sampling), scalar("num_return_sequences", 1)
     wanted, streaming = {name: bool(scalar(name, False)) for name in RETURN}, bool(scalar("streaming", False))
-    _check_sequences(count, params.beam_width)
+    if 1 < params.beam_width < count:
+        raise InputError(
+            f"num_return_sequences {count} exceeds beam_width {params.beam_width}: a beam search has no more beams to "
+            "return."
+        )
     if params.beam_width > 1 and streaming and wanted["return_generation_logits"]:
         raise InputError("return_generation_logits with beam_width above 1 needs streaming false: beams may change.")
     bias = inputs.get("embedding_bias", np.zeros((rows, 0)))[row]
@@ -154,17 +175,8 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         bad_words=words("bad_words_list"),
         streaming=streaming,
         exclude_input=bool(scalar("exclude_input_in_output", exclude_input)),
-        sequences=count if params.beam_width == 1 else 1,
+        sequences=sequences,
         beams=count if "num_return_sequences" in inputs else params.beam_width,
         embedding_bias=bias if bias.size else None,
         wanted=wanted,
     )
-
-
-def _check_sequences(count: int, beam_width: int) -> None:
-    if not 1 <= count <= MAX_SEQUENCES:
-        raise InputError(f"num_return_sequences is {count}; it must be from 1 to {MAX_SEQUENCES}.")
-    if 1 < beam_width < count:
-        raise InputError(
-            f"num_return_sequences {count} exceeds beam_width {beam_width}: a beam search has no more beams to return."
-        )

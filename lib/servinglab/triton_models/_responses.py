@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models import _backlog
 from servinglab.triton_models._answer import Answer, Form
-from servinglab.triton_models._common import InputError, send, send_error, triton_error
+from servinglab.triton_models._common import InputError, send, send_error, send_last, triton_error
 
 _OPEN, _STOP = object(), object()  # what is asked for a queued ticket
 
@@ -109,8 +109,8 @@ class ResponseSender:
             for item in _backlog.merge([item for item in items if item is not None]):
                 try:
                     self._handle(item)
-                except Exception as error:  # Triton refused the response; the other requests must go on
-                    pb_utils.Logger.log_error(f"{self._model}: a response could not be sent: {error}")
+                except Exception as error:  # such as a shared memory too small; the other requests must go on
+                    self._give_up(item[0] if isinstance(item, tuple) else item.row.ticket, error)
             if None in items:
                 return
             try:
@@ -160,7 +160,7 @@ class ResponseSender:
             pb_utils.Logger.log_info(f"{self._model}: stop for request id '{ticket.client_id}', which is not active.")
         for running in same:
             self._cancel_rows(running)
-        self._close(ticket, lambda: send(ticket.sender, [], final=True))
+        self._close(ticket, lambda: send_last(ticket.sender, []))
 
     def _answer(self, piece: Piece) -> None:
         row, ticket = piece.row, piece.row.ticket
@@ -173,7 +173,7 @@ class ResponseSender:
         elif ticket.open_rows:
             send(ticket.sender, _tensors(piece))
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
-            self._close(ticket, lambda: send(ticket.sender, _tensors(piece), final=True))
+            self._close(ticket, lambda: send_last(ticket.sender, _tensors(piece)))
 
     def _fail(self, ticket: Ticket, error: Exception) -> None:
         if ticket.errors_as_data:
@@ -182,16 +182,25 @@ class ResponseSender:
                 pb_utils.Tensor("output_ids", sentence.astype(np.int32)[None, None]),
                 pb_utils.Tensor("sequence_length", np.array([[-1]], np.int32)),
             ]
-            self._close(ticket, lambda: send(ticket.sender, output, final=True))
+            self._close(ticket, lambda: send_last(ticket.sender, output))
         else:
             self._close(ticket, lambda: send_error(ticket.sender, error, self._model))
 
-    def _close(self, ticket: Ticket, send_last: Callable[[], None]) -> None:
-        if not ticket.closed:
+    def _give_up(self, ticket: Ticket, error: Exception) -> None:
+        """A response was not sent. The ones after it would leave a gap, so the request ends with the reason."""
+        pb_utils.Logger.log_error(f"{self._model}: a response could not be sent: {error}")
+        try:
+            self._fail(ticket, error)
+        except Exception as again:
             ticket.closed = True
+            pb_utils.Logger.log_error(f"{self._model}: nor could that be said: {again}")
+
+    def _close(self, ticket: Ticket, send_it: Callable[[], None]) -> None:
+        if not ticket.closed:
             self._open.pop(ticket, None)
             self._cancel_rows(ticket)
-            send_last()
+            send_it()
+            ticket.closed = True
 
 
 def _tensors(piece: Piece) -> list:

@@ -1,8 +1,9 @@
 """`tensorrt_llm` of the embedded lane: the reference executor behind NVIDIA's tensors (taught in notebooks 03 and 05).
 
 `execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
-share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response. Where
-this differs from NVIDIA's backend (greedy log probabilities, beams) is said in executor/request.py and beams.py.
+share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response (behind
+it where shared memory is scarce). Where this differs from NVIDIA's backend (greedy log probabilities, beams) is said in
+executor/request.py and beams.py.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TritonPythonModel:
         self.name = config["name"]
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.exclude_input = flag(config, "exclude_input_in_output", False)
-        self.max_beam_width = integer(config, "max_beam_width", 1)
+        self.max_beam_width = max(integer(config, "max_beam_width", 1), 1)
         halves = {out["name"] for out in config.get("output", ()) if out["data_type"] == "TYPE_FP16"}
         self.logits_type = np.float16 if "generation_logits" in halves else np.float32
         with ThreadPoolExecutor(1, initializer=_stand_back) as starter:  # the executor's threads inherit its priority
@@ -45,7 +46,7 @@ class TritonPythonModel:
                 Executor,
                 parameter(config, "gpt_model_path"),
                 max_batch_size=max(config["max_batch_size"], 1),
-                max_beam_width=max(self.max_beam_width, 1),
+                max_beam_width=self.max_beam_width,
                 max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
                 batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
             ).result()
@@ -69,13 +70,14 @@ class TritonPythonModel:
                 raise InputError("Trying to stop a request but request ID is not provided")
             self.responses.stop_request(ticket)
             return
-        rows = read_rows(inputs, self.max_beam_width, self.exclude_input)
+        engine = self.executor
+        rows = read_rows(inputs, self.max_beam_width, self.exclude_input, engine.vocab_size, engine.max_seq_len)
         if not self.decoupled:
             self._check_single(rows)
         # Several requests may carry the same id, or none, so the executor gets ids of our own.
         states = [
-            (row, sampling, RowState(ticket, index, uuid.uuid4().hex, self._form(row), sequence))
-            for index, row in enumerate(rows)
+            (row, sampling, RowState(ticket, index, uuid.uuid4().hex, form, sequence))
+            for index, (row, form) in enumerate((row, self._form(row)) for row in rows)
             for sequence, sampling in enumerate(row.samplings())
         ]
         ticket.rows, ticket.sequences = len(rows), max(row.sequences for row in rows)
@@ -100,7 +102,7 @@ class TritonPythonModel:
             bad_words=row.bad_words,
             on_output=lambda output: self.responses.output(state, output),
             embedding_bias=row.embedding_bias,
-            **row.wanted,
+            **row.wanted_of(state.sequence),
         )
 
     def _check_single(self, rows: list[Row]) -> None:

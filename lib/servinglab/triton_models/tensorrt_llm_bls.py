@@ -19,7 +19,7 @@ from servinglab.triton_models._bls_calls import InnerModels, llm_inputs, llm_out
 from servinglab.triton_models._bls_pump import Chunk, Pump
 from servinglab.triton_models._bls_reply import CancelWatch, Reply
 from servinglab.triton_models._bls_row import Row
-from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter, require
+from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter, require, sequences_of
 from servinglab.triton_models._tokenizer import Tokenizer
 
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
@@ -98,18 +98,18 @@ class TritonPythonModel:
             )
 
     def _generate(self, inputs, reply):
-        given = llm_inputs(inputs, self.models.preprocess(inputs))
         reply.rows = len(inputs["text_input"])
-        sampled = "num_return_sequences" in inputs and not (inputs.get("beam_width", np.ones(1)) > 1).any()
-        sequences = max(int(inputs["num_return_sequences"].max()), 1) if sampled else 1  # tensorrt_llm refuses the rest
-        reply.parts = reply.rows * sequences
-        rows = [Row(reply, inputs, given, number // sequences, self.accumulate) for number in range(reply.parts)]
+        counts = sequences_of(inputs, reply.rows)
+        reply.parts = sum(counts)
+        given = llm_inputs(inputs, self.models.preprocess(inputs))
+        places = [(index, sequence) for index, count in enumerate(counts) for sequence in range(count)]
+        rows = {place: Row(reply, inputs, given, place[0], self.accumulate) for place in places}
         try:
             if not reply.cancelled:
                 self._pass_all_on(rows, given, reply, llm_outputs(inputs))
         except Exception as error:
             reply.fail(error)  # before the ends of the rows, which would mean success
-        for row in rows:
+        for row in rows.values():
             self.pump.put(Chunk(row, last=True))
 
     def _pass_all_on(self, rows, given, reply, outputs):
@@ -125,8 +125,7 @@ class TritonPythonModel:
         """Queue the ids of one response, as lists: its memory is gone when the next response is taken."""
         if "output_ids" not in response:
             return
-        batch, sequence = (int(response[name][0, 0]) if name in response else 0 for name in INDEXES)
-        row = rows[batch * (len(rows) // rows[0].reply.rows) + sequence]
+        row = rows[tuple(int(response[name][0, 0]) if name in response else 0 for name in INDEXES)]
         lengths = response["sequence_length"][0].tolist()
         beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]
         extra = {name: np.array(array) for name, array in response.items() if name not in CONSUMED}
