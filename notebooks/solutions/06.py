@@ -94,6 +94,16 @@ MUTANTS = {
             _log("w = np.exp(z - z.max())", "return np.log(w / w.sum())"),
             "underflowed probability",
         ),
+        (
+            "a tiny number makes log safe",
+            _log("w = np.exp(z - z.max())", "return np.log(w / w.sum() + 1e-12)"),
+            "hides -inf behind an invented value",
+        ),
+        (
+            "a floor makes log safe",
+            _log("w = np.exp(z - z.max())", "return np.log(np.maximum(w / w.sum(), 1e-300))"),
+            "hides -inf behind an invented value",
+        ),
         ("exp takes any number", _log("return z - np.log(np.exp(z).sum())"), "overflows in exp"),
         ("any base will do", _log("w = np.exp(z - z.max())", "return np.log2(w / w.sum())"), "base 2"),
         ("log means base 10", _log("w = np.exp(z - z.max())", "return np.log10(w / w.sum())"), "base 10"),

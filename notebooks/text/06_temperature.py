@@ -25,7 +25,7 @@
 # - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 39 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 46 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 
@@ -62,9 +62,9 @@ seed: int = 0  # seed of every random choice
 # %% [markdown]
 # ## 1 Three tokens on paper
 #
-# A language model gives one number for each token it could write next, a **logit**. Any number will do: positive,
-# negative, without unit. Probabilities must be positive and sum to 1. The **softmax** gets there in two steps: `exp`
-# makes each number positive, the division makes the sum 1.
+# A language model gives one number for each token it could write next, a **logit**. Any number will do, positive or
+# negative. Probabilities must be positive and sum to 1. The **softmax** gets there in two steps: `exp` makes each
+# number positive, the division makes the sum 1.
 #
 #     P_i = exp(z_i) / Σ_j exp(z_j)
 #
@@ -191,7 +191,9 @@ for temperature in (1.0, 0.1):
         print(f"T = {temperature}, {dtype.__name__}: highest probability {p.max():.4f}")
 
 # %% [markdown]
-# All agree to the digits that their type has.
+# None overflows. float16 has lost digits all the same: above 128 its numbers lie 0.125 apart, and a logit of 14 gets
+# there when T = 0.1 divides it. Subtract the maximum first and divide then, and this rounding is gone. What remains is
+# the rounding of the logits themselves, which 1/T magnifies.
 #
 # **Exercise 06.1** A server works on many requests at once. Write the softmax for `logits` of shape
 # `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
@@ -206,8 +208,8 @@ def softmax(logits, temperature):
 check("06.1", softmax)
 
 # %% [markdown]
-# From here on the page uses `decoding.softmax`, which does this along any axis. Two prompts, one call. The second is a
-# question that has one good answer.
+# From here on the page uses `decoding.softmax`, which does this along any axis. Two prompts, one call. The second is
+# the beginning of a sentence that has one good end.
 
 # %%
 sure_prompt = "The capital of France is"
@@ -247,7 +249,8 @@ print(f"log form: {np.isneginf(decoding.log_softmax(z, 0.1)).sum()}, lowest {dec
 
 # %% [markdown]
 # Most tokens have vanished in single precision, and none in the log form. You may not want tokens of that kind; but a
-# program that adds up log probabilities (notebook 08) loses everything by one `-inf`.
+# program that adds up log probabilities (notebook 08) loses everything by one `-inf`. A tiny number, added before `log`
+# to prevent that, only hides it: each lost token then has the same invented value.
 #
 # The server computes log probabilities as well. `return_log_probs` gives that of the chosen token, at the temperature
 # of the choice. **Predict:** is it on your list of 49,152? The cell looks for the nearest, and compares the names.
@@ -259,7 +262,7 @@ served = float(chunk.outputs["cum_log_probs"].reshape(-1)[0])
 log_p = decoding.log_softmax(z, cold)
 nearest = int(np.abs(log_p - served).argmin())
 print(f"served {served:.4f} for {chunk.text!r} · yours {log_p[nearest]:.4f} for {name(nearest)}")
-assert abs(log_p[nearest] - served) < 1e-3
+assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chunk.text)
 
 # %% [markdown]
 # The formula is what the server does. (TensorRT-LLM normalises in another way by default; notebook 08 has the details.)
@@ -309,7 +312,7 @@ explore(draw, title=title, summary=summary, small_print=small_print, T=[0.25, 0.
 # T → ∞?
 
 # %%
-ranks = [1, 10, 100, 1000, 10000]
+ranks = [1, 10, 100, 1000, 40000]
 title = "Towards 0 one token takes all; towards infinity all become equal"
 ends = decoding.softmax(z, 0.01).max(), decoding.softmax(z, 1000).max() * z.size
 summary = f"rank 1: probability {ends[0]:.3f} at T = 0.01, and {ends[1]:.2f} times 1/vocabulary at T = 1000"
@@ -320,7 +323,8 @@ plots.finish(figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks), t
 #   (Tokens with equal logits would share.)
 # - T → ∞: every term goes to 1, so all of them get 1/49,152.
 # - In between a token rises with T as long as its logit is below the mean logit, weighted with the probabilities. This
-#   mean sinks as T grows. So likely tokens, all but the first, have a peak and fall again; unlikely ones only rise.
+#   mean sinks as T grows, towards the plain mean of all logits. So tokens above the plain mean, all but the first, have
+#   a peak and fall again. Tokens below it only rise, as rank 40,000 does.
 #
 # A program cannot divide by 0, so `decoding.softmax` takes 0 and infinity as these limits. For the three tokens:
 
@@ -346,10 +350,16 @@ one = decoding.entropy(decoding.softmax(np.stack([z, sure])))
 summary = f"at T = 1: {one[0]:.2f} nats for your prompt, {one[1]:.2f} nats for {sure_prompt!r}"
 plots.finish(figures.entropy_curves(grid, curves, z.size), title, small_print, summary)
 assert all((np.diff(curve) > 0).all() for curve in curves.values())
+yours, france = map(np.array, curves.values())
+crossing = grid[1:][np.diff(np.sign(yours - france)) != 0]
+print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross near T =", *crossing.round(1))
 
 # %% [markdown]
-# Both curves only ever rise: a temperature above 1 makes even a sure model undecided, and at 5 it no longer matters
-# what you asked. `exp(H)` makes the number tangible: the model is as undecided as between so many equal tokens.
+# Both curves only ever rise: a temperature above 1 makes even a sure model undecided. At T = 5 both lie close to the
+# ceiling, and the prompt that was the surer one at T = 1 may now be the less sure. For what counts there is no longer
+# by how much the favourite leads, but how far apart the thousands behind it lie.
+#
+# `exp(H)` makes the number tangible: the model is as undecided as between so many equal tokens.
 
 # %%
 print("   T   nats   bits   exp(H)")
@@ -365,8 +375,8 @@ for temperature in (0.25, cold, 1.0, hot, 5.0):
 #
 #     P_a / P_b = exp((z_a - z_b)/T)        log(P_a / P_b) = (z_a - z_b)/T
 #
-# The log of the ratio, the **log-odds**, is the difference of the logits divided by T. So at half the temperature the
-# log-odds double, and the ratio itself is squared.
+# The log of the ratio, the **log-odds**, is the difference of the logits divided by T, in nats. So at half the
+# temperature the log-odds double, and the ratio itself is squared.
 #
 # **Predict:** the first row below is your model's first against its tenth token at T = 1. What ratio do you expect at
 # T = 0.5, and at T = 2? And how many of the 49,152 tokens change their rank?
@@ -506,10 +516,10 @@ def exact(temperature):
 
 
 panels = {f"T = {temperature}": (exact(temperature), row) for temperature, row in counts.items()}
-title = "The server draws from the softmax of z/T"
 cells = [(p, int(n)) for t, row in counts.items() for p, n in zip(exact(t), row, strict=True)]
 bounds = [(p, *decoding.wilson_interval(n, samples)) for p, n in cells]
 inside = sum(low <= p <= high for p, low, high in bounds)
+title = f"The softmax of z/T lies inside {inside} of 14 intervals of served samples"
 summary = f"{inside} of 14 exact probabilities lie inside the 95 % interval of {samples} served samples each"
 labels = [*map(name, top), "all others"]
 plots.finish(figures.samples_against_exact(labels, panels), title, small_print, summary)
@@ -517,7 +527,7 @@ plots.finish(figures.samples_against_exact(labels, panels), title, small_print, 
 # %% [markdown]
 # One or two misses are normal. A single number is better than a feeling: **chi-squared** sums the squared distances
 # between counted and expected, each divided by the expected count. Is yours large? Let the exact probabilities play
-# the same game 10,000 times and see how often chance alone gives as much.
+# the same game 10,000 times. The share of games in which chance alone gives as much is the **p-value**.
 
 
 # %%
@@ -525,7 +535,7 @@ def chi_squared(counts, p):
     return ((counts - samples * p) ** 2 / (samples * p)).sum(axis=-1)
 
 
-def as_far_by_chance(counts, p):
+def p_value(counts, p):
     games = np.random.default_rng(seed).multinomial(samples, p, size=10_000)
     return float((chi_squared(games, p) >= chi_squared(counts, p)).mean())
 
@@ -538,14 +548,15 @@ def as_far_by_chance(counts, p):
 chance = {}
 for temperature, row in counts.items():
     for claimed in (temperature, 1.0):
-        chance[temperature, claimed] = as_far_by_chance(row, exact(claimed))
+        share = chance[temperature, claimed] = p_value(row, exact(claimed))
         print(f"drawn at T = {temperature}, held against T = {claimed}: ", end="")
-        print(f"chi-squared {chi_squared(row, exact(claimed)):6.1f}, by chance in {chance[temperature, claimed]:.2%}")
+        print(f"chi-squared {chi_squared(row, exact(claimed)):6.1f}, p-value", f"{share:.4f}" if share else "< 0.0001")
 assert all(share > 0.001 if drawn == claimed else share < 0.001 for (drawn, claimed), share in chance.items())
 
 # %% [markdown]
-# Against its own temperature the distance is of the size that chance brings; against another one it never occurs. The
-# server samples as the formula says.
+# Against its own temperature the distance is of a size that chance brings. Against another one chance brought it in
+# fewer than one of 1000 games, or in none of the 10,000. So your draws give no reason to doubt the formula, and every
+# reason to doubt a wrong temperature. They do not prove the formula: a small error would need more draws to show.
 #
 # ## Recap
 #

@@ -79,6 +79,11 @@ def test_curves_are_the_softmax_by_rank():
     assert all(any(np.allclose(a.get_ydata(), b.get_ydata()) for b in again if len(b.get_ydata()) > 2) for a in lines)
 
 
+def test_curves_name_their_ranks_and_the_limit():
+    words = {text.get_text() for text in FIGURES["curves"]().axes[0].texts}
+    assert words == {"rank 1", "rank 10", "rank 1,000", "1/2,000:\nall equal"}
+
+
 def test_entropy_is_below_its_ceiling_and_bits_are_nats_by_ln_2():
     fig = entropy_figure()
     fig.canvas.draw()

@@ -116,6 +116,11 @@ def log_form(log_softmax: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
         return wrong("a logit of 1000 overflows in exp: subtract the maximum inside the log of the sum")
     if not np.isfinite(far).all():
         return wrong("the log of an underflowed probability is -inf, the truth is -1000: never form the probability")
+    if far.shape == (2,) and -750 < far[1] < -1:  # exp(-750) is 0 in any type, so no tiny number gives less
+        return wrong(
+            f"a small number before log, added or as a floor, hides -inf behind an invented value: "
+            f"{far[1]:.1f} instead of -1000"
+        )
     if not np.allclose(far, [0, -1000], atol=1e-6) or not np.allclose(high, [-0.3132617, -1.3132617], atol=1e-6):
         return wrong("logits 0 and -1000 must give 0 and -1000; logits 1000 and 999 about -0.313 and -1.313")
     return right("-1000 is a log probability like any other, and nothing overflowed on the way")

@@ -56,7 +56,9 @@ def probability_curves(temperatures: ArrayLike, logits: ArrayLike, ranks: Sequen
     fig, axes = plt.subplots(figsize=(WIDTH, 3.9))
     axes.axvline(1, color=FAINT, linewidth=1.2)
     axes.axhline(1 / logits.size, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
-    _beside(axes, f"1/{logits.size:,}: all tokens equal", temperatures[-1], 1 / logits.size, (-3, -13), "right")
+    equal = f"1/{logits.size:,}:\nall equal"
+    axes.annotate(equal, (1, 1 / logits.size), (5, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+                  va="center", fontsize=9)  # fmt: skip
     for rank, curve, share in zip(ranks, curves.T, np.linspace(1, 0.5, len(ranks)), strict=True):
         axes.plot(temperatures, curve, color=tint(_EDGE, share), linewidth=1.8)
         at = int(curve.argmax())
