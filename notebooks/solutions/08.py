@@ -21,6 +21,7 @@ def perplexity(log_probs):
 
 _PICK = "rows[np.arange(len(ids) - 1), ids[1:]]"
 _EXP, _EXP_SUM = "np.exp(logits)", "np.exp(logits).sum(-1, keepdims=True)"
+_SOFT = "decoding.softmax(logits)"
 
 
 def _sequence(result: str, rows: str = "decoding.log_softmax(logits)") -> str:
@@ -48,6 +49,8 @@ MUTANTS = {
         ("mean instead of sum", _sequence(f"{_PICK}.mean()"), "the mean"),
         ("loss instead of log prob", _sequence(f"-{_PICK}.sum()"), "the loss"),
         ("log of a softmax that is zero", _sequence(f"{_PICK}.sum()", "np.log(decoding.softmax(logits))"), "became 0"),
+        ("an epsilon cures the log of zero", _sequence(f"{_PICK}.sum()", f"np.log({_SOFT} + 1e-12)"), "invented value"),
+        ("a large epsilon, too", _sequence(f"{_PICK}.sum()", f"np.log({_SOFT} + 1e-6)"), "invented value"),
         ("no max subtraction", _sequence(f"{_PICK}.sum()", f"np.log({_EXP} / {_EXP_SUM})"), "nan for"),
         ("none in log-sum-exp", _sequence(f"{_PICK}.sum()", f"logits - np.log({_EXP_SUM})"), "almost certain"),
     ],

@@ -25,7 +25,7 @@
 # - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 46 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 
@@ -352,7 +352,8 @@ plots.finish(figures.entropy_curves(grid, curves, z.size), title, small_print, s
 assert all((np.diff(curve) > 0).all() for curve in curves.values())
 yours, france = map(np.array, curves.values())
 crossing = grid[1:][np.diff(np.sign(yours - france)) != 0]
-print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross near T =", *crossing.round(1))
+print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", end=" ")
+print("near T = " + ", ".join(f"{t:.1f}" for t in crossing) if crossing.size else "nowhere")
 
 # %% [markdown]
 # Both curves only ever rise: a temperature above 1 makes even a sure model undecided. At T = 5 both lie close to the

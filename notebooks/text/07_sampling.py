@@ -25,7 +25,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring, with error bars
 #
-# **Time:** 45 minutes (last run: 89 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 90 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 
@@ -500,7 +500,7 @@ print("too weak (more than a tenth repeated):", weak or "none")
 
 # %% [markdown]
 # A presence penalty of 0.5 takes half a nat from each token that has occurred, a frequency penalty half a nat for each
-# time, and a favourite in a loop leads by more. The factor 1.1 takes about a tenth of a large logit. Sampling breaks a
+# time; a favourite in a loop may lead by more. The factor 1.1 takes about a tenth of a large logit. Sampling breaks a
 # loop as well: a loop needs the same choice every time.
 #
 # **Predict:** does the model find its loop less and less likely as it goes round?
@@ -639,9 +639,10 @@ plots.finish(figures.diversity_quality(named, ("greedy", usual)), title, small_p
 # A cross is two standard errors long in each direction. (It may pass 1.0: the jackknife does not know that distinct-2
 # ends there.) Where one mark lies inside the other's cross, you have not measured a difference.
 #
-# From T 0.5 to 1.5 you pay usual words for different ones; with k = 5 you pay and hardly get any, for there are only
-# five to choose from. At high temperature the lines part: with top-k 50 the texts stay far more usual than without.
-# Whether they also differ less, distinct-2 cannot say: near 0.99 hardly any pair occurs twice, and the measure is full.
+# From T 0.5 to 1.5 you pay usual words for different ones, as far as the crosses show it: for the prompt of this page
+# and k = 5 they do not, for there are only five tokens to choose from. At high temperature the lines part: with top-k
+# 50 the texts stay far more usual than without. Whether they also differ less, distinct-2 cannot say: near 0.99 hardly
+# any pair occurs twice, and the measure is full.
 #
 # And look at the dashed line. Greedy decoding asks for nothing but a high log probability, and section 6 showed where
 # that leads: into a loop that the model finds the more likely, the longer it lasts, and that nobody wants. A high log

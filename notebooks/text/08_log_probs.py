@@ -25,7 +25,7 @@
 # - add probabilities whose logs are all you have, and score a text by its perplexity
 # - use the probability of an answer as a signal, with a threshold and its uncertainty
 #
-# **Time:** 45 minutes (last run: 39 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 50 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [07 · Sampling](07_sampling.ipynb) · Next: [09 · Beam search](09_beam_search.ipynb)
 
@@ -112,13 +112,15 @@ print(f"from base 10 {10 ** (-2.447 - -2.486):.3f} (with the report's digits)")
 # ## 3 Log probabilities from the server
 #
 # Build a repository, start a server, and ask for two more outputs: `return_log_probs` gives a number for each generated
-# token, `return_generation_logits` the model's raw scores for all tokens of the vocabulary.
+# token, `return_generation_logits` the model's raw scores for all tokens of the vocabulary. The parameter
+# `normalize_log_probs` is meant for NVIDIA's backend; what it does follows below.
 
 # %%
 lane = resolve_lane(lane)
 os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-08-")
-server = TritonServer(build_default(Path(scratch.name), precision=precision, lane=lane)).start()
+choices = {"precision": precision, "lane": lane, "parameters": {"normalize_log_probs": False}}
+server = TritonServer(build_default(Path(scratch.name), **choices)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 
 # %% [markdown]
@@ -149,9 +151,10 @@ print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].outputs["
 # the softmax of what those made of the logits: of the distribution that the token was drawn from, before `top_k` and
 # `top_p` cut it.
 #
-# TensorRT-LLM differs in one point that surprises many. By default (`normalize_log_probs`) its `output_log_probs` are
-# relative to the tokens that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1. Ours
-# are real.
+# TensorRT-LLM differs in one point: by default (`normalize_log_probs` true) its `output_log_probs` are relative to the
+# tokens that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1, and
+# [users wonder why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). That is why the
+# repository above says `False`. The embedded server has only this one kind of log prob and ignores the parameter.
 #
 # Log softmax is `z − logsumexp(z)`. Is `log(softmax(z))` not the same? On paper it is. Take the logits of the first
 # token, and keep the results in half precision, as is common on a GPU. **Predict:** for how many tokens of the
@@ -278,7 +281,8 @@ for dtype in dtypes:
     print(f"{name}: {product:.2e}, {kind}, {steps:.2g} times the smallest, off by {off:+.2g} %")
 
 # %% [markdown]
-# A sum of logs in float32 keeps about seven digits, and a story a thousand times longer would not change that.
+# The sum does not vanish. Its digits are finite, too: added up in float32 it errs by a small fraction of a nat here,
+# and by whole nats after a story a thousand times longer. So add in float64 (section 6 measures it).
 #
 # ## 5 Adding probabilities: log-sum-exp
 #
@@ -312,7 +316,8 @@ print(f"directly p is {np.exp(a)} and {np.exp(b)}")
 print(f"given one of the two, the first has {np.exp(a - either):.2g}, the second {np.exp(b - either):.2g}")
 
 # %% [markdown]
-# The sum of two such numbers is as good as the larger one. Their ratio is no small matter: a few nats decide it.
+# The sum of two such numbers is practically equal to the larger one. Their ratio is no small matter: a few nats decide
+# it.
 #
 # **Exercise 08.2** Write `log_add(a, b)`: two natural logs in, the natural log of the sum of the two probabilities out.
 # It must work for −1000 and −3000 in either order, and when one is −∞.
@@ -333,7 +338,7 @@ check("08.2", log_add)
 # two of them from a table that lies the other way in memory, so that NumPy's loop is the same for product and sum.
 #
 # A fair comparison also asks where the numbers come from. So the last three rows are a softmax over the vocabulary, a
-# log softmax, and the step of the model that made the logits.
+# log softmax, and a step of the model as a client sees it: from one streamed token to the next, sending included.
 
 # %%
 kept = np.random.default_rng(seed).choice(story, (5000, 64))  # log probs that the server sent
@@ -357,7 +362,8 @@ ways = {
 samples = {}
 for name, (work, tokens) in ways.items():
     samples[name] = 1e9 * np.array(timeit.repeat(work, number=1, repeat=21)[1:]) / tokens
-samples["a step of the model"] = 1e9 * np.diff([chunk.seconds for chunk in chunks])
+plain = client.stream(prompt, max_tokens=24, min_tokens=24)  # without logits, which take time to send
+samples["a step of the model"] = 1e9 * np.diff([chunk.seconds for chunk in plain if chunk.outputs])
 ns = {name: np.median(values) for name, values in samples.items()}
 for name, values in samples.items():
     low, high = np.percentile(values, [25, 75])
@@ -406,6 +412,17 @@ for dtype in dtypes:
 # %% [markdown]
 # Logs in float32 are half the bytes of float64 probabilities and never vanish. In float16 keep single logs if you must,
 # but do not add them up there: beyond −512 its numbers are 0.5 apart, so each addition may err by 0.25.
+#
+# Float32 has the same trouble, later. **Predict:** how far off is it after a story a thousand times longer?
+
+# %%
+long = np.random.default_rng(seed).choice(story, 1000 * len(story))  # its log probs, as if it went on like this
+narrow = np.add.accumulate(long.astype(np.float32))[-1]
+print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32: {narrow - long.sum():+.1f} nats off")
+
+# %% [markdown]
+# A nat is a factor of 2.7. NumPy's own `sum` errs less, because it adds in blocks; a loop, or a running sum on a
+# server, adds one by one. Keep logs in float32, add them in float64.
 #
 # ## 7 Perplexity
 #
@@ -499,20 +516,25 @@ def ask(entries, **options):
     options = {"max_tokens": 8, "stop_words": ["\n"], "stream": False, "deadline": 300, **options}
     prompts = [f"{example}Q: {entry['question']}\nA:" for entry in entries]
     streams = [client.stream(p, exclude_input_in_output=True, return_log_probs=True, **options) for p in prompts]
-    answers = [list(stream)[0] for stream in streams]
-    return [each.text.strip() for each in answers], [each.outputs["output_log_probs"][0, 0] for each in answers]
+    return [list(stream)[0] for stream in streams]
 
 
 # %% [markdown]
-# The probability of an answer is that of its tokens *and* of ending there: the line break counts. An answer is right if
-# it is one of the accepted ones.
+# The probability of an answer is that of its tokens *and* of ending there: the line break counts. `cum_log_probs` is
+# the sum over both. An answer that is cut off at 8 tokens did not end; that factor is missing, so its number is too
+# high. An answer is right if it is one of the accepted ones.
 
 # %%
-given, answer_logs = ask(questions)
+answers = ask(questions)
+given = [each.text.strip() for each in answers]
 right = np.array(
     [text.rstrip(".").lower() in map(str.lower, q["answers"]) for text, q in zip(given, questions, strict=True)]
 )
-probability = np.array([np.exp(decoding.sequence_log_prob(logs)) for logs in answer_logs])
+sums = np.array([each.outputs["cum_log_probs"][0, 0] for each in answers], np.float64)
+tokens = np.array([each.outputs["output_log_probs"].shape[-1] for each in answers])
+probability = np.exp(sums)
+cut = sum("\n" not in each.text and n == 8 for each, n in zip(answers, tokens, strict=True))
+print(f"{cut} of {len(answers)} answers were cut off; the three likeliest and the three least likely:")
 for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
     print(f"{probability[i]:.3f} {'right' if right[i] else 'wrong'}  {questions[i]['question']} {given[i]}")
 
@@ -521,10 +543,11 @@ for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
 #
 # A **reliability plot** sorts answers into bins by confidence and compares each bin with its share of right answers. On
 # the dashed line, confidence is what it says. The bars are Wilson's 95 % intervals, the numbers how many answers a bin
-# has: with so few, the bars are long. Beside it stands the mean per token, exp(mean log p).
+# has: with so few, the bars are long. Beside it stands the mean per token, exp(mean log p). The **calibration error**
+# is the mean distance of the dots from the line, each weighted by its answers.
 
 # %%
-per_token = np.array([np.exp(np.mean(logs)) for logs in answer_logs])
+per_token = np.exp(sums / tokens)
 signals = {"probability of the answer": probability, "per token (geometric mean)": per_token}
 bins = {name: decoding.reliability(np.minimum(values, 1), right, n_bins=5) for name, values in signals.items()}
 error = {name: decoding.expected_calibration_error(np.minimum(v, 1), right, n_bins=5) for name, v in signals.items()}
@@ -534,12 +557,26 @@ small_print = plots.provenance(lane, None, weights=precision, answers=len(right)
 plots.finish(figures.reliability(bins), title, small_print, summary)
 
 # %% [markdown]
-# On the whole, likelier answers are right more often: the order carries information. The level does not. The
-# probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways
+# The left panel in numbers:
+
+# %%
+left = bins["probability of the answer"]
+for said, share, count in zip(left.confidence, left.accuracy, left.count, strict=True):
+    low, high = decoding.wilson_interval(round(share * count), int(count))
+    print(f"said {said:.2f}: {share:.2f} of {count:2} are right, 95 % interval {low:.2f} to {high:.2f}")
+
+# %% [markdown]
+# On the whole, likelier answers are right more often: the order carries information. And the level? In the run on this
+# page it fits around 0.7 and 0.9, as far as 18 answers can tell. Lower down it does not: of those with about 0.3, three
+# quarters are right, and the interval lies above 0.3. So the number is no share of right answers until you have
+# measured it.
+#
+# For the probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways
 # ("kitten", "A kitten"), each with its share, and the model may believe in a wrong one. (The mean per token is the
 # probability of nothing at all. If its dots lie nearer to the line, that is a property of this set of questions.)
 #
-# So do not read 0.8 as 80 %. Use it as a signal: answer above a threshold, pass the rest on. What does a threshold buy?
+# Use it as a signal: answer above a threshold, pass the rest on. What does a threshold buy? The band is Wilson's 95 %
+# interval again.
 
 # %%
 thresholds = np.linspace(0, probability.max(), 60)
@@ -549,22 +586,22 @@ summary = f"without a threshold {right.sum()} of {len(right)} are right; at 0.5 
 plots.finish(figures.trade(thresholds, probability, right), title, small_print, summary)
 
 # %% [markdown]
-# Precision for coverage. A threshold chosen on the same answers that judge it looks too good, so choose on one half:
-# the lowest threshold with 80 % right on the even questions. **Predict:** will the odd ones reach 80 %?
+# You buy **precision**, the share of right ones among those kept, with **coverage**, the share kept. A threshold chosen
+# on the same answers that judge it looks too good, so choose on one half: the lowest threshold with 80 % right on the
+# even questions. **Predict:** will the odd ones reach 80 %?
 
 # %%
 even = np.arange(len(right)) % 2 == 0
 good = [t for t in np.sort(probability[even]) if right[even & (probability >= t)].mean() >= 0.8]
 threshold = float(good[0]) if good else 1.0
-for name, half in (("even, chosen here", even), ("odd, judged here", ~even)):
-    chosen = right[half & (probability >= threshold)]
-    low, high = decoding.wilson_interval(int(chosen.sum()), len(chosen)) if len(chosen) else (0, 1)
-    interval = f"95 % interval {100 * low:.0f} to {100 * high:.0f} %"
-    print(f"{name}: from {threshold:.2f} on, {chosen.sum()} of {len(chosen)} right; {interval}")
+chosen, judged = (right[half & (probability >= threshold)] for half in (even, ~even))
+low, high = decoding.wilson_interval(int(judged.sum()), len(judged)) if len(judged) else (0, 1)
+print(f"even, chosen here: from {threshold:.2f} on, {chosen.sum()} of {len(chosen)} right")
+print(f"odd, judged here: {judged.sum()} of {len(judged)} right; 95 % interval {100 * low:.0f} to {100 * high:.0f} %")
 
 # %% [markdown]
-# The interval says how little 30 questions can promise. A real threshold needs hundreds of labelled answers from your
-# own task.
+# Only the odd half gets an interval: on the even one the threshold was picked because it looks good. The interval says
+# how little 30 questions can promise. A real threshold needs hundreds of labelled answers from your own task.
 #
 # Every answer at once, for three thresholds (in a live notebook, move the slider):
 
@@ -579,7 +616,7 @@ explore(
 )
 
 # %% [markdown]
-# The most confident wrong answers show what no threshold can catch:
+# The most confident wrong answers show what no useful threshold can catch:
 
 # %%
 mistaken = [i for i in np.argsort(-probability) if not right[i]][:4]
@@ -602,14 +639,15 @@ for i in mistaken:
 # do the answers change? Do their probabilities?
 
 # %%
-cold, cold_logs = ask(questions[:10], top_k=1, temperature=0.3)
-print("same answers:", sum(a == b for a, b in zip(cold, given, strict=False)), "of 10")
+cold = ask(questions[:10], top_k=1, temperature=0.3)
+same = sum(each.text.strip() == text for each, text in zip(cold, given, strict=False))
+print(f"same answers: {same} of {len(cold)}")
 for i in range(3):
-    print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(decoding.sequence_log_prob(cold_logs[i])):.3f}")
+    print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(cold[i].outputs['cum_log_probs'][0, 0]):.3f}")
 
 # %% [markdown]
-# The same texts, and suddenly the model seems sure. The log probs belong to the distribution that was sampled from, and
-# a low temperature sharpened it. A threshold is only good for the settings it was measured with.
+# The same texts, and suddenly the model seems sure. The log probs belong to the distribution after the temperature,
+# before `top_k`, and a low temperature sharpened it. A threshold is only good for the settings it was measured with.
 #
 # Try more: set `temperature = 2` for the stories and see how much sooner the products end, or score a text in another
 # language.

@@ -50,8 +50,8 @@ def test_texts_are_legible_and_axes_named(name):
 def test_a_product_ends_where_it_becomes_zero():
     """1/8 = 2^-3: the ninth product is 2^-27, below half of float16's smallest; float32 lasts to 2^-147."""
     half, single, double = FIGURES["underflow"]().axes
-    assert half.get_title(loc="left") == "float16: 0 from token 9 on"
-    assert single.get_title(loc="left") == "float32: 0 from token 50 on"
+    assert half.get_title(loc="left") == "float16: 0 at token 9"
+    assert single.get_title(loc="left") == "float32: 0 at token 50"
     assert double.get_title(loc="left") == "float64: not 0 yet"
     line = half.lines[0].get_ydata()
     assert len(line) == 8 and line[-1] == pytest.approx(-24 * np.log10(2), rel=1e-6)

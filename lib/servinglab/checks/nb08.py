@@ -47,6 +47,9 @@ def _steep(token: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([[0.0, 900.0], [0.0, 0.0]]), np.array([0, token])
 
 
+_EPSILON = "a small number added before the log hides -inf behind an invented value"
+
+
 @exercise("08.1", expects="a function sequence_log_prob(logits, ids) that returns one number")
 def from_logits(sequence_log_prob: Callable[[np.ndarray, np.ndarray], float]) -> Verdict:
     logits, ids = _plain()
@@ -60,6 +63,8 @@ def from_logits(sequence_log_prob: Callable[[np.ndarray, np.ndarray], float]) ->
         return wrong(f"{likely} for a token that is almost certain: exp(900) is inf; subtract the largest logit first")
     if unlikely == -math.inf:
         return wrong("-inf for a token that is only very unlikely: its softmax became 0 before you took the log of it")
+    if -700 < unlikely < -1:
+        return wrong(f"{_EPSILON}: {unlikely:.1f}, where log softmax gives -900")
     if not (math.isclose(likely, 0, abs_tol=1e-6) and math.isclose(unlikely, -900, rel_tol=1e-6)):
         return wrong(f"for logits [0, 900] the two log probabilities are -900 and 0, not {unlikely:g} and {likely:g}")
     return right("row t of the logits predicts token t + 1, and log softmax never leaves log space")
@@ -68,6 +73,7 @@ def from_logits(sequence_log_prob: Callable[[np.ndarray, np.ndarray], float]) ->
 def _wrong_from_logits(logits: np.ndarray, ids: np.ndarray, own: np.ndarray, truth: float) -> Known:
     rows, others = np.arange(4), log_softmax(logits, axis=0)
     raw = logits[rows[:3], ids[1:]]
+    steps = np.exp(own[rows[:3], ids[1:]])
     return [
         (math.exp(truth), "that is the probability, a product; asked is its log, which is the sum of the logs"),
         (own[rows, ids].sum(), "you looked up token t in row t; row t comes after token t and predicts the next"),
@@ -79,6 +85,7 @@ def _wrong_from_logits(logits: np.ndarray, ids: np.ndarray, own: np.ndarray, tru
         (raw.sum(), "these are raw logits; they become log probabilities by subtracting the log-sum-exp of their row"),
         (truth / 3, "that is the mean for each token; the log probability of the sequence is the sum"),
         (-truth, "that is the loss, minus log p; a log probability is never above 0"),
+        *((np.log(steps + small).sum(), _EPSILON) for small in (1e-3, 1e-4, 1e-5, 1e-6)),  # below, it shows when steep
     ]
 
 
@@ -117,7 +124,7 @@ def of_a_sum(log_add: Callable[[float, float], float]) -> Verdict:
         order = "second" if math.isfinite(falling) else "first"
         return wrong(f"it depends on the order: when the larger log comes {order}, exp(2000) overflows")
     if not all(math.isclose(value, -1000, rel_tol=1e-9) for value in (falling, rising)):
-        return wrong(f"for -1000 and -3000 the sum is as good as the larger one, -1000; you return {falling:g}")
+        return wrong(f"for -1000 and -3000 the sum is practically equal to the larger, -1000; you return {falling:g}")
     if not math.isclose(_number(log_add, -math.inf, b), b, rel_tol=1e-6):
         return wrong("log(0) is -inf, and adding a probability of 0 changes nothing: (-inf, b) must give b")
     return right("take out the larger log: one exponential is exp(0) = 1, the other cannot overflow")

@@ -93,14 +93,14 @@ def penalty_lines(penalties: np.ndarray, answers: Mapping[str, tuple[float, int]
     axes.set_ylim(min(every) * 1.4, max(every) / 1.4)
     axes.set_xlim(penalties[0], penalties[-1])
     axes.set_xlabel("length penalty (no unit)")
-    axes.set_ylabel("score (nats / tokens^penalty),\nthe highest wins")
+    axes.set_ylabel("score (nats / tokens^penalty,\nlogarithmic), the highest wins")
     return fig
 
 
 def strategies(rows: Mapping[str, Mapping[str, Sequence[float]]], colours: Mapping[str, str]) -> Figure:
-    """One row a strategy, one panel a quantity; a dot a prompt, a black mark at the mean.
+    """One row a strategy, one panel a quantity; a dot a value, a black mark at the mean, nothing if there is none.
 
-    rows: strategy → quantity with its unit (two lines at most) → a value for each prompt. Panels start at 0.
+    rows: strategy → quantity with its unit (two lines at most) → its values, one a prompt say. Panels start at 0.
     """
     quantities = list(next(iter(rows.values())))
     size = (WIDTH, 1.0 + 0.27 * len(rows))
@@ -108,8 +108,10 @@ def strategies(rows: Mapping[str, Mapping[str, Sequence[float]]], colours: Mappi
     for axes, quantity in zip(panels[0], quantities, strict=True):
         for place, (name, values) in enumerate(rows.items()):
             given = np.asarray(values[quantity], float)
-            axes.plot(given, np.full(len(given), place), "o", color=colours[name], alpha=0.6, markersize=5)
-            axes.plot(given.mean(), place, "|", color=INK, markersize=11, markeredgewidth=1.8)
+            if given.size:
+                whole = {"clip_on": False, "zorder": 3}  # a mark at the edge is not cut in half
+                axes.plot(given, np.full(len(given), place), "o", color=colours[name], alpha=0.6, markersize=5, **whole)
+                axes.plot(given.mean(), place, "|", color=INK, markersize=11, markeredgewidth=1.8, **whole)
         axes.axvline(0, color=FAINT, linewidth=1, zorder=0)
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0), max(high, 0))
@@ -129,8 +131,8 @@ def right_answers(panels: Mapping[str, Mapping[str, tuple[int, int]]], colours: 
         for place, (name, (good, asked)) in enumerate(rows.items()):
             low, high = decoding.wilson_interval(good, asked)
             axes.hlines(place, 100 * low, 100 * high, color=tint(colours[name], 0.6), linewidth=5)
-            axes.plot(100 * good / asked, place, "o", color=colours[name], markersize=7)
-            axes.annotate(f"{good}/{asked}", (1, place), (4, 0), xycoords=("axes fraction", "data"),
+            axes.plot(100 * good / asked, place, "o", color=colours[name], markersize=7, clip_on=False, zorder=3)
+            axes.annotate(f"{good}/{asked}", (1, place), (7, 0), xycoords=("axes fraction", "data"),
                           textcoords="offset points", va="center", fontsize=9)  # fmt: skip
         axes.set_yticks(range(len(rows)), list(rows))
         axes.tick_params(axis="y", length=0, labelcolor=INK)

@@ -21,7 +21,7 @@ RIGHT, WRONG = "C0", "C4"
 def underflow(products: Mapping[str, np.ndarray], log_sum: np.ndarray) -> Figure:
     """Running products [T], a panel for each dtype, with the running sum of natural logs [T]; both as log10.
 
-    A product's line ends at its last value above 0; the panel's title says from which token on it is 0, counted from 1.
+    A product's line ends at its last value above 0; the panel's title names the token at which it is 0, counted from 1.
     """
     fig, panels = plt.subplots(1, len(products), figsize=(WIDTH, 3.6), squeeze=False)
     logs = np.asarray(log_sum) / np.log(10)
@@ -38,7 +38,7 @@ def underflow(products: Mapping[str, np.ndarray], log_sum: np.ndarray) -> Figure
                       textcoords="offset points")  # fmt: skip
         axes.set_ylim(min(low, logs[shown - 1]) * 1.05, 0)
         axes.set(xlim=(0, shown + 0.5), xlabel="tokens multiplied")
-        gone = f"0 from token {alive + 1} on" if alive < len(product) else "not 0 yet"
+        gone = f"0 at token {alive + 1}" if alive < len(product) else "not 0 yet"
         axes.set_title(f"{name}: {gone}", fontsize=10)
     panels[0, 0].set_ylabel("log10 of the probability")
     return fig
@@ -123,7 +123,7 @@ def trade(thresholds: Sequence[float], confidences: Sequence[float], outcomes: S
     axes.fill_between(at, low, high, color=_tint(RIGHT, 0.25), linewidth=0)
     axes.plot(at, precision, color=RIGHT)
     axes.plot(at, coverage, color="C1")
-    for name, values in (("right among\nthose kept", precision), ("share kept", coverage)):
+    for name, values in (("right among\nthose kept\n(band: 95 %)", precision), ("share kept", coverage)):
         axes.annotate(name, (at[-1], values[-1]), (6, 0), textcoords="offset points", va="center")
     axes.set(xlim=(0, max(at[-1], 0.05)), ylim=(0, 1.02), xlabel="threshold on the probability of the answer")
     axes.set_ylabel("share")
