@@ -11,6 +11,8 @@ import time
 import psutil
 import pytest
 
+from servinglab.assets import cache_dir
+
 COURSE = [sys.executable, "-m", "servinglab.cli"]
 LONG = "Write a very long story about a fox and a dog."
 
@@ -30,8 +32,20 @@ def assert_gone(processes: list[psutil.Process]) -> None:
     assert not alive, [p.cmdline() for p in alive]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_announcements(tmp_path_factory):
+    """`course ask` takes the newest server that is announced in the cache: here only those of this file."""
+    own = tmp_path_factory.mktemp("cache")
+    for entry in cache_dir().iterdir():
+        if entry.name != "run":
+            (own / entry.name).symlink_to(entry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVINGLAB_CACHE", str(own))
+        yield
+
+
 @pytest.fixture(scope="module")
-def served(repository):
+def served(own_announcements, repository):
     """`course serve` of the session's repository; yields (process, what it printed)."""
     process = start("serve", str(repository.parent))
     lines = []
