@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from servinglab.errors import CourseError
+from servinglab.executor.bfloat16 import narrow_graph
 from servinglab.executor.quantize import quantize_graph
 
-PRECISIONS = ("fp32", "int4")
+PRECISIONS = ("fp32", "bf16", "int4")
 VERSION = 3  # a change makes cached engines stale
 # The part that trtllm-build's --max_seq_len and --max_batch_size play; an executor may be given less.
 MAX_SEQ_LEN = 2048
@@ -54,7 +55,7 @@ class GraphError(CourseError):
 def write_engine(checkpoint: Path, out: Path, precision: str, *, fp32: Path | None = None) -> None:
     """Write config.json, model.onnx and model.onnx.data into the new folder `out` from a Hugging Face checkpoint.
 
-    fp32: the float32 engine of the same checkpoint where there is one; int4 is made from it.
+    fp32: the float32 engine of the same checkpoint where there is one; the others are made from it.
     Not atomic: the caller gives a scratch folder and renames it when this returns.
     Raises GraphError when the precision or the model's architecture is not supported.
     """
@@ -68,6 +69,8 @@ def write_engine(checkpoint: Path, out: Path, precision: str, *, fp32: Path | No
         _write_plain(checkpoint, plain, _architecture(config))
     if precision == "int4":
         quantize_graph(plain, out)
+    if precision == "bf16":
+        narrow_graph(plain, out)
     if (out / "fp32").exists():
         shutil.rmtree(out / "fp32")
     engine = engine_config(config, onnx.load(out / "model.onnx", load_external_data=False), precision)
@@ -128,7 +131,7 @@ def engine_config(config: dict[str, Any], model: Any, precision: str) -> dict[st
         "version": version("servinglab"),
         "pretrained_config": {
             "architecture": _architecture(config),
-            "dtype": "float32",
+            "dtype": "bfloat16" if precision == "bf16" else "float32",
             "vocab_size": config["vocab_size"],
             "hidden_size": config["hidden_size"],
             "intermediate_size": config.get("intermediate_size"),
@@ -142,7 +145,7 @@ def engine_config(config: dict[str, Any], model: Any, precision: str) -> dict[st
             "rotary_base": config.get("rope_theta") or rope.get("rope_theta"),
             "max_position_embeddings": positions,
             "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
-            "quantization": {"quant_algo": "W4A16" if precision != "fp32" else None, "kv_cache_quant_algo": None},
+            "quantization": {"quant_algo": "W4A16" if precision == "int4" else None, "kv_cache_quant_algo": None},
         },
         "build_config": {
             "precision": precision,

@@ -29,11 +29,14 @@ class EngineConfig:
     """What `config.json` of an engine folder says about the graph beside it."""
 
     folder: Path
+    architecture: str
+    precision: str
     vocab_size: int
     layers: int
     kv_heads: int
     head_size: int
     max_seq_len: int
+    norm_epsilon: float
 
     @classmethod
     def read(cls, folder: Path | str) -> EngineConfig:
@@ -50,11 +53,14 @@ class EngineConfig:
             model, build = config["pretrained_config"], config["build_config"]
             return cls(
                 folder=folder,
+                architecture=model.get("architecture", ""),
+                precision=build.get("precision", "fp32"),
                 vocab_size=model["vocab_size"],
                 layers=model["num_hidden_layers"],
                 kv_heads=model["num_key_value_heads"],
                 head_size=model["head_size"],
                 max_seq_len=build["max_seq_len"],
+                norm_epsilon=model.get("norm_epsilon") or 1e-6,
             )
         except FileNotFoundError:
             raise ExecutorError(f"{path} does not exist; engine_dir must name an engine folder.") from None

@@ -1,0 +1,248 @@
+"""The five kernels of one decoder layer, in Triton's language (which the CUDA build of torch brings).
+
+At batch 1 a model of this size is nothing but launches: a step of separate torch operations has some 500 of them, each
+longer than its work. Here a layer has five, because everything that can happen on the way of a matrix product does: the
+normalisation before it, the rotation and the KV cache write, the activation or the residual sum behind it.
+
+A row is one token: that of a running request, or one of a prompt. `slots` [rows] says in which slot of the cache its
+request lies and `lengths` [rows] how many tokens are there with it, so that prompts, single tokens and drafts are the
+same to the kernels; a row of length 0 is padding. Weights are [out, in], bfloat16 or float32; sums are float32.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _normed(x, gain, rows, row_ok, at, K: tl.constexpr):
+    """[rows, at] of x times the gain of the norm, and the sum of the squares before that."""
+    ok = row_ok[:, None] & (at < K)[None, :]
+    found = tl.load(x + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
+    return found * tl.load(gain + at, mask=at < K, other=0.0)[None, :], tl.sum(found * found, axis=1)
+
+
+@triton.jit
+def _attended(parts, peaks, sums, rows, row_ok, at, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
+    """[rows, at] of what `attend` found, all heads side by side: its splits put together."""
+    ok = row_ok[:, None] & (at < HEADS * D)[None, :]
+    first = (rows[:, None] * HEADS + (at // D)[None, :]) * SPLITS
+    best = tl.full(ok.shape, float("-inf"), tl.float32)
+    for split in tl.static_range(SPLITS):
+        best = tl.maximum(best, tl.load(peaks + first + split, mask=ok, other=0.0))
+    total = tl.zeros(ok.shape, tl.float32)
+    found = tl.zeros(ok.shape, tl.float32)
+    for split in tl.static_range(SPLITS):
+        peak = tl.load(peaks + first + split, mask=ok, other=float("-inf"))
+        there = ok & (peak > float("-inf"))
+        share = tl.where(there, tl.exp(peak - best), 0.0)
+        total += share * tl.load(sums + first + split, mask=there, other=0.0)
+        found += share * tl.load(parts + (first + split) * D + (at % D)[None, :], mask=there, other=0.0)
+    return found / tl.where(total > 0, total, 1.0)
+
+
+@triton.jit
+def _add_products(a, b, x, w, low, pair_ok, at, K: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr):
+    """a, b [rows, pairs] += x [rows, at] times the weight rows `low`, and times those GROUP further."""
+    ok = pair_ok[:, None] & (at < K)[None, :]
+    where = w + low.to(tl.int64)[:, None] * K + at[None, :]
+    wa = tl.load(where, mask=ok, other=0.0)
+    wb = tl.load(where + GROUP * K, mask=ok, other=0.0)
+    if DOT:
+        x = x.to(wa.dtype)
+        a = tl.dot(x, tl.trans(wa), a, input_precision="ieee")
+        b = tl.dot(x, tl.trans(wb), b, input_precision="ieee")
+    else:  # few rows, each a program of its own: a matrix unit would compute 16
+        x = x.to(tl.float32)
+        a += tl.sum(x * wa.to(tl.float32), axis=1)[None, :]
+        b += tl.sum(x * wb.to(tl.float32), axis=1)[None, :]
+    return a, b
+
+
+@triton.jit
+def _places(PAIRS: tl.constexpr, GROUP: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Rows and pairs of this program. Pair p stands for two outputs, `low` and low + GROUP."""
+    rows = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    pairs = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    return rows, pairs, (pairs // GROUP) * (2 * GROUP) + pairs % GROUP, pairs < PAIRS
+
+
+@triton.jit
+def project_qkv(
+    x, gain, w, cos, sin, slots, lengths, queries, keys, values, count, seq, eps,
+    K: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Norm, product and rotary position; queries [rows, HEADS, D] go out, keys and values into the cache."""
+    HALF: tl.constexpr = D // 2
+    rows, pairs, low, pair_ok = _places((HEADS + 2 * KV_HEADS) * HALF, HALF, BLOCK_R, BLOCK_P)
+    length = tl.load(lengths + rows, mask=rows < count, other=0)
+    row_ok = length > 0
+    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    squares = tl.zeros((BLOCK_R,), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        at = k + tl.arange(0, BLOCK_K)
+        chunk, new = _normed(x, gain, rows, row_ok, at, K)
+        squares += new
+        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, HALF, DOT)
+    scale = tl.rsqrt(squares / K + eps)[:, None]
+    a, b = a * scale, b * scale
+
+    position = tl.where(row_ok, length - 1, 0)
+    head, lane = pairs // HALF, pairs % HALF
+    ok = row_ok[:, None] & pair_ok[None, :]
+    turned = head < HEADS + KV_HEADS
+    angle = position[:, None] * HALF + lane[None, :]
+    c = tl.load(cos + angle, mask=ok & turned[None, :], other=1.0)
+    s = tl.load(sin + angle, mask=ok & turned[None, :], other=0.0)
+    a, b = a * c - b * s, b * c + a * s
+
+    out = queries + rows[:, None] * (HEADS * D) + (head * D + lane)[None, :]
+    tl.store(out, a, mask=ok & (head < HEADS)[None, :])
+    tl.store(out + HALF, b, mask=ok & (head < HEADS)[None, :])
+    slot = tl.load(slots + rows, mask=row_ok, other=0).to(tl.int64)
+    kv_head = tl.where(turned, head - HEADS, head - HEADS - KV_HEADS)
+    cell = ((slot[:, None] * KV_HEADS + kv_head[None, :]) * seq + position[:, None]) * D + lane[None, :]
+    key = ok & (turned & (head >= HEADS))[None, :]
+    tl.store(keys + cell, a, mask=key)
+    tl.store(keys + cell + HALF, b, mask=key)
+    value = ok & (head >= HEADS + KV_HEADS)[None, :]
+    tl.store(values + cell, a, mask=value)
+    tl.store(values + cell + HALF, b, mask=value)
+
+
+@triton.jit
+def attend(
+    queries, keys, values, slots, lengths, parts, peaks, sums, seq, scale,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """One row, the query heads of one key head, one of SPLITS pieces of its tokens (FlashDecoding).
+
+    parts [rows, HEADS, SPLITS, D]: the sum of e^(score - peak) times value; sums: that of e^(score - peak); peaks: the
+    highest score, -inf where the piece is empty.
+    """
+    row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    length = tl.load(lengths + row)
+    per_split = tl.cdiv(tl.cdiv(length, BLOCK_T), SPLITS) * BLOCK_T
+    first = split * per_split
+    end = tl.minimum(first + per_split, length)
+    heads, d = tl.arange(0, BLOCK_H), tl.arange(0, D)
+    head_ok = heads < GROUP
+    head = row * HEADS + kv_head * GROUP + heads
+    query = tl.load(queries + head[:, None] * D + d[None, :], mask=head_ok[:, None], other=0.0)
+    cell = (tl.load(slots + row).to(tl.int64) * KV_HEADS + kv_head) * seq * D
+    peak = tl.full((BLOCK_H,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_H,), tl.float32)
+    found = tl.zeros((BLOCK_H, D), tl.float32)
+    for t in range(first, end, BLOCK_T):
+        tokens = t + tl.arange(0, BLOCK_T)
+        there = tokens < end
+        where = cell + tokens[:, None] * D + d[None, :]
+        key = tl.load(keys + where, mask=there[:, None], other=0.0)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        scores = tl.where(there[None, :], scores, float("-inf"))
+        higher = tl.maximum(peak, tl.max(scores, axis=1))
+        shrink = tl.exp(peak - higher)
+        weights = tl.exp(scores - higher[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        value = tl.load(values + where, mask=there[:, None], other=0.0)
+        found = found * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        peak = higher
+    out = head * SPLITS + split
+    tl.store(peaks + out, peak, mask=head_ok)
+    if first < end:
+        tl.store(sums + out, total, mask=head_ok)
+        tl.store(parts + out[:, None] * D + d[None, :], found, mask=head_ok[:, None])
+
+
+@triton.jit
+def add_attended(
+    parts, peaks, sums, w, x, lengths, count,
+    OUT: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """x [rows, OUT] += the attention's output times w."""
+    rows, pairs, low, pair_ok = _places(OUT // 2, OUT // 2, BLOCK_R, BLOCK_P)
+    row_ok = tl.load(lengths + rows, mask=rows < count, other=0) > 0
+    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    for k in range(0, HEADS * D, BLOCK_K):
+        at = k + tl.arange(0, BLOCK_K)
+        chunk = _attended(parts, peaks, sums, rows, row_ok, at, HEADS, D, SPLITS)
+        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, HEADS * D, OUT // 2, DOT)
+    _add_to(x, rows, low, row_ok[:, None] & pair_ok[None, :], a, b, OUT)
+
+
+@triton.jit
+def _add_to(x, rows, low, ok, a, b, OUT: tl.constexpr):
+    out = x + rows[:, None] * OUT + low[None, :]
+    tl.store(out, tl.load(out, mask=ok) + a, mask=ok)
+    tl.store(out + OUT // 2, tl.load(out + OUT // 2, mask=ok) + b, mask=ok)
+
+
+@triton.jit
+def gate_up(
+    x, gain, w, gated, lengths, count, eps, K: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """gated [rows, WIDTH] = silu(gate) * up of the normalised x; w holds the rows of gate, then those of up."""
+    rows, pairs, low, pair_ok = _places(WIDTH, WIDTH, BLOCK_R, BLOCK_P)
+    row_ok = tl.load(lengths + rows, mask=rows < count, other=0) > 0
+    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    squares = tl.zeros((BLOCK_R,), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        at = k + tl.arange(0, BLOCK_K)
+        chunk, new = _normed(x, gain, rows, row_ok, at, K)
+        squares += new
+        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, WIDTH, DOT)
+    scale = tl.rsqrt(squares / K + eps)[:, None]
+    a, b = a * scale, b * scale
+    out = gated + rows[:, None] * WIDTH + pairs[None, :]
+    tl.store(out, a * tl.sigmoid(a) * b, mask=row_ok[:, None] & pair_ok[None, :])
+
+
+@triton.jit
+def add_down(
+    gated, w, x, lengths, count, K: tl.constexpr, OUT: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """x [rows, OUT] += gated [rows, K] times w."""
+    rows, pairs, low, pair_ok = _places(OUT // 2, OUT // 2, BLOCK_R, BLOCK_P)
+    row_ok = tl.load(lengths + rows, mask=rows < count, other=0) > 0
+    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        at = k + tl.arange(0, BLOCK_K)
+        ok = row_ok[:, None] & (at < K)[None, :]
+        chunk = tl.load(gated + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
+        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, OUT // 2, DOT)
+    _add_to(x, rows, low, row_ok[:, None] & pair_ok[None, :], a, b, OUT)
+
+
+@triton.jit
+def vocabulary(
+    x, gain, w, picked, logits, count, eps, K: tl.constexpr, VOCAB: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """logits [count, VOCAB] float32 of the rows `picked` [count] of x."""
+    to, pairs, low, pair_ok = _places(VOCAB // 2, VOCAB // 2, BLOCK_R, BLOCK_P)
+    row_ok = to < count
+    rows = tl.load(picked + to, mask=row_ok, other=0)
+    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    squares = tl.zeros((BLOCK_R,), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        at = k + tl.arange(0, BLOCK_K)
+        chunk, new = _normed(x, gain, rows, row_ok, at, K)
+        squares += new
+        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, VOCAB // 2, DOT)
+    scale = tl.rsqrt(squares / K + eps)[:, None]
+    ok = row_ok[:, None] & pair_ok[None, :]
+    out = logits + to.to(tl.int64)[:, None] * VOCAB + pairs[None, :]
+    tl.store(out, a * scale, mask=ok)
+    tl.store(out + VOCAB // 2, b * scale, mask=ok)
