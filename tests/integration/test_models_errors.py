@@ -63,7 +63,6 @@ BAD_VALUES = [
     ({"beam_width": numbers(np.int32, 0)}, "beam_width is 0"),
     ({"beam_width": numbers(np.int32, 4)}, "max_beam_width 1"),
     ({"num_return_sequences": numbers(np.int32, 0)}, "num_return_sequences is 0"),
-    ({"return_perf_metrics": np.array([[True]])}, "return_perf_metrics"),
     ({"lora_task_id": numbers(np.uint64, 1)}, "lora_task_id"),
     ({"prompt_embedding_table": np.ones((1, 2, 3), np.float16)}, "prompt_embedding_table"),
     ({"guided_decoding_guide": text("{}"), "guided_decoding_guide_type": text("json")}, "guided_decoding_guide"),

@@ -121,7 +121,7 @@ def test_a_long_prompt_is_read_between_the_tokens_of_others(start, collector):
 
 
 def test_short_prompts_are_read_together(start, collector):
-    executor, model = start(prefill_tokens=10)
+    executor, model = start(prefill_tokens=10, enable_kv_cache_reuse=False)
     model.hold()
     executor.submit(request("a", [1], 2, collector))
     wait_until(lambda: executor.stats()["running"])
@@ -450,7 +450,9 @@ def test_prompt_and_length_limits(start, caplog):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"batch_scheduler_policy": "max_utilization"}, "batch_scheduler_policy is 'max_utilization'"),
+        ({"batch_scheduler_policy": "fifo"}, "batch_scheduler_policy is 'fifo'; it must be one of guaranteed_no"),
+        ({"batching_strategy": "V2"}, "batching_strategy is 'V2'; it must be one of inflight_fused_batching, "),
+        ({"kv_cache_free_gpu_mem_fraction": 1.5}, "kv_cache_free_gpu_mem_fraction is 1.5; it must be between 0 and 1"),
         ({"max_batch_size": 0}, "max_batch_size is 0; it must be 1 or more."),
         ({"prefill_tokens": 0}, "prefill_tokens is 0; it must be 1 or more."),
         ({"threads": -1}, "threads is -1; it must be 1 or more."),
@@ -478,3 +480,71 @@ def test_engine_folder_errors(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ExecutorError, match="model.onnx cannot be loaded: "):
         Executor(tmp_path)
+
+
+# --- policies
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 3.0, "top_k": 20}])
+def test_who_pauses_goes_on_as_if_nothing_had_been(start, collector, reuse, sampling):
+    """Blocks run out again and again; every token comes once, and is what it is with blocks for everybody."""
+    options = {"max_batch_size": 6, "tokens_per_block": 8, "prefill_tokens": 16, "enable_kv_cache_reuse": reuse}
+    tight, _ = start(max_tokens_in_paged_kv_cache=136, batch_scheduler_policy="max_utilization", **options)
+    roomy, _ = start(**options)
+    random = np.random.default_rng(0)
+    prompts = {str(number): random.integers(0, 97, random.integers(1, 50)).tolist() for number in range(30)}
+    for name, prompt in prompts.items():
+        tight.submit(request(name, prompt, 60, collector, seed=int(name), **sampling))
+        roomy.submit(request(f"roomy {name}", prompt, 60, collector, seed=int(name), **sampling))
+    collector.wait(*prompts, *[f"roomy {name}" for name in prompts])
+    for name, prompt in prompts.items():
+        assert collector.tokens(name) == collector.tokens(f"roomy {name}")
+        assert sampling or collector.tokens(name) == expected_tokens(prompt, 60)
+    stats = tight.stats()
+    assert stats["paused"] > 5 and stats["kv_blocks_used"] == stats["active"] == 0
+    assert (stats["kv_reused_tokens"] > 0) == reuse
+
+
+def test_a_paused_request_can_be_cancelled(start, collector):
+    executor, model = start(
+        max_tokens_in_paged_kv_cache=64, tokens_per_block=8, batch_scheduler_policy="max_utilization"
+    )
+    executor.submit(request("a", [1] * 20, 40, collector))
+    executor.submit(request("b", [2] * 20, 40, collector))
+    wait_until(lambda: executor.stats()["paused"])
+    executor.cancel("b")
+    collector.wait("a", "b")
+    assert collector.tokens("a") == expected_tokens([1] * 20, 40)
+    assert executor.stats()["kv_blocks_used"] == 0
+
+
+def test_the_logits_of_a_prompt_come_once_even_after_a_pause(start, collector):
+    executor, _ = start(
+        max_tokens_in_paged_kv_cache=72, tokens_per_block=8, batch_scheduler_policy="max_utilization"
+    )
+    for name in "ab":
+        one = request(name, [1] * 20, 50, collector)
+        one.return_context_logits = True
+        executor.submit(one)
+    collector.wait("a", "b")
+    assert executor.stats()["paused"]
+    for name in "ab":
+        assert collector.tokens(name) == expected_tokens([1] * 20, 50)
+        assert [output.context_logits is not None for output in collector.outputs[name]] == [True] + [False] * 49
+        assert len(collector.outputs[name][0].context_logits) == 20
+
+
+def test_a_static_batch_ends_before_the_next_begins(start, collector):
+    executor, model = start(max_batch_size=3, batching_strategy="V1", prefill_tokens=10)
+    model.hold()
+    lengths = {"1": 3, "2": 20, "3": 5, "4": 4, "5": 4}
+    for name, length in lengths.items():
+        executor.submit(request(name, [int(name)] * 25, length, collector))
+    model.release()
+    collector.wait(*lengths)
+    ends = {name: len(collector.order) - collector.order[::-1].index(name) for name in lengths}
+    assert min(collector.order.index("4"), collector.order.index("5")) == ends["2"], "all wait for the longest"
+    assert all(collector.tokens(name) == expected_tokens([int(name)] * 25, length) for name, length in lengths.items())
+    decodes = [rows for _, rows, new in model.calls if new == 1]
+    assert decodes[0] == 3, "all prompts are read before the first step"

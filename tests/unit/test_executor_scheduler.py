@@ -105,4 +105,109 @@ def test_slots_and_blocks_always_add_up(events):
         assert len(held) <= 4
         assert not scheduler.prefilling or scheduler.prefilling.slots[0] >= scheduler.rows
         assert scheduler.pool.used == sum(s.blocks(scheduler.pool) for s in held) <= scheduler.pool.total
+        assert [s.held for s in held] == [s.blocks(scheduler.pool) for s in held]
     assert admitted == arrived[: len(admitted)], "nobody overtakes"
+
+
+# --- max_utilization: blocks are taken as they are needed
+
+
+def advance(scheduler: Scheduler) -> list[Sequence]:
+    """One step: who must pause does, the others get a token, those with all their tokens leave. Returns the paused."""
+    paused = scheduler.grow()
+    scheduler.pause(paused)
+    for one in list(scheduler.running):
+        one.cached = one.decoder.length
+        if one.width == 1 and one.decoder.step(np.zeros((1, 10), np.float32)).finish_reason:
+            scheduler.retire([one])
+    return paused
+
+
+def read(scheduler: Scheduler) -> list[Sequence]:
+    """Reads every prompt there is room for."""
+    got = []
+    while one := scheduler.next_prompt():
+        one.cached = len(one.tokens)
+        one.decoder.step(np.zeros((1, 10), np.float32))
+        scheduler.join()
+        got.append(one)
+    return got
+
+
+def test_more_requests_run_when_blocks_are_taken_as_needed():
+    careful = Scheduler(BlockPool(80, 10), 6)
+    eager = Scheduler(BlockPool(80, 10), 6, policy="max_utilization")
+    for scheduler in (careful, eager):
+        for _ in range(5):
+            scheduler.add(sequence(5, 20))
+    assert (len(read(careful)), len(read(eager))) == (2, 5)
+
+
+def test_the_youngest_pauses_and_comes_back_before_those_behind_it():
+    scheduler = Scheduler(BlockPool(30, 10), 6, policy="max_utilization")
+    a, b, c, d = (sequence(8, 20), sequence(8, 20), sequence(8, 20), sequence(3, 2))
+    for one in (a, b, c, d):
+        scheduler.add(one)
+    assert read(scheduler) == [a, b, c]
+    paused = []
+    while not paused:
+        paused = advance(scheduler)
+    assert paused == [c, b] and list(scheduler.waiting) == [b, c, d], "a and b needed a block each"
+    assert (b.slots, b.held, b.cached, a.slots) == ([], 0, 0, [0])
+    assert scheduler.pool.used == a.held == 2
+    assert b.tokens.tolist() == b.decoder.tokens and len(b.tokens) > 8
+    assert scheduler.next_prompt() is None, "its tokens do not fit until somebody ends"
+    while not scheduler.next_prompt():
+        assert not advance(scheduler)
+    assert scheduler.prefilling is b and a not in scheduler.running
+
+
+def test_a_beam_search_never_pauses_under_max_utilization():
+    scheduler = Scheduler(BlockPool(60, 10), 6, policy="max_utilization")
+    a, beams = sequence(8, 20), sequence(8, 12, 2)
+    for one in (a, beams):
+        scheduler.add(one)
+    assert read(scheduler) == [a, beams] and beams.held == 4
+    b = sequence(8, 20)
+    scheduler.add(b)
+    assert read(scheduler) == [b]
+    paused = []
+    while not paused:
+        paused = advance(scheduler)
+    assert paused == [b]
+
+
+@given(st.lists(st.tuples(st.integers(1, 25), st.integers(1, 30)), min_size=1, max_size=12), st.integers(1, 5))
+def test_everybody_ends_and_no_block_is_lost_under_max_utilization(sizes, batch):
+    scheduler = Scheduler(BlockPool(60, 10), batch, policy="max_utilization")
+    made = [sequence(prompt, min(more, 60 - prompt)) for prompt, more in sizes]
+    for one in made:
+        scheduler.add(one)
+    for _ in range(2000):
+        read_now = read(scheduler)
+        scheduler.retire([one for one in read_now if one.decoder.length == len(one.request.prompt) + one.max_tokens])
+        advance(scheduler)
+        begun = scheduler.running
+        assert scheduler.pool.used == sum(one.held for one in begun) <= scheduler.pool.total
+        assert all(one.held * 10 >= one.cached for one in begun)
+        assert sorted(one.slots[0] for one in begun) == list(range(len(begun)))
+        if not scheduler.everyone():
+            break
+    assert scheduler.pool.used == 0 and not scheduler.everyone()
+    assert [one.decoder.length for one in made] == [len(one.request.prompt) + one.max_tokens for one in made]
+
+
+# --- static batches
+
+
+def test_nobody_joins_a_static_batch_that_has_begun():
+    scheduler = Scheduler(BlockPool(1000, 10), 3, static=True)
+    a, b = running(scheduler, 1, 1)
+    scheduler.close()
+    c = sequence(4, 4)
+    scheduler.add(c)
+    assert scheduler.next_prompt() is None
+    scheduler.retire([a])
+    assert scheduler.next_prompt() is None
+    scheduler.retire([b])
+    assert scheduler.next_prompt() is c

@@ -12,6 +12,7 @@ import triton_fakes
 from triton_fakes import Sender, arguments, request, strings
 
 from servinglab.executor import Beam, Output, RequestError
+from servinglab.executor.metrics import RequestMetrics
 from servinglab.triton_models import _answer, _backlog, _responses, tensorrt_llm
 
 INT = np.int32
@@ -240,7 +241,6 @@ def test_what_the_ensemble_always_sends_counts_as_absent(make):
         ("draft_input_ids", np.array([[1, 2]], INT), "speculative"),
         ("context_phase_params", np.ones((1, 4), np.uint8), "disaggregated"),
         ("retention_token_range_starts", np.array([[0]], INT), "retention"),
-        ("return_perf_metrics", np.array([True]), "performance metrics"),
         ("num_return_sequences", np.array([0], INT), "0"),
         ("runtime_top_p_decay", np.array([0.5], np.float32), "0.5"),
         ("beam_width", np.array([0], INT), "at least 1"),
@@ -661,14 +661,52 @@ def test_a_max_beam_width_below_one_is_one(make, width):
     assert "beam_width 2 exceeds max_beam_width 1" in refused(model, beam_width=2)
 
 
+METRICS = RequestMetrics(10, 20, 30, 2**40, 3, 2, 4, 8, 6)
+
+
+def test_metrics_come_with_the_last_response_of_each_sequence(make):
+    model = make()
+    sender = send(model, return_perf_metrics=True, streaming=True, num_return_sequences=2, runtime_top_k=5)
+    for index in (0, 1):
+        model.executor.emit(index, [8])
+        model.executor.emit(index, [9], finish="length" if index else "cancelled", metrics=METRICS)
+    responses = [content for content, _ in sender.wait() if content]
+    with_metrics = [found for found in responses if "arrival_time_ns" in found]
+    assert len(with_metrics) == 2 and len(responses) == 4
+    for found in with_metrics:
+        assert found["acceptance_rate"].dtype == np.float32 and found["acceptance_rate"].tolist() == [[0.75]]
+        assert found["last_token_time_ns"].dtype == np.int64 and found["last_token_time_ns"].tolist() == [[2**40]]
+        names = "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks".split()
+        assert [found[name].tolist() for name in names] == [[[3]], [[2]], [[4]]]
+        assert all(found[name].dtype == np.int32 for name in names)
+        assert {found[name].tolist()[0][0] for name in ("total_draft_tokens", "total_accepted_draft_tokens")} == {8, 6}
+
+
+def test_metrics_that_nobody_asked_for_are_not_sent(make):
+    model = make()
+    sender = send(model)
+    model.executor.emit(0, [9], finish="length", metrics=METRICS)
+    ((found, _),) = sender.wait()
+    assert found.keys() == {"output_ids", "sequence_length"}
+
+
 def test_parameters_of_the_repository_reach_the_executor(make):
-    model = make(max_tokens_in_paged_kv_cache=512, batch_scheduler_policy="${batch_scheduler_policy}")
+    model = make(
+        max_tokens_in_paged_kv_cache=512,
+        batch_scheduler_policy="${batch_scheduler_policy}",
+        kv_cache_free_gpu_mem_fraction="0.5",
+        enable_kv_cache_reuse="False",
+        gpt_model_type="V1",
+    )
     assert model.executor.engine_dir == "/engine"
     assert model.executor.options == {
         "max_batch_size": 8,
         "max_beam_width": 1,
         "max_tokens_in_paged_kv_cache": 512,
+        "kv_cache_free_gpu_mem_fraction": 0.5,
+        "enable_kv_cache_reuse": False,
         "batch_scheduler_policy": "guaranteed_no_evict",
+        "batching_strategy": "V1",
     }
 
 

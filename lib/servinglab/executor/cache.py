@@ -4,6 +4,9 @@ TensorRT-LLM pages its cache: a request owns scattered blocks and a table says w
 side by side in its slot, because the attention operator wants each row contiguous. What a user sees is the same: memory
 is counted in blocks of `tokens_per_block`, and a request waits until its blocks are free. The beams of a beam search
 have a slot each, and each counts in full: TensorRT-LLM lets them share the blocks of the prompt.
+
+Blocks that are kept for requests to come (`prefix.py` says which) lie outside the slots; a request gets copies of them.
+They are blocks that no request has reserved, so both together stay within the pool.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ class BlockPool:
         self.tokens_per_block = tokens_per_block
         self.total = max_tokens // tokens_per_block
         self.used = 0
+
+    @property
+    def free(self) -> int:
+        """Blocks that no request has reserved; kept ones may lie in them."""
+        return self.total - self.used
 
     def blocks(self, tokens: int) -> int:
         """How many blocks hold that many tokens."""
@@ -44,16 +52,17 @@ class KVCache:
     """Keys and values of every layer: `buffers` [tensors, slots, heads, seq, head_size].
 
     The address space is reserved at once; the system commits a page when a token is first written to it, and `drop`
-    hands a slot's pages back. So resident memory follows the tokens in use, not slots x max_seq_len.
+    hands a slot's pages back. So resident memory follows the tokens in use, not slots x max_seq_len. The same goes for
+    the kept blocks [places, tensors, heads, tokens_per_block, head_size], of which there are none before `keep_blocks`.
     """
 
     def __init__(self, tensors: int, slots: int, heads: int, max_seq_len: int, head_size: int) -> None:
-        shape = (tensors, slots, heads, max_seq_len, head_size)
-        size = int(np.prod(shape)) * np.dtype(np.float32).itemsize
-        # Not np.zeros: numpy asks for huge pages, which would commit 2 MB for the first token of every head.
-        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
-        self._memory.madvise(mmap.MADV_NOHUGEPAGE)
-        self.buffers = np.frombuffer(self._memory, np.float32).reshape(shape)
+        self._memory, self.buffers = _reserve((tensors, slots, heads, max_seq_len, head_size))
+
+    def keep_blocks(self, places: int, tokens_per_block: int) -> None:
+        """Makes room for so many kept blocks. Raises OSError when there is no address space for them."""
+        tensors, _, heads, _, head_size = self.buffers.shape
+        self._kept_memory, self._kept = _reserve((places, tensors, heads, tokens_per_block, head_size))
 
     @property
     def bytes_per_token(self) -> int:
@@ -73,12 +82,38 @@ class KVCache:
         self.copy(source, target, 0, tokens)
         self.drop(source)
 
+    def save(self, slot: int, place: int, first: int, count: int) -> None:
+        """Copies `count` positions of a slot, from `first` on, to the beginning of a kept block."""
+        self._kept[place, :, :, :count] = self.buffers[:, slot, :, first : first + count]
+
+    def load(self, place: int, slot: int, first: int, count: int) -> None:
+        """Copies the first `count` positions of a kept block to a slot, to the positions from `first` on."""
+        self.buffers[:, slot, :, first : first + count] = self._kept[place, :, :, :count]
+
+    def forget(self, place: int) -> None:
+        """Gives the memory of a kept block back to the system."""
+        size = self._kept.strides[0]
+        _give_back(self._kept_memory, place * size, size)
+
     def drop(self, slot: int) -> None:
         """Forgets a slot and gives its memory back to the system."""
         tensor_stride, slot_stride = self.buffers.strides[:2]
         for tensor in range(len(self.buffers)):
-            start = tensor * tensor_stride + slot * slot_stride
-            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: a neighbour may share the edges
-            length = (start + slot_stride - first) // mmap.PAGESIZE * mmap.PAGESIZE
-            if length > 0:
-                self._memory.madvise(mmap.MADV_DONTNEED, first, length)
+            _give_back(self._memory, tensor * tensor_stride + slot * slot_stride, slot_stride)
+
+
+def _reserve(shape: tuple[int, ...]) -> tuple[mmap.mmap, np.ndarray]:
+    """Address space for float32 numbers of that shape."""
+    size = int(np.prod(shape)) * np.dtype(np.float32).itemsize
+    # Not np.zeros: numpy asks for huge pages, which would commit 2 MB for the first token of every head.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memory, np.frombuffer(memory, np.float32).reshape(shape)
+
+
+def _give_back(memory: mmap.mmap, start: int, size: int) -> None:
+    """Whole pages only: a neighbour may share the edges."""
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (start + size - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    if length > 0:
+        memory.madvise(mmap.MADV_DONTNEED, first, length)

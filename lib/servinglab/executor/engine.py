@@ -16,11 +16,14 @@ from .cache import BlockPool, KVCache
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError, Model, default_threads
 from .request import Output, Request, RequestError, SamplingParams
-from .scheduler import Scheduler, Sequence
+from .reuse import BlockReuse
+from .scheduler import POLICIES, Scheduler, Sequence
 
 log = logging.getLogger(__name__)
 
 KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gpu_mem_fraction
+# What TensorRT-LLM calls them; for the first two, this executor does the same.
+BATCHING = ("inflight_fused_batching", "inflight_batching", "V1")
 
 
 class Executor:
@@ -30,8 +33,12 @@ class Executor:
     max_batch_size: requests that run at the same time; more wait in the queue.
     max_beam_width: beams that a request may ask for; each is a row of the batch beside those of other requests.
     max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
-    max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full
-        as far as that fits into 90% of the memory that is free once the weights are loaded.
+    max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
+    kv_cache_free_gpu_mem_fraction: the share of the memory that is free once the weights are loaded which the KV cache
+        may take; 0.9 by default, or no bound when max_tokens_in_paged_kv_cache is given.
+    enable_kv_cache_reuse: keep the blocks of requests that end, for those that begin alike (`reuse.py`).
+    batch_scheduler_policy: "guaranteed_no_evict" or "max_utilization" (`scheduler.py`).
+    batching_strategy: "V1" lets requests join only while the batch has not begun to generate; the others at any time.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
     spinning: worker threads poll for a moment before they sleep; False helps only where the cores are always busy.
     prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
@@ -48,16 +55,24 @@ class Executor:
         max_seq_len: int | None = None,
         max_tokens_in_paged_kv_cache: int | None = None,
         threads: int | None = None,
+        kv_cache_free_gpu_mem_fraction: float | None = None,
+        enable_kv_cache_reuse: bool = True,
         batch_scheduler_policy: str = "guaranteed_no_evict",
+        batching_strategy: str = "inflight_fused_batching",
         spinning: bool = True,
         prefill_tokens: int = 64,
         tokens_per_block: int = 64,
     ) -> None:
-        if batch_scheduler_policy != "guaranteed_no_evict":
-            raise ExecutorError(
-                f"batch_scheduler_policy is {batch_scheduler_policy!r}; the reference executor knows "
-                "only 'guaranteed_no_evict'."
-            )
+        choices = {
+            "batch_scheduler_policy": (batch_scheduler_policy, POLICIES),
+            "batching_strategy": (batching_strategy, BATCHING),
+        }
+        for name, (value, allowed) in choices.items():
+            if value not in allowed:
+                raise ExecutorError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
+        fraction = kv_cache_free_gpu_mem_fraction
+        if fraction is not None and not 0 < fraction < 1:
+            raise ExecutorError(f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1.")
         threads = default_threads() if threads is None else threads
         counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
         for name, value in {**counts, "prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}.items():
@@ -83,12 +98,22 @@ class Executor:
                 "lower max_batch_size, max_beam_width or max_seq_len."
             ) from None
         model = Model(config, cache, threads=threads, spinning=spinning)
+        full = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a row, in whole blocks
         if kv_tokens is None:
-            full = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a row, in whole blocks
-            free = int(KV_SHARE_OF_FREE_MEMORY * psutil.virtual_memory().available) // cache.bytes_per_token
-            kv_tokens = min(rows * full, max(max_beam_width * full, free))
-        self._scheduler = Scheduler(BlockPool(kv_tokens, tokens_per_block), max_batch_size)
-        self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget)
+            kv_tokens, fraction = rows * full, fraction or KV_SHARE_OF_FREE_MEMORY
+        if fraction is not None:
+            free = int(fraction * psutil.virtual_memory().available) // cache.bytes_per_token
+            kv_tokens = min(kv_tokens, max(max_beam_width * full, free))
+        pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
+        self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
+        try:
+            self._reuse = BlockReuse(cache, self._scheduler, enabled=enable_kv_cache_reuse)
+        except OSError as error:
+            raise ExecutorError(
+                f"No memory for kept KV cache blocks of {kv_tokens} tokens ({error}); lower "
+                "max_tokens_in_paged_kv_cache or set enable_kv_cache_reuse to False."
+            ) from None
+        self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget, self._reuse)
         self._changed = threading.Condition()  # guards the four fields below
         self._active: dict[str, Sequence] = {}
         self._arrived: list[Sequence] = []
@@ -160,6 +185,7 @@ class Executor:
             "kv_blocks_used": scheduler.pool.used,
             "kv_blocks_total": scheduler.pool.total,
             "kv_tokens_per_block": scheduler.pool.tokens_per_block,
+            **{f"kv_{name}": count for name, count in self._reuse.counts.items()},
             **self._batch.counts,
         }
 

@@ -13,7 +13,8 @@ from servinglab.errors import CourseError
 from .cache import KVCache
 from .model import Model
 from .request import Output
-from .scheduler import Scheduler, Sequence
+from .reuse import BlockReuse
+from .scheduler import Move, Scheduler, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ class InflightBatch:
 
     prefill_tokens: prompt tokens read in one iteration.
     on_finished: told of each sequence that ends, just before its last output is handed out.
+    reuse: keeps the blocks of those that end, for those that begin.
     """
 
     def __init__(
@@ -32,38 +34,45 @@ class InflightBatch:
         scheduler: Scheduler,
         prefill_tokens: int,
         on_finished: Callable[[Sequence], None],
+        reuse: BlockReuse,
     ) -> None:
         self._model = model
         self._cache = cache
         self._scheduler = scheduler
         self._prefill_tokens = prefill_tokens
         self._on_finished = on_finished
-        self.counts = dict.fromkeys(
-            ("steps", "prompt_tokens", "generated_tokens", "completed", "cancelled", "failed"), 0
-        )
+        self._reuse = reuse
+        names = "steps prompt_tokens generated_tokens completed cancelled failed paused"
+        self.counts = dict.fromkeys(names.split(), 0)
 
     def iterate(self) -> None:
         """Reads a piece of the waiting prompts, then gives each running request one more token."""
-        self._read_prompts()
-        if self._scheduler.running:
-            self._decode()
+        more = self._read_prompts()
+        if not (more and self._scheduler.static):
+            self._pause(self._scheduler.grow())
+            self._reuse.fit()
+            if self._scheduler.running:
+                self._scheduler.close()
+                self._decode()
 
     def end(self, sequences: list[Sequence], reason: str, error: str | None = None) -> None:
         """Ends sequences from outside: `reason` is "cancelled" or "error"."""
         self._finish([(sequence, Output(sequence.request.id, [], reason, error)) for sequence in sequences])
 
-    def _read_prompts(self) -> None:
+    def _read_prompts(self) -> bool:
         """A long prompt is read in pieces, one an iteration, so that running requests never wait for all of it; short
-        prompts go together as long as they fit in one piece."""
+        prompts go together as long as they fit in one piece. Returns whether there is more to read."""
         read = 0
         while sequence := self._scheduler.next_prompt():
-            prompt = sequence.request.prompt
-            piece = prompt[sequence.cached : sequence.cached + self._prefill_tokens]
+            if not sequence.begun:
+                self._reuse.begin(sequence)
+            tokens = sequence.tokens
+            piece = tokens[sequence.cached : sequence.cached + self._prefill_tokens]
             if read and read + len(piece) > self._prefill_tokens:
-                return
+                return True
             read += len(piece)
             end = sequence.cached + len(piece)
-            complete, all_logits = end == len(prompt), sequence.request.return_context_logits
+            complete, all_logits = end == len(tokens), sequence.wants_context
             rows = np.arange(0 if all_logits else len(piece) - 1, len(piece) if complete or all_logits else 0)
             try:
                 logits = self._model.forward(piece[None], np.array([end]), sequence.slots[0], rows)
@@ -74,13 +83,27 @@ class InflightBatch:
             sequence.cached = end
             self.counts["prompt_tokens"] += len(piece)
             if not complete:
-                return
+                return True
             output = self._choose(sequence, logits[-1:])
             if not output.finish_reason:
                 if move := self._scheduler.join():
                     self._cache.move(move.source, move.target, sequence.cached)
                 self._copy_beams(sequence)
             self._hand_out([(sequence, output)])
+        return False
+
+    def _pause(self, sequences: list[Sequence]) -> None:
+        """Puts sequences back into the queue; what is kept of their blocks need not be read again."""
+        if sequences:
+            self.counts["paused"] += len(sequences)
+            self._reuse.keep(sequences)
+            self._close_holes(*self._scheduler.pause(sequences))
+
+    def _close_holes(self, moves: list[Move], freed: list[int]) -> None:
+        for slot in freed:
+            self._cache.drop(slot)
+        for move in moves:
+            self._cache.move(move.source, move.target, move.sequence.cached)
 
     def _decode(self) -> None:
         running = list(self._scheduler.running)
@@ -110,6 +133,8 @@ class InflightBatch:
         """The next token of each path of one sequence. What goes wrong here concerns this request alone."""
         try:
             output = sequence.decoder.step(logits)
+            sequence.metrics.token()
+            sequence.wants_context = False
             if sequence.context_logits:
                 output = replace(output, context_logits=np.concatenate(sequence.context_logits))
                 sequence.context_logits.clear()
@@ -141,16 +166,14 @@ class InflightBatch:
     def _finish(self, outputs: list[tuple[Sequence, Output]]) -> None:
         """The only way a request ends: its memory is free and its id forgotten before its owner hears of it."""
         moves, freed = self._scheduler.retire([sequence for sequence, _ in outputs])
-        for slot in freed:
-            self._cache.drop(slot)
-        for move in moves:
-            self._cache.move(move.source, move.target, move.sequence.cached)
+        self._reuse.keep([sequence for sequence, output in outputs if output.finish_reason != "error"])
+        self._close_holes(moves, freed)
         for sequence, output in outputs:
             kind = {"cancelled": "cancelled", "error": "failed"}.get(output.finish_reason, "completed")
             self.counts[kind] += 1
             self._on_finished(sequence)
             try:
-                sequence.request.on_output(output)
+                sequence.request.on_output(replace(output, metrics=sequence.metrics.read()))
             except Exception:
                 log.exception("on_output of request %s failed on its last output", output.request_id)
 

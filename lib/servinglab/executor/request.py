@@ -24,6 +24,7 @@ import numpy as np
 from servinglab.decoding.scores import score
 from servinglab.errors import CourseError
 
+from .metrics import RequestMetrics
 from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Output:
     context_logits: float32 [prompt, vocab], in the first output; generation_logits: float32 [new choices, vocab]. Both
     are the model's own, before any processing, and there only if asked for.
     beams: of a beam search, best first; `tokens` is empty then, for a path may change from its root at any step.
+    metrics: in the last output.
     """
 
     request_id: str
@@ -61,6 +63,7 @@ class Output:
     context_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
     generation_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
     beams: tuple[Beam, ...] = ()
+    metrics: RequestMetrics | None = field(default=None, repr=False, compare=False)
 
 
 def _ignore(output: Output) -> None:

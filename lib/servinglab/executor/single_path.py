@@ -28,6 +28,11 @@ class SinglePath:
         return len(self._tokens)
 
     @property
+    def tokens(self) -> list[int]:
+        """The tokens so far, those of the prompt included; not to be changed."""
+        return self._tokens
+
+    @property
     def last_tokens(self) -> list[int]:
         """The token of each row that the model reads next."""
         return self._tokens[-1:]

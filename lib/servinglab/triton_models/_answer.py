@@ -7,6 +7,8 @@ several. How a log probability is defined, and where TensorRT-LLM differs (its g
 What a cancelled request had generated is answered only while streaming; otherwise its last response has neither ids nor
 log probabilities nor logits.
 
+The performance metrics come with the last response of a sequence, that of a cancelled one too.
+
 Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
 shows the last response and forgets those before it. (TensorRT-LLM does the same: its executor insists on
 `return_all_generated_tokens` where beams are streamed.) Beams of different length are filled up with -1 in output_ids,
@@ -21,6 +23,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.executor import Beam, Output
+from servinglab.executor.metrics import RequestMetrics
 
 
 @dataclass(eq=False)
@@ -34,6 +37,7 @@ class Answer:
     beams: tuple[Beam, ...] = ()
     finish_reason: str | None = None
     error: str | None = None
+    metrics: RequestMetrics | None = None
 
     def add(self, output: Output) -> None:
         """Take in the executor's next output."""
@@ -56,7 +60,7 @@ class Answer:
     def _take(self, new: Output | Answer) -> None:
         self.context_logits = self.context_logits if new.context_logits is None else new.context_logits
         self.beams = new.beams or self.beams
-        self.finish_reason, self.error = new.finish_reason, new.error
+        self.finish_reason, self.error, self.metrics = new.finish_reason, new.error, new.metrics
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Form:
 
     streaming: an answer has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
     beams: how many to return, 0 where no beams were asked for. logits_type: datatype of the declared outputs.
+    metrics: whether the performance metrics are wanted.
     """
 
     streaming: bool
@@ -72,9 +77,13 @@ class Form:
     log_probs: bool = False
     beams: int = 0
     logits_type: type = np.float32
+    metrics: bool = False
 
     def tensors(self, answer: Answer) -> list:
         """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is."""
+        return self._tokens(answer) + (_metrics(answer.metrics) if self.metrics and answer.metrics else [])
+
+    def _tokens(self, answer: Answer) -> list:
         if answer.finish_reason == "cancelled" and not (self.streaming and (answer.tokens or answer.beams)):
             return ids_tensors([[]] * max(self.beams, 1))
         if self.beams:
@@ -113,6 +122,13 @@ def _log_probs(rows: list[list[float]], sums: list[float]) -> list:
         pb_utils.Tensor("output_log_probs", filled[None]),
         pb_utils.Tensor("cum_log_probs", np.array([sums], np.float32)),
     ]
+
+
+def _metrics(metrics: RequestMetrics) -> list:
+    """Each figure [1, 1], under the name that the contract gives it."""
+    found = {**vars(metrics), "acceptance_rate": np.float32(metrics.acceptance_rate)}
+    types = {name: np.int64 if name.endswith("_ns") else np.int32 for name in vars(metrics)}
+    return [pb_utils.Tensor(name, np.array([[value]], types.get(name, np.float32))) for name, value in found.items()]
 
 
 def _filled(rows: list[np.ndarray], value: float) -> np.ndarray:

@@ -47,12 +47,12 @@ PERF_METRICS = (
     "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks arrival_time_ns "
     "first_scheduled_time_ns first_token_time_ns last_token_time_ns acceptance_rate total_accepted_draft_tokens "
     "total_draft_tokens"
-)
+).split()
 ON_REQUEST = {
     "return_log_probs": ("cum_log_probs", "output_log_probs"),
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
-    "return_perf_metrics": tuple(PERF_METRICS.split()),
+    "return_perf_metrics": tuple(PERF_METRICS),
 }
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.

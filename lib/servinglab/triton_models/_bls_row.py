@@ -2,7 +2,8 @@
 
 What else the LLM sends (log probabilities, logits, sequence_index) goes on with the text of the same response. A text
 that was held back, for a character or a stop word might go on, comes with the latest of it. After a stop word that is
-found in the text alone, the log probabilities may cover a token or two behind it.
+found in the text alone, the log probabilities may cover a token or two behind it, and there are no performance metrics:
+they come with the last tokens of the LLM, which is stopped then.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from servinglab.triton_models._bls_calls import PERF_METRICS
 from servinglab.triton_models._bls_reply import Reply
 from servinglab.triton_models._common import texts
 from servinglab.triton_models._text import Detokenizer, StopText
 
 # Outputs that one response's newer value replaces: those of a chunk that is merged with the next are not missed.
-LASTING = {"sequence_index", "cum_log_probs", "output_log_probs"}
+LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *PERF_METRICS}
 
 
 class Row:

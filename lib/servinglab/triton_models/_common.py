@@ -50,6 +50,15 @@ def integer(config: dict, name: str, default: int | None) -> int | None:
         raise InputError(f"{config['name']}: parameter {name} must be an integer, not '{value}'.") from None
 
 
+def number(config: dict, name: str, default: float | None) -> float | None:
+    """Real-valued parameter."""
+    value = parameter(config, name)
+    try:
+        return float(value) if value else default
+    except ValueError:
+        raise InputError(f"{config['name']}: parameter {name} must be a number, not '{value}'.") from None
+
+
 def inputs_of(request) -> dict[str, np.ndarray]:
     """All input tensors of a request by name, copied: the shared memory below them goes when `execute` returns."""
     return {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}

@@ -25,7 +25,6 @@ UNSUPPORTED = {
     "KV-cache retention": ("retention_token_range_starts", "retention_token_range_ends",
                            "retention_token_range_priorities", "retention_token_range_durations_ms",
                            "retention_decode_priority", "retention_decode_duration_ms"),
-    "performance metrics": ("return_perf_metrics",),
 }  # fmt: skip
 # Inputs whose neutral value is not zero.
 NEUTRAL = {"runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
@@ -47,7 +46,7 @@ SAMPLING = {
     "beam_search_diversity_rate": "beam_search_diversity_rate",
 }
 MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
-RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits")
+RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
 
 
 @dataclass
@@ -77,8 +76,10 @@ class Row:
         return [replace(self.sampling, seed=seed) for seed in seeds]
 
     def wanted_of(self, sequence: int) -> dict[str, bool]:
-        """What to return with a sequence: the logits of the prompt, which all share, come with the first one alone."""
-        return self.wanted | {"return_context_logits": self.wanted["return_context_logits"] and sequence == 0}
+        """What to ask the executor for: the logits of the prompt, which all sequences share, come with the first one
+        alone; metrics come with all, asked for or not."""
+        wanted = {name: wanted for name, wanted in self.wanted.items() if name != "return_perf_metrics"}
+        return wanted | {"return_context_logits": self.wanted["return_context_logits"] and sequence == 0}
 
     def logits(self, max_seq_len: int) -> int:
         """Rows of logits that this may return, over all sequences or beams."""

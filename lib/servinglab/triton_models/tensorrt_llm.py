@@ -18,7 +18,16 @@ import triton_python_backend_utils as pb_utils
 
 from servinglab.executor import Executor, Request, SamplingParams
 from servinglab.triton_models._answer import Form
-from servinglab.triton_models._common import ERRORS_AS_DATA, InputError, any_true, flag, inputs_of, integer, parameter
+from servinglab.triton_models._common import (
+    ERRORS_AS_DATA,
+    InputError,
+    any_true,
+    flag,
+    inputs_of,
+    integer,
+    number,
+    parameter,
+)
 from servinglab.triton_models._llm_request import Row, read_rows
 from servinglab.triton_models._responses import ResponseSender, RowState, Ticket
 
@@ -48,7 +57,10 @@ class TritonPythonModel:
                 max_batch_size=max(config["max_batch_size"], 1),
                 max_beam_width=self.max_beam_width,
                 max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
+                kv_cache_free_gpu_mem_fraction=number(config, "kv_cache_free_gpu_mem_fraction", None),
+                enable_kv_cache_reuse=flag(config, "enable_kv_cache_reuse", True),
                 batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
+                batching_strategy=parameter(config, "gpt_model_type", "inflight_fused_batching"),
             ).result()
         poll_seconds = integer(config, "cancellation_check_period_ms", 100) / 1000
         interval = max(integer(config, "stream_interval", 1), 1)  # as in TensorRT-LLM's LLM API
@@ -89,7 +101,10 @@ class TritonPythonModel:
     def _form(self, row: Row) -> Form:
         prompt = [] if row.exclude_input or row.streaming else row.prompt.tolist()
         beams = row.beams if row.sampling.beam_width > 1 else 0
-        return Form(row.streaming, prompt, row.wanted["return_log_probs"], beams, self.logits_type)
+        wanted = row.wanted
+        return Form(
+            row.streaming, prompt, wanted["return_log_probs"], beams, self.logits_type, wanted["return_perf_metrics"]
+        )
 
     def _request(self, row: Row, sampling: SamplingParams, state: RowState) -> Request:
         return Request(
