@@ -115,7 +115,7 @@ def fetch(
     loaded = course.load()
     precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in loaded.notebooks for s in n.sets}
     for name in names or loaded.models():
-        assets.prepare(name, sorted(precisions) if name == "smollm2" else ())
+        assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else ())
         typer.echo(f"{name}: ready")
 
 

@@ -16,7 +16,7 @@ else:
     import tomli as tomllib
 
 LANES = ("embedded", "trtllm")
-MODELS = ("smollm2", "minilm")
+MODELS = ("smollm2", "smollm2-draft", "minilm")
 NEEDS = ("triton", "docker", "gpu", *MODELS)
 MANIFEST = "course.toml"
 _FIELDS = {"id": str, "title": str, "minutes": int, "lanes": list, "needs": list, "parameters": dict, "sets": list}

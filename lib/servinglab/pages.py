@@ -18,6 +18,8 @@ from servinglab.errors import CourseError
 from servinglab.notebook import device
 
 SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
+DRAFT_CARD = Path("data") / "draft" / "README.md"
+DRAFT_RESULTS = Path("data") / "draft" / "smollm2-draft.json"
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -77,6 +79,26 @@ def benchmark_table(results: dict[str, Any] | None) -> str:
     return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows])
 
 
+def draft_table(results: dict[str, Any] | None) -> str:
+    """The figures on the draft model's card, all of them from what tools/train_draft.py wrote beside the weights."""
+    if results is None:
+        return "Not trained yet."
+    held_out, training = results["held_out"], results["training"]
+    lines = ["| | trained | untrained |", "|---|---|---|"]
+    for kind, where in (("chat", "answers to questions"), ("text", "plain texts"), ("all", "both")):
+        for what, name in (("agreement", "next token is the target's"), ("tokens_per_round", "tokens a round")):
+            values = [held_out[draft][kind][what] for draft in ("draft", "untrained")]
+            shown = [f"{v:.1%}" if what == "agreement" else f"{v:.2f}" for v in values]
+            lines.append(f"| {name}, {where} | {shown[0]} | {shown[1]} |")
+    return "\n".join(lines) + (
+        f"\n\n{results['tokens_written'] / 1e6:.1f} M tokens written, {results['tokens_trained'] / 1e6:.0f} M trained "
+        f"on in {results['steps']:,} steps; KL on these texts from {training['kl_before']:.2f} to "
+        f"{training['kl_after']:.2f} nats a token; "
+        f"{results['seconds']:.0f} s in all on one {results['device']}, {results['date']}, PyTorch {results['torch']}, "
+        f"seed {results['seed']}, layers {' and '.join(map(str, results['layers']))} of the target."
+    )
+
+
 def environment_yml(project: dict[str, Any]) -> str:
     """environment.yml for conda users. It only names Python and pip: what to install stays in pyproject.toml."""
     return (
@@ -96,7 +118,7 @@ def fill(text: str, name: str, content: str) -> str:
     """Replace what stands between `<!-- name:begin … -->` and `<!-- name:end -->`. Raises CourseError without them."""
     pattern = re.compile(rf"(<!-- {name}:begin[^>]*-->\n).*?(<!-- {name}:end -->)", re.DOTALL)
     if not pattern.search(text):
-        raise CourseError(f"README.md has no place marked {name}:begin … {name}:end.")
+        raise CourseError(f"There is no place marked {name}:begin … {name}:end.")
     return pattern.sub(lambda found: f"{found.group(1)}{content}\n{found.group(2)}", text)
 
 
@@ -109,7 +131,14 @@ def derived(root: Path) -> dict[Path, str]:
     readme = (root / "README.md").read_text(encoding="utf-8")
     readme = fill(readme, "notebooks", notebook_table(course))
     readme = fill(readme, "benchmark", benchmark_table(figures))
-    return {root / "README.md": readme, root / "environment.yml": environment_yml(project)}
+    trained = root / DRAFT_RESULTS
+    draft = json.loads(trained.read_text(encoding="utf-8")) if trained.exists() else None
+    card = fill((root / DRAFT_CARD).read_text(encoding="utf-8"), "draft", draft_table(draft))
+    return {
+        root / "README.md": readme,
+        root / DRAFT_CARD: card,
+        root / "environment.yml": environment_yml(project),
+    }
 
 
 def main() -> int:

