@@ -56,8 +56,9 @@ class Recorder:
         self.kv_cache_alloc_total_blocks += allocated
         self.kv_cache_alloc_new_blocks += max(0, allocated - evicted)
 
-    def token(self) -> None:
-        """A choice was made."""
+    def token(self, drafted: int) -> None:
+        """A choice was made, with so many draft tokens before it."""
+        self.total_draft_tokens += drafted
         self.last_token_time_ns = time.monotonic_ns()
         self.first_token_time_ns = self.first_token_time_ns or self.last_token_time_ns
 
