@@ -31,6 +31,8 @@ def next_token(tokens) -> int:
 class FakeModel:
     """Keeps each token in the KV cache, as a real model keeps its key. Set `broken` to make the next steps fail."""
 
+    chooses = False
+
     def __init__(self, config, cache, *, threads, spinning):
         self.cache = cache
         self.calls: list[tuple[int, int, int]] = []  # first slot, rows, new tokens of a row
@@ -49,6 +51,9 @@ class FakeModel:
         permits, self._permits = self._permits, None
         if permits:
             permits.release(100)
+
+    def decode(self, ids, lengths, first_slot, wanted):
+        return self.forward(ids, lengths, first_slot, wanted), None
 
     def forward(self, ids, lengths, first_slot, logit_rows):
         if permits := self._permits:
@@ -109,7 +114,7 @@ def request(name: str, prompt, max_tokens: int, receiver, *, end_id=None, stop_w
 def fake_executor(folder, monkeypatch, **options) -> tuple[Executor, FakeModel]:
     """An executor over the fake model; everything else is real."""
     made = []
-    monkeypatch.setattr("servinglab.executor.engine.Model", lambda *a, **k: made.append(FakeModel(*a, **k)) or made[0])
+    monkeypatch.setattr("servinglab.executor.device.Model", lambda *a, **k: made.append(FakeModel(*a, **k)) or made[0])
     model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
     config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
     (folder / "config.json").write_text(json.dumps(config))

@@ -89,6 +89,8 @@ class BeamSearch:
         """The token of each row that the model reads next; any token for a row without a path."""
         return [path.tokens[-1] if path else 0 for path in self._paths]
 
+    plain = False  # see SinglePath
+
     def guess(self) -> list[int]:
         """None: a guess is for one path."""
         return []

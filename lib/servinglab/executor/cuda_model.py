@@ -30,6 +30,8 @@ class CudaModel:
     Raises ExecutorError when the engine is of another kind.
     """
 
+    chooses = True
+
     def __init__(self, config: EngineConfig, cache: CudaCache) -> None:
         if not runs(config):
             raise ExecutorError(
@@ -47,10 +49,13 @@ class CudaModel:
         """As `model.Model.forward`; with S > 1, B may be anything."""
         return self._run(ids, lengths, first_slot, logit_rows, logit_rows)[0]
 
-    def decode(self, ids: np.ndarray, lengths: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """One token for each slot from 0 on, ids int64 [B, 1]: logits float32 [len(wanted), vocab] of the rows `wanted`
-        (ascending), and the likeliest token of every row, int64 [B], found on the device: logits are 200 kB a row."""
-        return self._run(ids, lengths, 0, np.arange(len(ids)), wanted)
+    def decode(
+        self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, wanted: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One token for each of B neighbouring slots, ids int64 [B, 1]: logits float32 [len(wanted), vocab] of the rows
+        `wanted`, and the likeliest token of every row, int64 [B]. It is found on the device: logits are 200 kB a row.
+        """
+        return self._run(ids, lengths, first_slot, np.arange(len(ids)), wanted)
 
     def warm_up(self, rows: int) -> None:
         """Records the steps of up to `rows` running requests, so that none of them waits for the compiler."""
@@ -61,29 +66,26 @@ class CudaModel:
 
     def _run(self, ids: Any, lengths: Any, first_slot: int, picked: Any, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
         batch, new = ids.shape
-        slots = np.repeat(np.arange(first_slot, first_slot + batch), new)
-        ends = (lengths[:, None] - np.arange(new)[::-1]).reshape(-1)
-        rows = np.stack([ids.reshape(-1), slots, ends]).astype(np.int32)
+        rows = np.empty((3, batch * new), np.int32)
+        rows[0] = ids.reshape(-1)
+        rows[1] = np.repeat(np.arange(first_slot, first_slot + batch), new)
+        rows[2] = (lengths[:, None] - np.arange(new)[::-1]).reshape(-1)
         logits = np.empty((len(wanted), self._config.vocab_size), np.float32)
         best = np.empty(len(picked), np.int64)
-        picked_done = wanted_done = 0
         for first in range(0, rows.shape[1], MAX_ROWS):
             piece = rows[:, first : first + MAX_ROWS]
-            own, due = (some[(some >= first) & (some < first + MAX_ROWS)] - first for some in (picked, wanted))
-            step = self._step(_bucket(piece.shape[1]), _bucket(len(own)))
-            step.host[:] = 0
+            heads, due = (np.flatnonzero((some >= first) & (some < first + MAX_ROWS)) for some in (picked, wanted))
+            step = self._step(_bucket(piece.shape[1]), _bucket(len(heads)))
+            step.host[2] = 0  # no tokens but those that follow
             step.host[:3, : piece.shape[1]] = piece
-            step.host[3, : len(own)] = own
+            step.host[3, : len(heads)] = picked[heads] - first
             step.replay()
             if len(due):
-                found = step.logits[:, : logits.shape[1]]
-                if len(due) < len(own):
-                    found = found[torch.from_numpy(np.searchsorted(own, due)).to(self._device)]
-                logits[wanted_done : wanted_done + len(due)] = found[: len(due)].cpu().numpy()
+                at = torch.from_numpy(np.searchsorted(picked[heads], wanted[due])).to(self._device)
+                logits[due] = step.logits[at, : logits.shape[1]].cpu().numpy()
             elif self._device.type == "cuda":
                 torch.cuda.current_stream(self._device).synchronize()
-            best[picked_done : picked_done + len(own)] = step.best[: len(own)]
-            picked_done, wanted_done = picked_done + len(own), wanted_done + len(due)
+            best[heads] = step.best[: len(heads)]
         return logits, best
 
     def _step(self, rows: int, heads: int) -> _Step:

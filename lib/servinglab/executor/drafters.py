@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .cache import KVCache
-from .model import EngineConfig, ExecutorError, Model, default_threads
+from .device import choose, place
+from .model import EngineConfig, ExecutorError
 
 
 class PromptLookup:
@@ -62,9 +62,8 @@ class DraftModel:
         self.max_draft = max_draft
         config = EngineConfig.read(engine_dir)
         self.vocab_size, self._longest = config.vocab_size, config.max_seq_len
-        self._cache = KVCache(2 * config.layers, slots, config.kv_heads, config.max_seq_len, config.head_size)
-        threads = default_threads() if threads is None else threads
-        self._model = Model(config, self._cache, threads=threads, spinning=True)
+        device = choose(config)
+        self._cache, self._model = place(config, slots, config.max_seq_len, device=device, threads=threads)
         self._known = np.full((slots, config.max_seq_len), -1, np.int64)  # the tokens in each row of the cache
         self._used = np.zeros(slots, np.int64)  # when
         self._now = 0

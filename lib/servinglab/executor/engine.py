@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import psutil
 
-from .cache import BlockPool, KVCache
+from .cache import BlockPool
+from .device import choose, free_bytes, place
 from .inflight import InflightBatch, sentence
-from .model import EngineConfig, ExecutorError, Model, default_threads
+from .model import EngineConfig, ExecutorError
 from .request import Output, Request, RequestError, SamplingParams
 from .reuse import BlockReuse
 from .scheduler import POLICIES, Scheduler, Sequence
@@ -22,6 +22,7 @@ from .speculation import Drafter
 
 log = logging.getLogger(__name__)
 
+PREFILL_TOKENS = {"cpu": 64, "cuda": 256}
 KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gpu_mem_fraction
 # What TensorRT-LLM calls them; for the first two, this executor does the same.
 BATCHING = ("inflight_fused_batching", "inflight_batching", "V1")
@@ -43,6 +44,8 @@ class Executor:
     threads: for the model's arithmetic; by default the physical cores, at most 4.
     spinning: worker threads poll for a moment before they sleep; False helps only where the cores are always busy.
     prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
+        By default 64 on the CPU, 256 on a CUDA device.
+    device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
 
     Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`.
     """
@@ -61,8 +64,9 @@ class Executor:
         batch_scheduler_policy: str = "guaranteed_no_evict",
         batching_strategy: str = "inflight_fused_batching",
         spinning: bool = True,
-        prefill_tokens: int = 64,
+        prefill_tokens: int | None = None,
         tokens_per_block: int = 64,
+        device: str | None = None,
     ) -> None:
         choices = {
             "batch_scheduler_policy": (batch_scheduler_policy, POLICIES),
@@ -74,10 +78,9 @@ class Executor:
         fraction = kv_cache_free_gpu_mem_fraction
         if fraction is not None and not 0 < fraction < 1:
             raise ExecutorError(f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1.")
-        threads = default_threads() if threads is None else threads
         counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
         for name, value in {**counts, "prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}.items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
         config = EngineConfig.read(engine_dir)
         self.max_seq_len = config.max_seq_len if max_seq_len is None else max_seq_len
@@ -91,19 +94,23 @@ class Executor:
             )
         self.vocab_size = config.vocab_size
         self.max_batch_size, self.max_beam_width = max_batch_size, max_beam_width
+        self.device = choose(config, device)
         try:
-            cache = KVCache(2 * config.layers, rows, config.kv_heads, self.max_seq_len, config.head_size)
+            cache, model = place(
+                config, rows, self.max_seq_len, device=self.device, threads=threads, spinning=spinning
+            )
         except OSError as error:
             raise ExecutorError(
                 f"No memory for the KV cache of {rows} x {self.max_seq_len} tokens ({error}); "
                 "lower max_batch_size, max_beam_width or max_seq_len."
             ) from None
-        model = Model(config, cache, threads=threads, spinning=spinning)
+        if prefill_tokens is None:
+            prefill_tokens = PREFILL_TOKENS[self.device]
         full = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a row, in whole blocks
         if kv_tokens is None:
             kv_tokens, fraction = rows * full, fraction or KV_SHARE_OF_FREE_MEMORY
         if fraction is not None:
-            free = int(fraction * psutil.virtual_memory().available) // cache.bytes_per_token
+            free = int(fraction * free_bytes(self.device)) // cache.bytes_per_token
             kv_tokens = min(kv_tokens, max(max_beam_width * full, free))
         pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
         self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
@@ -114,6 +121,8 @@ class Executor:
                 f"No memory for kept KV cache blocks of {kv_tokens} tokens ({error}); lower "
                 "max_tokens_in_paged_kv_cache or set enable_kv_cache_reuse to False."
             ) from None
+        if self.device == "cuda":
+            model.warm_up(rows)
         self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget, self._reuse)
         self._changed = threading.Condition()  # guards the four fields below
         self._active: dict[str, Sequence] = {}

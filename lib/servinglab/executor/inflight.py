@@ -124,20 +124,24 @@ class InflightBatch:
         for sequence in self._scheduler.running:
             for slot, token in zip(sequence.slots, sequence.decoder.last_tokens, strict=True):
                 ids[slot], lengths[slot] = token, sequence.decoder.length
-        wanted = [slot for sequence in running for slot in sequence.slots]
-        first, end = min(wanted), max(wanted) + 1
+        slots = [slot for sequence in running for slot in sequence.slots]
+        first, end = min(slots), max(slots) + 1
+        wanted = [slot for sequence in running for slot in sequence.slots if not self._is_plain(sequence)]
+        rows = np.array(wanted, np.int64) - first
         try:
-            logits = self._model.forward(ids[first:end], lengths[first:end], first, np.arange(end - first))
+            logits, best = self._model.decode(ids[first:end], lengths[first:end], first, rows)
         except Exception as error:
             self._step_failed(running, error)
             return
         self.counts["steps"] += 1
-        outputs = []
+        outputs, row = [], 0
         for sequence in running:
             sequence.cached = sequence.decoder.length
-            slots = [slot - first for slot in sequence.slots]
-            own = logits[slots[0] : slots[0] + 1] if len(slots) == 1 else logits[slots]
-            output = self._choose(sequence, own)
+            if self._is_plain(sequence):
+                output = self._choose(sequence, best=int(best[sequence.slots[0] - first]))
+            else:
+                output = self._choose(sequence, logits[row : row + sequence.width])
+                row += sequence.width
             if not output.finish_reason:
                 self._copy_beams(sequence)
             outputs.append((sequence, output))
@@ -157,10 +161,14 @@ class InflightBatch:
         sequence.cached = decoder.length
         self._hand_out([(sequence, self._choose(sequence, logits))])
 
-    def _choose(self, sequence: Sequence, logits: np.ndarray) -> Output:
-        """The next token of each path of one sequence. What goes wrong here concerns this request alone."""
+    def _is_plain(self, sequence: Sequence) -> bool:
+        return self._model.chooses and sequence.decoder.plain
+
+    def _choose(self, sequence: Sequence, logits: np.ndarray | None = None, best: int | None = None) -> Output:
+        """The next token of each path of one sequence, from its logits unless it is chosen already. What goes wrong
+        here concerns this request alone."""
         try:
-            output = sequence.decoder.step(logits)
+            output = sequence.decoder.step(logits) if best is None else sequence.decoder.take(best)
             sequence.metrics.token(sequence.decoder.drafted)
             sequence.wants_context = False
             if sequence.context_logits:

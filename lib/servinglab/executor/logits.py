@@ -32,6 +32,12 @@ class LogitsProcessor:
         if self._counts is not None:
             self._counts[:] = self._counted = 0
 
+    def is_idle(self, length: int) -> bool:
+        """Whether `apply` after `length` tokens will change nothing."""
+        if self._bias is not None or self._counts is not None or self._bad_words or self._temperature != 1:
+            return False
+        return self._end_id is None or length - self._prompt_length >= self._params.min_tokens
+
     def apply(self, logits: np.ndarray, tokens: list[int]) -> int:
         """Changes `logits` float32 [vocab] in place; `tokens` are the prompt and the generated ones so far. Returns
         the likeliest token. Raises NoTokenLeft when there is none, RequestError when the logits are no numbers.

@@ -76,10 +76,12 @@ def default_threads() -> int:
 
 
 class Model:
-    """The graph with its weights. `forward` is the only way in, for prompts, single tokens and (later) drafts alike.
+    """The graph with its weights. `forward` is the only way in, for prompts, single tokens and drafts alike.
 
     Not thread-safe. The logits it returns are a view of one buffer, valid until the next call.
     """
+
+    chooses = False  # whether `decode` says which token is the likeliest
 
     def __init__(self, config: EngineConfig, cache: KVCache, *, threads: int, spinning: bool) -> None:
         options = onnxruntime.SessionOptions()
@@ -120,6 +122,12 @@ class Model:
         binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
         self._session.run_with_iobinding(binding)
         return logits
+
+    def decode(
+        self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, wanted: np.ndarray
+    ) -> tuple[np.ndarray, None]:
+        """`forward` of one token for each row; the second result is there for models that choose."""
+        return self.forward(ids, lengths, first_slot, wanted), None
 
     def _bind_cache(self, first_slot: int, batch: int) -> onnxruntime.IOBinding:
         """The binding for a range of slots, made once: input and output of each layer are the same memory."""

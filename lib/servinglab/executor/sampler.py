@@ -18,6 +18,10 @@ class Sampler:
         self._processor = LogitsProcessor(request, vocab_size, temperature=not params.greedy)
         self._random = np.random.Generator(np.random.PCG64(params.seed))
 
+    def is_free(self, length: int) -> bool:
+        """Whether the choice after `length` tokens will be the likeliest token of the logits as they come."""
+        return self._params.greedy and self._processor.is_idle(length)
+
     def choose(self, logits: np.ndarray, tokens: list[int]) -> int:
         """The next token after `tokens` (prompt and generated). `logits` float32 [vocab] is used as scratch space: what
         it holds afterwards are the logits that the choice was made from.

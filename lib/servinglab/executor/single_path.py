@@ -28,6 +28,7 @@ class SinglePath:
         self.speculation = Speculation(request.drafter, request.draft_tokens, vocab_size)
         self._guesses: list[int] = []
         self._failure: Exception | None = None  # of the drafter
+        self._plain = not (request.return_log_probs or request.return_generation_logits)
 
     @property
     def length(self) -> int:
@@ -51,6 +52,20 @@ class SinglePath:
         except Exception as error:
             self._guesses, self._failure = [], error
         return self._guesses
+
+    @property
+    def plain(self) -> bool:
+        """Whether the next token is the likeliest of the model's own logits, and nothing else is asked of them."""
+        return self._plain and self._sampler.is_free(self.length) and not self._guesses
+
+    def take(self, token: int) -> Output:
+        """`step` for a token that the model has chosen, of a request that is `plain`."""
+        if self._failure:
+            raise self._failure
+        self.drafted = self.accepted = 0
+        reason = self._take(token)
+        self.added = reason != "end_id"
+        return Output(self._request.id, [token] if self.added else [], reason)
 
     def step(self, logits: np.ndarray) -> Output:
         """Takes the logits float32 [1 + guesses, vocab] after the tokens so far and after each guess, which it may
