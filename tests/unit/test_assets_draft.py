@@ -139,7 +139,7 @@ def test_the_draft_agrees_with_its_target_where_the_layers_before_training_do_no
         layer.load_state_dict(hf_model.model.layers[origin].state_dict())
     untrained.model.norm.load_state_dict(hf_model.model.norm.state_dict())
     hits = {"draft": [], "untrained": []}
-    for question in ("What is the capital of Italy?", "How do vaccines work?", "Give three tips for sleeping better."):
+    for question in ("How do vaccines work?", "Give three tips for sleeping better."):
         chat = [{"role": "user", "content": question}]
         ids = hf_tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         start = ids["input_ids"].shape[1]
