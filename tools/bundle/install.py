@@ -35,6 +35,7 @@ class Install:
     def __init__(self, bundle: Path, dest: Path, torch_from: str | None):
         self.bundle, self.dest, self.venv = bundle, dest, dest / ".venv"
         self.python = self.venv / "bin" / "python"
+        self.installed = self.venv / ".course-stamp"  # of the course itself; also what requirements/setup.sh looks for
         self.facts = dict(line.split("=", 1) for line in (bundle / "bundle.txt").read_text().splitlines())
         if torch_from is None and self.facts["torch"] == "none":
             if subprocess.run([sys.executable, "-c", _FIND_TORCH], cwd="/").returncode:
@@ -50,21 +51,21 @@ class Install:
         triton_install.require_platform()
         triton_install.library_folder()
         triton_install.require_plain_path(self.dest, "the course", "choose another --dest")
-        new_course = self.place_course()
-        new_environment = self.make_environment()
-        if new_course or new_environment or not (self.venv / "bin" / "course").exists():
+        self.place_course()
+        self.make_environment()
+        if not self.installed.exists():
             say("installing the course")
             self.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(self.dest))
             self.mark_for_make()
         self.fetch()
 
-    def place_course(self) -> bool:
-        """Move the unpacked course to its place; whether it is another than before."""
+    def place_course(self) -> None:
+        """Move the unpacked course to its place when it is another than before."""
         new, mark = self.dest / ".new", self.dest / ".bundle-course"
         wanted = self.sums("course.")
-        same = read(mark) == wanted
-        if not same:
+        if read(mark) != wanted:
             mark.unlink(missing_ok=True)
+            self.installed.unlink(missing_ok=True)
             old = self.dest / "notebooks"
             if old.exists():  # you may have worked in them
                 shutil.rmtree(self.dest / "notebooks.old", ignore_errors=True)
@@ -77,17 +78,17 @@ class Install:
                 path.replace(target)
             mark.write_text(wanted)
         shutil.rmtree(new, ignore_errors=True)
-        return not same
 
-    def make_environment(self) -> bool:
-        """The packages of the bundle and torch; whether it was not there yet."""
+    def make_environment(self) -> None:
+        """The packages of the bundle, and torch."""
         mark, unfinished = self.venv / ".bundle-stamp", self.venv / ".course-unfinished"
         wanted = f"{self.sums('wheels.')} {sys.executable} {sys.version} {self.torch.get('torch')}"
         healthy = self.python.exists() and not subprocess.run([self.python, "-c", ""]).returncode
         if read(mark) == wanted and healthy and not unfinished.exists():
             say("the environment is there already")
-            return False
+            return
         started = time.monotonic()
+        mark.unlink(missing_ok=True)
         shutil.rmtree(self.venv, ignore_errors=True)
         self.require_space()
         wheels = self.dest / ".wheels"
@@ -113,7 +114,6 @@ class Install:
         mark.write_text(wanted)
         unfinished.unlink()
         say(f"environment ready in {time.monotonic() - started:.0f} s")
-        return True
 
     def require_space(self) -> None:
         """The packages are there twice while they are installed. `course fetch` looks after the cache itself."""
@@ -128,7 +128,7 @@ class Install:
         """Tell requirements/setup.sh that the environment is made, so that `make lab` installs nothing."""
         command = 'printf %s "$(cat pyproject.toml requirements/lock.txt requirements/setup.sh | cksum) torch=auto"'
         text = run(["bash", "-c", f"cd {self.dest} && {command}"], "Marking the environment")
-        (self.venv / ".course-stamp").write_text(text)
+        self.installed.write_text(text)
 
     def fetch(self) -> None:
         """Put the weights in the cache and prepare them, then show what this machine can run."""
