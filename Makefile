@@ -1,5 +1,5 @@
 # The course's commands. `make` alone lists them.
-# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|auto (build of torch, with uv), ARGS="…" (to course run, pytest),
+# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|auto (build of torch, with uv), ARGS="…" (to course run, pytest, bundle),
 # JOBS=2 (tests at the same time; all tests that share a Triton are one after another)
 
 PYTHON ?=
@@ -9,13 +9,14 @@ JOBS ?= 2
 BIN = .venv/bin
 export PYTHON TORCH
 
-.PHONY: help setup course test lab fetch lint lock pages
+.PHONY: help setup course test lab fetch bundle lint lock pages
 
 help:
 	@echo "make course   make the environment, fetch the weights, execute every notebook into build/"
 	@echo "make test     make the environment, fetch the weights, run the whole test suite"
 	@echo "make lab      make the environment, fetch the weights, open the notebooks in JupyterLab"
 	@echo "make setup    make the environment alone (.venv)"
+	@echo "make bundle   write everything for a machine without a network into build/bundle (ARGS=--help lists options)"
 	@echo "make lint     check the style of the code"
 	@echo "make lock     resolve the dependencies again into requirements/lock.txt (needs uv)"
 	@echo "make pages    write again what README.md and environment.yml derive from other files"
@@ -35,6 +36,9 @@ test: fetch
 # JupyterLab refuses to run as root unless told so, as in a container.
 lab: fetch
 	@JUPYTER_PREFER_ENV_PATH=1 $(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start_here.ipynb
+
+bundle: setup
+	@$(BIN)/python tools/bundle/make_bundle.py $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
