@@ -417,3 +417,33 @@ def test_not_decoupled_answers_plain_requests_together(client_blocking, model):
     for thread in threads:
         thread.join()
     assert len(texts) == 4 and len(set(texts)) == 1
+
+
+# --- performance metrics
+
+
+@pytest.mark.parametrize("model", [*TEXT_MODELS, "tensorrt_llm"])
+def test_metrics_say_when_a_request_spoke_and_what_it_reused(client, model):
+    """Of two requests with one prompt, the second finds its blocks; metrics come once, in the last response."""
+    prompt = f"{model}: " + " ".join(f"item {number}" for number in range(40))
+
+    def metrics() -> dict[str, float]:
+        inputs = {"return_perf_metrics": True}
+        if model == "tensorrt_llm":
+            stream = client.stream_inputs(model, llm(range(200, 400), 8, streaming=True, **inputs))
+        else:
+            stream = client.stream(prompt, model=model, max_tokens=8, **inputs)
+        chunks = [chunk.outputs for chunk in stream if chunk.outputs]
+        assert len(chunks) > 2 and ["arrival_time_ns" in chunk for chunk in chunks].index(True) == len(chunks) - 1
+        return {name: a.item() for name, a in chunks[-1].items() if a.size == 1 and a.dtype.kind in "if"}
+
+    before = time.monotonic_ns()
+    first, second = metrics(), metrics()
+    times = "arrival first_scheduled first_token last_token".split()
+    for found in (first, second):
+        moments = [found[f"{name}_time_ns"] for name in times]
+        assert before < moments[0] and moments == sorted(moments) and moments[-1] < time.monotonic_ns()
+        assert found["acceptance_rate"] == found["total_draft_tokens"] == 0
+    assert first["kv_cache_alloc_total_blocks"] >= 3
+    assert second["kv_cache_reused_blocks"] == first["kv_cache_alloc_total_blocks"]
+    assert second["kv_cache_alloc_total_blocks"] == 1, "the last block is a copy, for its last token is read again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import types
 
 import numpy as np
@@ -174,6 +175,9 @@ def test_the_default_cache_takes_most_of_the_free_memory_at_most(start, monkeypa
     assert blocks(32 * 1000, max_beam_width=3) == 90, "nine tenths of the free memory"
     assert blocks(0) == 13 and blocks(0, max_beam_width=3) == 3 * 13, "one request can always run"
     assert blocks(0, max_tokens_in_paged_kv_cache=5000) == 500, "what was asked for is not judged"
+    assert blocks(32 * 1000, kv_cache_free_gpu_mem_fraction=0.25) == 25
+    both = {"max_tokens_in_paged_kv_cache": 400, "kv_cache_free_gpu_mem_fraction": 0.25}
+    assert (blocks(32 * 1000, **both), blocks(2**40, **both)) == (25, 40), "the lower of the two"
 
 
 def test_what_waits_holds_nothing_but_its_request(start, collector):
@@ -490,13 +494,15 @@ def test_engine_folder_errors(tmp_path):
 def test_who_pauses_goes_on_as_if_nothing_had_been(start, collector, reuse, sampling):
     """Blocks run out again and again; every token comes once, and is what it is with blocks for everybody."""
     options = {"max_batch_size": 6, "tokens_per_block": 8, "prefill_tokens": 16, "enable_kv_cache_reuse": reuse}
-    tight, _ = start(max_tokens_in_paged_kv_cache=136, batch_scheduler_policy="max_utilization", **options)
+    tight, held = start(max_tokens_in_paged_kv_cache=136, batch_scheduler_policy="max_utilization", **options)
     roomy, _ = start(**options)
     random = np.random.default_rng(0)
     prompts = {str(number): random.integers(0, 97, random.integers(1, 50)).tolist() for number in range(30)}
+    held.hold()
     for name, prompt in prompts.items():
         tight.submit(request(name, prompt, 60, collector, seed=int(name), **sampling))
         roomy.submit(request(f"roomy {name}", prompt, 60, collector, seed=int(name), **sampling))
+    held.release()
     collector.wait(*prompts, *[f"roomy {name}" for name in prompts])
     for name, prompt in prompts.items():
         assert collector.tokens(name) == collector.tokens(f"roomy {name}")
@@ -510,23 +516,29 @@ def test_a_paused_request_can_be_cancelled(start, collector):
     executor, model = start(
         max_tokens_in_paged_kv_cache=64, tokens_per_block=8, batch_scheduler_policy="max_utilization"
     )
+    model.hold()
     executor.submit(request("a", [1] * 20, 40, collector))
     executor.submit(request("b", [2] * 20, 40, collector))
-    wait_until(lambda: executor.stats()["paused"])
+    while not executor.stats()["paused"]:
+        model.allow(1)
+        time.sleep(0.002)
     executor.cancel("b")
+    model.release()
     collector.wait("a", "b")
     assert collector.tokens("a") == expected_tokens([1] * 20, 40)
     assert executor.stats()["kv_blocks_used"] == 0
 
 
 def test_the_logits_of_a_prompt_come_once_even_after_a_pause(start, collector):
-    executor, _ = start(
+    executor, model = start(
         max_tokens_in_paged_kv_cache=72, tokens_per_block=8, batch_scheduler_policy="max_utilization"
     )
+    model.hold()
     for name in "ab":
         one = request(name, [1] * 20, 50, collector)
         one.return_context_logits = True
         executor.submit(one)
+    model.release()
     collector.wait("a", "b")
     assert executor.stats()["paused"]
     for name in "ab":

@@ -15,18 +15,15 @@ from .cache import BlockPool
 from .device import choose, free_bytes, place
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError
+from .options import check_choices, kv_budget
 from .request import Output, Request, RequestError, SamplingParams
 from .reuse import BlockReuse
-from .scheduler import POLICIES, Scheduler, Sequence
+from .scheduler import Scheduler, Sequence
 from .speculation import Drafter
 
 log = logging.getLogger(__name__)
 
 PREFILL_TOKENS = {"cpu": 64, "cuda": 256}
-KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gpu_mem_fraction
-# What TensorRT-LLM calls them; for the first two, this executor does the same.
-BATCHING = ("inflight_fused_batching", "inflight_batching", "V1")
-
 
 class Executor:
     """In-flight batching over one engine: a request joins and leaves the running batch at any token.
@@ -68,16 +65,7 @@ class Executor:
         tokens_per_block: int = 64,
         device: str | None = None,
     ) -> None:
-        choices = {
-            "batch_scheduler_policy": (batch_scheduler_policy, POLICIES),
-            "batching_strategy": (batching_strategy, BATCHING),
-        }
-        for name, (value, allowed) in choices.items():
-            if value not in allowed:
-                raise ExecutorError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
-        fraction = kv_cache_free_gpu_mem_fraction
-        if fraction is not None and not 0 < fraction < 1:
-            raise ExecutorError(f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1.")
+        check_choices(batch_scheduler_policy, batching_strategy, kv_cache_free_gpu_mem_fraction)
         counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
         for name, value in {**counts, "prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}.items():
             if value is not None and value < 1:
@@ -106,12 +94,9 @@ class Executor:
             ) from None
         if prefill_tokens is None:
             prefill_tokens = PREFILL_TOKENS[self.device]
-        full = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a row, in whole blocks
-        if kv_tokens is None:
-            kv_tokens, fraction = rows * full, fraction or KV_SHARE_OF_FREE_MEMORY
-        if fraction is not None:
-            free = int(fraction * free_bytes(self.device)) // cache.bytes_per_token
-            kv_tokens = min(kv_tokens, max(max_beam_width * full, free))
+        row = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a full one, in whole blocks
+        free = free_bytes(self.device) // cache.bytes_per_token
+        kv_tokens = kv_budget(kv_tokens, kv_cache_free_gpu_mem_fraction, free, max_beam_width * row, rows * row)
         pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
         self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
         try:
