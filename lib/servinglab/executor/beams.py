@@ -74,7 +74,7 @@ class BeamSearch:
     def __init__(self, request: Request, vocab_size: int, max_tokens: int) -> None:
         self.width = request.sampling.beam_width
         self.copies: list[Copy] = []
-        self.added = 0
+        self.added = self.drafted = self.accepted = 0
         self._request, self._params, self._max_tokens = request, request.sampling, max_tokens
         self._processor = LogitsProcessor(request, vocab_size, temperature=False)
         self._prompt_length = len(request.prompt)
@@ -88,6 +88,10 @@ class BeamSearch:
     def last_tokens(self) -> list[int]:
         """The token of each row that the model reads next; any token for a row without a path."""
         return [path.tokens[-1] if path else 0 for path in self._paths]
+
+    def guess(self, at_most: int) -> list[int]:
+        """None: a guess is for one path."""
+        return []
 
     def step(self, logits: np.ndarray) -> Output:
         """Takes the logits float32 [rows, vocab] after the paths so far, which it may change; the prompt has one row.

@@ -18,6 +18,7 @@ from .model import EngineConfig, ExecutorError, Model, default_threads
 from .request import Output, Request, RequestError, SamplingParams
 from .reuse import BlockReuse
 from .scheduler import POLICIES, Scheduler, Sequence
+from .speculation import Drafter
 
 log = logging.getLogger(__name__)
 
@@ -197,6 +198,7 @@ class Executor:
         end_id: int | None = None,
         stop_words: list[list[int]] = (),
         bad_words: list[list[int]] = (),
+        drafter: Drafter | None = None,
         **sampling: float,
     ) -> list[int]:
         """Runs one request to its end and returns its new tokens, of the best beam if there are several; `sampling` as
@@ -206,7 +208,8 @@ class Executor:
         """
         name, params = f"generate-{next(self._ids)}", SamplingParams(**sampling)
         outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
-        self.submit(Request(name, prompt_ids, max_tokens, params, end_id, stop_words, bad_words, outputs.put))
+        words = (stop_words, bad_words)
+        self.submit(Request(name, prompt_ids, max_tokens, params, end_id, *words, outputs.put, drafter=drafter))
         tokens: list[int] = []
         while True:
             output = outputs.get()

@@ -46,7 +46,7 @@ class InflightBatch:
         self.counts = dict.fromkeys(names.split(), 0)
 
     def iterate(self) -> None:
-        """Reads a piece of the waiting prompts, then gives each running request one more token."""
+        """Reads a piece of the waiting prompts, then gives each running request its next token, or several."""
         more = self._read_prompts()
         if not (more and self._scheduler.static):
             self._pause(self._scheduler.grow())
@@ -73,10 +73,12 @@ class InflightBatch:
             read += len(piece)
             end = sequence.cached + len(piece)
             complete, all_logits = end == len(tokens), sequence.wants_context
-            rows = np.arange(0 if all_logits else len(piece) - 1, len(piece) if complete or all_logits else 0)
+            guesses = self._guess(sequence) if complete else []
+            ids = np.append(piece, np.array(guesses, np.int64))
+            rows = np.arange(0 if all_logits else len(piece) - 1, len(ids) if complete or all_logits else 0)
             try:
-                logits = self._model.forward(piece[None], np.array([end]), sequence.slots[0], rows)
-                sequence.context_logits += [logits.copy()] if all_logits else []
+                logits = self._model.forward(ids[None], np.array([end + len(guesses)]), sequence.slots[0], rows)
+                sequence.context_logits += [logits[: len(piece)].copy()] if all_logits else []
             except Exception as error:
                 self._step_failed([sequence], error)
                 continue
@@ -84,7 +86,7 @@ class InflightBatch:
             self.counts["prompt_tokens"] += len(piece)
             if not complete:
                 return True
-            output = self._choose(sequence, logits[-1:])
+            output = self._choose(sequence, logits[-1 - len(guesses) :])
             if not output.finish_reason:
                 if move := self._scheduler.join():
                     self._cache.move(move.source, move.target, sequence.cached)
@@ -106,14 +108,30 @@ class InflightBatch:
             self._cache.move(move.source, move.target, move.sequence.cached)
 
     def _decode(self) -> None:
-        running = list(self._scheduler.running)
-        ids = np.empty((self._scheduler.rows, 1), np.int64)
-        lengths = np.empty(self._scheduler.rows, np.int64)
-        for sequence in running:
+        guessed = [(sequence, self._guess(sequence)) for sequence in self._scheduler.running]
+        together = [sequence for sequence, guesses in guessed if not guesses]
+        if together:
+            self._step(together)
+        for sequence, guesses in guessed:
+            if guesses:
+                self._verify(sequence, guesses)
+
+    def _guess(self, sequence: Sequence) -> list[int]:
+        """What may come next, as far as it has room in the blocks that the sequence holds."""
+        return sequence.decoder.guess(sequence.held * self._scheduler.pool.tokens_per_block - sequence.decoder.length)
+
+    def _step(self, running: list[Sequence]) -> None:
+        """One more token for each of these, in one batch. Rows between theirs that have guesses go through it too: to
+        compute the same keys and values again is cheaper than a second batch, and does no harm."""
+        ids = np.zeros((self._scheduler.rows, 1), np.int64)
+        lengths = np.ones(self._scheduler.rows, np.int64)
+        for sequence in self._scheduler.running:
             for slot, token in zip(sequence.slots, sequence.decoder.last_tokens, strict=True):
                 ids[slot], lengths[slot] = token, sequence.decoder.length
+        wanted = [slot for sequence in running for slot in sequence.slots]
+        first, end = min(wanted), max(wanted) + 1
         try:
-            logits = self._model.forward(ids, lengths, 0, np.arange(len(ids)))
+            logits = self._model.forward(ids[first:end], lengths[first:end], first, np.arange(end - first))
         except Exception as error:
             self._step_failed(running, error)
             return
@@ -121,13 +139,27 @@ class InflightBatch:
         outputs = []
         for sequence in running:
             sequence.cached = sequence.decoder.length
-            slots = sequence.slots
+            slots = [slot - first for slot in sequence.slots]
             own = logits[slots[0] : slots[0] + 1] if len(slots) == 1 else logits[slots]
             output = self._choose(sequence, own)
             if not output.finish_reason:
                 self._copy_beams(sequence)
             outputs.append((sequence, output))
         self._hand_out(outputs)
+
+    def _verify(self, sequence: Sequence, guesses: list[int]) -> None:
+        """The last token of one sequence and its guesses, read in a step of their own."""
+        decoder = sequence.decoder
+        ids = np.array([[*decoder.last_tokens, *guesses]])
+        lengths = np.array([decoder.length + len(guesses)])
+        try:
+            logits = self._model.forward(ids, lengths, sequence.slots[0], np.arange(ids.size))
+        except Exception as error:
+            self._step_failed([sequence], error)
+            return
+        self.counts["steps"] += 1
+        sequence.cached = decoder.length
+        self._hand_out([(sequence, self._choose(sequence, logits))])
 
     def _choose(self, sequence: Sequence, logits: np.ndarray) -> Output:
         """The next token of each path of one sequence. What goes wrong here concerns this request alone."""
@@ -141,6 +173,8 @@ class InflightBatch:
         except Exception as error:
             return Output(sequence.request.id, [], "error", sentence(error))
         self.counts["generated_tokens"] += sequence.decoder.added
+        sequence.cached += sequence.decoder.accepted  # what was read of the others is overwritten by the next step
+        sequence.metrics.draft(sequence.decoder.drafted, sequence.decoder.accepted)
         return output
 
     def _copy_beams(self, sequence: Sequence) -> None:

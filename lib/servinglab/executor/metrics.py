@@ -61,6 +61,11 @@ class Recorder:
         self.last_token_time_ns = time.monotonic_ns()
         self.first_token_time_ns = self.first_token_time_ns or self.last_token_time_ns
 
+    def draft(self, drafted: int, accepted: int) -> None:
+        """A step verified so many guesses, and so many of them became tokens."""
+        self.total_draft_tokens += drafted
+        self.total_accepted_draft_tokens += accepted
+
     def read(self) -> RequestMetrics:
         """The figures as they stand."""
         return RequestMetrics(**vars(self))

@@ -26,6 +26,7 @@ from servinglab.errors import CourseError
 
 from .metrics import RequestMetrics
 from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
+from .speculation import Drafter
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class Request:
     bad_words: token sequences that are never completed.
     on_output: called in the engine's thread, once or more, so it must return quickly.
     embedding_bias: float [vocab], added to the model's logits; -inf forbids a token.
+    drafter: guesses the next tokens, so that one step may bring several; draft_tokens: guesses for the first step. What
+        is generated does not change (speculation.py). Not with beams.
 
     Raises RequestError for a value that no engine could serve.
     """
@@ -97,6 +100,8 @@ class Request:
     return_log_probs: bool = False
     return_context_logits: bool = False
     return_generation_logits: bool = False
+    drafter: Drafter | None = None
+    draft_tokens: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         prompt = np.asarray(self.prompt)
@@ -118,6 +123,9 @@ class Request:
         self.bad_words = _words("bad_words", self.bad_words)
         if self.embedding_bias is not None:
             self.embedding_bias = _bias(self.embedding_bias)
+        self.draft_tokens = _words("draft_tokens", [self.draft_tokens])[0] if len(self.draft_tokens) else []
+        if (self.drafter or self.draft_tokens) and self.sampling.beam_width > 1:
+            raise RequestError("A draft is for one path; leave out drafter and draft_tokens, or beam_width.")
 
     def fit(self, vocab_size: int, max_seq_len: int, max_beam_width: int = 1) -> int:
         """Checks the request against an engine; returns how many tokens it may generate.
@@ -129,8 +137,12 @@ class Request:
             raise RequestError(f"The prompt holds token id {outside[0]}; ids must be from 0 to {vocab_size - 1}.")
         if self.end_id is not None and self.end_id >= vocab_size:
             raise RequestError(f"end_id is {self.end_id}; it must be from 0 to {vocab_size - 1}.")
-        for name in ("stop_words", "bad_words"):
-            for token in (token for word in getattr(self, name) for token in word):
+        for name, words in (
+            ("stop_words", self.stop_words),
+            ("bad_words", self.bad_words),
+            ("draft_tokens", [self.draft_tokens]),
+        ):
+            for token in (token for word in words for token in word):
                 if not 0 <= token < vocab_size:
                     raise RequestError(f"{name} holds token id {token}; ids must be from 0 to {vocab_size - 1}.")
         if self.embedding_bias is not None and len(self.embedding_bias) > vocab_size:
