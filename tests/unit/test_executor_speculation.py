@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from servinglab.executor import Request, RequestError, SamplingParams
 from servinglab.executor.drafters import PromptLookup
-from servinglab.executor.speculation import Speculation
 
 PROMPT = [5, 6]
 
@@ -162,20 +161,31 @@ def test_neighbours_with_and_without_guesses_do_not_disturb_each_other(tmp_path_
 def test_rows_without_guesses_stay_one_batch(start):
     """a and c generate together, in one batch that b between them goes through; b verifies alone."""
     executor, model = start(max_batch_size=3)
-    model.hold()
+    model.hold()  # until all are there
     collector = Collector()
     for name, drafter in (("a", None), ("b", Scripted(length=2)), ("c", None)):
-        job = request(name, [5, ord(name) - 90], 9, collector)
+        job = request(name, [5, ord(name) - 90], 40, collector)
         job.drafter = drafter
         executor.submit(job)
-    model.allow(3)
-    collector.wait_for_tokens("c", 1)
-    model.calls.clear()
     model.release()
     collector.wait("a", "b", "c")
-    assert model.calls[:2] == [(0, 3, 1), (1, 1, 3)]
+    assert (0, 3, 1) in model.calls
+    assert model.calls[model.calls.index((0, 3, 1)) + 1] == (1, 1, 3)
     for name in "abc":
-        assert collector.tokens(name) == expected_tokens([5, ord(name) - 90], 9)
+        assert collector.tokens(name) == expected_tokens([5, ord(name) - 90], 40)
+
+
+def test_what_is_kept_for_others_holds_no_rejected_guess(start):
+    """A stop word ends the request where the guess was another token, whose memory is not the stop word's."""
+    executor, _ = start(tokens_per_block=4)
+    for seed in range(8):
+        prompt = [5, 6, seed]
+        expected = expected_tokens(prompt, 12)
+        drafter = Scripted(length=5, wrong=5, seed=seed)
+        assert executor.generate(prompt, 20, stop_words=[expected[-2:]], drafter=drafter) == expected
+        longer = [*prompt, *expected, 33]
+        assert executor.generate(longer, 3) == expected_tokens(longer, 3)
+    assert executor.stats()["kv_reused_blocks"]
 
 
 def test_given_draft_tokens_are_read_with_the_prompt(start):
@@ -194,10 +204,30 @@ def test_given_draft_tokens_are_read_with_the_prompt(start):
 
 
 def test_counts_of_drafted_and_accepted_tokens(start):
-    speculation = Speculation(Scripted(length=4), [1, 2], VOCAB)
-    assert speculation.propose(PROMPT, 9) == [1, 2], "what was given comes first"
-    assert speculation.propose(PROMPT, 3) == EXPECTED[:3] and speculation.propose(PROMPT, 0) == []
-    assert speculation.drafted == 5
+    executor, _ = start()
+    metrics = run(executor, max_tokens=9, drafter=Scripted(length=4), draft_tokens=[EXPECTED[0], 96, 96])[-1].metrics
+    assert (metrics.total_draft_tokens, metrics.total_accepted_draft_tokens) == (3 + 4 + 1, 1 + 4 + 1)
+    assert metrics.acceptance_rate == 6 / 8
+    assert run(executor, max_tokens=9)[-1].metrics.acceptance_rate == 0
+    metrics = run(executor, end_id=EXPECTED[2], drafter=Scripted(length=4))[-1].metrics
+    assert metrics.total_accepted_draft_tokens == 2, "end_id is no token"
+
+
+def test_guesses_stay_within_the_blocks_that_a_request_holds(start):
+    """Under max_utilization they grow with the text: a guess must not write where others may be put."""
+    executor, model = start(tokens_per_block=4, batch_scheduler_policy="max_utilization")
+    assert executor.generate(PROMPT, 12, drafter=Scripted(length=9)) == EXPECTED[:12]
+    assert [new for _, _, new in model.calls] == [2 + 2, 1 + 3, 1 + 3, 1]
+    executor, _ = start(tokens_per_block=4, batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=40)
+    collector = Collector()
+    for name in "abcd":
+        job = request(name, [5, ord(name) - 90], 30, collector)
+        job.drafter = Scripted(length=3, wrong=3)
+        executor.submit(job)
+    collector.wait(*"abcd")
+    assert executor.stats()["paused"]
+    for name in "abcd":
+        assert collector.tokens(name) == expected_tokens([5, ord(name) - 90], 30)
 
 
 def test_a_drafter_that_fails_ends_its_own_request_only(start):

@@ -91,7 +91,7 @@ class BeamSearch:
 
     plain = False  # see SinglePath
 
-    def guess(self) -> list[int]:
+    def guess(self, at_most: int) -> list[int]:
         """None: a guess is for one path."""
         return []
 

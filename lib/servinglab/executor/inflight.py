@@ -73,7 +73,7 @@ class InflightBatch:
             read += len(piece)
             end = sequence.cached + len(piece)
             complete, all_logits = end == len(tokens), sequence.wants_context
-            guesses = sequence.decoder.guess() if complete else []
+            guesses = self._guess(sequence) if complete else []
             ids = np.append(piece, np.array(guesses, np.int64))
             rows = np.arange(0 if all_logits else len(piece) - 1, len(ids) if complete or all_logits else 0)
             try:
@@ -108,13 +108,17 @@ class InflightBatch:
             self._cache.move(move.source, move.target, move.sequence.cached)
 
     def _decode(self) -> None:
-        guessed = [(sequence, sequence.decoder.guess()) for sequence in self._scheduler.running]
+        guessed = [(sequence, self._guess(sequence)) for sequence in self._scheduler.running]
         together = [sequence for sequence, guesses in guessed if not guesses]
         if together:
             self._step(together)
         for sequence, guesses in guessed:
             if guesses:
                 self._verify(sequence, guesses)
+
+    def _guess(self, sequence: Sequence) -> list[int]:
+        """What may come next, as far as it has room in the blocks that the sequence holds."""
+        return sequence.decoder.guess(sequence.held * self._scheduler.pool.tokens_per_block - sequence.decoder.length)
 
     def _step(self, running: list[Sequence]) -> None:
         """One more token for each of these, in one batch. Rows between theirs that have guesses go through it too: to
@@ -169,7 +173,7 @@ class InflightBatch:
         here concerns this request alone."""
         try:
             output = sequence.decoder.step(logits) if best is None else sequence.decoder.take(best)
-            sequence.metrics.token(sequence.decoder.drafted)
+            sequence.metrics.token()
             sequence.wants_context = False
             if sequence.context_logits:
                 output = replace(output, context_logits=np.concatenate(sequence.context_logits))
@@ -177,8 +181,8 @@ class InflightBatch:
         except Exception as error:
             return Output(sequence.request.id, [], "error", sentence(error))
         self.counts["generated_tokens"] += sequence.decoder.added
-        sequence.metrics.total_accepted_draft_tokens += sequence.decoder.accepted
         sequence.cached += sequence.decoder.accepted  # what was read of the others is overwritten by the next step
+        sequence.metrics.draft(sequence.decoder.drafted, sequence.decoder.accepted)
         return output
 
     def _copy_beams(self, sequence: Sequence) -> None:

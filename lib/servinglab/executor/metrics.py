@@ -56,11 +56,15 @@ class Recorder:
         self.kv_cache_alloc_total_blocks += allocated
         self.kv_cache_alloc_new_blocks += max(0, allocated - evicted)
 
-    def token(self, drafted: int) -> None:
-        """A choice was made, with so many draft tokens before it."""
-        self.total_draft_tokens += drafted
+    def token(self) -> None:
+        """A choice was made."""
         self.last_token_time_ns = time.monotonic_ns()
         self.first_token_time_ns = self.first_token_time_ns or self.last_token_time_ns
+
+    def draft(self, drafted: int, accepted: int) -> None:
+        """A step verified so many guesses, and so many of them became tokens."""
+        self.total_draft_tokens += drafted
+        self.total_accepted_draft_tokens += accepted
 
     def read(self) -> RequestMetrics:
         """The figures as they stand."""

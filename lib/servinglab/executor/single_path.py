@@ -13,7 +13,7 @@ from .speculation import Speculation
 
 class SinglePath:
     """Continues one request by a token a step, or by several if it has guesses. `width` rows of the batch are its own;
-    `copies` is for beams only. drafted, accepted: guesses of the last step, and those that became tokens."""
+    `copies` is for beams only. drafted, accepted: guesses of the last step, and those of them that became tokens."""
 
     width = 1
     copies = ()
@@ -25,7 +25,7 @@ class SinglePath:
         self._sampler = Sampler(request, vocab_size)
         self._tokens: list[int] = request.prompt.tolist()
         self._longest = len(self._tokens) + max_tokens
-        self.speculation = Speculation(request.drafter, request.draft_tokens, vocab_size)
+        self._speculation = Speculation(request.drafter, request.draft_tokens, vocab_size)
         self._guesses: list[int] = []
         self._failure: Exception | None = None  # of the drafter
         self._plain = not (request.return_log_probs or request.return_generation_logits)
@@ -45,10 +45,10 @@ class SinglePath:
         """The token of each row that the model reads next."""
         return self._tokens[-1:]
 
-    def guess(self) -> list[int]:
+    def guess(self, at_most: int) -> list[int]:
         """Tokens that may come next: the model reads them after the last one, and `step` gets that many more rows."""
         try:
-            self._guesses = self.speculation.propose(self._tokens, self._longest - self.length - 1)
+            self._guesses = self._speculation.propose(self._tokens, min(at_most, self._longest - self.length - 1))
         except Exception as error:
             self._guesses, self._failure = [], error
         return self._guesses
@@ -85,10 +85,9 @@ class SinglePath:
                 break
             if outputs[-1].finish_reason or outputs[-1].tokens != [guess]:
                 break
-        self.drafted = len(guesses)
         self.added = sum(len(output.tokens) for output in outputs)
+        self.drafted = len(guesses)
         self.accepted = sum(output.tokens == [guess] for output, guess in zip(outputs, guesses, strict=False))
-        self.speculation.accepted += self.accepted
         return _as_one(outputs)
 
     def _choose(self, row: np.ndarray) -> Output:

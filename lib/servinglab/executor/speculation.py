@@ -27,14 +27,10 @@ class Drafter(Protocol):
 
 
 class Speculation:
-    """The guesses of one request: first those that it came with, then its drafter's.
-
-    drafted, accepted: how many there were, and how many of them became tokens.
-    """
+    """The guesses of one request: first those that it came with, then its drafter's."""
 
     def __init__(self, drafter: Drafter | None, given: list[int], vocab_size: int) -> None:
         self._drafter, self._given, self._vocab_size = drafter, given, vocab_size
-        self.drafted = self.accepted = 0
 
     def propose(self, tokens: list[int], at_most: int) -> list[int]:
         """At most so many guesses. Raises RequestError for one that is no token."""
@@ -47,6 +43,4 @@ class Speculation:
                         f"The drafter proposed token id {token}, but the vocabulary has {self._vocab_size} tokens; "
                         "a draft must share the tokenizer of its target."
                     )
-        guesses = guesses[: max(0, at_most)]
-        self.drafted += len(guesses)
-        return guesses
+        return guesses[: max(0, at_most)]
