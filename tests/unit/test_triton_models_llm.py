@@ -438,6 +438,16 @@ def test_more_sequences_than_can_be_meant_are_refused(make):
     assert len(model.executor.requests) == 1024
 
 
+def test_words_count_for_each_sequence(make):
+    model = make()
+    words = np.stack([np.full((1, 300), 7), np.arange(1, 301)[None]], 1).astype(INT)
+    assert words.shape == (1, 2, 300)
+    said = refused(model, num_return_sequences=900, stop_words_list=words)
+    assert said.startswith("stop_words_list and bad_words_list hold 270,000 ids") and "at most 262,144" in said
+    send(model, num_return_sequences=800, stop_words_list=words)
+    assert len(model.executor.requests) == 800
+
+
 def test_the_logits_of_the_prompt_come_with_the_first_sequence_alone(make):
     model = make()
     send(model, num_return_sequences=3, return_context_logits=True, return_generation_logits=True)
