@@ -149,6 +149,7 @@ class TritonClient:
         request_id: str | None = None, **inputs: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """POST …/generate; the JSON object of the answer. Warns of a key that is no input: Triton would ignore it."""
+        _check_one_answer(inputs)
         body = self._generate_body(model, _text_values(prompt, max_tokens, inputs), request_id, deadline)
         return self._explained(model, lambda http: http.generate(model, body, deadline))
 
@@ -197,7 +198,7 @@ class TritonClient:
         elif "decoupled transaction policy" in message:
             message += f". '{model}' may answer any number of times: use stream() or generate_stream()."
         elif "produce exactly 1 response" in message:
-            message += ". Use generate_stream(), or leave stream out."
+            message += ". Use generate_stream(), or ask for one answer: without stream, for one prompt."
         elif spec and (found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message)):
             wanted = spec.inputs.get(found[1])
             if wanted is None:
@@ -267,6 +268,16 @@ def _new_id() -> str:
 
 def _text_values(prompt: Any, max_tokens: int, inputs: Mapping[str, Any], **default: Any) -> dict[str, Any]:
     return {**default, "text_input": prompt, "max_tokens": max_tokens, **inputs}
+
+
+def _check_one_answer(inputs: Mapping[str, Any]) -> None:
+    """Triton would find only at the end, with all of them generated, that there are several answers."""
+    count, beams = (inputs.get(name) for name in ("num_return_sequences", "beam_width"))
+    if isinstance(count, int) and count > 1 and not (isinstance(beams, int) and beams > 1):
+        raise ClientError(
+            f"num_return_sequences {count} brings {count} answers, and generate() takes one: use stream() or "
+            "generate_stream()."
+        )
 
 
 def _for_model(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,8 @@ OTHER_NAMES = {
     "stream": "streaming", "len_penalty": "length_penalty", "num_beams": "beam_width", "stop": "stop_words",
     "n": "num_return_sequences", "eos_token_id": "end_id", "pad_token_id": "pad_id",
 }  # fmt: skip
+# Of tensorrt_llm; NVIDIA's text models do not declare them.
+ONLY_LLM = {"early_stopping", "beam_search_diversity_rate"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class ModelSpec:
     def advice(self, name: str) -> str:
         """Which input was probably meant, as the end of a sentence."""
         other = OTHER_NAMES.get(name)
+        if name in ONLY_LLM and "text_input" in self.inputs:
+            return "only the model tensorrt_llm has it, which takes token ids."
         near = [other] if other in self.inputs else difflib.get_close_matches(name, self.inputs, n=1, cutoff=0.5)
         if near:
             return f"did you mean '{near[0]}'?"
@@ -97,10 +101,22 @@ def to_tensors(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, np.ndarr
     tensors = {name: to_tensor(spec.inputs[name], value) for name, value in values.items()}
     if spec.max_batch_size > 0:
         batch = max((array.shape[0] for array in tensors.values() if array.ndim), default=1)
-        for name, array in tensors.items():
-            if not isinstance(values[name], np.ndarray) and array.shape[0] == 1 < batch:
-                tensors[name] = np.repeat(array, batch, axis=0)
+        single = [n for n, array in tensors.items() if not isinstance(values[n], np.ndarray) and array.shape[0] == 1]
+        _check_rows(spec, {name: array for name, array in tensors.items() if name not in single and array.ndim})
+        tensors |= {name: np.repeat(tensors[name], batch, axis=0) for name in single if batch > 1}
     return tensors
+
+
+def _check_rows(spec: ModelSpec, tensors: Mapping[str, np.ndarray]) -> None:
+    """Triton would name any of the inputs, not the odd one; the prompt is the first that a model declares."""
+    names = [name for name in spec.inputs if name in tensors]
+    for name in names[1:]:
+        rows, first = tensors[name].shape[0], tensors[names[0]].shape[0]
+        if rows != first:
+            raise ClientError(
+                f"Input '{name}' has shape {list(tensors[name].shape)}, that is {rows} row(s), but '{names[0]}' has "
+                f"{first}: '{spec.name}' takes {spec.inputs[name].shape} of it, the first dimension is the batch."
+            )
 
 
 def to_tensor(spec: InputSpec, value: Any) -> np.ndarray:

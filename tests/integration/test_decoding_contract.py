@@ -10,6 +10,9 @@ Where TensorRT-LLM answers differently:
 * While streaming, every response holds the beams whole, because a path may change from its root.
 * Several sequences get context_logits once, with the first of them.
 * Its BLS model does not pass num_return_sequences on.
+* A stop word that only the text shows ends the text of BLS, not the work of the LLM: without streaming the log
+  probabilities cover all that was generated, and two beams can be one text. There nothing looks for it in the text.
+* Where bans leave fewer continuations than beam_width, fewer beams come back.
 * `early_stopping` is declared as BOOL and read as a number by its C++ backend, and neither it nor
   `beam_search_diversity_rate` is an input of the ensemble and the BLS model (the same holds here).
 """
@@ -259,6 +262,22 @@ def test_stop_words_end_beams(ask):
         assert all(text.index(".") == len(text) - 1 for text in texts if "." in text)
 
 
+def test_a_stop_word_in_the_text_alone_cuts_the_text_and_not_the_log_probs(ask):
+    """The token of " Paris" holds "is", which is a token of its own."""
+    options = {"stop_words": ["is"], "exclude_input_in_output": True, "return_log_probs": True}
+    (chunk,) = ask("tensorrt_llm_bls", 8, **options)
+    assert chunk.text == " Paris" and chunk.outputs["output_log_probs"].shape == (1, 1, 8)
+    (chunk,) = ask("tensorrt_llm_bls", 4, **options, beam_width=2)
+    assert chunk.texts == [" Paris", " Paris"] and chunk.outputs["output_log_probs"].shape == (1, 2, 4)
+
+
+def test_fewer_continuations_than_beams_give_fewer_beams(ask):
+    bias = np.full((1, 49152), -np.inf, np.float32)
+    bias[0, [100, 200]] = 0
+    found = ask("tensorrt_llm", 1, beam_width=4, embedding_bias=bias, exclude_input_in_output=True)[0].outputs
+    assert sorted(found["output_ids"][0].tolist()) == [[100], [200]]
+
+
 def test_beams_beside_others_and_cancelled_ones(client, ask):
     """Answers are those of a lone request; what a cancelled beam search held is free again, or the next would wait."""
     kinds = [{"beam_width": 4}, {"top_k": 40, "seed": 3}, {}]
@@ -285,7 +304,7 @@ def test_what_is_more_than_can_be_meant_is_refused_and_the_server_lives(ask):
     for model in MODELS:
         with pytest.raises(ClientError, match="return_generation_logits may take"):
             ask(model, LONG, beam_width=WIDEST, return_generation_logits=True)
-        with pytest.raises(ClientError, match="length_penalty is 1000.0; 6 to that power is no usable number"):
+        with pytest.raises(ClientError, match="length_penalty is 1000.0: .* for 6 tokens that is no usable number"):
             ask(model, beam_width=2, length_penalty=1000.0)
         with pytest.raises(ClientError, match="num_return_sequences is 100000000; it must be from 1 to 1024"):
             ask(model, num_return_sequences=10**8)

@@ -43,6 +43,15 @@ CONFIG = {
 }
 
 
+def test_several_answers_to_generate_are_refused_before_they_are_generated():
+    with TritonClient("127.0.0.1:1", "http://127.0.0.1:1") as client:
+        with pytest.raises(ClientError, match=r"num_return_sequences 3 brings 3 answers, and generate\(\) takes one"):
+            client.generate("x", num_return_sequences=3)
+        for one in ({"num_return_sequences": 1}, {"num_return_sequences": 2, "beam_width": 2}):
+            with pytest.raises(ClientError, match="No server answers"):
+                client.generate("x", **one)
+
+
 @pytest.fixture
 def web():
     """An HTTP server whose answers a test gives: a dict from path ending to a function of the handler."""

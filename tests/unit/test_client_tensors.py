@@ -95,8 +95,17 @@ def test_single_values_are_repeated_to_the_batch():
     assert found["max_tokens"].tolist() == [[5], [5]]
     assert found["stop_words"].tolist() == [[b"x", b"y"]] * 2
     assert found["seed"].tolist() == [[1], [2]]
-    array = np.array([[5]], np.int32)
+    array = np.array([[5], [6]], np.int32)
     assert to_tensors(SPEC, {"text_input": ["a", "b"], "max_tokens": array})["max_tokens"] is array
+
+
+@pytest.mark.parametrize("odd", [np.zeros((2, 5)), np.zeros(9)])
+def test_the_input_with_another_number_of_rows_is_named(odd):
+    """Triton would say that the batch size of any one of the inputs does not match the others."""
+    with pytest.raises(ClientError) as caught:
+        to_tensors(SPEC, {"text_input": np.array([["a"]]), "max_tokens": 5, "stream": True, "image": odd})
+    said = f"Input 'image' has shape {list(odd.shape)}, that is {len(odd)} row(s), but 'text_input' has 1: 'm' takes "
+    assert str(caught.value).startswith(said + "[-1, 3, -1, -1]")
 
 
 def test_none_leaves_an_input_out():
@@ -126,6 +135,7 @@ def test_none_leaves_an_input_out():
         ("stop_words", [[["x"]]], "takes shape [-1, -1] and [[['x']]] has 3 dimensions"),
         ("random_seed", 1, "no input 'random_seed': did you mean 'seed'?"),
         ("temprature", 1, "did you mean 'temperature'?"),
+        ("early_stopping", True, "no input 'early_stopping': only the model tensorrt_llm has it"),
         ("zzzzzz", 1, "it has image, max_tokens, seed, stop_words, stream, temperature, text_input."),
     ],
 )

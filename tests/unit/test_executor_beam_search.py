@@ -13,8 +13,9 @@ import pytest
 
 from servinglab import decoding
 from servinglab.errors import CourseError
-from servinglab.executor import Request, RequestError, SamplingParams
+from servinglab.executor import Request, RequestError, SamplingParams, beams
 from servinglab.executor.beams import BeamSearch
+from servinglab.executor.sampler import largest
 
 PROMPT = [1, 2]
 A, B, END, STOP = range(4)
@@ -109,6 +110,23 @@ def test_a_path_without_a_way_on_is_dropped_and_the_others_go_on():
     assert sorted(beam.tokens for beam in outputs[-1].beams) == [[B, B, B], [B, B, END]]
 
 
+def test_many_stop_words_do_not_widen_the_look(monkeypatch):
+    """Only `width` tokens of each path are ever sorted, however many may end one."""
+    asked = []
+    monkeypatch.setattr(beams, "largest", lambda logits, count: asked.append(count) or largest(logits, count))
+    words = [[token] for token in range(1, 90)] + [[5, token] for token in range(90, 99)]
+    request = request_of(3, sampling={"beam_width": 2}, stop_words=words)
+    outputs, _ = drive(request, lambda tokens: -np.arange(100.0) / 9, 100)
+    assert set(asked) == {2} and len(outputs[-1].beams) == 2
+    assert [beam.tokens for beam in outputs[-1].beams] == [[1], [0, 1]]
+
+
+def test_fewer_continuations_than_beams_give_fewer_beams():
+    bias = np.array([0, 0, -np.inf, -np.inf], np.float32)
+    (output,), _ = drive(request_of(1, sampling={"beam_width": 4}, embedding_bias=bias), by_table({}), 4)
+    assert sorted(beam.tokens for beam in output.beams) == [[A], [B]]
+
+
 def test_logits_that_are_no_numbers_still_end_the_search():
     logits = by_table({(): [0.6, 0.4, 0, 0], (A,): [math.nan] * 4, (B,): [0, 1, 0, 0]})
     with pytest.raises(RequestError, match="not finite numbers"):
@@ -147,7 +165,7 @@ def test_many_stop_words_leave_room_for_paths_that_go_on():
 @pytest.mark.parametrize(("penalty", "max_tokens"), [(1000.0, 5), (100.0, 1500)])
 def test_a_length_penalty_without_a_number_is_refused_before_the_first_token(penalty, max_tokens):
     request = request_of(max_tokens, sampling={"beam_width": 2, "length_penalty": penalty})
-    with pytest.raises(RequestError, match=f"length_penalty is {penalty}; {max_tokens} to that power is no usable"):
+    with pytest.raises(RequestError, match=f"length_penalty is {penalty}: .* for {max_tokens} tokens that is no"):
         request.fit(vocab_size=10, max_seq_len=2000, max_beam_width=2)
     single = request_of(max_tokens, sampling={"length_penalty": penalty})
     assert single.fit(vocab_size=10, max_seq_len=2000) == max_tokens, "it has no effect there"

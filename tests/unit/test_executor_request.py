@@ -23,7 +23,9 @@ def test_defaults_are_those_of_tensorrt_llm():
     ("name", "value", "says"),
     [
         ("temperature", -1, "temperature is -1; it must be 0 (greedy) or more."),
-        ("temperature", float("nan"), "temperature is nan; it must be 0 (greedy) or more."),
+        ("temperature", float("nan"), "temperature is nan; it must be a finite number, 0 (greedy) or more."),
+        ("temperature", float("inf"), "temperature is inf; it must be a finite number, 0 (greedy) or more."),
+        ("length_penalty", float("inf"), "length_penalty is inf; it must be a finite number, 0 (off) or more."),
         ("temperature", "hot", "temperature is 'hot'; it must be a number, 0 (greedy) or more."),
         ("top_k", -1, "top_k is -1; it must be from 0 (off) to 1024."),
         ("top_k", 1025, "top_k is 1025; it must be from 0 (off) to 1024."),
@@ -33,8 +35,8 @@ def test_defaults_are_those_of_tensorrt_llm():
         ("seed", -1, "seed is -1; it must be from 0 to 2^64 - 1."),
         ("seed", 2**64, f"seed is {2**64}; it must be from 0 to 2^64 - 1."),
         ("repetition_penalty", 0, "repetition_penalty is 0; it must be more than 0 (1 is off)."),
-        ("presence_penalty", float("inf"), "presence_penalty is inf; it must be finite (0 is off)."),
-        ("frequency_penalty", float("nan"), "frequency_penalty is nan; it must be finite (0 is off)."),
+        ("presence_penalty", float("inf"), "presence_penalty is inf; it must be a finite number, 0 is off."),
+        ("frequency_penalty", float("nan"), "frequency_penalty is nan; it must be a finite number, 0 is off."),
         ("min_tokens", -1, "min_tokens is -1; it must be from 0 to 1000000."),
     ],
 )

@@ -34,6 +34,26 @@ def test_a_prompt_of_megabytes_is_refused_before_it_is_tokenised(tokenizer_dir):
     assert response.error().message() == "QUERY has 2,097,153 bytes, and at most 2,097,152 are read; shorten it."
 
 
+@pytest.mark.parametrize("words", [["a" * 9000, "b" * 7385], ["a"] * 1025])
+def test_words_beyond_all_sense_are_refused_before_they_are_tokenised(tokenizer_dir, words):
+    model = model_of(preprocessing, tokenizer_dir)
+    half = len(words) // 2
+    inputs = {"QUERY": strings(["a"]), "REQUEST_OUTPUT_LEN": np.array([[1]], np.int32)}
+    inputs |= {"STOP_WORDS_DICT": strings(words[:half]), "BAD_WORDS_DICT": strings(words[half:])}
+
+    class NoTokenizer:
+        end_id = pad_id = 0
+
+    tokenizer, model.tokenizer = model.tokenizer, NoTokenizer()
+    (response,) = model.execute([request(inputs)])
+    said = response.error().message()
+    assert f"hold {len(words):,} words of {sum(map(len, words)):,} bytes together, and at most 1,024 words of" in said
+    model.tokenizer = tokenizer
+    inputs["BAD_WORDS_DICT"] = strings([word[:7384] for word in words[half:-1]] or [words[-1][:-1]])
+    (response,) = model.execute([request(inputs)])
+    assert response.error() is None
+
+
 @pytest.mark.parametrize("length", [-2, 4])
 def test_a_length_that_the_ids_do_not_have_is_refused(tokenizer_dir, length):
     model = model_of(postprocessing, tokenizer_dir)

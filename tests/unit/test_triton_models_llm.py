@@ -287,6 +287,47 @@ def test_a_refused_row_ends_the_whole_request(make):
     model.executor.emit(0, [], "cancelled")  # must not be sent: Sender asserts it
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_after_a_failure_no_more_sequences_start(make, late):
+    """`late`: the failure comes while the next one is on its way in, behind the cancelling."""
+    model = make()
+    executor, taken = model.executor, model.executor.submit
+
+    def submit(submitted):
+        if not late:
+            taken(submitted)
+        if len(executor.requests) == 2 and not executor.cancelled:
+            executor.emit(0, [], "error", "No token is left.")
+            until(lambda: sender.done.is_set())
+        if late:
+            taken(submitted)
+
+    executor.submit, sender = submit, Sender()
+    ((error, final),) = send(model, num_return_sequences=50, runtime_top_k=5, sender=sender).wait()
+    assert final and error.message() == "No token is left."
+    assert len(executor.requests) == 2 + late
+    assert executor.cancelled[-50:].index(executor.requests[-1].id) == 1 + late, "and once more when all are in"
+
+
+def test_a_stop_while_the_sequences_are_submitted(make):
+    model = make()
+    executor, taken = model.executor, model.executor.submit
+
+    def submit(submitted):
+        taken(submitted)
+        if len(executor.requests) == 2:
+            model.execute([request({"stop": np.array([True])}, "me", stopped)])
+            stopped.wait()
+
+    executor.submit, stopped = submit, Sender()
+    sender = send(model, "me", num_return_sequences=50, runtime_top_k=5, streaming=True)
+    assert len(executor.requests) == 2 and executor.requests[1].id in executor.cancelled
+    for index in range(2):
+        executor.emit(index, [], "cancelled")
+    sent = sender.wait()
+    assert len(sent) == 50 and all(content["output_ids"].size == 0 for content, _ in sent)
+
+
 def test_errors_go_as_data_to_a_model_that_asks_for_it(make):
     """Triton 24.10 mixes up the streams of a BLS model when one of them gets an error response."""
 
@@ -395,6 +436,16 @@ def test_more_sequences_than_can_be_meant_are_refused(make):
     assert model.executor.requests == []
     send(model, rows=((5, 6), (7, 8)), num_return_sequences=512)
     assert len(model.executor.requests) == 1024
+
+
+def test_words_count_for_each_sequence(make):
+    model = make()
+    words = np.stack([np.full((1, 300), 7), np.arange(1, 301)[None]], 1).astype(INT)
+    assert words.shape == (1, 2, 300)
+    said = refused(model, num_return_sequences=900, stop_words_list=words)
+    assert said.startswith("stop_words_list and bad_words_list hold 270,000 ids") and "at most 262,144" in said
+    send(model, num_return_sequences=800, stop_words_list=words)
+    assert len(model.executor.requests) == 800
 
 
 def test_the_logits_of_the_prompt_come_with_the_first_sequence_alone(make):

@@ -39,6 +39,11 @@ def test_decoding_gives_the_words_back(given_rows):
     assert [_wordlists.decode(row, "w") for row in encoded] == [[word for word in row if word] for row in given_rows]
 
 
+def test_a_list_beyond_all_sense_is_refused_before_it_is_read():
+    with pytest.raises(InputError, match="^stop_words_list holds 32,769 ids a row, and at most 32,768 are read; give"):
+        _wordlists.decode(np.ones((2, _wordlists.MAX_IDS + 1), np.int32), "stop_words_list")
+
+
 @pytest.mark.parametrize(
     ("encoded", "said"),
     [

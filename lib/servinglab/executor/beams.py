@@ -1,7 +1,7 @@
 """Beam search for one request: `beam_width` paths side by side, each in a row of the batch.
 
-A step adds one token to every path and looks at the likeliest continuations of all paths together: 2 x width of them,
-and width more for each further token that can end a path, so that `width` can go on. One that ends (with end_id, a stop
+A step adds one token to every path and ranks the continuations of all paths together; of each path the `width`
+likeliest, and the `width` likeliest that do not end it, are enough for that. One that ends (with end_id, a stop
 word or at max_tokens) becomes a finished beam if it is among the first `width`; the first `width` of the others go on.
 Of the finished ones the best `width` by score are kept. A path that has no continuation is dropped.
 
@@ -21,6 +21,8 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
   divides the logits there: leave it at 1, and both agree.
 * beam_search_diversity_rate adds rate x rank of its parent to a continuation while the step ranks them, as in
   TensorRT-LLM's kernel: the higher the rate, the more the paths behind the first are continued. It is part of no score.
+* Where embedding_bias and bad_words leave fewer continuations than beam_width, fewer beams come back, all of them
+  possible ones (num_return_sequences too is only an upper bound). transformers fills up with forbidden ones.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ import numpy as np
 
 from servinglab.decoding.scores import score
 
-from .logits import LogitsProcessor, NoTokenLeft, ends_with, log_normaliser
+from .logits import LogitsProcessor, NoTokenLeft, log_normaliser
 from .request import Beam, Output, Request
 from .sampler import largest
+from .words import Words
 
 
 class Copy(NamedTuple):
@@ -62,6 +65,7 @@ class _Candidate(NamedTuple):
     row: int
     token: int
     log_prob: float
+    end: str | None  # why the path ends here, apart from its length
 
 
 class BeamSearch:
@@ -81,8 +85,7 @@ class BeamSearch:
         self._paths: list[_Path | None] = [_Path(request.prompt.tolist(), [], 0.0)]  # by row
         self._finished: list[tuple[Beam, tuple | None]] = []  # best first, each with the logits of its path
         self.length = self._prompt_length
-        ends = {word[-1] for word in request.stop_words} | ({request.end_id} - {None})
-        self._looked_at = max(2, 1 + len(ends)) * self.width
+        self._stop_words = Words(request.stop_words)
 
     @property
     def last_tokens(self) -> list[int]:
@@ -105,14 +108,16 @@ class BeamSearch:
         self.added = 0
         going_on: list[_Candidate] = []
         for place, candidate in enumerate(self._candidates(logits)):
-            reason = self._reason(candidate)
-            if reason is None and len(going_on) < self.width:
+            reason = candidate.end or ("length" if self._choices == self._max_tokens else None)
+            if reason is None:
                 going_on.append(candidate)
-            elif reason and place < self.width:
+            elif place < self.width:
                 self._finish(candidate, reason, own)
             else:
                 continue
             self.added += reason != "end_id"
+            if len(going_on) == self.width:
+                break
         if self._is_over(going_on):
             beams = tuple(replace(beam, logits=_stacked(rows)) for beam, rows in self._finished)
             return Output(self._request.id, [], beams[0].finish_reason, beams=beams)
@@ -133,22 +138,30 @@ class BeamSearch:
                 dead_end = error
                 continue
             normaliser = log_normaliser(logits[row])
-            for token in largest(logits[row], self._looked_at).tolist():
+            ends = self._ends(path.tokens)
+            for token in self._likeliest(logits[row], ends):
                 log_prob = float(logits[row, token]) - normaliser
                 total = path.total + log_prob
-                found.append(_Candidate(total + rate * path.rank, total, row, token, log_prob))
+                found.append(_Candidate(total + rate * path.rank, total, row, token, log_prob, ends.get(token)))
         found = [candidate for candidate in found if candidate.total > -np.inf]
         if dead_end and not found and not self._finished:
             raise dead_end
-        return sorted(found, key=lambda candidate: -candidate.order)[: self._looked_at]
+        return sorted(found, key=lambda candidate: -candidate.order)
 
-    def _reason(self, candidate: _Candidate) -> str | None:
-        if candidate.token == self._request.end_id:
-            return "end_id"
-        tail = [*self._paths[candidate.row].tokens, candidate.token] if self._request.stop_words else []
-        if any(ends_with(tail, word) for word in self._request.stop_words):
-            return "stop_words"
-        return "length" if self._choices == self._max_tokens else None
+    def _ends(self, tokens: list[int]) -> dict[int, str]:
+        """The tokens that end a path after `tokens`, each with the reason."""
+        ends = dict.fromkeys(self._stop_words.completed_by(tokens), "stop_words")
+        return ends if self._request.end_id is None else ends | {self._request.end_id: "end_id"}
+
+    def _likeliest(self, logits: np.ndarray, ends: dict[int, str]) -> list[int]:
+        """The `width` likeliest tokens [vocab], then those of the `width` likeliest without an end that are no part of
+        them: an end counts only among the first `width` of all paths, and at most `width` go on."""
+        first = largest(logits, self.width).tolist()
+        if not ends.keys() & set(first):
+            return first
+        others = logits.copy()
+        others[list(ends)] = -np.inf
+        return first + [token for token in largest(others, self.width).tolist() if token not in first]
 
     @property
     def _choices(self) -> int:

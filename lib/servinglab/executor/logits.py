@@ -6,6 +6,7 @@ import numpy as np
 
 from .params import RequestError, SamplingParams
 from .request import Request
+from .words import Words
 
 
 class NoTokenLeft(RequestError):
@@ -19,7 +20,7 @@ class LogitsProcessor:
         self._params = params = request.sampling
         self._prompt_length = len(request.prompt)
         self._end_id = request.end_id
-        self._bad_words = request.bad_words
+        self._bad_words = Words(request.bad_words)
         self._bias = request.embedding_bias
         # The floor keeps float32 from overflowing.
         self._temperature = np.float32(max(params.temperature, 1e-6)) if temperature else np.float32(1)
@@ -45,17 +46,23 @@ class LogitsProcessor:
         # The order of TensorRT-LLM's penalty kernel: bias, temperature, penalties, bans. (transformers applies its
         # penalties first; only presence and frequency penalties at a temperature other than 1 tell the two apart.)
         if self._bias is not None:
-            logits[: len(self._bias)] += self._bias
+            with np.errstate(over="ignore"):
+                logits[: len(self._bias)] += self._bias
         if self._temperature != 1:
-            logits /= self._temperature
+            with np.errstate(over="ignore"):  # only a bias can be so large; said below
+                logits /= self._temperature
         if self._counts is not None:
             np.add.at(self._counts, np.array(tokens[self._counted :], np.int64), 1)
             self._counted = len(tokens)
             penalise(logits, self._counts, self._params)
-        for token in self._banned(tokens):
-            logits[token] = -np.inf
+        logits[self._banned(tokens)] = -np.inf
         best = int(logits.argmax())
         if not np.isfinite(logits[best]):
+            if logits[best] == np.inf and self._bias is not None and self._bias.max() > 1e38 * float(self._temperature):
+                raise RequestError(
+                    f"embedding_bias reaches {self._bias.max():g}, and with the model's logits and a temperature of "
+                    f"{self._params.temperature:g} that is more than float32 can hold; 100 is enough to force a token."
+                )
             if logits[best] != -np.inf:
                 raise RequestError("The model's logits are not finite numbers, so no token can be chosen.")
             forbids = "bad_words forbids" if self._bias is None else "embedding_bias (with bad_words) forbids"
@@ -63,15 +70,10 @@ class LogitsProcessor:
         return best
 
     def _banned(self, tokens: list[int]) -> list[int]:
-        banned = [word[-1] for word in self._bad_words if ends_with(tokens, word[:-1])]
+        banned = self._bad_words.completed_by(tokens)
         if self._end_id is not None and len(tokens) - self._prompt_length < self._params.min_tokens:
             banned.append(self._end_id)
         return banned
-
-
-def ends_with(tokens: list[int], word: list[int]) -> bool:
-    """Whether the last tokens are `word` (the empty word always matches)."""
-    return not word or tokens[-len(word) :] == word
 
 
 def penalise(logits: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:

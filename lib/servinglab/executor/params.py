@@ -58,8 +58,8 @@ class SamplingParams:
         real("top_p", lambda v: 0 <= v <= 1, "from 0 (off) to 1")
         whole("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1")
         real("repetition_penalty", lambda v: v > 0, "more than 0 (1 is off)")
-        real("presence_penalty", lambda v: True, "finite (0 is off)")
-        real("frequency_penalty", lambda v: True, "finite (0 is off)")
+        real("presence_penalty", lambda v: True, "0 is off")
+        real("frequency_penalty", lambda v: True, "0 is off")
         whole("min_tokens", 0, MAX_TOKENS_LIMIT, f"from 0 to {MAX_TOKENS_LIMIT}")
         whole("beam_width", 1, MAX_BEAM_WIDTH, f"from 1 to {MAX_BEAM_WIDTH}")
         real("length_penalty", lambda v: v >= 0, "0 (off) or more")
@@ -77,7 +77,9 @@ class SamplingParams:
             value = float(given)
         except (TypeError, ValueError):
             raise RequestError(f"{name} is {given!r}; it must be a number, {range_text}.") from None
-        if not math.isfinite(value) or not allowed(value):
+        if not math.isfinite(value):
+            raise RequestError(f"{name} is {value:g}; it must be a finite number, {range_text}.")
+        if not allowed(value):
             raise RequestError(f"{name} is {value:g}; it must be {range_text}.")
         object.__setattr__(self, name, value)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .logits import ends_with, log_normaliser
+from .logits import log_normaliser
 from .params import RequestError
 from .request import Output, Request
 from .sampler import Sampler
 from .speculation import Speculation
+from .words import Words
 
 
 class SinglePath:
@@ -23,6 +24,7 @@ class SinglePath:
     def __init__(self, request: Request, vocab_size: int, max_tokens: int) -> None:
         self._request = request
         self._sampler = Sampler(request, vocab_size)
+        self._stop_words = Words(request.stop_words)
         self._tokens: list[int] = request.prompt.tolist()
         self._longest = len(self._tokens) + max_tokens
         self._speculation = Speculation(request.drafter, request.draft_tokens, vocab_size)
@@ -102,8 +104,9 @@ class SinglePath:
     def _take(self, token: int) -> str | None:
         if token == self._request.end_id:
             return "end_id"
+        stops = token in self._stop_words.completed_by(self._tokens)
         self._tokens.append(token)
-        if any(ends_with(self._tokens, word) for word in self._request.stop_words):
+        if stops:
             return "stop_words"
         return "length" if len(self._tokens) >= self._longest else None
 

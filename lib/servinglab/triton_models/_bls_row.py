@@ -1,9 +1,14 @@
 """One sequence of a BLS request: from the LLM's token ids to the text its client sees.
 
 What else the LLM sends (log probabilities, logits, sequence_index) goes on with the text of the same response. A text
-that was held back, for a character or a stop word might go on, comes with the latest of it. After a stop word that is
-found in the text alone, the log probabilities may cover a token or two behind it, and there are no performance metrics:
-they come with the last tokens of the LLM, which is stopped then.
+that was held back, for a character or a stop word might go on, comes with the latest of it.
+
+A stop word that only the text shows (its letters are part of a longer token, or of several) ends the text but not the
+LLM's work. Log probabilities and logits then cover tokens behind it as well: while streaming the one or two that came
+before the LLM was stopped (and no performance metrics come, for these are with its last tokens), otherwise all that it
+generated, up to max_tokens. And several beams that differ only behind such a stop word give the same text. A stop word
+that the LLM generates as the tokens which the word alone would have is found by the LLM itself, and nothing comes
+behind it.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ SAMPLING = {
     "beam_search_diversity_rate": "beam_search_diversity_rate",
 }
 MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
+MAX_WORD_IDS = 2**18  # of stop and bad words, counted for each sequence: each looks for them itself
 RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
 
 
@@ -100,6 +101,12 @@ def read_rows(
         raise InputError("input_ids is missing; a decoder-only model needs the prompt's token ids.")
     counts = sequences_of(inputs, rows)
     read = [_read_row(inputs, row, rows, exclude_input, counts[row]) for row in range(rows)]
+    word_ids = sum(row.sequences * sum(map(len, row.stop_words + row.bad_words)) for row in read)
+    if word_ids > MAX_WORD_IDS:
+        raise InputError(
+            f"stop_words_list and bad_words_list hold {word_ids:,} ids, counted for each sequence, and "
+            f"at most {MAX_WORD_IDS:,} are read; give fewer words or ask for fewer sequences."
+        )
     size = 4 * vocab_size * sum(row.logits(max_seq_len) for row in read)
     if size > MAX_LOGITS_BYTES:
         raise InputError(

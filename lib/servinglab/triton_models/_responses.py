@@ -33,6 +33,7 @@ class Ticket:
     rows: int = 1
     sequences: int = 1  # of each row
     open_rows: dict[str, RowState] = field(default_factory=dict)  # by executor request id
+    given_up: bool = False  # its sequences are being cancelled, so no more of them may start
     closed: bool = False  # FINAL was sent
 
 
@@ -139,6 +140,7 @@ class ResponseSender:
                 self._cancel_rows(ticket)
 
     def _cancel_rows(self, ticket: Ticket) -> None:
+        ticket.given_up = True  # before the ids are gone through; see TritonPythonModel._submit
         for row_id in list(ticket.open_rows):
             self._cancel(row_id)
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from servinglab.triton_models._common import InputError
 
+MAX_IDS = 2**15  # of one row; what `preprocessing` lets through has fewer
+
 
 def encode(rows: list[list[list[int]]]) -> np.ndarray:
     """Words of each batch row (lists of token ids; empty ones are skipped) as INT32 [batch, 2, L], L >= 1."""
@@ -29,6 +31,8 @@ def decode(encoded: np.ndarray, name: str) -> list[list[int]]:
         raise InputError(
             f"{name} must have shape [batch, 2, L] (ids above end offsets), not {list(encoded.shape)} a row."
         )
+    if encoded.shape[1] > MAX_IDS:
+        raise InputError(f"{name} holds {encoded.shape[1]:,} ids a row, and at most {MAX_IDS:,} are read; give fewer.")
     ids, offsets = encoded.tolist()
     ends = offsets[: offsets.index(-1)] if -1 in offsets else offsets
     spans = list(zip([0, *ends], ends))  # noqa: B905 (the last end starts nothing)

@@ -17,6 +17,9 @@ from servinglab.triton_models._tokenizer import Tokenizer
 
 # Tokenising takes a second for each megabyte, and everybody waits. No engine here reads that much.
 MAX_PROMPT_BYTES = 2 * 2**20
+# Of one request, all rows together. Every token that is generated is compared with the stop words in the text, too.
+WORDS = ("STOP_WORDS_DICT", "BAD_WORDS_DICT", "EMBEDDING_BIAS_WORDS")
+MAX_WORDS, MAX_WORD_BYTES = 1024, 2**14
 MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")
 
 
@@ -42,6 +45,7 @@ class TritonPythonModel:
             if name in inputs:
                 raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
         require(inputs, "QUERY", "REQUEST_OUTPUT_LEN")
+        _check_words([word for name in WORDS if name in inputs for word in inputs[name].reshape(-1)])
         rows = len(inputs["QUERY"])
         end_id = inputs.get("END_ID", np.full((rows, 1), self.tokenizer.end_id, np.int32))
         pad_id = inputs.get("PAD_ID", np.full((rows, 1), self.tokenizer.pad_id, np.int32))
@@ -92,15 +96,32 @@ class TritonPythonModel:
         if len(given) == 1:
             raise InputError("EMBEDDING_BIAS_WORDS and EMBEDDING_BIAS_WEIGHTS belong together: give both or neither.")
         words, weights = self._word_ids(inputs, "EMBEDDING_BIAS_WORDS"), inputs["EMBEDDING_BIAS_WEIGHTS"]
-        if not any(word for row in words for word in row):
-            return np.zeros((rows, 0), np.float32)
         if inputs["EMBEDDING_BIAS_WORDS"].shape != weights.shape:
             raise InputError(
                 f"EMBEDDING_BIAS_WEIGHTS needs one weight for each word: shape {list(weights.shape)} does not match "
                 f"{list(inputs['EMBEDDING_BIAS_WORDS'].shape)}."
             )
+        if np.isnan(weights).any() or np.isposinf(weights).any():
+            raise InputError("EMBEDDING_BIAS_WEIGHTS holds nan or +inf; a number or -inf (never this word) is needed.")
+        if not any(word for row in words for word in row):
+            return np.zeros((rows, 0), np.float32)
         bias = np.zeros((rows, self.tokenizer.size), np.float32)
-        for target, row, row_weights in zip(bias, words, weights, strict=True):
-            for word, weight in zip(row, row_weights, strict=True):
-                np.add.at(target, word, weight)
+        with np.errstate(over="ignore"):
+            for target, row, row_weights in zip(bias, words, weights, strict=True):
+                for word, weight in zip(row, row_weights, strict=True):
+                    np.add.at(target, word, weight)
+        if np.isposinf(bias).any():
+            raise InputError(
+                f"EMBEDDING_BIAS_WEIGHTS of up to {weights.max():g} add up, for a token that several words share, to "
+                "more than float32 can hold; 100 is enough to force a word."
+            )
         return bias
+
+
+def _check_words(words: list[bytes]) -> None:
+    size = sum(map(len, words))
+    if len(words) > MAX_WORDS or size > MAX_WORD_BYTES:
+        raise InputError(
+            f"{', '.join(WORDS)} hold {len(words):,} words of {size:,} bytes together, and at most {MAX_WORDS:,} words "
+            f"of {MAX_WORD_BYTES:,} bytes are read; give fewer or shorter ones."
+        )

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.executor import Executor, Request, SamplingParams
+from servinglab.executor import Executor, Output, Request, SamplingParams
 from servinglab.triton_models._answer import Form
 from servinglab.triton_models._common import (
     ERRORS_AS_DATA,
@@ -95,8 +95,18 @@ class TritonPythonModel:
         ticket.rows, ticket.sequences = len(rows), max(row.sequences for row in rows)
         ticket.open_rows = {state.id: state for _, _, state in states}
         self.responses.open_request(ticket)
+        self._submit(ticket, states)
+
+    def _submit(self, ticket: Ticket, states: list[tuple[Row, SamplingParams, RowState]]) -> None:
+        """All sequences, unless one has failed meanwhile, the request was stopped, or its client has left."""
         for row, sampling, state in states:
-            self.executor.submit(self._request(row, sampling, state))
+            if ticket.given_up:
+                self.responses.output(state, Output(state.id, [], "cancelled"))
+            else:
+                self.executor.submit(self._request(row, sampling, state))
+        if ticket.given_up:  # one may have come in behind the cancelling
+            for _, _, state in states:
+                self.executor.cancel(state.id)
 
     def _form(self, row: Row) -> Form:
         prompt = [] if row.exclude_input or row.streaming else row.prompt.tolist()
