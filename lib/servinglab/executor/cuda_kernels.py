@@ -1,8 +1,8 @@
-"""The five kernels of one decoder layer, in Triton's language (which the CUDA build of torch brings).
+"""The kernels of a decoder layer, in Triton's language (which the CUDA build of torch brings).
 
 At batch 1 a model of this size is nothing but launches: a step of separate torch operations has some 500 of them, each
-longer than its work. Here a layer has five, because everything that can happen on the way of a matrix product does: the
-normalisation before it, the rotation and the KV cache write, the activation or the residual sum behind it.
+longer than its work. Here a layer has five (six where the attention is split), because what can happen on the way of a
+matrix product does: the norm before it, the rotation and the KV cache write, the activation or the residual sum behind.
 
 A row is one token: that of a running request, or one of a prompt. `slots` [rows] says in which slot of the cache its
 request lies and `lengths` [rows] how many tokens are there with it, so that prompts, single tokens and drafts are the
@@ -21,25 +21,6 @@ def _normed(x, gain, rows, row_ok, at, K: tl.constexpr):
     ok = row_ok[:, None] & (at < K)[None, :]
     found = tl.load(x + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
     return found * tl.load(gain + at, mask=at < K, other=0.0)[None, :], tl.sum(found * found, axis=1)
-
-
-@triton.jit
-def _attended(parts, peaks, sums, rows, row_ok, at, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
-    """[rows, at] of what `attend` found, all heads side by side: its splits put together."""
-    ok = row_ok[:, None] & (at < HEADS * D)[None, :]
-    first = (rows[:, None] * HEADS + (at // D)[None, :]) * SPLITS
-    best = tl.full(ok.shape, float("-inf"), tl.float32)
-    for split in tl.static_range(SPLITS):
-        best = tl.maximum(best, tl.load(peaks + first + split, mask=ok, other=0.0))
-    total = tl.zeros(ok.shape, tl.float32)
-    found = tl.zeros(ok.shape, tl.float32)
-    for split in tl.static_range(SPLITS):
-        peak = tl.load(peaks + first + split, mask=ok, other=float("-inf"))
-        there = ok & (peak > float("-inf"))
-        share = tl.where(there, tl.exp(peak - best), 0.0)
-        total += share * tl.load(sums + first + split, mask=there, other=0.0)
-        found += share * tl.load(parts + (first + split) * D + (at % D)[None, :], mask=there, other=0.0)
-    return found / tl.where(total > 0, total, 1.0)
 
 
 @triton.jit
@@ -115,14 +96,14 @@ def project_qkv(
 
 @triton.jit
 def attend(
-    queries, keys, values, slots, lengths, parts, peaks, sums, seq, scale,
+    queries, keys, values, slots, lengths, attended, parts, peaks, sums, seq, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr,
     SPLITS: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """One row, the query heads of one key head, one of SPLITS pieces of its tokens (FlashDecoding).
 
-    parts [rows, HEADS, SPLITS, D]: the sum of e^(score - peak) times value; sums: that of e^(score - peak); peaks: the
-    highest score, -inf where the piece is empty.
+    One piece: attended [rows, HEADS, D]. Several, for `merge_splits`: parts [rows, HEADS, SPLITS, D], the sum of
+    e^(score - peak) times value; sums, that of e^(score - peak); peaks, the highest score, -inf where a piece is empty.
     """
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -152,36 +133,28 @@ def attend(
         value = tl.load(values + where, mask=there[:, None], other=0.0)
         found = found * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         peak = higher
-    out = head * SPLITS + split
-    tl.store(peaks + out, peak, mask=head_ok)
-    if first < end:
+    if SPLITS == 1:
+        found = found / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(attended + head[:, None] * D + d[None, :], found, mask=head_ok[:, None])
+    else:
+        out = head * SPLITS + split
+        tl.store(peaks + out, peak, mask=head_ok)
         tl.store(sums + out, total, mask=head_ok)
         tl.store(parts + out[:, None] * D + d[None, :], found, mask=head_ok[:, None])
 
 
 @triton.jit
-def add_attended(
-    parts, peaks, sums, w, x, lengths, count,
-    OUT: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    """x [rows, OUT] += the attention's output times w."""
-    rows, pairs, low, pair_ok = _places(OUT // 2, OUT // 2, BLOCK_R, BLOCK_P)
-    row_ok = tl.load(lengths + rows, mask=rows < count, other=0) > 0
-    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    for k in range(0, HEADS * D, BLOCK_K):
-        at = k + tl.arange(0, BLOCK_K)
-        chunk = _attended(parts, peaks, sums, rows, row_ok, at, HEADS, D, SPLITS)
-        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, HEADS * D, OUT // 2, DOT)
-    _add_to(x, rows, low, row_ok[:, None] & pair_ok[None, :], a, b, OUT)
-
-
-@triton.jit
-def _add_to(x, rows, low, ok, a, b, OUT: tl.constexpr):
-    out = x + rows[:, None] * OUT + low[None, :]
-    tl.store(out, tl.load(out, mask=ok) + a, mask=ok)
-    tl.store(out + OUT // 2, tl.load(out + OUT // 2, mask=ok) + b, mask=ok)
+def merge_splits(attended, parts, peaks, sums, D: tl.constexpr, SPLITS: tl.constexpr):
+    """attended [rows, HEADS, D] of one row and head, from its pieces; an empty piece has peak -inf and sums of 0."""
+    place = tl.program_id(0)
+    splits, d = tl.arange(0, SPLITS), tl.arange(0, D)
+    peak = tl.load(peaks + place * SPLITS + splits)
+    best = tl.max(peak, axis=0)
+    share = tl.where(peak > float("-inf"), tl.exp(peak - best), 0.0)
+    total = tl.sum(share * tl.load(sums + place * SPLITS + splits), axis=0)
+    part = tl.load(parts + (place * SPLITS + splits)[:, None] * D + d[None, :])
+    found = tl.sum(share[:, None] * part, axis=0) / tl.where(total > 0, total, 1.0)
+    tl.store(attended + place * D + d, found)
 
 
 @triton.jit
@@ -207,11 +180,11 @@ def gate_up(
 
 
 @triton.jit
-def add_down(
-    gated, w, x, lengths, count, K: tl.constexpr, OUT: tl.constexpr,
+def add_product(
+    y, w, x, lengths, count, K: tl.constexpr, OUT: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """x [rows, OUT] += gated [rows, K] times w."""
+    """x [rows, OUT] += y [rows, K] times w: behind the attention, and behind the activation."""
     rows, pairs, low, pair_ok = _places(OUT // 2, OUT // 2, BLOCK_R, BLOCK_P)
     row_ok = tl.load(lengths + rows, mask=rows < count, other=0) > 0
     a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
@@ -219,9 +192,12 @@ def add_down(
     for k in range(0, K, BLOCK_K):
         at = k + tl.arange(0, BLOCK_K)
         ok = row_ok[:, None] & (at < K)[None, :]
-        chunk = tl.load(gated + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
+        chunk = tl.load(y + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
         a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, OUT // 2, DOT)
-    _add_to(x, rows, low, row_ok[:, None] & pair_ok[None, :], a, b, OUT)
+    out = x + rows[:, None] * OUT + low[None, :]
+    ok = row_ok[:, None] & pair_ok[None, :]
+    tl.store(out, tl.load(out, mask=ok) + a, mask=ok)
+    tl.store(out + OUT // 2, tl.load(out + OUT // 2, mask=ok) + b, mask=ok)
 
 
 @triton.jit

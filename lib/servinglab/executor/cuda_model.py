@@ -1,4 +1,4 @@
-"""One step of the language model on a CUDA device: the same call as `model.Model`, five kernels a layer, one launch.
+"""One step of the language model on a CUDA device: the same call as `model.Model`, a few kernels a layer, one launch.
 
 A step is recorded once for each number of rows (1, 2, 4, … MAX_ROWS) as a CUDA graph, copies from and to the host
 included, and replayed from then on: the host writes a few numbers into pinned memory, launches one graph, waits once.
@@ -107,6 +107,7 @@ class CudaModel:
         scratch = _Scratch(
             inputs=host.to(self._device),
             queries=empty(rows, self._heads, config.head_size, dtype=self._dtype),
+            attended=empty(rows, self._heads, config.head_size, dtype=self._dtype),
             parts=empty(*part, config.head_size),
             peaks=empty(*part),
             sums=empty(*part),
@@ -134,11 +135,10 @@ class CudaModel:
         config, buffers, hidden, width = self._config, self._cache.buffers, self._hidden, self._width
         ids, slots, lengths, _ = scratch.inputs
         seq, eps, tiles = buffers.shape[3], config.norm_epsilon, _Tiles(rows)
-        heads = {"HEADS": self._heads, "D": config.head_size}
-        kv = {"KV_HEADS": config.kv_heads, **heads}
+        kv = {"HEADS": self._heads, "KV_HEADS": config.kv_heads, "D": config.head_size}
         qkv_pairs = (self._heads + 2 * config.kv_heads) * config.head_size // 2
         x = self._weights.embed.index_select(0, ids[:rows]).float()
-        attended = scratch.parts, scratch.peaks, scratch.sums
+        pieces = scratch.attended, scratch.parts, scratch.peaks, scratch.sums
         for index, layer in enumerate(self._weights.layers):
             keys, values = buffers[2 * index], buffers[2 * index + 1]
             cuda_kernels.project_qkv[tiles.grid("qkv", qkv_pairs)](
@@ -146,17 +146,22 @@ class CudaModel:
                 scratch.queries, keys, values, rows, seq, eps, K=hidden, **kv, **tiles.blocks("qkv"),
             )  # fmt: skip
             cuda_kernels.attend[rows, config.kv_heads, splits](
-                scratch.queries, keys, values, slots, lengths, *attended, seq, config.head_size**-0.5,
-                **kv, SPLITS=splits, BLOCK_H=16, BLOCK_T=32 if rows <= FEW_ROWS else 64,
+                scratch.queries, keys, values, slots, lengths, *pieces, seq, config.head_size**-0.5,
+                **kv, SPLITS=splits, BLOCK_H=16, BLOCK_T=32 if splits > 1 else 64,
             )  # fmt: skip
-            cuda_kernels.add_attended[tiles.grid("out", hidden // 2)](
-                *attended, layer.out, x, lengths, rows, OUT=hidden, **heads, SPLITS=splits, **tiles.blocks("out")
-            )
+            if splits > 1:
+                cuda_kernels.merge_splits[rows * self._heads,](
+                    *pieces, D=config.head_size, SPLITS=splits, num_warps=1
+                )
+            cuda_kernels.add_product[tiles.grid("out", hidden // 2)](
+                scratch.attended, layer.out, x, lengths, rows,
+                K=self._heads * config.head_size, OUT=hidden, **tiles.blocks("out"),
+            )  # fmt: skip
             cuda_kernels.gate_up[tiles.grid("gate_up", width)](
                 x, layer.post_norm, layer.gate_up, scratch.gated, lengths, rows, eps,
                 K=hidden, WIDTH=width, **tiles.blocks("gate_up"),
             )  # fmt: skip
-            cuda_kernels.add_down[tiles.grid("down", hidden // 2)](
+            cuda_kernels.add_product[tiles.grid("down", hidden // 2)](
                 scratch.gated, layer.down, x, lengths, rows, K=width, OUT=hidden, **tiles.blocks("down")
             )
         return x
@@ -183,6 +188,7 @@ class _Scratch:
 
     inputs: Any
     queries: Any
+    attended: Any
     parts: Any
     peaks: Any
     sums: Any
