@@ -2,9 +2,9 @@
 
     python benchmarks/gpu.py [--rounds 3] [--tokens 256] [--no-triton] [--json]
 
-SmolLM2-135M in bfloat16, greedy, the same weights and prompts for every way; the end token is switched off, so that each
-answer has exactly --tokens tokens (generate: 64). Within a round the ways run one after the other; figures are medians
-over rounds.
+SmolLM2-135M in bfloat16, greedy, the same weights and prompts for every way; the end token is switched off, so that
+each answer has exactly --tokens tokens (generate: 64). Within a round the ways run one after the other; figures are
+medians over rounds.
 
 Keys of --json
     generate_tok_s        transformers, eager, batch 1
