@@ -165,7 +165,7 @@ def test_many_stop_words_leave_room_for_paths_that_go_on():
 @pytest.mark.parametrize(("penalty", "max_tokens"), [(1000.0, 5), (100.0, 1500)])
 def test_a_length_penalty_without_a_number_is_refused_before_the_first_token(penalty, max_tokens):
     request = request_of(max_tokens, sampling={"beam_width": 2, "length_penalty": penalty})
-    with pytest.raises(RequestError, match=f"length_penalty is {penalty}: .* for {max_tokens} tokens that is no"):
+    with pytest.raises(RequestError, match=f"length_penalty is {penalty:g}: .* for {max_tokens} tokens that is no"):
         request.fit(vocab_size=10, max_seq_len=2000, max_beam_width=2)
     single = request_of(max_tokens, sampling={"length_penalty": penalty})
     assert single.fit(vocab_size=10, max_seq_len=2000) == max_tokens, "it has no effect there"

@@ -32,7 +32,7 @@ def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
         divisor = math.inf
     if not 0 < divisor < math.inf:
         raise CourseError(
-            f"length_penalty is {length_penalty}: a log probability is divided by the number of tokens to that power, "
+            f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power, "
             f"and for {length} tokens that is no usable number; use one nearer to 0, such as 1 (the mean per token)."
         )
     return float(log_prob) / divisor
