@@ -26,7 +26,7 @@ app.add_typer(repo, name="repo")
 app.add_typer(engine, name="engine")
 
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
-Precision = Annotated[str | None, Option(help="Weights of the executor: fp32 (exact) or int4 (fast).")]
+Precision = Annotated[str | None, Option(help="Weights: fp32 (exact), int4 (fast on CPUs) or bf16 (for GPUs).")]
 _debug = _interrupted = False
 
 

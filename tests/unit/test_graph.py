@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -131,6 +132,26 @@ def test_the_engine_folder_holds_three_files_and_says_what_it_is(llama):
         assert mode == (engine / "config.json").stat().st_mode  # readable for whoever may read the rest
 
 
+def test_bf16_stores_rounded_weights_and_computes_with_them(llama, tmp_path):
+    import torch
+
+    model, checkpoint, fp32, _ = llama
+    graph.write_engine(checkpoint, tmp_path, "bf16", fp32=fp32)
+    rounded = copy.deepcopy(model)
+    for parameter in rounded.parameters():
+        if parameter.dim() > 1:
+            parameter.data = parameter.data.to(torch.bfloat16).float()
+    found = Session(tmp_path)(PROMPTS[:, :12], np.ones((2, 12)), [3, 23])
+    expected = reference(rounded, PROMPTS)
+    assert found == pytest.approx(np.stack([expected[0, 3], expected[1, 11]]), abs=3e-5)
+    assert abs(found - reference(model, PROMPTS)[[0, 1], [3, 11]]).max() > 1e-3
+    sizes = [(engine / "model.onnx.data").stat().st_size for engine in (fp32, tmp_path)]
+    tables = 2 * 256 * 8 * 4  # the rotary ones stay as they are
+    assert sizes[1] - tables < 0.55 * (sizes[0] - tables)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["pretrained_config"]["dtype"] == "bfloat16" and config["build_config"]["precision"] == "bf16"
+
+
 def test_a_sliding_window_that_the_graph_lacks_bounds_the_sequence():
     base = {"num_attention_heads": 4, "hidden_size": 64, "vocab_size": 300, "max_position_embeddings": 8192}
     windows = [
@@ -151,7 +172,7 @@ def test_unsupported_models_and_precisions_get_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
     with pytest.raises(graph.GraphError, match=r"is a GPT2LMHeadModel, and only Llama, .* are supported\.$"):
         graph.write_engine(tmp_path, tmp_path / "out", "fp32")
-    with pytest.raises(graph.GraphError, match=r"Precision 'fp8' is not known; choose one of fp32, int4\.$"):
+    with pytest.raises(graph.GraphError, match=r"Precision 'fp8' is not known; choose one of fp32, bf16, int4\.$"):
         graph.write_engine(tmp_path, tmp_path / "out", "fp8")
 
 

@@ -51,7 +51,7 @@ def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False
 def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> Path:
     """Build the course's own model, SmolLM2-135M-Instruct, preparing its weights at first use.
 
-    `precision` is "fp32" or "int4"; `overrides` are fields of DeploymentSpec.
+    `precision` is "fp32", "int4" or "bf16"; `overrides` are fields of DeploymentSpec.
     """
     from servinglab import assets  # only here: the rest of this package needs no weights
 

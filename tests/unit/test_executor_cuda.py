@@ -1,0 +1,105 @@
+"""The CUDA flavour against transformers and against the CPU flavour, on tiny models.
+
+Needs Triton's language: it comes with the CUDA build of torch. On a machine without a CUDA device the kernels run in
+its interpreter, if TRITON_INTERPRET=1 is set and the package triton is installed (minutes); else these are skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+import pytest
+from tiny_models import write_checkpoint
+
+from servinglab.executor import Executor, graph
+from servinglab.executor.drafters import PromptLookup
+from servinglab.executor.model import EngineConfig
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not (torch.cuda.is_available() or INTERPRETED):
+    pytest.skip("neither a CUDA device nor TRITON_INTERPRET=1", allow_module_level=True)
+
+DEVICE = "cpu" if INTERPRETED else "cuda"
+PROMPT = np.random.default_rng(0).integers(3, 300, 24)
+TIED = {"vocab_size": 301, "tie_word_embeddings": True}
+SHAPES = {  # an even and an odd vocabulary, tied and not, one and three query heads for each key head
+    "plain": {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 32, "head_dim": 16},
+    "tied": {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96, "head_dim": 16, **TIED},
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def llama(request, tmp_path_factory):
+    """(transformers' model, fp32 engine, bf16 engine)."""
+    root = tmp_path_factory.mktemp(request.param)
+    model = write_checkpoint(root / "checkpoint", **SHAPES[request.param])
+    for precision in ("fp32", "bf16"):
+        (root / precision).mkdir()
+        graph.write_engine(root / "checkpoint", root / precision, precision)
+    return model, root / "fp32", root / "bf16"
+
+
+def cuda_model(engine, slots=3):
+    from servinglab.executor.cuda_cache import CudaCache
+    from servinglab.executor.cuda_model import DTYPES, CudaModel
+
+    config = EngineConfig.read(engine)
+    shape = (2 * config.layers, slots, config.kv_heads, config.max_seq_len, config.head_size)
+    return CudaModel(config, CudaCache(*shape, dtype=DTYPES[config.precision], device=DEVICE))
+
+
+@pytest.fixture
+def cuda_executor(monkeypatch):
+    def make(engine, **options):
+        def place(config, rows, max_seq_len, **_):
+            model = cuda_model(engine, rows)
+            return model._cache, model
+
+        if INTERPRETED:
+            monkeypatch.setattr("servinglab.executor.engine.place", place)
+            return Executor(engine, device="cpu", **options)
+        return Executor(engine, device="cuda", **options)
+
+    return make
+
+
+def reference(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor(np.asarray(tokens)[None])).logits[0].numpy()
+
+
+@pytest.mark.parametrize(("which", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
+def test_logits_of_prompts_tokens_and_guesses(llama, which, tolerance):
+    model, fp32, bf16 = llama
+    expected, ours = reference(model, PROMPT), cuda_model(fp32 if which == "fp32" else bf16)
+
+    def close(found, rows):
+        return np.linalg.norm(found - expected[rows]) < tolerance * np.linalg.norm(expected[rows])
+
+    assert close(ours.forward(PROMPT[None, :7], np.array([7]), 2, np.arange(7)), np.arange(7))
+    ours.forward(PROMPT[None, :3], np.array([3]), 0, np.arange(0))
+    ours.forward(PROMPT[None, :10], np.array([10]), 1, np.arange(0))
+    logits, best = ours.decode(PROMPT[[3, 10, 7], None], np.array([4, 11, 8]), 0, np.array([2, 0]))
+    assert close(logits, [7, 3])  # in the order they were asked for
+    if which == "fp32":
+        assert best.tolist() == expected[[3, 10, 7]].argmax(1).tolist()
+    assert close(ours.forward(PROMPT[None, 8:12], np.array([12]), 2, np.array([0, 3])), [8, 11])
+
+
+def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_executor):
+    _, engine, _ = llama
+    asked = [
+        {},
+        {"temperature": 0.8, "top_k": 5, "seed": 3},
+        {"repetition_penalty": 1.2},
+        {"drafter": PromptLookup(ngram=1, max_draft=3)},
+    ]
+    found = []
+    for start in (functools.partial(Executor, device="cpu"), cuda_executor):
+        with start(engine, max_seq_len=64) as executor:
+            found.append([executor.generate(PROMPT[:9], 6, end_id=2, **settings) for settings in asked])
+    assert found[0] == found[1]
