@@ -105,10 +105,11 @@ def tiny_course(folder: Path) -> Path:
 
 
 def pack_course(course: Path, bundle: Path) -> None:
-    for old in bundle.glob("course.tar.gz.*"):
+    for old in [*bundle.glob("course.tar.gz.*"), *bundle.glob("data.tar.*")]:
         old.unlink()
     files = [(str(p.relative_to(course)), p) for p in course.rglob("*") if p.is_file()]
     pack_parts.pack(files, bundle / "course.tar.gz", part_size=20_000)
+    pack_parts.pack([("data/draft/layers.bin", course / "pyproject.toml")], bundle / "data.tar", part_size=1000)
     write_sums(bundle)
 
 

@@ -99,6 +99,7 @@ def test_nothing_else_of_the_other_environment_is_there(box):
 
 def test_weights_are_in_the_cache_and_prepared_offline(box):
     assert (box.cache / "wheels" / "model.whl").read_bytes() == b"weights" * 1000
+    assert (box.dest / "data" / "draft" / "layers.bin").exists()  # a large file of the course, from its own archive
     assert box.calls()[:2] == ["fetch offline=1", "doctor offline=1"]
     assert "export SERVINGLAB_CACHE" in box.said and "course run 00" in box.said
 

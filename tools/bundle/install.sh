@@ -46,24 +46,30 @@ damaged=$(sha256sum --check --quiet SHA256SUMS 2>/dev/null | sed -n 's/: FAILED.
 wanted=$(fact python)
 if [ -n "$torch_from" ]; then
   [ "$(version_of "$torch_from")" = "$wanted" ] ||
-    fail "the bundle is for Python $wanted and $torch_from is Python $(version_of "$torch_from"); make one for that version."
-  [ -n "$python" ] || python=$("$torch_from" -c 'import sys; print(getattr(sys, "_base_executable", "") or sys.executable)')
+    fail "the bundle is for Python $wanted and $torch_from is Python $(version_of "$torch_from"); make one for it."
+  base='import sys; print(getattr(sys, "_base_executable", "") or sys.executable)'
+  [ -n "$python" ] || python=$("$torch_from" -c "$base")
 fi
 if [ -z "$python" ]; then
   for candidate in "python$wanted" python3 python; do
     if [ "$(version_of "$candidate")" = "$wanted" ]; then python=$candidate; break; fi
   done
-  [ -n "$python" ] || fail "the bundle is for Python $wanted and none is on PATH; name one: --python /path/to/python$wanted"
+  [ -n "$python" ] ||
+    fail "the bundle is for Python $wanted and none is on PATH; name one: --python /path/to/python$wanted"
 fi
 [ "$(version_of "$python")" = "$wanted" ] ||
-  fail "the bundle is for Python $wanted and $python is Python $(version_of "$python"); make one for that version."
+  fail "the bundle is for Python $wanted and $python is Python $(version_of "$python"); make one for it."
 
 if [ -e "$dest" ] && [ ! -e "$dest/.bundle" ] && [ -n "$(ls -A "$dest")" ]; then
   fail "$dest exists and was not made by install.sh; choose another folder: --dest FOLDER"
 fi
 mkdir -p "$dest" && touch "$dest/.bundle" || fail "$dest cannot be written; choose another folder: --dest FOLDER"
 exec 9>"$dest/.bundle-lock"
-if command -v flock >/dev/null; then flock --nonblock 9 || fail "another install.sh works on $dest; wait for its end."; fi
+if command -v flock >/dev/null; then
+  flock --nonblock 9 || fail "another install.sh works on $dest; wait for its end."
+fi
 rm -rf "$dest/.new" && mkdir "$dest/.new"
-cat course.tar.gz.* | tar -xz --no-same-owner -C "$dest/.new" || fail "$dest has no room for the course; free some or choose another --dest."
+unpacked() { cat "$1".* | tar -x $2 --no-same-owner -C "$dest/.new"; }
+unpacked course.tar.gz -z && unpacked data.tar "" ||
+  fail "the course cannot be unpacked in $dest; see the line above, free some room there or choose another --dest."
 "$python" -E -s "$dest/.new/tools/bundle/install.py" "$PWD" "$dest" ${torch_from:+"$torch_from"}

