@@ -65,7 +65,7 @@ def serve(tmp_path, monkeypatch):
     """serve(**parameters of the BLS model) -> it, the target and the draft (Counted)."""
     kinds = {"target": FakeModel, "draft": Draft}
     monkeypatch.setattr(
-        "servinglab.executor.engine.Model", lambda config, *a, **k: kinds[config.folder.name](config, *a, **k)
+        "servinglab.executor.device.Model", lambda config, *a, **k: kinds[config.folder.name](config, *a, **k)
     )
     made = []
 
