@@ -37,12 +37,13 @@ KV_TOKENS = WIDEST * 1536 + 8 * 64  # room for one beam search of that length, a
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
+def client(tmp_path_factory, smollm2_engine_int4):
     repository = build_default(
         tmp_path_factory.mktemp("beams"),
         precision="fp32",
         max_beam_width=WIDEST,
         max_tokens_in_paged_kv_cache=KV_TOKENS,
+        draft_engine_dir=smollm2_engine_int4,
     )
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as opened:
         yield opened
@@ -371,3 +372,44 @@ def test_accumulating_text_cannot_stream_beams(int4, ids):
         responses(int4, ids, "tensorrt_llm_bls", prefix="acc-", stream=True, beam_width=2)
     chunks = responses(int4, ids, "tensorrt_llm_bls", prefix="acc-", stream=True, return_log_probs=True)
     assert [chunk.outputs["output_log_probs"].shape[-1] for chunk in chunks] == list(range(1, len(chunks) + 1))
+
+
+# --- a draft
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}])
+def test_speculative_decoding_answers_as_without_a_draft(ask, sampling):
+    """The draft is the int4 model; the accepted tokens are counted over all rounds."""
+    given = {"exclude_input_in_output": True, "return_log_probs": True, "return_perf_metrics": True, **sampling}
+    (plain,) = ask("tensorrt_llm_bls", 24, **given)
+    (drafted,) = ask("tensorrt_llm_bls", 24, num_draft_tokens=4, **given)
+    assert drafted.text == plain.text
+    for name in ("output_log_probs", "cum_log_probs"):
+        np.testing.assert_allclose(drafted.outputs[name], plain.outputs[name], atol=1e-3)
+    totals = {name: drafted.outputs[name].item() for name in ("total_draft_tokens", "total_accepted_draft_tokens")}
+    assert 0 < totals["total_accepted_draft_tokens"] <= totals["total_draft_tokens"] < 24 * 4
+    rate = totals["total_accepted_draft_tokens"] / totals["total_draft_tokens"]
+    assert drafted.outputs["acceptance_rate"].item() == pytest.approx(rate) and rate > 0.4
+    assert plain.outputs["total_draft_tokens"].item() == 0
+
+
+def test_draft_input_ids_are_verified_by_the_llm(ask, ids):
+    (plain,) = ask("tensorrt_llm", 5, exclude_input_in_output=True)
+    tokens = plain.outputs["output_ids"][0, 0].tolist()
+    wrong = [*tokens[:2], tokens[2] + 1, tokens[3]]
+    for draft, count in ((tokens[:4], 5), (wrong, 3)):
+        (chunk,) = ask("tensorrt_llm", 5, exclude_input_in_output=True, draft_input_ids=[draft])
+        assert chunk.outputs["output_ids"][0, 0].tolist() == tokens[:count]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"stream": True}, "streaming is not supported with speculative decoding"),
+        ({"return_context_logits": True}, "context logits are not supported with speculative decoding"),
+        ({"use_draft_logits": True}, "use_draft_logits asks"),
+    ],
+)
+def test_limits_of_speculative_decoding(ask, inputs, said):
+    with pytest.raises(ClientError, match=said):
+        ask("tensorrt_llm_bls", num_draft_tokens=2, **inputs)

@@ -27,6 +27,37 @@ def test_layout(tmp_path):
     assert llm.parameters["gpt_model_path"].string_value == str(assets / "engines")
 
 
+def test_a_draft_becomes_a_sixth_model(tmp_path):
+    given = {"prefix": "x-", "draft_engine_dir": engine(tmp_path / "small")}
+    repository = build(spec(tmp_path, **given), tmp_path / "root")
+    assert sorted(p.name for p in repository.iterdir()) == sorted(f"x-{m}" for m in (*contract.MODELS, contract.DRAFT))
+    draft, llm, bls = (
+        parse((repository / f"x-{model}" / "config.pbtxt").read_text())
+        for model in ("tensorrt_llm_draft", "tensorrt_llm", "tensorrt_llm_bls")
+    )
+    assert bls.parameters["tensorrt_llm_draft_model_name"].string_value == draft.name == "x-tensorrt_llm_draft"
+    links = tmp_path / "root" / "_assets" / "smollm2"
+    assert draft.parameters["gpt_model_path"].string_value == str(links / "draft_engines")
+    assert (links / "draft_engines").resolve() == tmp_path / "small"
+    draft.name = llm.name
+    draft.parameters["gpt_model_path"].string_value = str(links / "engines")
+    assert draft == llm, "it differs in its engine only"
+    assert (repository / "x-tensorrt_llm_draft" / "1" / "model.py").read_text() == model_source("tensorrt_llm")
+    assert lint(repository) == []
+    before = tree(tmp_path / "root")
+    build(spec(tmp_path, **given), tmp_path / "root")
+    assert tree(tmp_path / "root") == before
+    plain = build(spec(tmp_path), tmp_path / "plain")
+    bls = parse((plain / "tensorrt_llm_bls" / "config.pbtxt").read_text())
+    assert "tensorrt_llm_draft_model_name" not in bls.parameters
+
+
+@pytest.mark.parametrize(("folder", "words"), [("", "path of a folder"), ("missing", "draft_engine_dir .* not exist")])
+def test_a_draft_needs_an_engine(tmp_path, folder, words):
+    with pytest.raises(RepositoryError, match=words):
+        build(spec(tmp_path, draft_engine_dir=folder and tmp_path / folder), tmp_path / "root")
+
+
 def test_model_py_is_the_packages(tmp_path):
     import servinglab.triton_models as package
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from repository_helpers import spec, trt_engine
+from repository_helpers import engine, spec, trt_engine
 
 from servinglab.repository import Finding, RepositoryError, build, contract, lint
 
@@ -594,6 +594,19 @@ def test_l052_larger_batch_than_the_engine(tmp_path):
     folder = trt_engine(tmp_path / "engine", max_batch_size=4)
     repository = build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
     only(repository, "error", "L052", "tensorrt_llm/config.pbtxt", 3, "at most 4")
+
+
+def test_l050_l053_the_draft_needs_an_engine_with_the_vocabulary_of_its_target(tmp_path):
+    small, large = engine(tmp_path / "small"), engine(tmp_path / "large")
+    repository = build(spec(tmp_path, draft_engine_dir=small, engine_dir=large), tmp_path / "root")
+    assert lint(repository) == []
+    for folder, size in ((small, 100), (large, 300)):
+        (folder / "config.json").write_text(json.dumps({"pretrained_config": {"vocab_size": size}}))
+    text = config(repository, "tensorrt_llm_draft").read_text()
+    line = 1 + text.split('"gpt_model_path"')[0].count("\n")
+    only(repository, "error", "L053", "tensorrt_llm_draft/config.pbtxt", line, "100", "300")
+    (small / "model.onnx").unlink()
+    assert ("error", "L050", "tensorrt_llm_draft/config.pbtxt", line) in found(repository)
 
 
 # --- what the linter leaves alone --------------------------------------------------------------------------------

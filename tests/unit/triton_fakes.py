@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 FINAL = 1
-MODELS: dict = {}  # what a BLS call reaches: name -> function(inputs, request id) -> iterable of InferenceResponse
+# What a BLS call reaches: name -> TritonPythonModel, or function(inputs, request id) -> iterable of InferenceResponse.
+MODELS: dict = {}
 LOG: list[str] = []
 
 
@@ -78,8 +79,19 @@ class InferenceRequest:
         return self._sender
 
     def exec(self, decoupled=False):
-        responses = MODELS[self.model_name](as_dict(self), self._id)
+        model = MODELS[self.model_name]
+        responses = self._serve(model) if hasattr(model, "execute") else model(as_dict(self), self._id)
         return responses if decoupled else next(iter(responses))
+
+    def _serve(self, model):
+        sender = Sender()
+        parameters = json.loads(self._parameters)
+        model.execute([InferenceRequest("", self._inputs, (), self._id, sender, parameters)])
+        for content, _ in sender.wait():
+            if isinstance(content, TritonError):
+                yield InferenceResponse(error=content)
+            else:
+                yield InferenceResponse([Tensor(k, v) for k, v in content.items() if k in self.requested_output_names])
 
 
 class Sender:

@@ -18,7 +18,7 @@ class LogitsProcessor:
 
     def __init__(self, request: Request, vocab_size: int, *, temperature: bool) -> None:
         self._params = params = request.sampling
-        self._prompt_length = len(request.prompt)
+        self._prompt_length = len(request.prompt) - request.generated
         self._end_id = request.end_id
         self._bad_words = Words(request.bad_words)
         self._bias = request.embedding_bias

@@ -84,6 +84,10 @@ class Request:
     embedding_bias: float [vocab], added to the model's logits; -inf forbids a token.
     drafter: guesses the next tokens, so that one step may bring several; draft_tokens: guesses for the first step. What
         is generated does not change (speculation.py). Not with beams.
+    end_after_draft: the request ends, for "length", when its draft_tokens are verified, with one token more than were
+        right. That is what the target model of TensorRT-LLM does.
+    generated: how many of the prompt's last tokens are the answer of an earlier request that this one goes on with: the
+        random numbers go on too, and min_tokens counts them.
 
     Raises RequestError for a value that no engine could serve.
     """
@@ -102,6 +106,8 @@ class Request:
     return_generation_logits: bool = False
     drafter: Drafter | None = None
     draft_tokens: Sequence[int] = ()
+    end_after_draft: bool = False
+    generated: int = 0
 
     def __post_init__(self) -> None:
         prompt = np.asarray(self.prompt)
@@ -124,6 +130,7 @@ class Request:
         if self.embedding_bias is not None:
             self.embedding_bias = _bias(self.embedding_bias)
         self.draft_tokens = _words("draft_tokens", [self.draft_tokens])[0] if len(self.draft_tokens) else []
+        self.generated = whole_number("generated", self.generated, 0, prompt.size, "at most the prompt's length")
         if (self.drafter or self.draft_tokens) and self.sampling.beam_width > 1:
             raise RequestError("A draft is for one path; leave out drafter and draft_tokens, or beam_width.")
 

@@ -16,7 +16,7 @@ class Sampler:
     def __init__(self, request: Request, vocab_size: int) -> None:
         self._params = params = request.sampling
         self._processor = LogitsProcessor(request, vocab_size, temperature=not params.greedy)
-        self._random = np.random.Generator(np.random.PCG64(params.seed))
+        self._random = np.random.Generator(np.random.PCG64(params.seed).advance(request.generated))
 
     def is_free(self, length: int) -> bool:
         """Whether the choice after `length` tokens will be the likeliest token of the logits as they come."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .logits import log_normaliser
@@ -28,6 +30,7 @@ class SinglePath:
         self._tokens: list[int] = request.prompt.tolist()
         self._longest = len(self._tokens) + max_tokens
         self._speculation = Speculation(request.drafter, request.draft_tokens, vocab_size)
+        self._ends = request.end_after_draft
         self._guesses: list[int] = []
         self._failure: Exception | None = None  # of the drafter
         self._plain = not (request.return_log_probs or request.return_generation_logits)
@@ -89,6 +92,8 @@ class SinglePath:
                 break
         self.added = sum(len(output.tokens) for output in outputs)
         self.drafted = len(guesses)
+        if self._ends and not outputs[-1].finish_reason:
+            outputs[-1] = replace(outputs[-1], finish_reason="length")
         self.accepted = sum(output.tokens == [guess] for output, guess in zip(outputs, guesses, strict=False))
         return _as_one(outputs)
 

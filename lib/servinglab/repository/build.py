@@ -1,7 +1,7 @@
 """Write a deployment as a model repository that Triton can load (notebook 03).
 
     <root>/model_repository/<prefix>preprocessing/config.pbtxt, 1/model.py     and four more models
-    <root>/_assets/<name>/tokenizer, engines                                   links to the given folders
+    <root>/_assets/<name>/tokenizer, engines (and draft_engines)               links to the given folders
 
 `_assets` lies beside the repository: inside it, Triton in its default control mode takes the folder for a model and
 refuses to start. `assets_inside=True` is for servers with explicit model control.
@@ -30,18 +30,24 @@ def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False
     """
     _require(tokenizer_problem(spec.tokenizer_dir), "tokenizer_dir", spec.tokenizer_dir)
     _require(engine_problem(spec.engine_dir, spec.lane), "engine_dir", spec.engine_dir)
+    if spec.draft_engine_dir:
+        _require(engine_problem(spec.draft_engine_dir, spec.lane), "draft_engine_dir", spec.draft_engine_dir)
     root = Path(root).expanduser().absolute()
     _refuse_other_content(root)
     repository = root / REPOSITORY
     assets = (repository if assets_inside else root) / ASSETS / spec.name
-    links = {"tokenizer": spec.tokenizer_dir, "engines": spec.engine_dir}
+    links = {"tokenizer": spec.tokenizer_dir, "engines": spec.engine_dir, "draft_engines": spec.draft_engine_dir}
+    links = {name: folder for name, folder in links.items() if folder}
     try:
         repository.mkdir(parents=True, exist_ok=True)
         assets.mkdir(parents=True, exist_ok=True)
         for name, target in links.items():
             _link(assets / name, target.expanduser().resolve(), repository, spec)
-        placed = replace(spec, tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines")
-        for model in contract.MODELS:
+        draft = assets / "draft_engines" if spec.draft_engine_dir else None
+        placed = replace(
+            spec, tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines", draft_engine_dir=draft
+        )
+        for model in contract.MODELS + ((contract.DRAFT,) if draft else ()):
             write_model(placed, model, repository)
     except OSError as error:
         raise RepositoryError(f"{error.filename or root} cannot be written: {error.strerror}.") from error
@@ -64,14 +70,14 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
 
 
 def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Path:
-    """Write one of the five models as a folder of `repository` (config.pbtxt, version folder 1, model.py)."""
+    """Write one of the five models, or `contract.DRAFT`, as a folder of `repository` (config.pbtxt, 1/model.py)."""
     folder = Path(repository) / spec.model_name(model)
     version = folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     config = pbtxt.model_config(spec, model)
     _write(folder / "config.pbtxt", pbtxt.to_text(config))
     if config.backend == "python":
-        _write(version / "model.py", model_source(model))
+        _write(version / "model.py", model_source("tensorrt_llm" if model == contract.DRAFT else model))
     else:
         (version / "model.py").unlink(missing_ok=True)  # left by an earlier build for the other lane
     return folder

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble")
+# A second `tensorrt_llm`, of a smaller engine, for the speculative decoding of `tensorrt_llm_bls`; any name will do.
+DRAFT = "tensorrt_llm_draft"
 
 # "old": TensorRT-LLM <= 0.19 (containers <= 25.05); "new": 0.20 - 1.0; "1.1": 1.1 - 1.2 (containers >= 25.12).
 GENERATIONS = ("old", "new", "1.1")

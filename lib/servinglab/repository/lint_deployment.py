@@ -26,6 +26,9 @@ def check_deployment(group: Deployment, models: dict[str, Model], lane: str | No
     _check_decoupled(group)
     if bls := group.get("tensorrt_llm_bls"):
         _check_bls(bls, group, models)
+        draft = models.get(bls.parameter("tensorrt_llm_draft_model_name") or "")
+        if draft and draft.config is not None:
+            _check_draft(draft, group.get("tensorrt_llm"), lane)
     _check_postprocessing(group)
     _check_tokenizers(group)
     if llm := group.get("tensorrt_llm"):
@@ -145,6 +148,26 @@ def _check_tokenizers(group: Deployment) -> None:
             model.error(
                 "L051", line, "The parameter tokenizer_dir is not set.", "Set it to the folder of the tokenizer."
             )
+
+
+def _check_draft(draft: Model, llm: Model | None, lane: str | None) -> None:
+    _check_engine(draft, lane)
+    sizes = [_vocabulary(model) for model in (draft, llm) if model]
+    if None not in sizes and len(set(sizes)) > 1:
+        draft.error(
+            "L053",
+            draft.lines.entry("parameters", key="gpt_model_path"),
+            f"The draft has a vocabulary of {sizes[0]} tokens and {llm.name} one of {sizes[1]}: what the one guesses "
+            "means something else to the other.",
+            "Take a draft with the tokenizer of its target.",
+        )
+
+
+def _vocabulary(model: Model) -> int | None:
+    config = engine_config(Path(model.parameter("gpt_model_path") or "")) or {}
+    pretrained = config.get("pretrained_config")
+    size = pretrained.get("vocab_size") if isinstance(pretrained, dict) else None
+    return size if isinstance(size, int) else None
 
 
 def _check_engine(llm: Model, lane: str | None) -> None:

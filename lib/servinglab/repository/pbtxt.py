@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
@@ -78,7 +79,10 @@ def compose(
 
 
 def model_config(spec: DeploymentSpec, model: str) -> pb.ModelConfig:
-    """The configuration of one of the five models (`contract.MODELS`) of a deployment."""
+    """The configuration of one of the five models (`contract.MODELS`) of a deployment, or of its `contract.DRAFT`."""
+    name = spec.model_name(model)
+    if model == contract.DRAFT:
+        model, spec = "tensorrt_llm", replace(spec, engine_dir=spec.draft_engine_dir)
     values = spec.values(model)
     parameters = {p.key: values[p.variable] for p in wiring.parameters(model) if p.variable in values}
     if model == "tensorrt_llm":
@@ -98,7 +102,7 @@ def model_config(spec: DeploymentSpec, model: str) -> pb.ModelConfig:
     config = compose(
         model,
         spec.generation,
-        name=spec.model_name(model),
+        name=name,
         prefix=spec.prefix,
         number=lambda variable: int(values[variable]),
         datatype=datatype,

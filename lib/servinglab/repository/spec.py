@@ -48,17 +48,20 @@ class DeploymentSpec:
     """One deployment. `tokenizer_dir` and `engine_dir` are folders; the rest has the defaults of the course.
 
     `name` names the folder under `_assets`; `prefix` goes before the five model names, so that several deployments fit
-    into one repository. With `bls_decodes` the BLS model turns ids into text itself instead of calling `postprocessing`
-    for every token, which is faster (benchmarks/serving.py). `parameters` are further string parameters of
-    `tensorrt_llm`, by their names in NVIDIA's template (for example `kv_cache_free_gpu_mem_fraction`); what they may
-    hold is in parameter_types.py. `trtllm` is the TensorRT-LLM version that will read them, such as "1.2.1"; without it
-    they must be known to some version of the `generation`.
+    into one repository. `draft_engine_dir` is the engine of a smaller model with the same tokenizer: it becomes a sixth
+    model, `tensorrt_llm_draft`, for requests with `num_draft_tokens` (notebook 10). With `bls_decodes` the BLS model
+    turns ids into text itself instead of calling `postprocessing` for every token, which is faster
+    (benchmarks/serving.py). `parameters` are further string parameters of `tensorrt_llm`, by their names in NVIDIA's
+    template (for example `kv_cache_free_gpu_mem_fraction`); what they may hold is in parameter_types.py. `trtllm` is
+    the TensorRT-LLM version that will read them, such as "1.2.1"; without it they must be known to some version of the
+    `generation`.
 
     Raises RepositoryError with one sentence on a bad value.
     """
 
     tokenizer_dir: Path
     engine_dir: Path
+    draft_engine_dir: Path | None = None
     name: str = "smollm2"
     prefix: str = ""
     lane: str = "embedded"
@@ -86,7 +89,8 @@ class DeploymentSpec:
     parameters: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for attribute in ("tokenizer_dir", "engine_dir"):
+        folders = ["tokenizer_dir", "engine_dir"] + ["draft_engine_dir"] * (self.draft_engine_dir is not None)
+        for attribute in folders:
             value = getattr(self, attribute)
             if not isinstance(value, (str, Path)) or not str(value):
                 raise RepositoryError(f"{attribute} must be the path of a folder, not {value!r}.")
@@ -163,8 +167,9 @@ class DeploymentSpec:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The names of the five models, inner ones first."""
-        return tuple(map(self.model_name, contract.MODELS))
+        """The names of the models, inner ones first, a draft model last."""
+        draft = (contract.DRAFT,) if self.draft_engine_dir else ()
+        return tuple(map(self.model_name, contract.MODELS + draft))
 
     def values(self, model: str) -> dict[str, str]:
         """{template variable: text} for one of the five models; what is left to its default is not in it."""
@@ -177,6 +182,7 @@ class DeploymentSpec:
             f"{inner}_model_name": self.model_name(inner)
             for inner in ("tensorrt_llm", "preprocessing", "postprocessing")
         }
+        chosen["tensorrt_llm_draft_model_name"] = self.model_name(contract.DRAFT) if self.draft_engine_dir else None
         chosen |= {name: getattr(self, name) for name in self.__dataclass_fields__}
         known = {*wiring.structural(model, self.generation), *(p.variable for p in wiring.parameters(model))}
         if model == "preprocessing":

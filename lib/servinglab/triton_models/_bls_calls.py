@@ -12,7 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.errors import CourseError
-from servinglab.triton_models._common import ERRORS_AS_DATA, FAULT
+from servinglab.triton_models._common import ERRORS_AS_DATA, FAULT, GENERATED
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
@@ -77,10 +77,11 @@ class InnerModelError(CourseError):
 
 
 class InnerModels:
-    """The three models by name. Every call raises :class:`InnerModelError` with the inner model's message."""
+    """The three models by name, and the draft model if there is one. Every call raises :class:`InnerModelError` with
+    the inner model's message."""
 
-    def __init__(self, preprocessing: str, llm: str, postprocessing: str) -> None:
-        self.preprocessing, self.llm, self.postprocessing = preprocessing, llm, postprocessing
+    def __init__(self, preprocessing: str, llm: str, postprocessing: str, draft: str = "") -> None:
+        self.preprocessing, self.llm, self.postprocessing, self.draft = preprocessing, llm, postprocessing, draft
         self._may_wait = threading.BoundedSemaphore(MAX_WAITING_FOR_FIRST)
         self._ended: deque = deque()  # (when, stream of responses), oldest first
         self._ending = threading.Lock()
@@ -93,11 +94,14 @@ class InnerModels:
         return {wanted[name]: array for name, array in _outputs(response).items()}
 
     def generate(
-        self, inputs: dict[str, np.ndarray], request_id: str, outputs: list[str]
+        self, inputs: dict[str, np.ndarray], request_id: str, outputs: list[str], model: str = "", generated: int = 0
     ) -> Iterator[dict[str, np.ndarray]]:
-        """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken."""
+        """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken.
+
+        model: if it is not the LLM. generated: how many of the last ids are an answer that this call goes on with.
+        """
         with self._may_wait:
-            responses = self._stream(inputs, outputs, request_id)
+            responses = self._stream(inputs, outputs, request_id, model, generated)
         try:
             for response in responses:
                 yield _outputs(response)
@@ -131,9 +135,12 @@ class InnerModels:
         finally:
             self._keep(responses)
 
-    def _stream(self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str):
+    def _stream(
+        self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str, model: str = "", generated: int = 0
+    ):
         """The LLM's stream of responses; there is a first one when this returns."""
-        return _request(self.llm, inputs, outputs, request_id, {ERRORS_AS_DATA: True}).exec(decoupled=True)
+        parameters = {ERRORS_AS_DATA: True} | ({GENERATED: generated} if generated else {})
+        return _request(model or self.llm, inputs, outputs, request_id, parameters).exec(decoupled=True)
 
     def _keep(self, responses) -> None:
         with self._ending:
@@ -147,7 +154,8 @@ class InnerModels:
 def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Everything that `tensorrt_llm` gets for a client's request."""
     rows = len(inputs["text_input"])
-    passed = {RENAMED.get(name, name): array for name, array in inputs.items() if name not in PREPROCESSING_INPUTS}
+    own = {*PREPROCESSING_INPUTS, "num_draft_tokens", "use_draft_logits"}
+    passed = {RENAMED.get(name, name): array for name, array in inputs.items() if name not in own}
     # A scalar that our config reshapes arrives as [rows]; on the wire it is [rows, 1].
     return preprocessed | {name: array.reshape(rows, 1) if array.ndim == 1 else array for name, array in passed.items()}
 

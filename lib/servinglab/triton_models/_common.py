@@ -17,6 +17,8 @@ FALSE = {"false", "no", "0", "f", "n"}
 # A request's parameter with which a model sends an error as data. Triton 24.10 forgets to which stream of a BLS model
 # an error response belongs (python_backend, infer_response.cc, mended in 25.04): another stream may get it, or hang.
 ERRORS_AS_DATA = "errors_as_data"
+# A request's parameter: how many of its last ids an earlier request generated, of an answer that is made in rounds.
+GENERATED = "generated_tokens"
 MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mistake
 LARGE_BYTES = 2**16  # no answer without logits is as large
 SPARE_BYTES = 2**24

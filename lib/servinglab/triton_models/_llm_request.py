@@ -20,7 +20,6 @@ UNSUPPORTED = {
     "LoRA": ("lora_task_id", "lora_weights", "lora_config"),
     "guided decoding": ("guided_decoding_guide_type", "guided_decoding_guide"),
     "lookahead decoding": ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
-    "speculative decoding": ("draft_input_ids", "draft_logits"),
     "disaggregated serving": ("context_phase_params",),
     "KV-cache retention": ("retention_token_range_starts", "retention_token_range_ends",
                            "retention_token_range_priorities", "retention_token_range_durations_ms",
@@ -70,6 +69,7 @@ class Row:
     beams: int
     embedding_bias: np.ndarray | None
     wanted: dict[str, bool]  # by the names of RETURN
+    draft_tokens: list[int]
 
     def samplings(self) -> list[SamplingParams]:
         """The settings of each sequence: the seeds are seed, seed + 1, …, as in TensorRT-LLM."""
@@ -122,6 +122,11 @@ def _check_features(inputs: dict[str, np.ndarray]) -> None:
         for name in names:
             if name in inputs and _is_used(name, inputs[name]):
                 raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
+    if any(name in inputs and inputs[name].size for name in ("draft_logits", "draft_acceptance_threshold")):
+        raise InputError(
+            "draft_logits and draft_acceptance_threshold ask to accept a draft by its probabilities, which this "
+            "executor does not offer: it accepts the draft_input_ids that it would have chosen itself; leave them out."
+        )
     for name, neutral in NEUTRAL.items():
         if name in inputs and np.any(inputs[name] != neutral):
             raise InputError(
@@ -187,4 +192,5 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         beams=count if "num_return_sequences" in inputs else params.beam_width,
         embedding_bias=bias if bias.size else None,
         wanted=wanted,
+        draft_tokens=inputs["draft_input_ids"][row].tolist() if "draft_input_ids" in inputs else [],
     )

@@ -2,8 +2,9 @@
 
 `execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
 share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response (behind
-it where shared memory is scarce). Where this differs from NVIDIA's backend (greedy log probabilities, beams) is said in
-executor/request.py and beams.py.
+it where shared memory is scarce). A request with draft_input_ids ends when they are verified, as in TensorRT-LLM: its
+answer is those that were right and one token more. Where this differs from NVIDIA's backend (greedy log probabilities,
+beams) is said in executor/request.py and beams.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from servinglab.executor import Executor, Output, Request, SamplingParams
 from servinglab.triton_models._answer import Form
 from servinglab.triton_models._common import (
     ERRORS_AS_DATA,
+    GENERATED,
     InputError,
     any_true,
     flag,
@@ -70,13 +72,14 @@ class TritonPythonModel:
         for request in requests:
             ticket = Ticket(request.get_response_sender(), request.request_id())
             try:
-                ticket.errors_as_data = ERRORS_AS_DATA in json.loads(request.parameters() or "{}")
-                self._serve(ticket, inputs_of(request))
+                parameters = json.loads(request.parameters() or "{}")
+                ticket.errors_as_data = ERRORS_AS_DATA in parameters
+                self._serve(ticket, inputs_of(request), parameters.get(GENERATED, 0))
             except Exception as error:
                 self.responses.fail(ticket, error)
         return None  # the responses come from the sender thread
 
-    def _serve(self, ticket: Ticket, inputs: dict) -> None:
+    def _serve(self, ticket: Ticket, inputs: dict, generated: int) -> None:
         if any_true(inputs, "stop"):
             if not ticket.client_id:
                 raise InputError("Trying to stop a request but request ID is not provided")
@@ -95,15 +98,17 @@ class TritonPythonModel:
         ticket.rows, ticket.sequences = len(rows), max(row.sequences for row in rows)
         ticket.open_rows = {state.id: state for _, _, state in states}
         self.responses.open_request(ticket)
-        self._submit(ticket, states)
+        self._submit(ticket, states, generated)
 
-    def _submit(self, ticket: Ticket, states: list[tuple[Row, SamplingParams, RowState]]) -> None:
+    def _submit(
+        self, ticket: Ticket, states: list[tuple[Row, SamplingParams, RowState]], generated: int
+    ) -> None:
         """All sequences, unless one has failed meanwhile, the request was stopped, or its client has left."""
         for row, sampling, state in states:
             if ticket.given_up:
                 self.responses.output(state, Output(state.id, [], "cancelled"))
             else:
-                self.executor.submit(self._request(row, sampling, state))
+                self.executor.submit(self._request(row, sampling, state, generated))
         if ticket.given_up:  # one may have come in behind the cancelling
             for _, _, state in states:
                 self.executor.cancel(state.id)
@@ -116,7 +121,7 @@ class TritonPythonModel:
             row.streaming, prompt, wanted["return_log_probs"], beams, self.logits_type, wanted["return_perf_metrics"]
         )
 
-    def _request(self, row: Row, sampling: SamplingParams, state: RowState) -> Request:
+    def _request(self, row: Row, sampling: SamplingParams, state: RowState, generated: int) -> Request:
         return Request(
             id=state.id,
             prompt=row.prompt,
@@ -127,6 +132,9 @@ class TritonPythonModel:
             bad_words=row.bad_words,
             on_output=lambda output: self.responses.output(state, output),
             embedding_bias=row.embedding_bias,
+            draft_tokens=row.draft_tokens,
+            end_after_draft=bool(row.draft_tokens),
+            generated=generated,
             **row.wanted_of(state.sequence),
         )
 

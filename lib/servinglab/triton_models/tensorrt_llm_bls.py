@@ -3,7 +3,7 @@
 Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
 all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request
 when the client has left, and answers an error with one sentence instead of a traceback. It also passes
-num_return_sequences on, which NVIDIA's declares and does not use.
+num_return_sequences on, which NVIDIA's declares and does not use. Speculative decoding is in _bls_speculation.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from servinglab.triton_models._bls_calls import InnerModels, llm_inputs, llm_out
 from servinglab.triton_models._bls_pump import Chunk, Pump
 from servinglab.triton_models._bls_reply import CancelWatch, Reply
 from servinglab.triton_models._bls_row import Row
+from servinglab.triton_models._bls_speculation import check_draft, draft_length, speculate
 from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter, require, sequences_of
 from servinglab.triton_models._tokenizer import Tokenizer
 
@@ -39,6 +40,7 @@ class TritonPythonModel:
             parameter(config, "preprocessing_model_name", "preprocessing"),
             parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
             parameter(config, "postprocessing_model_name", "postprocessing"),
+            parameter(config, "tensorrt_llm_draft_model_name"),
         )
         self.pump = Pump(*self._decoder(config))
         self.watch = CancelWatch(self.models.stop)
@@ -79,11 +81,7 @@ class TritonPythonModel:
         for name in NOT_SERVED:
             if name in inputs:
                 raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
-        if any_true(inputs, "num_draft_tokens") or any_true(inputs, "use_draft_logits"):
-            raise InputError(
-                "num_draft_tokens and use_draft_logits ask for speculative decoding, which this model does not offer; "
-                "leave them out."
-            )
+        check_draft(inputs, self.models.draft)
         if self.accumulate and any_true(inputs, "stream") and (inputs.get("beam_width", np.ones(1)) > 1).any():
             raise InputError(
                 f"beam_width above 1 cannot be streamed with accumulate_tokens, which model '{self.name}' is set to: "
@@ -106,15 +104,18 @@ class TritonPythonModel:
         rows = {place: Row(reply, inputs, given, place[0], self.accumulate) for place in places}
         try:
             if not reply.cancelled:
-                self._pass_all_on(rows, given, reply, llm_outputs(inputs))
+                self._pass_all_on(rows, inputs, given, reply)
         except Exception as error:
             reply.fail(error)  # before the ends of the rows, which would mean success
         for row in rows.values():
             self.pump.put(Chunk(row, last=True))
 
-    def _pass_all_on(self, rows, given, reply, outputs):
-        stopped = False
-        for response in self.models.generate(given, reply.id, outputs):
+    def _pass_all_on(self, rows, inputs, given, reply):
+        stopped, outputs = False, llm_outputs(inputs)
+        responses = self.models.generate(given, reply.id, outputs)
+        if length := draft_length(inputs):
+            responses = speculate(self.models, given, reply, outputs, length)
+        for response in responses:
             if reply.closed and not stopped:  # by a stop word, or by an error
                 self.models.stop(reply.id)
                 stopped = True
