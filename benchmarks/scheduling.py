@@ -11,8 +11,9 @@ Keys of --json
     prefix_ttft_speedup  time to first token of a prompt of 500 shared tokens and a question, without reuse of KV blocks
                          over with it
     prefix_reused_tokens how many of its tokens were not read again
-    inflight_speedup     tokens/s of a ragged load (32 answers of very different length, all asked for at once) with
-                         in-flight batching over static batching (batching_strategy "V1"), same batch size 8
+    inflight_speedup     tokens/s of a ragged load (every eighth of 32 answers is ten times as long as the others; all
+                         are asked for at once) with in-flight batching over static batching (batching_strategy "V1"),
+                         batch size 8. It depends on the load: with answers of one length it would be 1
     lookup_speedup       tokens/s with prompt lookup over tokens/s without, greedy, one stream, on texts to copy
     lookup_identical     whether every token of every text was the same with and without
     …_spread             [lowest, highest] over the rounds
@@ -31,8 +32,8 @@ import numpy as np
 
 SHARED_TOKENS = 500
 BATCH = 8
-# Answers of a ragged load, as if each token were the last with the same probability: 40 on average, some much longer.
-LENGTHS = np.random.default_rng(0).geometric(1 / 40, 4 * BATCH).clip(1, 200).tolist()
+# Answers of a ragged load, as where most ask for a sentence and some for a letter.
+LENGTHS = [12, 9, 160, 14, 20, 8, 16, 11] * 4
 # Answers that repeat their prompt, as those of an editor or a proofreader do.
 TEXTS = [
     "The lighthouse keeper found a letter in a green bottle on the morning of the third of March. It was written in "
