@@ -10,6 +10,7 @@ from executor_helpers import Collector, expected_tokens, fake_executor, request,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servinglab.executor import Executor, Request
 from servinglab.executor.cache import KVCache
 from servinglab.executor.prefix import PrefixTree
 
@@ -276,3 +277,25 @@ def test_a_failed_step_leaves_nothing(start):
     assert collector.reason("a") == "error" and executor.stats()["kv_cached_blocks"] == 0
     assert executor.generate(range(40), 4) == expected_tokens(range(40), 4)
     assert executor.stats()["prompt_tokens"] == 60
+
+
+def test_int4_reuse_changes_no_bit(smollm2_engine_int4):
+    """Other pieces of a prompt would give other roundings, and now and then another token."""
+    prompt = np.random.default_rng(1).integers(1000, 40_000, 200)
+    alone = served(smollm2_engine_int4, [prompt], enable_kv_cache_reuse=False)
+    twice = served(smollm2_engine_int4, [prompt, prompt, np.append(prompt[:190], 7)])
+    assert np.array_equal(twice[0].generation_logits, alone[0].generation_logits)
+    assert np.array_equal(twice[1].generation_logits, alone[0].generation_logits)
+    assert [output.metrics.kv_cache_reused_blocks for output in twice] == [0, 3, 2]
+
+
+def served(engine, prompts, **options):
+    """The last output of each prompt, one after the other; the answers are one token, with its logits."""
+    with Executor(engine, max_batch_size=2, **options) as executor:
+        found = []
+        for number, prompt in enumerate(prompts):
+            outputs = Collector()
+            executor.submit(Request(str(number), prompt, 1, on_output=outputs, return_generation_logits=True))
+            outputs.wait(str(number))
+            found.append(outputs.outputs[str(number)][-1])
+        return found

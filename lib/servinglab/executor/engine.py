@@ -100,7 +100,9 @@ class Executor:
         pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
         self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
         try:
-            self._reuse = BlockReuse(cache, self._scheduler, enabled=enable_kv_cache_reuse)
+            exact = config.precision == "int4"
+            reuse = enable_kv_cache_reuse and not (exact and tokens_per_block % prefill_tokens)
+            self._reuse = BlockReuse(cache, self._scheduler, enabled=reuse, whole_blocks=exact)
         except OSError as error:
             raise ExecutorError(
                 f"No memory for kept KV cache blocks of {kv_tokens} tokens ({error}); lower "

@@ -2,7 +2,9 @@
 
 A request whose beginning is that of a kept sequence, or of the prompt of one that runs, gets a copy of those keys and
 values and reads only the rest. They are what it would have computed itself, up to the rounding of another order of the
-same sums: with fp32 weights its tokens do not change. (int4 weights round more, and so may change a close choice.)
+same sums: with fp32 weights its tokens do not change. int4 weights round more, so that a close choice could depend on
+how many tokens were read together. There only whole blocks of prompts are kept, for they are read in the same pieces by
+every request: what one finds is bit for bit what it would have computed.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from .scheduler import Scheduler, Sequence
 class BlockReuse:
     """Moves blocks between the slots and those that are kept. Kept blocks lie where no request has reserved any.
 
-    Raises OSError when there is no address space for them. With `enabled` False nothing is kept or reused.
+    enabled: if not, nothing is kept or reused. whole_blocks: whole blocks of prompts are, and nothing else.
+    Raises OSError when there is no address space for them.
     """
 
-    def __init__(self, cache: KVCache, scheduler: Scheduler, *, enabled: bool) -> None:
+    def __init__(self, cache: KVCache, scheduler: Scheduler, *, enabled: bool, whole_blocks: bool = False) -> None:
         pool = scheduler.pool
         self._cache, self._scheduler, self._pool = cache, scheduler, pool
-        self._enabled = enabled
+        self._enabled, self._whole_blocks = enabled, whole_blocks
         self._tree = PrefixTree(pool.tokens_per_block)
         self._counts = {"reused_blocks": 0, "reused_tokens": 0}
         if enabled:
@@ -40,6 +43,9 @@ class BlockReuse:
         if self._enabled and not sequence.wants_context:
             spans = self._tree.match(sequence.tokens[:most].tolist())
             running, common = _most_alike(self._scheduler.running, sequence)
+            if self._whole_blocks:
+                spans = [span for span in spans if span.count == self._pool.tokens_per_block]
+                common -= common % self._pool.tokens_per_block
             if sum(span.count for span in spans) < common:
                 self._cache.copy(running.slots[0], slot, 0, common)
                 sequence.cached = common
@@ -57,7 +63,11 @@ class BlockReuse:
         """Keeps the blocks of sequences that have given theirs back, while their slots still hold them."""
         for sequence in sequences if self._enabled else ():
             if sequence.slots and sequence.cached:
-                for span in self._tree.keep(sequence.cached_tokens(), self._pool.free):
+                tokens = sequence.cached_tokens()
+                if self._whole_blocks:
+                    tokens = tokens[: len(sequence.tokens)]
+                    tokens = tokens[: len(tokens) // self._pool.tokens_per_block * self._pool.tokens_per_block]
+                for span in self._tree.keep(tokens, self._pool.free):
                     self._cache.save(sequence.slots[0], span.place, span.first, span.count)
         self._forget()
 
