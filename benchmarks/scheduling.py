@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import queue
 import statistics
 import time
@@ -162,7 +161,7 @@ def lookup(executor, tokenizer, rounds):
             "without": round(statistics.median(plain), 1),
             "with": round(statistics.median(drafted), 1),
         },
-        "lookup_rounds": [round(ratio, 2) for ratio in ratios],
+        "lookup_spread": [round(min(ratios), 2), round(max(ratios), 2)],
         "lookup_tokens": tokens,
     }
 
@@ -172,12 +171,13 @@ def measure(rounds):
 
     from servinglab import assets
     from servinglab.executor import Executor
+    from servinglab.notebook import device
 
     engine, tokenizer = assets.engine("smollm2", "fp32"), AutoTokenizer.from_pretrained(assets.tokenizer("smollm2"))
     result = prefix(engine, tokenizer, rounds) | inflight(engine, tokenizer, rounds)
     with Executor(engine) as executor:
         result |= lookup(executor, tokenizer, rounds)
-    return result | {"rounds": rounds, "machine": platform.machine()}
+    return result | {"rounds": rounds, "cpu": device("embedded").removeprefix("cpu, ")}
 
 
 def main():

@@ -42,11 +42,15 @@ def resolve_lane(lane: str = "auto") -> str:
 
 
 def device(lane: str = "auto") -> str:
-    """What computes the tokens: the CPU in the embedded lane ("cpu, AMD EPYC, 2 cores"), a GPU in the other."""
+    """What computes the tokens: in the embedded lane the CPU ("cpu, AMD EPYC, 2 cores") or a CUDA device, on which fp32
+    and bf16 engines run then; in the other a GPU."""
     if resolve_lane(lane) == "trtllm":
         return _gpu() or "no GPU found"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"cpu, {_cpu_name()}, {cores} core{'s' * (cores != 1)}"
+    cpu = f"cpu, {_cpu_name()}, {cores} core{'s' * (cores != 1)}"
+    from servinglab.executor.device import cuda_name  # onnxruntime, which a client of another machine may lack
+
+    return f"cuda, {found} (int4: {cpu})" if (found := cuda_name()) else cpu
 
 
 def versions() -> dict[str, str]:

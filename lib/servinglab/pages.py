@@ -18,6 +18,8 @@ from servinglab.errors import CourseError
 from servinglab.notebook import device
 
 SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
+SCHEDULING_RESULTS = Path("data") / "results" / "cpu" / "scheduling.json"
+GPU_RESULTS = Path("data") / "results" / "gpu" / "gpu.json"
 DRAFT_CARD = Path("data") / "draft" / "README.md"
 DRAFT_RESULTS = Path("data") / "draft" / "smollm2-draft.json"
 _STYLE = """
@@ -79,6 +81,41 @@ def benchmark_table(results: dict[str, Any] | None) -> str:
     return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows])
 
 
+def scheduling_table(results: dict[str, Any] | None) -> str:
+    """What benchmarks/scheduling.py found."""
+    if results is None:
+        return "Not measured yet: `python benchmarks/scheduling.py --json` writes the figures that belong here."
+    rows = [
+        ("time to first token after 500 tokens that were read before: without over with reuse", "prefix_ttft"),
+        ("tokens/s of a ragged load, in-flight over static batching", "inflight"),
+        ("tokens/s of one stream that copies a text, with prompt lookup over without", "lookup"),
+    ]
+    lines = [f"| measured in one run ({results['cpu']}; fp32 weights, in-process) | | lowest to highest round |"]
+    lines.append("|---|---|---|")
+    for what, name in rows:
+        low, high = results[f"{name}_spread"]
+        lines.append(f"| {what} | {results[f'{name}_speedup']:.1f} × | {low:.1f} to {high:.1f} |")
+    same = "the same tokens" if results["lookup_identical"] else "NOT the same tokens"
+    return "\n".join(lines) + f"\n\nPrompt lookup wrote {same} as plain decoding."
+
+
+def gpu_table(results: dict[str, Any] | None) -> str:
+    """What benchmarks/gpu.py found."""
+    if results is None:
+        return "Not measured yet: `python benchmarks/gpu.py --json` writes the figures that belong here."
+    rows = [
+        ("transformers' eager `generate`, one prompt", f"{results['generate_tok_s']:,.0f} tokens/s"),
+        ("the executor in-process, one request", f"{results['executor_tok_s']:,.0f} tokens/s"),
+        ("the same over `generate`", f"{results['over_generate']:.0f} ×"),
+        ("share of what the memory bandwidth allows", f"{results['bound_share']:.0%}"),
+        ("the executor in-process, 64 requests, in total", f"{results['executor_64_tok_s']:,.0f} tokens/s"),
+    ]
+    if "triton_tok_s" in results:
+        rows.append(("one gRPC stream through Triton and the BLS model", f"{results['triton_tok_s']:,.0f} tokens/s"))
+    how = f"{results['device']}, {results['date']}; SmolLM2-135M, bf16, greedy; PyTorch {results['torch']}"
+    return "\n".join([f"| measured in one run ({how}) | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
+
+
 def draft_table(results: dict[str, Any] | None) -> str:
     """The figures on the draft model's card, all of them from what tools/train_draft.py wrote beside the weights."""
     if results is None:
@@ -126,19 +163,21 @@ def derived(root: Path) -> dict[Path, str]:
     """Every derived file with the content it must have."""
     course = load(root)
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    results = root / SERVING_RESULTS
-    figures = json.loads(results.read_text(encoding="utf-8")) if results.exists() else None
     readme = (root / "README.md").read_text(encoding="utf-8")
     readme = fill(readme, "notebooks", notebook_table(course))
-    readme = fill(readme, "benchmark", benchmark_table(figures))
-    trained = root / DRAFT_RESULTS
-    draft = json.loads(trained.read_text(encoding="utf-8")) if trained.exists() else None
-    card = fill((root / DRAFT_CARD).read_text(encoding="utf-8"), "draft", draft_table(draft))
+    readme = fill(readme, "benchmark", benchmark_table(_stored(root / SERVING_RESULTS)))
+    readme = fill(readme, "scheduling", scheduling_table(_stored(root / SCHEDULING_RESULTS)))
+    readme = fill(readme, "gpu", gpu_table(_stored(root / GPU_RESULTS)))
+    card = fill((root / DRAFT_CARD).read_text(encoding="utf-8"), "draft", draft_table(_stored(root / DRAFT_RESULTS)))
     return {
         root / "README.md": readme,
         root / DRAFT_CARD: card,
         root / "environment.yml": environment_yml(project),
     }
+
+
+def _stored(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def main() -> int:

@@ -72,8 +72,10 @@ def reference(model, tokens):
         return model(torch.tensor(np.asarray(tokens)[None])).logits[0].numpy()
 
 
-@pytest.mark.parametrize(("which", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("which", "tolerance"), [("fp32", 1e-5), ("bf16", 3e-2)])
 def test_logits_of_prompts_tokens_and_guesses(llama, which, tolerance):
+    if which == "bf16" and INTERPRETED:
+        pytest.skip("Triton's interpreter multiplies no bfloat16")
     model, fp32, bf16 = llama
     expected, ours = reference(model, PROMPT), cuda_model(fp32 if which == "fp32" else bf16)
 

@@ -72,7 +72,9 @@ def test_the_figures_are_those_of_the_results_file():
 
 
 def test_there_are_no_other_measured_figures():
-    rest = README.replace(part("benchmark"), "").replace(part("notebooks"), "")
+    rest = README
+    for name in ("benchmark", "notebooks", "scheduling", "gpu"):
+        rest = rest.replace(part(name), "")
     assert not re.findall(r"\d+(?:\.\d+)? ?(?:×|tok|ms|%)", rest)
 
 
@@ -82,6 +84,22 @@ def test_figures_come_out_as_they_are_in_the_file():
     table = pages.benchmark_table({**ratios, "ttft_extra_ms": 7.31, **words})
     assert all(text in table for text in ("6.2 ×", "18.0 ×", "93%", "87%", "7.3 ms", "int4", "BLS", "a CPU"))
     assert "Not measured yet" in pages.benchmark_table(None)
+
+
+def test_figures_of_scheduling_and_of_a_gpu_come_out_as_they_are():
+    ratios = {"prefix_ttft": 31.66, "inflight": 2.07, "lookup": 3.04}
+    found = {f"{name}_speedup": value for name, value in ratios.items()}
+    found |= {f"{name}_spread": [value - 0.5, value + 0.5] for name, value in ratios.items()}
+    table = pages.scheduling_table({**found, "lookup_identical": True, "cpu": "a CPU"})
+    assert "| 31.7 × | 31.2 to 32.2 |" in table and "2.1 ×" in table and "3.0 ×" in table and "the same tokens" in table
+    assert "NOT the same" in pages.scheduling_table({**found, "lookup_identical": False, "cpu": "a CPU"})
+
+    speeds = {"generate_tok_s": 11.1, "executor_tok_s": 1188.2, "over_generate": 107.0, "bound_share": 0.0987}
+    facts = {"executor_64_tok_s": 22598.0, "device": "a GPU", "date": "2026-01-01", "torch": "2.11"}
+    table = pages.gpu_table({**speeds, **facts})
+    assert all(text in table for text in ("11 tok", "1,188 tok", "107 ×", "10%", "22,598 tok", "a GPU", "2026-01-01"))
+    assert "gRPC" not in table
+    assert "| 612 tok" in pages.gpu_table({**speeds, **facts, "triton_tok_s": 612.0})
 
 
 def test_every_file_and_folder_it_names_exists():

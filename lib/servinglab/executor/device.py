@@ -41,6 +41,17 @@ def choose(config: EngineConfig, wanted: str | None = None) -> str:
     return "cpu" if missing else "cuda"
 
 
+def cuda_name() -> str | None:
+    """The CUDA device that engines run on by default, such as "NVIDIA H100"; None where they run on the CPU."""
+    if os.environ.get("SERVINGLAB_DEVICE", "auto") == "cpu" or not any(Path(driver).exists() for driver in _DRIVERS):
+        return None
+    if _missing():
+        return None
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
 def _missing() -> str | None:
     """What this machine lacks for CUDA."""
     for package in ("torch", "triton"):

@@ -57,7 +57,7 @@ def load(config: EngineConfig, device: Any, dtype: Any) -> Weights:
 
     def take(name: str, kind: Any) -> Any:
         try:
-            array = found.pop(name).numpy()
+            array = found.pop(name).numpy().copy()  # what is on disk cannot be written, and torch warns of that
         except KeyError:
             raise ExecutorError(f"{config.folder} has no weight {name}, so it cannot run on CUDA.") from None
         if array.dtype.name == "bfloat16":  # numpy knows it only by a package that torch does not
