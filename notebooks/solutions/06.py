@@ -20,6 +20,8 @@ answer_3 = {"temperature": (3 - 1) / np.log(10), "nats": np.log(1024)}
 """,
 }
 
+_ROWS = "return w / w.sum(axis=1, keepdims=True)"
+_STABLE = "z = logits / temperature; w = np.exp(z - z.max(axis=1, keepdims=True))"
 _P = "np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)"
 
 
@@ -38,16 +40,21 @@ def _wanted(**changed: str) -> str:
 
 MUTANTS = {
     "06.1": [
-        ("wrong axis", _softmax("w = np.exp(logits / temperature)", "return w / w.sum(axis=0)"), "each column"),
-        ("one sum for all rows", _softmax("w = np.exp(logits / temperature)", "return w / w.sum()"), "all rows"),
+        ("wrong axis", _softmax(_STABLE, "return w / w.sum(axis=0)"), "each column"),
+        ("one sum for all rows", _softmax(_STABLE, "return w / w.sum()"), "all rows"),
         (
             "no keepdims",
             _softmax("w = np.exp(logits / temperature)", "return w / w.sum(axis=1)"),
             "keepdims=True",
         ),
         (
+            "no keepdims for the maximum",
+            _softmax("z = logits / temperature", "w = np.exp(z - z.max(axis=0).reshape(-1, 1))", _ROWS),
+            "along axis 0",
+        ),
+        (
             "T missing in the denominator",
-            _softmax("return np.exp(logits / temperature) / np.exp(logits).sum(axis=1, keepdims=True)"),
+            _softmax(_STABLE, f"return w / {_P.split(' / ')[1]}"),
             "missing in the denominator",
         ),
         ("T after softmax", _softmax(f"p = {_P}", "return p / temperature"), "after the softmax"),
@@ -67,11 +74,21 @@ MUTANTS = {
             _softmax("w = np.exp(logits * temperature)", "return w / w.sum(axis=1, keepdims=True)"),
             "you multiply",
         ),
-        ("weights are probabilities", _softmax("return np.exp(logits / temperature)"), "weights, not probabilities"),
+        ("weights are probabilities", _softmax(_STABLE, "return w"), "weights, not probabilities"),
         (
             "exp takes any number",
             _softmax("w = np.exp(logits / temperature)", "return w / w.sum(axis=1, keepdims=True)"),
             "exp overflows",
+        ),
+        (
+            "any shift will do",
+            _softmax("z = logits / temperature", "w = np.exp(z - z.min(axis=1, keepdims=True))", _ROWS),
+            "not its minimum",
+        ),
+        (
+            "the maximum is that of the logits",
+            _softmax("w = np.exp(logits / temperature - logits.max(axis=1, keepdims=True))", _ROWS),
+            "that of z/T",
         ),
         (
             "one maximum serves all rows",
@@ -108,6 +125,31 @@ MUTANTS = {
         ("any base will do", _log("w = np.exp(z - z.max())", "return np.log2(w / w.sum())"), "base 2"),
         ("log means base 10", _log("w = np.exp(z - z.max())", "return np.log10(w / w.sum())"), "base 10"),
         ("T missing in the log of the sum", _log("return z - np.log(np.exp(logits).sum())"), "inside the log"),
+        (
+            "T missing in the log of the sum, stable",
+            _log("m = z.max()", "return z - (m + np.log(np.exp(logits - logits.max()).sum()))"),
+            "the same m outside",
+        ),
+        (
+            "the maximum of the logits added",
+            _log("m = logits.max()", "return z - (m + np.log(np.exp(z - z.max()).sum()))"),
+            "you add the maximum of z,",
+        ),
+        (
+            "the maximum of z/T added",
+            _log("m = logits.max()", "return z - (z.max() + np.log(np.exp(z - m).sum()))"),
+            "you subtract the maximum of z,",
+        ),
+        (
+            "the maximum is that of the logits",
+            _log("m = logits.max()", "return z - (m + np.log(np.exp(z - m).sum()))"),
+            "overflow at T = 0.5",
+        ),
+        (
+            "any shift will do",
+            _log("m = z.min()", "return z - (m + np.log(np.exp(z - m).sum()))"),
+            "not the minimum",
+        ),
         ("T missing in front", _log("return logits - np.log(np.exp(z).sum())"), "missing in front"),
         (
             "T divides the log probability",

@@ -88,6 +88,37 @@ MUTANTS = {
             "softmax of probabilities",
         ),
         (
+            "a low logit is as good as -inf",
+            _top_k("z = np.where(p >= np.sort(p)[-k], logits, -20)", "w = np.exp(z - z.max())", "return w / w.sum()"),
+            "exactly 0",
+        ),
+        (
+            "a large number is a large logit",
+            _top_k(
+                "best = np.argsort(-abs(logits))[: k or None]",
+                "kept = np.where(np.isin(np.arange(len(p)), best), p, 0)",
+                _NORMAL,
+            ),
+            "absolute values",
+        ),
+        (
+            "exp takes any number",
+            _function(
+                "top_k(logits, k)", ("w = np.exp(logits)", "w[np.argsort(-w)[k or len(w) :]] = 0", "return w / w.sum()")
+            ),
+            "logits of 1000 overflow",
+        ),
+        (
+            "no logit is below -1000",
+            _top_k(
+                "best = np.argsort(-logits)[: k or None]",
+                "z = np.where(np.isin(np.arange(len(p)), best), logits, -1000)",
+                "w = np.exp(z - z.max())",
+                "return w / w.sum()",
+            ),
+            "near -2000",
+        ),
+        (
             "k is below the vocabulary",
             _top_k("if k == 0: return p", "kept = np.where(p >= np.partition(p, -k)[-k], p, 0)", _NORMAL),
             "k = 50",
@@ -110,6 +141,35 @@ MUTANTS = {
         ("the crossing token is too much", _first("(np.cumsum(q[order]) < p).sum()"), "dropped the crossing token"),
         ("one more does no harm", _first(f"{_COUNT} + 1"), "one too many"),
         ("the ids are in order", _first("(np.cumsum(q) < p).sum() + 1").replace("order[n:]", "n:"), "no sorting: you"),
+        (
+            "ranks are ids",
+            _top_p("mask = np.arange(len(q)) < (np.cumsum(q[order]) < p).sum() + 1", "kept = np.where(mask, q, 0)")
+            + f"\n    {_NORMAL}",
+            "mask is not carried back",
+        ),
+        (
+            "order leads there and back",
+            _top_p("s = q[order]", "s[(np.cumsum(s) < p).sum() + 1 :] = 0", "kept = s[order]", _NORMAL),
+            "s[order] sorts",
+        ),
+        (
+            "the mask goes back by order",
+            _top_p(
+                "mask = np.arange(len(q)) < (np.cumsum(q[order]) < p).sum() + 1",
+                "kept = np.where(mask[order], q, 0)",
+                _NORMAL,
+            ),
+            "mask[order] sorts",
+        ),
+        ("p is a share of tokens", _first("round(p * len(q))"), "no share of the tokens"),
+        (
+            "as NVIDIA draws",
+            _top_p("kept = q.copy()", "kept[order] = np.diff(np.minimum(np.cumsum(q[order]), p), prepend=0) / p")
+            + "\n    return kept",
+            "NVIDIA's draw",
+        ),
+        ("the nucleus is enough", _top_p(f"kept = q[order[:{_COUNT}]]", _NORMAL), "it returns shape"),
+        ("p must be passed", _first("(np.cumsum(q[order]) <= p).sum() + 1"), "reaches p = 0.5 exactly"),
         ("the same, below p", _top_p("kept = np.where(np.cumsum(q) < p, q, 0)", _NORMAL), "no sorting, and"),
         ("ascending is fine", _first(_COUNT).replace("argsort(-q)", "argsort(q)"), "sorted the wrong way"),
         ("each token needs p", _top_p("kept = np.where(q >= p, q, 0)", _NORMAL), "no single token reaches"),
@@ -137,6 +197,7 @@ MUTANTS = {
             "upside down",
         ),
         ("the prompt is innocent", _penalise("set(generated)", _RIGHT), "only generated tokens count"),
+        ("each list once", _penalise("[*set(prompt), *set(generated)]", _RIGHT), "penalised twice"),
         ("the prompt is all", _penalise("set(prompt)", _RIGHT), "only the prompt's tokens"),
         ("once per occurrence", _penalise("prompt + generated", _RIGHT), "once for each occurrence"),
         ("presence", _penalise("set(prompt + generated)", "z[t] - penalty"), "is the presence penalty"),

@@ -43,6 +43,13 @@ MUTANTS = {
         ("row t predicts token t, from 1 on", _sequence("rows[np.arange(1, len(ids)), ids[1:]].sum()"), "before"),
         ("shifted the wrong way", _sequence("rows[np.arange(1, len(ids)), ids[:-1]].sum()"), "wrong way"),
         ("softmax over positions", _sequence(f"{_PICK}.sum()", "decoding.log_softmax(logits, axis=0)"), "axis 0"),
+        ("a text is what greedy writes", _sequence("rows[:-1].max(axis=-1).sum()"), "the likeliest token of each row"),
+        ("a comma pairs rows and ids", _sequence("rows[:-1, ids[1:]].sum()"), "every id from every row"),
+        (
+            "one maximum serves all rows",
+            _sequence(f"{_PICK}.sum()", "(s := logits - logits.max()) - np.log(np.exp(s).sum(-1, keepdims=True))"),
+            "each row's own maximum",
+        ),
         ("base 2", _sequence(f"({_PICK} / np.log(2)).sum()"), "in bits"),
         ("base 10", _sequence(f"({_PICK} / np.log(10)).sum()"), "base 10"),
         ("logits are log probs", _sequence(f"{_PICK}.sum()", "logits"), "raw logits"),

@@ -54,6 +54,9 @@ def _score(formula: str) -> str:
 _EACH = "sorted([(b, int(row.argmax()), row.max()) for b, row in enumerate(scores)], key=lambda pick: -pick[2])"
 _PER_BEAM = "[(b, i, row[i]) for b, row in enumerate(scores) for i in np.argsort(-row)[:width]]"
 _BY_BEAMS = "[(i // len(scores), i % len(scores), scores.flat[i]) for i in np.argsort(-scores, axis=None)[:width]]"
+_LAST = "{t: (b, t, s) for b, t, s in best(scores, scores.size)[::-1]}.values()"
+_BY_TOKEN = f"sorted({_LAST}, key=lambda pick: -pick[2])[:width]"
+_APART = "sorted(best(scores, width), key=lambda pick: (pick[0], -pick[2]))"
 _LEAST = "[(b, i, -s) for b, i, s in best(-scores, width)]"
 
 MUTANTS = {
@@ -68,6 +71,8 @@ MUTANTS = {
         ("probabilities will do", _step("np.exp(totals[:, None] + log_probs)"), "underflowed"),
         ("a log probability is a cost", _step(last=_LEAST), "least likely"),
         ("token before parent", _step(last="[(t, b, s) for b, t, s in best(scores, width)]"), "changed places"),
+        ("a beam is its token", _step(last=_BY_TOKEN), "the same token"),
+        ("each beam sorts its own", _step(last=_APART), "not sorted together"),
         ("rows are as long as there are beams", _step(last=_BY_BEAMS), "the flat index"),
         ("the best comes last", _step(last="best(scores, width)[::-1]"), "worst first"),
     ],
@@ -117,6 +122,13 @@ def recover(parents, tokens, row):
             _score("log_prob / (prompt_length + length) ** length_penalty"),
             "the prompt is counted",
         ),
+        (
+            "the length holds the prompt",
+            _score("log_prob / (length - prompt_length) ** length_penalty"),
+            "never counted",
+        ),
+        ("the end token is extra", _score("log_prob / (length + 1) ** length_penalty"), "counted twice"),
+        ("the end token is no token", _score("log_prob / (length - 1) ** length_penalty"), "the end token counts"),
         ("the penalty is a factor", _score("log_prob / (length * length_penalty)"), "a factor that all beams share"),
         ("the penalty is the divisor", _score("log_prob / length_penalty"), "the length is missing"),
         ("the mean to the power", _score("(log_prob / length) ** length_penalty"), "its sign is lost"),

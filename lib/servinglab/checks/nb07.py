@@ -52,6 +52,9 @@ def _top_k_mistakes() -> dict[str, Row]:
         "the ids are lost: each probability must stay at the place of its token, 0 for the others": np.sort(
             decoding.distribution(_Z, top_k=_K)
         )[::-1],
+        "cut tokens must have exactly 0: exp of a low number is a little more. Their logit becomes -inf": (
+            decoding.softmax(np.where(kept, _Z, _Z.min() - 1))
+        ),
         "a softmax of probabilities flattens them: renormalising is a division by the sum": decoding.softmax(
             np.where(kept, p, -np.inf)
         ),
@@ -68,9 +71,20 @@ def top_k(function: Callable[[Row, int], Row]) -> Verdict:
         return wrong("it changes the logits it was given, which the next strategy needs: work on a copy")
     if not _near(answer, decoding.distribution(_Z, top_k=_K)):
         return _first_match(answer, _top_k_mistakes(), "the tokens 1, 5 and 3 must keep about 0.51, 0.31 and 0.19")
+    if np.count_nonzero(answer) > _K:
+        return wrong("cut tokens must have exactly 0: exp of a low number is a little more. Their logit becomes -inf")
     with np.errstate(all="ignore"):
+        negative = _value_or_error(function, np.array([-9.0, 1.0, 0.0, 2.0]), 2)
+        high, low = (_value_or_error(function, z + np.array([0.0, -1.0, -3.0]), 2) for z in (1000, -2000))
         large = _value_or_error(function, _Z.copy(), 50)
         off = _value_or_error(function, _Z.copy(), 0)
+    pair = decoding.softmax([0.0, -1.0])
+    if not _near(negative, [0, pair[1], 0, pair[0]]):
+        return wrong("a logit of -9 is a low one: compare the logits themselves, not their absolute values")
+    if not _near(high, [*pair, 0]):
+        return wrong("logits of 1000 overflow in exp: subtract the highest logit first")
+    if not _near(low, [*pair, 0]):
+        return wrong("logits near -2000 are as good as others: subtract the highest one, and cut with -inf")
     if not _near(large, decoding.softmax(_Z)):
         return wrong("k = 50 is more than the six tokens there are, and must change nothing")
     if not _near(off, decoding.softmax(_Z)):
@@ -88,9 +102,10 @@ def _value_or_error(function: Callable, *arguments: object) -> Row:
 
 # --- 07.2: top-p ------------------------------------------------------------------------------------------------------
 
-_P = np.array([0.09, 0.38, 0.05, 0.20, 0.16, 0.12])  # ranked: 1, 3, 4, 5, 0, 2; their sums 0.38 0.58 0.74 0.86 0.95 1
-_LIMIT = 0.6
-_HALVES = np.array([0.125, 0.5, 0.25, 0.125])  # their sum is 1 in floating point, too
+_P = np.array([0.08, 0.04, 0.19, 0.10, 0.05, 0.30, 0.06, 0.18])
+_RANKED = np.argsort(-_P)  # 5, 2, 7, 3, 0, 6, 4, 1; their sums 0.30 0.49 0.67 0.77 0.85 0.91 0.96 1
+_LIMIT = 0.65
+_HALVES = np.array([0.125, 0.5, 0.25, 0.125])  # their sums are exact in floating point, too
 
 
 def _kept(*ids: int) -> Row:
@@ -98,47 +113,66 @@ def _kept(*ids: int) -> Row:
 
 
 def _top_p_mistakes() -> dict[str, Row]:
-    """What a wrong function gives for _P and 0.6: message → values."""
+    """What a wrong function gives for _P and 0.65: message → values."""
+    leading = np.isin(np.arange(_P.size), [0, 1, 2])  # the mask in the order of the ranks
+    ranked = _normal(np.where(leading, _P[_RANKED], 0))
     return {
-        "nothing is cut: 0.6 is reached by three tokens": _P,
-        "forgot to renormalise: what is left sums to 0.74, divide it by its sum": _kept(1, 3, 4),
+        "nothing is cut: 0.65 is reached by three tokens": _P,
+        "forgot to renormalise: what is left sums to 0.67, divide it by its sum": _kept(5, 2, 7),
         "you divide by p itself: the nucleus holds a little more than p, so divide by what is left": (
-            _kept(1, 3, 4) / _LIMIT
+            _kept(5, 2, 7) / _LIMIT
         ),
-        "dropped the crossing token: the two tokens you keep reach 0.58 only, the one that crosses 0.6 stays": _normal(
-            _kept(1, 3)
+        "that is NVIDIA's draw; here, as on our server, the crossing token keeps its whole probability": (
+            np.where(np.arange(_P.size) == 7, _LIMIT - 0.49, _kept(5, 2)) / _LIMIT
         ),
-        "one too many: 0.74 has reached 0.6, the token after the crossing one goes": _normal(_kept(1, 3, 4, 5)),
-        "no sorting: you add up in the order of the ids; the likeliest tokens come first": _normal(_kept(0, 1, 2, 3)),
-        "no sorting, and the crossing token is dropped: the likeliest tokens come first": _normal(_kept(0, 1, 2)),
-        "sorted the wrong way: you gather the least likely tokens, begin with the likeliest": _normal(
-            _kept(2, 0, 5, 4, 3)
+        "dropped the crossing token: the two tokens you keep reach 0.49 only, the one that crosses 0.65 stays": _normal(
+            _kept(5, 2)
         ),
-        "the threshold is for the sum, not for single probabilities: no single token reaches 0.6": np.zeros(_P.size),
-        "that is min-p: it compares each token with the likeliest; top-p adds up": _kept(1) / _P[1],
-        "the ids are lost: undo the sorting, each probability belongs at the place of its token": (
-            -np.sort(-_normal(_kept(1, 3, 4)))
+        "one too many: 0.67 has reached 0.65, the token after the crossing one goes": _normal(_kept(5, 2, 7, 3)),
+        "p is no share of the tokens: 65 % of eight tokens are about five, but three hold 65 % of the probability": (
+            _normal(_kept(5, 2, 7, 3, 0))
         ),
+        "no sorting: you add up in the order of the ids; the likeliest tokens come first": _normal(
+            _kept(0, 1, 2, 3, 4, 5)
+        ),
+        "no sorting, and the crossing token is dropped: the likeliest tokens come first": _normal(_kept(0, 1, 2, 3, 4)),
+        "sorted, but the mask is not carried back: it says which ranks stay, so use kept[order[mask]]": _normal(
+            _kept(0, 1, 2)
+        ),
+        "s[order] sorts once more; back leads s[np.argsort(order)], or kept[order] = s": ranked[_RANKED],
+        "mask[order] sorts once more; back leads mask[np.argsort(order)], or kept[order[mask]]": _normal(
+            np.where(leading[_RANKED], _P, 0)
+        ),
+        "sorted the wrong way: you gather the least likely tokens, begin with the likeliest": _normal(_P - _kept(5)),
+        "the threshold is for the sum, not for single probabilities: no single token reaches 0.65": np.zeros(_P.size),
+        "that is min-p: it compares each token with the likeliest; top-p adds up": _kept(5) / _P[5],
+        "the ids are lost: undo the sorting, each probability belongs at the place of its token": ranked,
     }
 
 
 @exercise("07.2", expects="a function top_p(probabilities, p) that returns an array of probabilities")
 def top_p(function: Callable[[Row, float], Row]) -> Verdict:
-    given, truth = _P.copy(), _normal(_kept(1, 3, 4))
+    given, truth = _P.copy(), _normal(_kept(5, 2, 7))
     with np.errstate(all="ignore"):
         answer = np.asarray(function(given, _LIMIT), dtype=float)
+    if answer.shape != _P.shape:
+        said = "one probability for each token, 0 for those that are cut"
+        return wrong(f"for eight tokens it returns shape {list(answer.shape)}: {said}")
     if not np.array_equal(given, _P):
         return wrong("it changes the probabilities it was given: work on a copy")
     if not _near(np.nan_to_num(answer), truth):
-        return _first_match(np.nan_to_num(answer), _top_p_mistakes(), "the tokens 1, 3 and 4 must be left, with 0.51, "
-                            "0.27 and 0.22")  # fmt: skip
+        return _first_match(np.nan_to_num(answer), _top_p_mistakes(), "of probabilities 0.30, 0.19, 0.18 and smaller "
+                            "ones, p = 0.65 keeps three, which become 0.45, 0.28 and 0.27")  # fmt: skip
     with np.errstate(all="ignore"):
         narrow = _value_or_error(function, _P.copy(), 0.2)
         whole = _value_or_error(function, _HALVES.copy(), 1.0)
-    if not _near(narrow, np.eye(_P.size)[1]):
+        exact = _value_or_error(function, _HALVES.copy(), 0.5)
+    if not _near(narrow, np.eye(_P.size)[5]):
         return wrong("the likeliest token crosses p = 0.2 at once: it must stay, and stay alone")
     if not _near(whole, _HALVES):
         return wrong("p = 1 must change nothing: every token is needed to reach 1")
+    if not _near(exact, np.eye(_HALVES.size)[1]):
+        return wrong("a token of probability 0.5 reaches p = 0.5 exactly, and that is enough: it stays alone")
     return right("the crossing token stays, and three tokens share the whole")
 
 
@@ -171,6 +205,9 @@ def _penalty_mistakes() -> dict[str, Row]:
         ),
         "only generated tokens count: those of the prompt count as well": _penalised(_GENERATED),
         "only the prompt's tokens count: those generated since count as well": _penalised(_PROMPT),
+        "token 0 is penalised twice, as a token of the prompt and as a generated one: take both lists as one set": (
+            decoding.repetition_penalty(_penalised(_PROMPT), _GENERATED, _PENALTY)
+        ),
         "applied once for each occurrence: token 0 occurred three times and is still penalised once": each,
         "subtracting is the presence penalty: this one divides or multiplies": _LOGITS - _PENALTY * seen,
         "subtracting for each occurrence is the frequency penalty: this one divides or multiplies, once": (

@@ -47,6 +47,10 @@ def _steep(token: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array([[0.0, 900.0], [0.0, 0.0]]), np.array([0, token])
 
 
+_HEIGHTS = np.array([[900.0, 900.0], [0.0, 0.0], [0.0, 0.0]]), np.array([0, 0, 1])  # half and half in every row
+
+_LIKELIEST = "that is the likeliest token of each row; a given text asks for its own tokens, ids, likely or not"
+_OUTER = "rows[:, ids] takes every id from every row; pair each row with one id: rows[np.arange(n), ids]"
 _EPSILON = "a small number added before the log hides -inf behind an invented value"
 
 
@@ -67,6 +71,8 @@ def from_logits(sequence_log_prob: Callable[[np.ndarray, np.ndarray], float]) ->
         return wrong(f"{_EPSILON}: {unlikely:.1f}, where log softmax gives -900")
     if not (math.isclose(likely, 0, abs_tol=1e-6) and math.isclose(unlikely, -900, rel_tol=1e-6)):
         return wrong(f"for logits [0, 900] the two log probabilities are -900 and 0, not {unlikely:g} and {likely:g}")
+    if not math.isclose(_number(sequence_log_prob, *_HEIGHTS), 2 * math.log(0.5), rel_tol=1e-6):
+        return wrong("a row 900 below another one goes wrong: subtract each row's own maximum, not that of all rows")
     return right("row t of the logits predicts token t + 1, and log softmax never leaves log space")
 
 
@@ -79,6 +85,8 @@ def _wrong_from_logits(logits: np.ndarray, ids: np.ndarray, own: np.ndarray, tru
         (own[rows, ids].sum(), "you looked up token t in row t; row t comes after token t and predicts the next"),
         (own[1:][rows[:3], ids[1:]].sum(), "you looked up token t in row t; it is predicted by the row before, t - 1"),
         (own[1:][rows[:3], ids[:3]].sum(), "shifted the wrong way: row t predicts token t + 1, not token t - 1"),
+        *((own[:end].max(axis=1).sum(), _LIKELIEST) for end in (3, 4)),
+        *((own[:end][:, ids[begin:]].sum(), _OUTER) for end in (3, 4) for begin in (0, 1)),
         (others[rows[:3], ids[1:]].sum(), "axis 0 is positions; the tokens of the vocabulary lie along axis 1 (-1)"),
         (truth / math.log(2), "that is in bits, base 2; log probabilities here are natural, base e"),
         (truth / math.log(10), "that is base 10; log probabilities here are natural, base e"),

@@ -67,8 +67,14 @@ def beam_step(step: Callable[[np.ndarray, np.ndarray, int], Picks]) -> Verdict:
         return wrong(known[0] if known else otherwise)
     rng = np.random.default_rng(9)
     totals, rows = -rng.random(3), decoding.log_softmax(rng.normal(size=(3, 5)))
-    if not _same(list(step(totals, rows, 4)), _best(totals[:, None] + rows, 4)):
+    answer, truth = list(step(totals, rows, 4)), _best(totals[:, None] + rows, 4)
+    if not _same(answer, truth) and _same(sorted(answer, key=lambda pick: -pick[2]), truth):
+        return wrong("the right continuations, but not sorted together: the best of all beams comes first")
+    if not _same(answer, truth):
         return wrong("right for two beams of four tokens, wrong for three of five: take both numbers from the shape")
+    totals, rows = np.log([0.5, 0.4]), np.log([[0.3, 0.6, 0.1], [0.2, 0.7, 0.1]])
+    if not _same(list(step(totals, rows, 2)), _best(totals[:, None] + rows, 2)):
+        return wrong("two beams may go on with the same token: they are two paths, and both may be kept")
     return right("the beams compete with each other: both places went to children of the first")
 
 
@@ -112,13 +118,16 @@ def way_back(recover: Callable[[list[list[int]], list[list[int]], int], list[int
 
 # --- 09.3: the score --------------------------------------------------------------------------------------------------
 
-_LOG_PROB, _LENGTH, _PROMPT, _PENALTY = -6.0, 5, 10, 2.0
+_LOG_PROB, _LENGTH, _PROMPT, _PENALTY = -6.0, 5, 3, 2.0
 _SCORES = {
     -6 / 5**2: None,
     -6.0: "that is the sum alone: each further token makes it smaller, so short answers win",
     -6 / 5: "that is the mean per token, right for a penalty of 1 only: raise the length to the penalty",
     -6 * 5**2: "you multiply: that makes long answers worse still; divide by length ** penalty",
-    -6 / 15**2: "the prompt is counted: it is no part of the sum, so length is what was generated",
+    -6 / 2**2: "the prompt is subtracted, but it was never counted: length is what was generated",
+    -6 / 6**2: "the end token is counted twice: length already has it, because its log probability is in the sum",
+    -6 / 4**2: "the end token counts: its log probability is part of the sum, so it is part of the length",
+    -6 / 8**2: "the prompt is counted: it is no part of the sum, so length is what was generated",
     -6 / (5 * 2): "you multiply the length by the penalty, a factor that all beams share: raise it to that power",
     -6 / 2: "the length is missing: the sum is divided by length ** penalty",
     (-6 / 5) ** 2: "you raised the mean to the power, and its sign is lost: the power belongs to the length alone",
