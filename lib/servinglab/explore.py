@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -22,17 +22,24 @@ _MOST_PANELS = 9
 
 
 def explore(
-    draw: Callable[..., None], *, title: str, summary: str, small_print: str = "", **grid: Sequence[Any]
+    draw: Callable[..., None],
+    *,
+    title: str,
+    summary: str,
+    small_print: str = "",
+    live: Mapping[str, Sequence[Any]] | None = None,
+    **grid: Sequence[Any],
 ) -> None:
     """Draw ``draw(axes, **values)`` for every combination of values in ``grid``, at most nine; add sliders when live.
 
     One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title``,
-    ``small_print`` and ``summary`` are those of ``plots.finish``. Raises CourseError for an empty or a too large grid.
+    ``small_print`` and ``summary`` are those of ``plots.finish``. ``live``: other values for the slider of a name, as
+    many as you like. Raises CourseError for an empty or a too large grid, or an unknown or empty name in ``live``.
     """
-    _check(grid)
+    _check(grid, live or {})
     _panels(draw, grid, title, small_print, summary)
     if is_live():
-        _sliders(draw, grid)
+        _sliders(draw, grid, {**grid, **(live or {})})
 
 
 def is_live() -> bool:
@@ -62,9 +69,12 @@ def _execute_request() -> dict[str, Any] | None:
     return kernel.get_parent("shell") if kernel is not None else None
 
 
-def _check(grid: dict[str, Sequence[Any]]) -> None:
+def _check(grid: dict[str, Sequence[Any]], live: Mapping[str, Sequence[Any]]) -> None:
     if not grid or not all(len(values) for values in grid.values()):
         raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")
+    for name, values in live.items():
+        if name not in grid or not len(values):
+            raise CourseError(f"explore has no slider {name!r} with values for live; it has {', '.join(grid)}")
     panels = 1
     for values in grid.values():
         panels *= len(values)
@@ -93,7 +103,7 @@ def _panels(
     finish(fig, title, small_print, summary)
 
 
-def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]]) -> None:
+def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]], live: dict[str, Sequence[Any]]) -> None:
     import ipywidgets
     from IPython.display import display
 
@@ -103,6 +113,10 @@ def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]]) -> None:
         display(fig)
         plt.close(fig)
 
-    slider = ipywidgets.SelectionSlider
-    controls = {name: slider(options=list(values), description=name) for name, values in grid.items()}
+    def slider(name: str) -> ipywidgets.SelectionSlider:
+        values = list(live[name])
+        start = grid[name][0] if grid[name][0] in values else values[0]
+        return ipywidgets.SelectionSlider(options=values, value=start, description=name)
+
+    controls = {name: slider(name) for name in grid}
     display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(show, controls))

@@ -44,6 +44,7 @@ from servinglab import assets, decoding, plots
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
 from servinglab.decoding_figures import sampling as figures
+from servinglab.errors import CourseError
 from servinglab.explore import explore
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
@@ -55,9 +56,9 @@ begin()
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
 precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
 prompt: str = "She opened the door and saw a"  # its next token is looked at from all sides
-max_tokens: int = 12  # length of the sampled texts, in tokens
+max_tokens: int = 12  # length of the sampled texts, in tokens, at least 2
 samples: int = 160  # served tokens for the test against exact probabilities
-texts: int = 10  # sampled texts for each setting of the grid
+texts: int = 10  # sampled texts for each setting of the grid, at least 2
 seed: int = 1  # seed of every random choice
 
 # %% [markdown]
@@ -116,9 +117,12 @@ print("both, by NVIDIA   ", drawn_by_nvidia(three / three.sum(), 0.8).round(3))
 # ## 2 A server, and one distribution
 #
 # The same questions again, for a model with 49,152 tokens. `normalize_log_probs` makes no difference to our server. It
-# makes NVIDIA's report log probabilities over the whole vocabulary, as section 6 and notebook 08 calculate them.
+# makes NVIDIA's report log probabilities over the whole vocabulary, as section 6 and notebook 08 calculate them. The
+# first lines refuse parameters with which section 8 has nothing to measure.
 
 # %%
+if min(texts, max_tokens) < 2 or samples < 1:
+    raise CourseError("texts and max_tokens must be at least 2, for pairs of them are compared, and samples at least 1")
 lane = resolve_lane(lane)
 os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-07-")
@@ -237,8 +241,8 @@ def top_k(logits, k):
 check("07.1", top_k)
 
 # %% [markdown]
-# **Exercise 07.2** Write top-p: from probabilities to probabilities, again all in their old places. `np.argsort` and
-# `np.cumsum` help.
+# **Exercise 07.2** Write top-p: from probabilities to probabilities, again all in their old places. They are those that
+# our server draws with, so the crossing token stays whole. `np.argsort` and `np.cumsum` help.
 
 
 # %% tags=["exercise:07.2"]
@@ -253,13 +257,27 @@ check("07.2", top_p)
 # ## 4 Does the server do the same?
 #
 # You have calculated probabilities. The server draws tokens. `num_return_sequences` asks for many answers at once, each
-# drawn with a seed of its own: seed, seed + 1, …
+# drawn with a seed of its own: seed, seed + 1, … This needs ids, for two different tokens can look alike as text. So
+# ask `tensorrt_llm` itself, the model inside, where top-k and top-p have longer names.
+
 
 # %%
-drawn = [chunk.text for chunk in answers(send(prompt, 1, num_return_sequences=samples, seed=seed, **hot))]
+prompt_ids = np.array([tokenizer.encode(prompt, add_special_tokens=False).ids], np.int32)
+
+
+def sequences(length, number, temperature, top_k, top_p, **more):
+    """The outputs of `number` sampled continuations of the prompt, each of `length` tokens."""
+    values = {"input_ids": prompt_ids, "input_lengths": [[prompt_ids.size]], "request_output_len": [[length]]}
+    values |= {"temperature": [[temperature]], "runtime_top_k": [[top_k]], "runtime_top_p": [[top_p]]}
+    values |= {"seed": [[seed]], "num_return_sequences": [[number]], "exclude_input_in_output": [[True]], **more}
+    return [chunk.outputs for chunk in client.stream_inputs("tensorrt_llm", values, deadline=300) if chunk.outputs]
+
+
+# %%
+drawn = [outputs["output_ids"].item() for outputs in sequences(1, samples, **hot)]
 names = [tokenizer.decode([i]) for i in order[:8]]
-counts = np.array([drawn.count(name) for name in names])
-print(dict(zip(names, counts.tolist(), strict=True)), "others:", samples - counts.sum())
+counts = np.array([drawn.count(int(i)) for i in order[:8]])
+print(*(f"{count} {name!r}," for name, count in zip(names, counts, strict=True)), samples - counts.sum(), "others")
 
 # %% [markdown]
 # Three hypotheses: the order of section 1, the same without the division between top-k and top-p, and the order of
@@ -300,13 +318,13 @@ def p_value(counts, p):
 # %%
 chances = {name: p_value(counts, q / q.sum()) for name, q in hypotheses.items()}
 for name, chance in chances.items():
-    print(f"{name}: p-value", f"{chance:.3f}" if chance else "below 1/2000")
+    print(f"{name}: p-value", f"{chance:.4f}" if chance else "below 1/2000")
 crossing = np.flatnonzero(exact[eight])[-1]
 print(f"{names[crossing]!r} crosses p:", *(f"{q[crossing]:.1%}" for q in hypotheses.values()), "by the three")
 
 # %% [markdown]
-# A p-value says how often a *true* hypothesis looks as bad as this. Of fourteen true ones, one gets 0.07 or less: no
-# reason to reject.
+# A p-value says how often a *true* hypothesis looks as bad as this. Seven true ones of a hundred get 0.07 or less, so
+# such a number is no reason to reject. This page rejects below 0.001.
 
 # %%
 verdicts = ["ruled out" if chance < 0.001 else "possible" for chance in chances.values()]
@@ -318,9 +336,10 @@ bars = dict(itertools.islice(hypotheses.items(), 2))
 plots.finish(figures.served_against_exact(list(label.values())[:8], counts, bars), title, small_print, summary)
 
 # %% [markdown]
-# The order is no detail of a manual: you can see it in the answers. The two ways of drawing lie closer together. While
-# both p-values are above 0.001, the samples are too few to choose between them, and that proves neither. But now you
-# know what a sampled answer is: a draw from a distribution that you can calculate.
+# Where the title says "ruled out", the order is no detail of a manual: you can see it in the answers. Where it says
+# "possible", both orders keep nearly the same tokens for your prompt. The two ways of drawing lie closer together.
+# While both p-values are above 0.001, the samples are too few to choose between them, and that proves neither. But now
+# you know what a sampled answer is: a draw from a distribution that you can calculate.
 #
 # ## 5 Greedy, pure, and the seed that everybody shares
 #
@@ -409,9 +428,24 @@ for name, row in touched.items():
     print(f"{name:15} moves {np.abs(decoding.softmax(row) - p).sum() / 2:.2%} of the probability")
 
 # %% [markdown]
-# Hardly anything: the words that are likely there have not occurred. A penalty shows where there is something to
-# repeat, so take a prompt that repeats itself. There it can change the very first token, when the model has not
-# repeated anything yet.
+# The microscope on that same distribution, with a fourth setting, `min_tokens`, which section 7 explains: it forbids
+# the token that ends an answer. (One occurrence: presence and frequency are the same.)
+
+# %%
+end_id = tokenizer.token_to_id("<|im_end|>")
+touched["min_tokens 1"] = decoding.min_tokens_mask(z, end_id, generated=0, min_tokens=1)
+after = {name: decoding.softmax(row) for name, row in touched.items()}
+largest = max(np.abs(q - p).sum() / 2 for q in after.values())
+title = f"Penalties and min_tokens move at most {largest:.2%} here: what they touch was unlikely"
+panels = [("the model", "model", p), *((name, "penalty", q) for name, q in after.items() if name[0] != "p")]
+summary = f"probability moved: {', '.join(f'{name} {np.abs(q - p).sum() / 2:.1g}' for name, q in after.items())}"
+fig = figures.microscope(panels, label, previous=p)
+plots.finish(fig, title, plots.provenance(lane, weights=precision), summary)
+
+# %% [markdown]
+# A penalty moves only what has occurred, and with the prompt of this page the likely words have not. (With another
+# prompt your title may have a large number.) It shows where there is something to repeat, so take a prompt that repeats
+# itself. There it can change the very first token, when the model has not repeated anything yet.
 
 # %%
 animals = "the cat and the dog and the cat and the"
@@ -470,8 +504,8 @@ expected = decoding.log_softmax(penalised["repetition 1.3"]).max()
 print("served and calculated agree:", bool(abs(served - expected) < 1e-3))
 
 # %% [markdown]
-# (By default NVIDIA's server normalises log probabilities over the tokens that top-k has left, and would say 0 for any
-# greedy token. Section 2 has switched that off; notebook 08 has the details.)
+# (Until early 2026 NVIDIA's server normalised log probabilities over the tokens that top-k has left unless told not to,
+# and said 0 for any greedy token. Section 2 has switched that off; notebook 08 has the details.)
 #
 # Penalties are there against loops. Here is one, and four cures. The **repetition rate** is the share of 4-grams, runs
 # of four tokens, that have occurred before.
@@ -546,12 +580,11 @@ print(lengths)
 # %%
 for name, text in ended.items():
     print(name, repr(text))
-end_id = tokenizer.token_to_id("<|im_end|>")
 z_end = logits_after(chat + ended["a"])
 masked = decoding.min_tokens_mask(z_end, end_id, generated=lengths["a"], min_tokens=25)
 print(f"end token: {decoding.softmax(z_end)[end_id]:.0%}, masked {decoding.softmax(masked)[end_id]:.0%}")
 print("then likeliest:", repr(tokenizer.decode([decoding.greedy(masked)])))
-print(f"end token after the prompt of section 2: {p[end_id]:.0e}, so the mask would move that much there")
+print(f"end token after the prompt of section 2: {p[end_id]:.0e}, so the mask moved that much there")
 
 # %% [markdown]
 # `min_tokens` does not delay stop words: (c) is as short as (a). And (b) shows the price. The end was the
@@ -565,21 +598,15 @@ print(f"end token after the prompt of section 2: {p[end_id]:.0e}, so the mask wo
 # - **quality**, as far as numbers go: the mean log probability that the model gives the tokens *at temperature 1*. It
 #   says how usual a text is, not how good.
 #
-# This needs ids and logits, so ask `tensorrt_llm` itself, the model without text.
+# This needs ids and logits, which the helper of section 4 brings.
+
 
 # %%
-prompt_ids = np.array([tokenizer.encode(prompt, add_special_tokens=False).ids], np.int32)
-
-
 def continuations(temperature, k):
     """`texts` sampled texts as (ids [max_tokens], log probs at temperature 1 [max_tokens])."""
-    values = {"input_ids": prompt_ids, "input_lengths": [[prompt_ids.size]], "request_output_len": [[max_tokens]]}
-    values |= {"temperature": [[temperature]], "runtime_top_k": [[k]], "runtime_top_p": [[1.0]], "seed": [[seed]]}
-    values |= {"num_return_sequences": [[texts]], "return_generation_logits": [[True]]}
-    values |= {"exclude_input_in_output": [[True]]}
     found = []
-    for chunk in client.stream_inputs("tensorrt_llm", values, deadline=300):
-        written, rows = chunk.outputs["output_ids"].reshape(-1), chunk.outputs["generation_logits"][0, 0]
+    for outputs in sequences(max_tokens, texts, temperature, k, 1.0, return_generation_logits=[[True]]):
+        written, rows = outputs["output_ids"].reshape(-1), outputs["generation_logits"][0, 0]
         found.append((written, rows[np.arange(len(written)), written] - decoding.logsumexp(rows)))
     return found
 
@@ -637,7 +664,8 @@ plots.finish(figures.diversity_quality(named, ("greedy", usual)), title, small_p
 
 # %% [markdown]
 # A cross is two standard errors long in each direction. (It may pass 1.0: the jackknife does not know that distinct-2
-# ends there.) Where one mark lies inside the other's cross, you have not measured a difference.
+# ends there. And ± 0.00 means that no left-out text changed the result, not that you know it exactly.) Where one mark
+# lies inside the other's cross, you have not measured a difference.
 #
 # From T 0.5 to 1.5 you pay usual words for different ones, as far as the crosses show it: for the prompt of this page
 # and k = 5 they do not, for there are only five tokens to choose from. At high temperature the lines part: with top-k
@@ -739,33 +767,37 @@ dealt = rng.hypergeometric(own + other, n + m - own - other, n, size=10_000)
 print(f"greedy {own} of {n}, T 0.7 {other} of {m}: by chance in {np.mean(dealt >= own):.0%}")
 
 # %% [markdown]
-# What chance does so often is no measured difference. And look at answers that failed before you believe a grid. This
-# is what the penalty did:
+# What chance does in one of twenty deals or more is no measured difference. And look at answers that failed before you
+# believe a grid. This is what the penalty did, and how the row of even numbers is cut into tokens:
 
 # %%
+even = tokenizer.encode(tasks["even numbers"][0], add_special_tokens=False).ids
+print("tokens of the even numbers:", *(repr(tokenizer.decode([i])) for i in even))
 for task in tasks:
     if not shares[task]["greedy,\npenalty 1.5"]:
         print(f"{task:13} {replies[task, 'greedy'][0]!r} became {replies[task, list(strategies)[1]][0]!r}")
 
 # %% [markdown]
 # Compare with the prompts. `' river'` had just been read, so the penalty pushed the copy away. Where the examples stand
-# on lines of their own, it pushed away the line end, too, and the model went on talking. In the row of even numbers,
-# before each number stands a token that is only a space. It was in the prompt, so it was pushed away, and with it every
-# number. Save a grid like this with your prompts and run it whenever a setting, a model or a
-# quantisation changes.
+# on lines of their own, it pushed away the line end, too: look which answers still have their `\n`. In the row of even
+# numbers, before each number stands a token that is only a space. It was in the prompt, so it was pushed away, and with
+# it every number. Save a grid like this with your prompts and run it whenever a setting, a model or a quantisation
+# changes.
 #
 # ## 10 Which strategy?
 #
-# No line of this table is advice from elsewhere. Each has the number that you measured on this page.
+# No line of this table is advice from elsewhere. Each has the number that you measured on this page. For the second,
+# only right answers count, and only the tasks that more than one text passes.
 
 # %%
 low, mid, wild = measured[5, 0.5], measured[50, 1.0], measured[0, 1.5]
 greedy, penalty, careful, pure, heat = mean.values()
-texts_of_5 = np.mean([len(set(replies[task, list(strategies)[2]])) for task in tasks])
+free = {task: tasks[task][1] for task in ("even numbers", "count", "France", "Japan")}
+worded = np.mean([len(set(filter(test, replies[task, list(strategies)[2]]))) for task, test in free.items()])
 rows = [
     ("one right answer", "greedy", f"on tasks that it passes, pure sampling passes {pure:.0%} (section 9)"),
-    ("a right answer, not always the same", "T 0.7, top-k 40, top-p 0.9", f"passes {careful:.0%}, {texts_of_5:.1f} "
-     "different answers out of 5 (section 9)"),
+    ("a right answer in changing words", "T 0.7, top-k 40, top-p 0.9", f"passes {careful:.0%}; where words are free, "
+     f"{worded:.1f} different right ones out of 5 (section 9)"),
     ("several different texts", "T 1, top-k 50", f"distinct-2 {mid[0][0]:.2f} at {mid[1][0]:.1f} nats (section 8)"),
     ("few surprises", "low T, small k", f"distinct-2 {low[0][0]:.2f} at {low[1][0]:.1f} nats (section 8)"),
     ("as different as can be", "high T *with* top-k", f"without it {fall:.1f} nats lower, {heat:.0%} pass (8, 9)"),

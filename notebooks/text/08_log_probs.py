@@ -44,6 +44,7 @@ from servinglab.checks import check
 from servinglab.client import TritonClient
 from servinglab.course import find_root
 from servinglab.decoding_figures import log_probs as figures
+from servinglab.errors import CourseError
 from servinglab.explore import explore
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
@@ -55,7 +56,7 @@ begin()
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
 precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
 prompt: str = "Once upon a time, a fox"  # what the model continues
-max_tokens: int = 320  # length of the two stories, in tokens
+max_tokens: int = 320  # length of the two stories, in tokens, at least 21
 temperature: float = 1.0  # of the stories; the lower, the likelier each token
 seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
 
@@ -113,9 +114,12 @@ print(f"from base 10 {10 ** (-2.447 - -2.486):.3f} (with the report's digits)")
 #
 # Build a repository, start a server, and ask for two more outputs: `return_log_probs` gives a number for each generated
 # token, `return_generation_logits` the model's raw scores for all tokens of the vocabulary. The parameter
-# `normalize_log_probs` is meant for NVIDIA's backend; what it does follows below.
+# `normalize_log_probs` is meant for NVIDIA's backend; what it does follows below. (The first lines refuse stories that
+# are too short for section 6.)
 
 # %%
+if max_tokens < 21:
+    raise CourseError(f"max_tokens is {max_tokens}; it must be at least 21, for section 6 looks at the last 20 of them")
 lane = resolve_lane(lane)
 os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-08-")
@@ -151,10 +155,12 @@ print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].outputs["
 # the softmax of what those made of the logits: of the distribution that the token was drawn from, before `top_k` and
 # `top_p` cut it.
 #
-# TensorRT-LLM differs in one point: by default (`normalize_log_probs` true) its `output_log_probs` are relative to the
-# tokens that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1, and
-# [users wonder why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). That is why the
-# repository above says `False`. The embedded server has only this one kind of log prob and ignores the parameter.
+# TensorRT-LLM differs in one point: with `normalize_log_probs` true its `output_log_probs` are relative to the tokens
+# that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1, and
+# [users wonder why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). That was the default
+# until early 2026; since [pull request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) it is off. The
+# repository above says `False`, so that it does not depend on the version. The embedded server has only this one kind
+# of log prob and ignores the parameter.
 #
 # Log softmax is `z − logsumexp(z)`. Is `log(softmax(z))` not the same? On paper it is. Take the logits of the first
 # token, and keep the results in half precision, as is common on a GPU. **Predict:** for how many tokens of the
@@ -223,12 +229,13 @@ for dtype in dtypes:
 
 # %%
 tell = {"temperature": temperature, "top_p": 1.0, "max_tokens": max_tokens, "min_tokens": max_tokens, "stream": False}
-streams = [client.stream(prompt, seed=seed + i, return_log_probs=True, deadline=120, **tell) for i in range(2)]
+tell |= {"return_log_probs": True, "deadline": 120 + max_tokens}
+streams = [client.stream(prompt, seed=seed + i, **tell) for i in range(2)]
 stories = [list(stream)[0] for stream in streams]
 story, other = (told.outputs["output_log_probs"][0, 0].astype(np.float64) for told in stories)
 print(stories[0].text[:200], "…")
 mean = story.mean()
-print(f"{len(story)} tokens, mean log prob {mean:.2f} nats: a typical probability is {np.exp(mean):.3f}")
+print(f"{len(story)} tokens, mean log prob {mean:.2f} nats: a typical probability is {np.exp(mean):.2g}")
 
 # %% [markdown]
 # **Predict:** a product is 0 when its log is below that of half the smallest subnormal. Divide that by the mean log
@@ -267,8 +274,8 @@ summary = f"after {len(story)} tokens the sum is {log_sum[-1]:.0f} nats: 10 to t
 plots.finish(figures.underflow(products, log_sum), title, small_print, summary)
 
 # %% [markdown]
-# Each product went through the band or jumped over it. In the band it is a small multiple of the smallest subnormal, so
-# it has lost digits before it became 0, and nothing warned you. The last product of each dtype:
+# A product that is lost went through the band or jumped over it. In the band it is a whole multiple of the smallest
+# subnormal, so it has lost digits before it became 0, and nothing warned you. The last product of each dtype:
 
 # %%
 for dtype in dtypes:
@@ -398,8 +405,8 @@ for name, product in products.items():
 print(f"running logs: {log_sum[-1] - log_sum[-21]:.4f}, and added again {story[-20:].sum():.4f} nats")
 
 # %% [markdown]
-# 0 divided by 0 is no number. And **memory**: a log takes as many bytes as a probability of the same dtype. But a
-# smaller dtype will do. Add the story's logs in each of them.
+# Where a product has vanished, 0 divided by 0 is no number. And **memory**: a log takes as many bytes as a probability
+# of the same dtype. But a smaller dtype will do. Add the story's logs in each of them.
 
 # %%
 exact = story.sum()
@@ -566,9 +573,9 @@ for said, share, count in zip(left.confidence, left.accuracy, left.count, strict
     print(f"said {said:.2f}: {share:.2f} of {count:2} are right, 95 % interval {low:.2f} to {high:.2f}")
 
 # %% [markdown]
-# On the whole, likelier answers are right more often: the order carries information. And the level? In the run on this
-# page it fits around 0.7 and 0.9, as far as 18 answers can tell. Lower down it does not: of those with about 0.3, three
-# quarters are right, and the interval lies above 0.3. So the number is no share of right answers until you have
+# On the whole, likelier answers are right more often: the order carries information. And the level? With the default
+# parameters it fits around 0.7 and 0.9, as far as 18 answers can tell. Lower down it does not: of those with about 0.3,
+# three quarters are right, and the interval lies above 0.3. So the number is no share of right answers until you have
 # measured it.
 #
 # For the probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways

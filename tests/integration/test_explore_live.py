@@ -1,4 +1,5 @@
-"""`explore` in front of a person: JupyterLab in a headless browser, a slider that moves and a figure that follows.
+"""The `explore` cell of notebook 06 in front of a person: JupyterLab in a headless browser, a slider that moves and a
+figure that follows.
 
 Needs a Chromium or Chrome on PATH (Debian: `apt-get install chromium`) and is skipped without one.
 """
@@ -16,6 +17,7 @@ import time
 import nbformat
 import pytest
 
+from servinglab.course import find_root
 from servinglab.runner import environment
 
 CHROME = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -26,19 +28,30 @@ pytestmark = [
     pytest.mark.skipif(CHROME is None, reason="no Chromium on PATH"),
 ]
 
-CELL = """\
+# What the cell needs from those before it: logits, here without a server, and names of tokens.
+BEFORE = """\
+import numpy as np
+from servinglab import decoding, plots
+from servinglab.decoding_figures import temperature as figures
 from servinglab.explore import explore
 
-def draw(axes, temperature):
-    axes.bar([0, 1], [1, 1 / temperature])
+lane, seed, precision, name = "embedded", 0, "fp32", str
+z = np.random.default_rng(seed).normal(scale=3, size=1000)
+order = np.argsort(-z)"""
 
-explore(draw, title="Bars", summary="bars", temperature=[1.0, 2.0, 4.0])"""
+
+def own_cell():
+    """The source of the one cell of notebook 06 that calls `explore`."""
+    notebook = nbformat.read(find_root() / "notebooks" / "06_temperature.ipynb", as_version=4)
+    (source,) = (cell.source for cell in notebook.cells if "\nexplore(" in cell.source)
+    return source
 
 
 @pytest.fixture
 def lab(tmp_path):
-    """JupyterLab on a notebook with one cell, on a free port; its address."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    """JupyterLab on a notebook with two cells, on a free port; its address."""
+    cells = [nbformat.v4.new_code_cell(source) for source in (BEFORE, own_cell())]
+    notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     (tmp_path / "work").mkdir()
     nbformat.write(notebook, tmp_path / "work" / "live.ipynb")
@@ -84,23 +97,24 @@ def test_a_moved_slider_redraws_the_figure(lab):
         page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
         page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(state="attached")
         page.keyboard.press("Shift+Enter")
+        page.keyboard.press("Shift+Enter")
 
-        output = page.locator(".jp-Cell").first.locator(".jp-Cell-outputArea")
+        output = page.locator(".jp-Cell").nth(1).locator(".jp-Cell-outputArea")
         static = output.locator("img").first
         static.wait_for()
         live = output.locator(".jupyter-widgets-output-area img, .widget-output img").first
         live.wait_for()
         readout, handle = output.locator(".widget-readout").first, output.locator(".noUi-handle").first
-        expect(readout).to_have_text("1.0")
+        expect(readout).to_have_text("0.25")  # the first panel of the static figure
         before, still = live.get_attribute("src"), static.get_attribute("src")
 
         handle.focus()
         page.keyboard.press("ArrowRight")
-        expect(readout).to_have_text("2.0")
+        expect(readout).to_have_text("0.3")  # finer steps than those of the panels
         expect(live).not_to_have_attribute("src", before)
         moved = live.get_attribute("src")
         page.keyboard.press("ArrowLeft")
-        expect(readout).to_have_text("1.0")
+        expect(readout).to_have_text("0.25")
         expect(live).to_have_attribute("src", before)
         assert moved != before and static.get_attribute("src") == still, "the static figure must stay as it is"
         browser.close()

@@ -60,6 +60,22 @@ def test_grids_nobody_can_read_are_refused(grid, said):
         explore(lambda axes, **values: None, title="", summary="", **grid)
 
 
+@pytest.mark.parametrize("live", [{"b": [1]}, {"a": []}])
+def test_live_values_belong_to_a_slider(live):
+    with pytest.raises(CourseError, match="no slider .* it has a"):
+        explore(lambda axes, **values: None, title="", summary="", live=live, a=[1])
+
+
+def test_live_values_change_the_sliders_and_not_the_panels(drawn, monkeypatch):
+    shown = []
+    monkeypatch.setattr("servinglab.explore.is_live", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *things: shown.extend(things))
+    values, _ = drawn(temperature=[1.0, 2.0], live={"temperature": [0.5, 1.0, 1.5, 2.0]})
+    (slider,) = next(thing for thing in shown if hasattr(thing, "children")).children
+    assert [each["temperature"] for each in values[:2]] == [1.0, 2.0]
+    assert slider.options == (0.5, 1.0, 1.5, 2.0) and slider.value == 1.0
+
+
 def test_a_script_is_not_live(monkeypatch):
     monkeypatch.delenv("SERVINGLAB_STATIC", raising=False)
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")

@@ -34,7 +34,7 @@ def underflow(products: Mapping[str, np.ndarray], log_sum: np.ndarray) -> Figure
         axes.axhspan(low, high, color=_tint(colour, 0.35), linewidth=0)
         axes.plot(tokens[:alive], np.log10(product[:alive]), color=colour, linewidth=5, alpha=0.8)
         axes.plot(tokens, logs[:shown], color=INK, linewidth=1.2, marker="o" if shown < 20 else "", markersize=3)
-        axes.annotate("subnormal", (0.03, high), (0, 3), xycoords=("axes fraction", "data"), fontsize=9,
+        axes.annotate("subnormal", (0.03, low), (0, 3), xycoords=("axes fraction", "data"), fontsize=9,
                       textcoords="offset points")  # fmt: skip
         axes.set_ylim(min(low, logs[shown - 1]) * 1.05, 0)
         axes.set(xlim=(0, shown + 0.5), xlabel="tokens multiplied")

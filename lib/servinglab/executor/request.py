@@ -7,9 +7,10 @@ in a beam search the temperature has no part in the choice, so it has none in th
 choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
 
 TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu), and differs in three points. With
-`normalize_log_probs`, its default, output_log_probs are relative to the tokens that survive top-k, so that greedy
-decoding reports 0 for each token and the sum is not cum_log_probs. The log probability of end_id is part of its
-cumulative one but not of the list. And its beam search most likely divides by the temperature too (see beams.py).
+`normalize_log_probs`, its default until early 2026 (off since its pull request 12366), output_log_probs are relative to
+the tokens that survive top-k, so that greedy decoding reports 0 for each token and the sum is not cum_log_probs. The
+log probability of end_id is part of its cumulative one but not of the list. And its beam search most likely divides by
+the temperature too (see beams.py).
 """
 
 from __future__ import annotations
