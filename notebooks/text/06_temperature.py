@@ -25,7 +25,7 @@
 # - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 109 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 
@@ -118,7 +118,8 @@ client.models()
 
 # %%
 def next_token(text, **options):
-    (chunk,) = (c for c in client.stream(text, max_tokens=1, **options) if c.outputs)
+    whole = {"stream": False, "exclude_input_in_output": True}
+    (chunk,) = (c for c in client.stream(text, max_tokens=1, **whole, **options) if c.outputs)
     return chunk
 
 

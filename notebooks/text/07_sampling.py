@@ -25,7 +25,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring, with error bars
 #
-# **Time:** 45 minutes (last run: 90 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 148 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 
@@ -362,8 +362,8 @@ print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for th
 # The default seed is a fixed 0, in TensorRT-LLM as here. Users are surprised
 # ([TensorRT-LLM#2411](https://github.com/NVIDIA/TensorRT-LLM/issues/2411)), but it is meant so
 # ([TensorRT-LLM#1000](https://github.com/NVIDIA/TensorRT-LLM/issues/1000)). Who wants different answers sends a
-# different seed with each request. (With int4 weights the last digits of the logits depend on what else the server
-# computes at the moment, so that even equal seeds can part. With fp32 weights they do not.)
+# different seed with each request. (The last digits of the logits depend on what else the server computes at the
+# moment, so that even equal seeds can part: sometimes with int4 weights, with fp32 rarely and in long texts.)
 #
 # **Predict:** and these two requests, with different seeds and a high temperature, but nothing else?
 

@@ -34,9 +34,9 @@ def underflow(products: Mapping[str, np.ndarray], log_sum: np.ndarray) -> Figure
         axes.axhspan(low, high, color=_tint(colour, 0.35), linewidth=0)
         axes.plot(tokens[:alive], np.log10(product[:alive]), color=colour, linewidth=5, alpha=0.8)
         axes.plot(tokens, logs[:shown], color=INK, linewidth=1.2, marker="o" if shown < 20 else "", markersize=3)
-        axes.annotate("subnormal", (0.03, low), (0, 3), xycoords=("axes fraction", "data"), fontsize=9,
+        axes.annotate("subnormal", (0.03, low), (0, -3), xycoords=("axes fraction", "data"), fontsize=9, va="top",
                       textcoords="offset points")  # fmt: skip
-        axes.set_ylim(min(low, logs[shown - 1]) * 1.05, 0)
+        axes.set_ylim(min(low * 1.15, logs[shown - 1] * 1.05), 0)
         axes.set(xlim=(0, shown + 0.5), xlabel="tokens multiplied")
         gone = f"0 at token {alive + 1}" if alive < len(product) else "not 0 yet"
         axes.set_title(f"{name}: {gone}", fontsize=10)
