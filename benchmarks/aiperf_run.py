@@ -1,0 +1,89 @@
+"""AIPerf and the course's own closed loop against the same server, one after the other, through the same front end.
+
+    python benchmarks/aiperf_run.py [--precision int4] [--concurrency 4] [--requests 40] [--json]
+
+AIPerf must be in the cache: python -m servinglab.loadtest.aiperf (1.2 GB). Prompts have about as many tokens in both.
+
+Keys of --json
+    aiperf       what AIPerf said: name → {"avg", "p50", …}; times in ms
+    closed_loop  the same averages of servinglab.loadtest: one number each
+    load_average of the machine just before, when this program had sent nothing: other work on it
+    command      AIPerf's command line
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+WORDS = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud".split()
+
+
+def measure(options):
+    from tokenizers import Tokenizer
+
+    from servinglab import assets
+    from servinglab.loadtest import aiperf, commands
+    from servinglab.loadtest.load import closed_loop, openai_ask
+    from servinglab.notebook import device
+    from servinglab.openai_frontend import OpenAIFrontend
+    from servinglab.repository import build_default
+    from servinglab.server import TritonServer
+
+    folder = assets.tokenizer("smollm2")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rng = np.random.default_rng(0)
+    prompts = [" ".join(rng.choice(WORDS, options.input_tokens)) for _ in range(options.requests + 4)]
+    load = {"requests": options.requests, "warmup": 4, "input_tokens": options.input_tokens}
+    load |= {"output_tokens": options.output_tokens, "concurrency": options.concurrency}
+    with tempfile.TemporaryDirectory() as scratch:
+        setup = {"precision": options.precision, "max_batch_size": options.concurrency, "bls_decodes": True}
+        repository = build_default(Path(scratch, "serving"), **setup)
+        with TritonServer(repository) as server, OpenAIFrontend(server.grpc_url, folder) as frontend:
+            ask = openai_ask(frontend.url, model="tensorrt_llm_bls", max_tokens=options.output_tokens)
+            count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)  # noqa: E731
+            busy = os.getloadavg()[0]
+            closed_loop(ask, prompts[:4], concurrency=options.concurrency, count=count)
+            run = closed_loop(ask, prompts[4:], concurrency=options.concurrency, count=count)
+            out = Path(scratch, "aiperf")
+            said = aiperf.profile(commands.aiperf(folder, url=frontend.url, folder=out, **load), out)
+    ours = {"ttft_ms": 1e3 * run.values("ttft").mean(), "itl_ms": 1e3 * run.values("itl").mean()}
+    ours |= {"tokens_per_second": run.tokens_per_second, "requests_per_second": run.requests_per_second}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": device(),
+        "load_average": round(busy, 1),
+        "precision": options.precision,
+        "version": aiperf.VERSION,
+        "command": " ".join(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", **load)),
+        "aiperf": said,
+        "closed_loop": {name: round(float(value), 3) for name, value in ours.items()},
+        "failed": run.failed,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--precision", default="int4", choices=["int4", "fp32"])
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--input-tokens", type=int, default=64)
+    parser.add_argument("--output-tokens", type=int, default=24)
+    parser.add_argument("--json", action="store_true", help="print one JSON object only")
+    options = parser.parse_args()
+    result = measure(options)
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    for name in ("ttft_ms", "itl_ms", "tokens_per_second", "requests_per_second"):
+        print(f"{name:20} AIPerf {result['aiperf'][name]['avg']:8.2f}   closed loop {result['closed_loop'][name]:8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Exercises of notebook 11: the times of one request, what a late sender hides, goodput."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from servinglab.checks import Verdict, exercise, right, wrong
+
+# --- 11.1: the times of one request -----------------------------------------------------------------------------------
+
+_SENT, _ARRIVALS, _TOKENS = 2.0, (2.2, 2.5, 2.6, 2.9), (0, 1, 3, 2)
+_TTFT = {
+    0.5: None,
+    0.2: "the first response is empty, so there is nothing to read yet: wait for the first one that holds a token",
+    2.5: "that is a time of the clock: subtract the time it was sent",
+    0.3: "that is the wait between the first two responses; the request was sent before both",
+    500: "seconds are asked for, and that is in milliseconds",
+}
+_ITL = {
+    0.08: None,
+    0.4 / 2: "you count responses: the second one held 3 tokens, so 5 tokens came after the first",
+    0.7 / 3: "you count responses, the empty one too: 5 tokens came after the first",
+    0.7 / 5: "you begin at the empty response: the first token came with the one after it",
+    0.4 / 6: "six tokens have five waits between them",
+    0.9 / 5: "the wait for the first token is no wait between tokens: begin at the first token",
+    0.9 / 6: "the whole time over all tokens mixes the first wait into the others",
+    80: "seconds are asked for, and that is in milliseconds",
+}
+_RATE = {
+    6 / 0.9: None,
+    3 / 0.9: "you count responses with text: count tokens",
+    4 / 0.9: "you count responses: count tokens",
+    6 / 0.4: "you leave out the wait for the first token, and the user does wait: take the whole time",
+    5 / 0.4: "that is 1 / ITL, the pace after the first token; over the whole answer it is slower",
+    6 / 2.9: "that divides by a time of the clock: subtract the time it was sent",
+    0.9 / 6: "that is seconds a token: turn it round",
+}
+
+
+@exercise("11.1", expects="a function measure(sent, arrivals, tokens) that returns three numbers")
+def request_times(measure: Callable[[float, Sequence[float], Sequence[int]], tuple[float, float, float]]) -> Verdict:
+    answer = [float(value) for value in measure(_SENT, list(_ARRIVALS), list(_TOKENS))]
+    if len(answer) != 3:
+        return wrong(f"{len(answer)} numbers came back: return TTFT, ITL and tokens per second")
+    for name, value, known in zip(("TTFT", "ITL", "tokens/s"), answer, (_TTFT, _ITL, _RATE), strict=True):
+        near = [said for number, said in known.items() if math.isclose(value, number, rel_tol=1e-3)]
+        if not near or near[0]:
+            said = near[0] if near else "six tokens came, the first at 2.5 s and the last at 2.9 s; sent at 2.0 s"
+            return wrong(f"{name} {value:.4g}: {said}")
+    other = [float(value) for value in measure(0.0, [0.25, 0.5], [2, 2])]
+    if not np.allclose(other, [0.25, 0.25 / 3, 8.0]):
+        return wrong("right for this request, wrong for one of two responses with two tokens each")
+    return right("0.5 s, then 80 ms a token, although the responses came up to 300 ms apart")
+
+
+# --- 11.2: one connection that is late --------------------------------------------------------------------------------
+
+_DUE = np.array([0.0, 1.0, 2.0, 3.0, 9.0])
+_BUSY = np.array([0.5, 4.0, 0.5, 0.5, 0.5])
+
+
+def _felt(due: np.ndarray, busy: np.ndarray) -> np.ndarray:
+    """Each request waits until the one before it is done: done = max(due, done before) + busy."""
+    done, felt = -math.inf, []
+    for moment, seconds in zip(due, busy, strict=True):
+        done = max(moment, done) + seconds
+        felt.append(done - moment)
+    return np.array(felt)
+
+
+def _late_mistakes() -> dict[str, np.ndarray]:
+    felt, before = _felt(_DUE, _BUSY), np.concatenate([[0.0], _BUSY[:-1]])
+    gaps = np.diff(_DUE, prepend=-math.inf)
+    return {
+        "that counts from the moment of sending: the wait to be sent is hidden, which is coordinated omission": _BUSY,
+        "that is the wait to be sent alone: the answer takes its time as well": felt - _BUSY,
+        "you look back one request only, but a queue hands its delay on: use when the one before was done": (
+            np.maximum(0, before - gaps) + _BUSY
+        ),
+        "you add up all busy times: the connection was idle before the last request": np.cumsum(_BUSY) - _DUE,
+        "those are times of the clock: subtract when each was due": felt + _DUE,
+        "one value is asked for each request, not their mean": np.array([felt.mean()]),
+    }
+
+
+@exercise("11.2", expects="a function felt(due, busy) that returns one number for each request")
+def late_sender(felt: Callable[[np.ndarray, np.ndarray], Sequence[float]]) -> Verdict:
+    answer = np.atleast_1d(np.asarray(felt(_DUE.copy(), _BUSY.copy()), dtype=float))
+    if not _same(answer, _felt(_DUE, _BUSY)):
+        known = [said for said, values in _late_mistakes().items() if _same(answer, values)]
+        fallback = "due at 0, 1, 2, 3, 9 and busy for 0.5, 4, 0.5, 0.5, 0.5: the third is sent at 5 and done at 5.5"
+        return wrong(known[0] if known else fallback)
+    rng = np.random.default_rng(11)
+    due, busy = np.cumsum(rng.exponential(size=30)), rng.exponential(size=30)
+    if not _same(np.asarray(felt(due, busy), dtype=float), _felt(due, busy)):
+        return wrong("right for this example, wrong for thirty random requests: does a queue pass on and end?")
+    return right("one stall of 4 s, and three of five users felt it; the sender's own clock shows one")
+
+
+def _same(answer: np.ndarray, values: np.ndarray) -> bool:
+    return answer.shape == values.shape and np.allclose(answer, values)
+
+
+# --- 11.3: goodput ----------------------------------------------------------------------------------------------------
+
+_FIRST = np.array([0.2, 0.9, 0.3, np.nan, 0.4, 0.1, 0.8, 0.7, 0.1])
+_PACE = np.array([0.05, 0.08, 0.09, np.nan, 0.03, 0.20, 0.01, 0.04, 0.10])
+_SECONDS, _MOST_FIRST, _MOST_PACE = 5.0, 0.5, 0.06
+_GOODPUTS = {
+    2 / 5: None,
+    7 / 5: "you count requests that keep one of the limits: both must hold for the same request",
+    5 / 5: "you look at the first token alone: a reader of a slow answer is no happier",
+    4 / 5: "you look at the pace alone: whoever waited too long for the first token had left",
+    3 / 5: "the failed request counts as good: a comparison with nan is False, and you turned it round",
+    8 / 5: "that is throughput: all requests that were answered",
+    9 / 5: "that is the rate of asking: failed and slow requests count as well",
+    2: "that is a number of requests: divide by the seconds",
+    2 / 9: "that is a share of the requests; goodput is a rate, divide by the seconds",
+    2 / 8: "that is a share of the answered requests; goodput is a rate, divide by the seconds",
+    0: "you compare means with the limits: the mean hides who kept them; count single requests",
+}
+
+
+@exercise("11.3", expects="a function goodput(ttft, itl, seconds, most_ttft, most_itl) that returns a number")
+def good_requests(goodput: Callable[[np.ndarray, np.ndarray, float, float, float], float]) -> Verdict:
+    answer = float(goodput(_FIRST.copy(), _PACE.copy(), _SECONDS, _MOST_FIRST, _MOST_PACE))
+    near = [said for number, said in _GOODPUTS.items() if math.isclose(answer, number, rel_tol=1e-3, abs_tol=1e-9)]
+    if not near or near[0]:
+        return wrong(f"{answer:.4g}: {near[0] if near else 'two of nine requests keep both limits, in 5 seconds'}")
+    if not math.isclose(float(goodput(np.array([0.5]), np.array([0.06]), 2.0, 0.5, 0.06)), 0.5):
+        return wrong("a request that is exactly at its limits has kept them: compare with <=")
+    return right("0.4 requests/s, although 1.6 requests/s were answered")

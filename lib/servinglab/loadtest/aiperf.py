@@ -1,0 +1,104 @@
+"""AIPerf in an environment of its own: its packages do not go together with the course's, and take 1.2 GB.
+
+    python -m servinglab.loadtest.aiperf        makes the environment, once, in the course's cache
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from servinglab.assets import cache_dir
+from servinglab.errors import CourseError
+
+VERSION = "0.13.0"
+# Ours → AIPerf's. Its values are in milliseconds, tokens/s and requests/s.
+METRICS = {
+    "ttft_ms": "time_to_first_token",
+    "itl_ms": "inter_token_latency",
+    "latency_ms": "request_latency",
+    "tokens_per_second": "output_token_throughput",
+    "requests_per_second": "request_throughput",
+    "goodput": "goodput",
+    "requests": "request_count",
+    "output_tokens": "output_sequence_length",
+    "input_tokens": "input_sequence_length",
+}
+_STATISTICS = ("avg", "p50", "p90", "p95", "p99")
+
+
+def find() -> Path | None:
+    """The program `aiperf` in the cache; None when it has not been installed."""
+    program = _folder() / "bin" / "aiperf"
+    return program if program.is_file() and (_folder() / "complete").is_file() else None
+
+
+def ensure(tell: Any = print) -> Path:
+    """Install AIPerf into the cache unless it is there. Returns its program; takes minutes and 1.2 GB the first time.
+
+    Raises CourseError when pip fails; the next call begins anew.
+    """
+    if program := find():
+        return program
+    folder = _folder()
+    shutil.rmtree(folder, ignore_errors=True)
+    tell(f"Installing AIPerf {VERSION} into the cache: 1.2 GB, some minutes.")
+    venv.create(folder, with_pip=True)
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"aiperf=={VERSION}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CourseError(f"AIPerf {VERSION} could not be installed: {_last_line(done.stderr)}")
+    (folder / "complete").touch()
+    return folder / "bin" / "aiperf"
+
+
+def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> dict[str, Any]:
+    """Run a command of `commands.aiperf` whose artifacts go to `folder`; returns {"ttft_ms": {"avg", "p50", …}, …}.
+
+    Raises CourseError when AIPerf fails, says nothing within `timeout` seconds, or is not installed.
+    """
+    program = find()
+    if program is None:
+        raise CourseError("AIPerf is not installed: run python -m servinglab.loadtest.aiperf first (1.2 GB).")
+    # Offline mode forbids its tokenizer even a local folder; and a proxy cannot lead to this machine.
+    env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"} | {"no_proxy": "127.0.0.1"}
+    words = [str(program), *command[1:], "--ui", "none"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env)
+    except subprocess.TimeoutExpired:
+        raise CourseError(f"AIPerf did not end within {timeout:g} s; ask for fewer requests.") from None
+    found = sorted(Path(folder).rglob("profile_export_aiperf.json"))
+    if done.returncode or not found:
+        raise CourseError(f"AIPerf ended without a result: {_last_line(done.stderr or done.stdout)}")
+    return read(found[-1])
+
+
+def read(path: Path) -> dict[str, Any]:
+    """AIPerf's JSON export, reduced to what notebook 11 compares; what it did not measure is left out."""
+    export = json.loads(Path(path).read_text(encoding="utf-8"))
+    found = {}
+    for ours, theirs in METRICS.items():
+        values = export.get(theirs)
+        if isinstance(values, dict):
+            found[ours] = {name: round(values[name], 3) for name in _STATISTICS if values.get(name) is not None}
+    return found
+
+
+def _folder() -> Path:
+    return cache_dir() / "tools" / f"aiperf-{VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+if __name__ == "__main__":
+    print(ensure())

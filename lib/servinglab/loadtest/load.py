@@ -1,0 +1,130 @@
+"""Two ways to load a server: a closed loop of so many users, and an open loop of arrivals that wait for nobody.
+
+    ask = triton_ask(client, count_tokens, max_tokens=24)
+    run = closed_loop(ask, prompts, concurrency=4)
+    run = open_loop(ask, prompts, rate=3.0, seed=0)
+
+`ask(prompt)` sends one request and yields the text of each response as it comes, with the seconds since it was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+
+from servinglab.errors import CourseError
+from servinglab.loadtest.measures import Run, Trace
+
+Ask = Callable[[str], Iterable[tuple[float, str]]]
+Count = Callable[[str], int]
+
+
+def triton_ask(client: Any, *, max_tokens: int, deadline: float = 120.0, **inputs: Any) -> Ask:
+    """Streams from a TritonClient; the end token is held back, so that each answer has `max_tokens` tokens."""
+
+    def ask(prompt: str) -> Iterator[tuple[float, str]]:
+        with client.stream(
+            prompt, max_tokens=max_tokens, min_tokens=max_tokens, exclude_input_in_output=True, deadline=deadline,
+            **inputs,
+        ) as stream:  # fmt: skip
+            for chunk in stream:
+                yield chunk.seconds, chunk.text
+
+    return ask
+
+
+def openai_ask(url: str, *, model: str, max_tokens: int, deadline: float = 120.0) -> Ask:
+    """The same from a server of OpenAI's protocol, at `url` without /v1. Each request has a new connection."""
+
+    def ask(prompt: str) -> Iterator[tuple[float, str]]:
+        messages = [{"role": "user", "content": prompt}]
+        body = {"model": model, "messages": messages, "max_completion_tokens": max_tokens, "min_tokens": max_tokens,
+                "stream": True}  # fmt: skip
+        began = time.perf_counter()
+        try:
+            to = {"url": f"{url}/v1/chat/completions", "timeout": deadline, "trust_env": False}
+            with httpx.stream("POST", json=body, **to) as got:
+                if got.is_error:
+                    raise CourseError(f"The server answered {got.status_code}: {got.read().decode(errors='replace')}")
+                for line in got.iter_lines():
+                    if line.startswith("data: {"):
+                        event = json.loads(line[len("data: ") :])
+                        if "error" in event:
+                            raise CourseError(event["error"]["message"])
+                        for choice in event["choices"]:
+                            yield time.perf_counter() - began, choice["delta"].get("content") or ""
+        except httpx.HTTPError as error:
+            raise CourseError(f"No answer from {url}: {error}.") from None
+
+    return ask
+
+
+def closed_loop(ask: Ask, prompts: Sequence[str], *, concurrency: int, count: Count) -> Run:
+    """`concurrency` users; each sends the next prompt when its last one is answered. `count`: tokens of a text.
+
+    The time a request is due is the time it is sent, so a slow server is asked less often: its queue stays short.
+    """
+    if concurrency < 1 or not prompts:
+        raise CourseError(f"A closed loop needs prompts and at least one user, not {concurrency} and {len(prompts)}.")
+    began = time.perf_counter()
+    with ThreadPoolExecutor(concurrency) as users:
+        traces = list(users.map(lambda prompt: _request(ask, prompt, began, None, count), prompts))
+    return _run(traces, concurrency=concurrency)
+
+
+def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count: Count) -> Run:
+    """Each prompt is sent at its time, however many are on their way: a Poisson process with `rate` requests a second.
+
+    Latencies count from the time a request was due.
+    """
+    if not rate > 0 or not prompts:
+        raise CourseError(f"An open loop needs prompts and a rate above 0, not {len(prompts)} and {rate}.")
+    due = arrival_times(len(prompts), rate, seed)
+    traces: list[Trace | None] = [None] * len(prompts)
+
+    def one(number: int) -> None:
+        traces[number] = _request(ask, prompts[number], began, due[number], count)
+
+    threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(len(prompts))]
+    began = time.perf_counter()
+    for thread, moment in zip(threads, due, strict=True):
+        time.sleep(max(0.0, moment - (time.perf_counter() - began)))
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return _run(traces, rate=rate)
+
+
+def arrival_times(count: int, rate: float, seed: int) -> np.ndarray:
+    """Seconds at which `count` requests of a Poisson process are due; the first one at 0. The gaps are exponential."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, count)
+    return np.cumsum(gaps) - gaps[0]
+
+
+def _request(ask: Ask, prompt: str, began: float, due: float | None, count: Count) -> Trace:
+    sent = time.perf_counter() - began
+    due = sent if due is None else float(due)
+    arrivals, texts = [], []
+    try:
+        for seconds, text in ask(prompt):
+            if text:  # half a character, or the end alone: nothing to read yet
+                arrivals.append(sent + seconds)
+                texts.append(text)
+    except CourseError as error:
+        return Trace(due, sent, tuple(arrivals), error=str(error))
+    if not texts:
+        return Trace(due, sent, error="The answer held no text.")
+    return Trace(due, sent, tuple(arrivals), tokens=count("".join(texts)))
+
+
+def _run(traces: Sequence[Trace], **load: float) -> Run:
+    ends = [trace.arrivals[-1] for trace in traces if trace.arrivals]
+    first = min(trace.due for trace in traces)
+    return Run(tuple(traces), max(ends) - first if ends else float("nan"), load)

@@ -1,0 +1,551 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11 · Benchmarking
+#
+# You measure your own deployment as its users feel it, meet seven mistakes that make such figures wrong, and learn
+# which command of which tool would have measured the same.
+#
+# After this notebook you can
+#
+# - compute the time to first token, the inter-token latency and the throughput of one request and of a run
+# - choose between a closed and an open loop, and say what each of them hides
+# - find the rate at which a deployment stops keeping its limits, and say how sure you are
+# - turn tokens per second into a price, and into energy where power can be read
+# - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
+#
+# **Time:** 45 minutes (last run: 145 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
+
+# %%
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+from tokenizers import Tokenizer
+
+from servinglab import assets, plots
+from servinglab.checks import check
+from servinglab.client import TritonClient
+from servinglab.course import find_root
+from servinglab.loadtest import aiperf as aiperf_tool
+from servinglab.loadtest import commands, figures, measures
+from servinglab.loadtest.load import closed_loop, open_loop, openai_ask, triton_ask
+from servinglab.loadtest.power import Meter
+from servinglab.notebook import begin, record, resolve_lane
+from servinglab.openai_frontend import OpenAIFrontend
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+
+begin()
+plots.style()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded", "trtllm" or "auto"
+precision: str = "fp32"  # weights of the model: "fp32" or "int4"
+batch: int = 4  # requests that the server computes together
+max_tokens: int = 12  # length of each answer, in tokens
+words: int = 24  # length of each prompt, in words
+requests: int = 24  # requests of each load
+slack: float = 3.0  # a limit is so many times what a single user gets
+price: float = 1.0  # of the machine, an hour, in your currency
+aiperf: bool = False  # install and run AIPerf as well: 1.2 GB, and minutes
+seed: int = 0  # of the prompts and of the arrivals
+
+# %% [markdown]
+# ## 1 One request, taken apart
+#
+# A benchmark needs a server that is set up as it will be used. Here that is `batch` requests at a time, and a BLS model
+# that turns ids into text itself.
+
+# %%
+lane = resolve_lane(lane)
+os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-11-")
+options = {"precision": precision, "lane": lane, "max_batch_size": batch, "bls_decodes": True}
+server = TritonServer(build_default(Path(scratch.name, "serving"), **options)).start()
+client = TritonClient(server.grpc_url, server.http_url)
+client.spec("tensorrt_llm_bls")  # asked for now, so that no request has to wait for it
+small_print = plots.provenance(lane, seed, weights=precision, batch=batch)
+
+# %% [markdown]
+# It also needs prompts. Benchmark tools draw them at random, and so does this cell: words in any order. Their meaning
+# does not change the speed, their length does. Each prompt is new; section 2 shows why.
+
+# %%
+vocabulary = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud "
+vocabulary += "fox harbour clock bread island mirror forest teacher copper valley storm ladder candle ocean market"
+rng = np.random.default_rng(seed)
+tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+
+
+def new_prompts(number, length=words):
+    return [" ".join(rng.choice(vocabulary.split(), length)) for _ in range(number)]
+
+
+def count(text):
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+# %% [markdown]
+# `ask` sends one prompt and gives you each response with the seconds since it was sent. The end token is held back, so
+# every answer has `max_tokens` tokens. Look at the very first request to this server.
+
+# %%
+ask = triton_ask(client, max_tokens=max_tokens)
+log = list(ask(new_prompts(1)[0]))
+for seconds, text in [*log[:3], *log[-2:]]:
+    print(f"{1000 * seconds:7.1f} ms  {text!r}")
+
+# %% [markdown]
+# Three numbers describe it, in the definitions that
+# [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) uses:
+#
+# | name | what it is | who feels it |
+# |---|---|---|
+# | TTFT, time to first token | from sending to the first response that holds text | who waits for an answer to begin |
+# | ITL, inter-token latency | (last − first response) / (tokens − 1) | who reads along |
+# | end-to-end latency | from sending to the last response | a program that needs the whole answer |
+#
+# ITL divides by *tokens*, and a response is not a token. It can be empty (half a character), and it can hold several.
+#
+# **Predict:** you ask without streaming, for the same number of tokens. How many responses come, and how many tokens?
+
+# %% tags=["nbval-check-output"]
+whole = [(s, text) for s, text in triton_ask(client, max_tokens=max_tokens, stream=False)(new_prompts(1)[0]) if text]
+tokens = count("".join(text for _, text in whole))
+print(len(whole), "response with text;", "as many tokens as asked for:", abs(tokens - max_tokens) <= 1)
+
+# %% [markdown]
+# Whoever counts responses reports one token for each such answer. Speculative decoding (several tokens in one
+# response) makes the same mistake smaller, and harder to see. So count the tokens of the whole text with the model's
+# tokenizer. That can be off by one, because a text has more than one way into tokens; AIPerf counts like this, too.
+#
+# **Exercise 11.1** A request was `sent` at a time; its responses came at `arrivals`, with so many `tokens` in each,
+# possibly 0. All times are in seconds on one clock. Return TTFT, ITL and the tokens per second that this user got.
+
+
+# %% tags=["exercise:11.1"]
+def measure(sent, arrivals, tokens):
+    ...  # your code
+
+
+# %% tags=["check:11.1", "nbval-check-output"]
+check("11.1", measure)
+
+# %% [markdown]
+# ## 2 Three mistakes before the first figure
+#
+# **No warm-up.** The request above was the first after the server's start: memory was touched for the first time,
+# threads and connections were made. `closed_loop` sends prompts for so many users and keeps the times of each request.
+#
+# **Predict:** by what factor was the first TTFT longer than that of later requests?
+
+# %%
+first = next(seconds for seconds, text in log if text)
+warm = closed_loop(ask, new_prompts(6), concurrency=1, count=count)
+later = measures.percentile(warm.values("ttft"), 50)
+print(f"first request {1000 * first:.0f} ms, median of the next six {1000 * later:.0f} ms: {first / later:.1f} ×")
+
+# %% [markdown]
+# Whatever the factor on this page, the first requests belong into no figure: send some, and throw their times away. All
+# loads below come after these.
+#
+# **The same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only what is new
+# (notebook 04). Five times the same long prompt against five different ones; `return_perf_metrics` says how many blocks
+# were reused.
+#
+# **Predict:** how do the two TTFTs compare?
+
+# %%
+prompt = new_prompts(1, 160)[0]
+blocks = []
+
+
+def ask_once(text):
+    for chunk in client.stream(text, max_tokens=2, return_perf_metrics=True, exclude_input_in_output=True):
+        blocks.extend(chunk.outputs.get("kv_cache_reused_blocks", np.array([])).reshape(-1))
+        yield chunk.seconds, chunk.text
+
+
+same = closed_loop(ask_once, [prompt] * 6, concurrency=1, count=count)
+new = closed_loop(ask_once, new_prompts(6, 160), concurrency=1, count=count)
+again, fresh = (measures.percentile(run.values("ttft")[1:], 50) for run in (same, new))
+print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms; reused blocks {sum(blocks):.0f}")
+
+# %% [markdown]
+# If the first number is smaller, you have measured the cache. That is right only if your users send the same beginning,
+# such as one system prompt; then share exactly that much. Tools have options for it.
+#
+# **The client on the server's cores.** Both run on this machine. How much of the processor does the client take? Its
+# share is missing in the server, and a client that comes too late reads times that are too long.
+
+# %%
+programs = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)] if server.pid else []
+
+
+def cpu_seconds(processes):
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
+me = [psutil.Process()]
+before = cpu_seconds(me), cpu_seconds(programs)
+load = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
+used = cpu_seconds(me) - before[0], cpu_seconds(programs) - before[1]
+client_share = used[0] / max(sum(used), 1e-9)
+print(f"processor time: client {used[0]:.2f} s, server {used[1]:.2f} s; the client took {client_share:.0%}")
+
+# %% [markdown]
+# A few per cent do no harm to a slow model. A fast one sends thousands of responses a second, and a client in Python
+# becomes the bottleneck. Then: run it on another machine, or as several processes, and look at its processor time.
+#
+# ## 3 A closed loop: latency against throughput
+#
+# In a **closed loop** there are so many users, and each sends a request as soon as the last one is answered. More users
+# share a step of the model, so throughput rises; each of them waits longer.
+#
+# **Predict:** from one user to two, from two to four: does throughput double? And what becomes of TTFT with more users
+# than the `batch` that the server computes together?
+
+# %%
+sweep = [2**n for n in range(int(math.log2(batch)) + 2)]
+closed = {n: closed_loop(ask, new_prompts(max(requests // 2, 2 * n)), concurrency=n, count=count) for n in sweep}
+for n, run in closed.items():
+    medians = [1000 * measures.percentile(run.values(name), 50) for name in ("ttft", "itl")]
+    print(f"{n:2} users: {run.tokens_per_second:6.1f} tokens/s, TTFT {medians[0]:5.0f} ms, ITL {medians[1]:5.1f} ms")
+
+# %% [markdown]
+# This is the picture that a deployment is chosen by. A good point lies right and low.
+
+# %%
+gain = closed[batch].tokens_per_second / closed[1].tokens_per_second
+beyond = closed[sweep[-1]].tokens_per_second / closed[batch].tokens_per_second
+title = f"{batch} users get {gain:.1f} times the tokens/s of one; {sweep[-1]} get {beyond:.1f} times that"
+summary = f"tokens/s for {', '.join(map(str, sweep))} users: "
+summary += ", ".join(f"{run.tokens_per_second:.0f}" for run in closed.values())
+plots.finish(figures.curves(closed, lane=lane), title, small_print, summary)
+
+# %% [markdown]
+# Beyond `batch` users the server has no place for more: requests queue, TTFT grows by the wait for a place, and
+# throughput has little left to gain. The bars are 95 % intervals of the medians; section 5 says what they are.
+#
+# ## 4 An open loop: arrivals that wait for nobody
+#
+# Real users do not wait for each other. In an **open loop** requests arrive at a rate, however many are on their way.
+# If the arrivals are independent, the gaps between them are exponential: a Poisson process.
+#
+# The rates below are shares of the most requests per second that the closed loop got answered.
+#
+# **Predict:** at twice that capacity, what does TTFT look like over time?
+
+# %%
+capacity = max(run.requests_per_second for run in closed.values())
+shares = (0.5, 0.8, 1.2, 2.0)
+opened = {s: open_loop(ask, new_prompts(requests), rate=s * capacity, seed=seed, count=count) for s in shares}
+for run in opened.values():
+    p50, p95 = (measures.percentile(run.values("ttft"), percent) for percent in (50, 95))
+    print(f"{run.load['rate']:5.2f}/s asked, {run.requests_per_second:5.2f}/s answered;", end="")
+    print(f" TTFT p50 {p50:.2f} s, p95 {p95:.2f} s")
+
+# %%
+labels = {f"{100 * share:.0f} % of capacity": run for share, run in opened.items()}
+last = opened[2.0]
+longest = max(last.values("ttft")), max(closed[sweep[-1]].values("ttft"))
+title = f"Longest TTFT: {longest[0]:.1f} s at twice the capacity; {longest[1]:.1f} s with {sweep[-1]} users"
+summary = "the longest TTFT at each rate: " + ", ".join(f"{max(run.values('ttft')):.2f} s" for run in opened.values())
+plots.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
+
+# %% [markdown]
+# Above the capacity a queue grows for as long as you measure: the last figure depends on how long you had patience, and
+# no number describes it. Below, waits come and go with the bursts of chance.
+#
+# Two limits of short runs: chance decides how close together a few dozen arrivals come, and the run lasts until the
+# last answer is complete, with fewer and fewer requests on their way. So even below the capacity the answered rate can
+# be lower than the one asked for. Minutes, not seconds, cure both.
+#
+# A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
+# the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
+#
+# The same error hides in tools that *try* to hold a rate with too few connections. Say a sender with one connection
+# wants to send every 20 ms. The server takes 10 ms, but once it stalls for a second.
+
+# %% tags=["nbval-check-output"]
+due = np.arange(500) * 0.020
+busy = np.full(500, 0.010)
+busy[100] = 1.0
+print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 95), "s, slowest", busy.max(), "s")
+
+# %% [markdown]
+# By the sender's clock, 499 of 500 requests were fast. But those that were due during the stall were sent late, and
+# their users waited. The sender's silence was coordinated with the server's: **coordinated omission**, a name by
+# [Gil Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
+# The cure is to count from the time a request was *due*. `open_loop` does, and it gives each request a connection of
+# its own.
+#
+# **Exercise 11.2** A sender has one connection. Request i is due at `due[i]` and keeps the connection busy for
+# `busy[i]` seconds. It is sent when it is due, or when the request before it is done, if that is later. Return for each
+# request the seconds from when it was due to when it is done.
+
+
+# %% tags=["exercise:11.2"]
+def felt(due, busy):
+    ...  # your code
+
+
+# %% tags=["check:11.2", "nbval-check-output"]
+check("11.2", felt)
+
+# %% [markdown]
+# How many users felt that one stall? Ten milliseconds of every twenty were free, so the queue shrank by 10 ms with each
+# request.
+
+# %% tags=["nbval-check-output"]
+waits = measures.one_connection(due, busy)
+p50, p95 = (measures.percentile(waits, percent) for percent in (50, 95))
+print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt it")
+
+# %% [markdown]
+# ## 5 How sure is that?
+#
+# **Averages.** Latencies often have a long tail to one side. Then most requests are below the mean, and a few far above
+# it: nobody feels the mean. Report percentiles: p95 is the value that 95 % of the requests did not exceed.
+#
+# **Predict:** which share of these requests is below their mean?
+
+# %%
+waits = opened[0.8].values("ttft")
+below = np.mean(waits < waits.mean())
+print(f"TTFT at 80 % of capacity: mean {waits.mean():.3f} s, and {below:.0%} of the requests are below it")
+print("p50, p90, p95, p99:", *(f"{measures.percentile(waits, p):.3f} s" for p in (50, 90, 95, 99)))
+
+# %% [markdown]
+# **Too few requests.** To see something as rare as one in a hundred, a hundred requests are not even enough.
+# **Predict:** how many do you need to have at least one beyond p99, with a probability of 95 %?
+
+# %% tags=["nbval-check-output"]
+needed = math.ceil(math.log(0.05) / math.log(0.99))
+print(needed, "requests: 0.99 to that power is", round(0.99**needed, 3))
+
+# %% [markdown]
+# How far off is a percentile of few requests? The **bootstrap** answers by drawing from the values you have, with
+# repetition, as many as there are, and computing the percentile again; a thousand times. The middle 95 % of those
+# results are the interval. `scipy.stats.bootstrap` does it.
+
+# %%
+sizes = sorted({requests // 4, requests // 2, requests})
+ends = {p: measures.interval(waits, measures.at(p)) for p in (50, 95)}
+spans = ", ".join(f"p{p} from {1000 * low:.0f} to {1000 * high:.0f} ms" for p, (low, high) in ends.items())
+title = f"With all {requests} requests: {spans}"
+figure = figures.sizes(waits, sizes, (50, 95), lane=lane)
+plots.finish(figure, title, small_print, f"95 % intervals from {', '.join(map(str, sizes))} requests; {spans}")
+
+# %% [markdown]
+# Two cautions. A bootstrap cannot draw what you never saw: the p95 of few requests is nearly their maximum, and its
+# interval ends there, too short. With more requests it can even grow. And the requests of one run are not independent,
+# because neighbours share a queue. So repeat the whole run, on another day as well, and show all results.
+#
+# ## 6 Goodput: what is fast enough
+#
+# Throughput counts slow answers as well. **Goodput** counts requests per second that kept *every* limit, of TTFT and of
+# ITL. Your users set the limits, say 0.5 s and 50 ms for a chat. This page takes `slack` times what a single user
+# got, so that it says something on any machine.
+
+# %%
+limits = tuple(slack * measures.percentile(closed[1].values(name), 50) for name in ("ttft", "itl"))
+print(f"limits: TTFT {1000 * limits[0]:.0f} ms, ITL {1000 * limits[1]:.0f} ms")
+for run in opened.values():
+    kept = run.kept(*limits)
+    print(f"{run.load['rate']:5.2f}/s: {kept.sum():2} of {len(kept)} within both, {run.goodput(*limits):.2f} good/s")
+
+# %% [markdown]
+# **Predict:** throughput levels off at the capacity. And goodput?
+
+# %%
+good = [run.goodput(*limits) for run in opened.values()]
+best = list(opened.values())[int(np.argmax(good))]
+title = f"Goodput is highest, {max(good):.2f}/s, when {best.load['rate']:.2f} requests/s are asked for"
+summary = "goodput at each rate: " + ", ".join(f"{value:.2f}/s" for value in good)
+plots.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
+
+# %% [markdown]
+# The place where the curve of TTFT turns up is the **knee**. A deployment is operated to the left of it. With few
+# requests its place is rough: on this page you know it to about one step between the rates.
+#
+# **Exercise 11.3** `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for requests that
+# failed. The run took `seconds`. Return the requests per second that kept both limits.
+
+
+# %% tags=["exercise:11.3"]
+def goodput(ttft, itl, seconds, most_ttft, most_itl):
+    ...  # your code
+
+
+# %% tags=["check:11.3", "nbval-check-output"]
+check("11.3", goodput)
+
+# %% [markdown]
+# ## 7 What a million tokens cost
+#
+# A machine costs `price` an hour, busy or not. So cost per token is the price divided by throughput. **Predict:** which
+# of the loads of section 3 is the cheapest, and is it one you would want to use?
+
+# %%
+for n, run in closed.items():
+    cost = measures.cost_per_million(run.tokens_per_second, price)
+    print(f"{n:2} users: {cost:7.2f} per million output tokens, if the machine is never idle")
+
+# %% [markdown]
+# Two honest corrections. Only good requests are worth paying for, so divide by goodput times tokens. And a machine that
+# is idle half of the day costs twice as much a token.
+
+# %%
+good_cost = measures.cost_per_million(max(good) * max_tokens, price) if max(good) else math.inf
+print(f"within the limits: {good_cost:.2f} per million output tokens; busy half of the day: {2 * good_cost:.2f}")
+
+# %% [markdown]
+# Energy: CPUs from Intel and AMD count theirs (RAPL), and `nvidia-smi` reads a GPU's power. Rented machines often show
+# neither.
+
+# %%
+answered, began = 0, time.perf_counter()
+with Meter() as meter:
+    while meter.readable and time.perf_counter() - began < 3:  # long enough for a slow sensor
+        metered = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
+        answered += sum(trace.tokens or 0 for trace in metered.traces)
+if meter.joules and answered:
+    print(f"{meter.joules / answered:.3f} J per token, {meter.joules / meter.seconds:.0f} W ({meter.source})")
+else:
+    print("energy:", meter.source)
+
+# %% [markdown]
+# ## 8 The tools that people use
+#
+# [perf_analyzer](https://github.com/triton-inference-server/perf_analyzer) is Triton's own load generator, in NVIDIA's
+# SDK container. It sends tensors, so it knows nothing about tokens. A decoupled model needs `--streaming`. Give it the
+# inputs in a file: without one it sends random values for *every* input of the model, `stop` and `seed` as well.
+
+# %%
+Path(scratch.name, "data.json").write_text(commands.input_data(new_prompts(2), max_tokens))
+print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=(1, sweep[-1]))))
+print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=None, rates=(1, 9, 2))))
+
+# %% [markdown]
+# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its
+# page says that it is
+# [being phased out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
+# for AIPerf. Its flag `--output-tokens-mean-deterministic` sends `min_length`, which the models since TensorRT-LLM 0.20
+# refuse (the input is called `min_tokens` now). So leave it out.
+
+# %%
+print(commands.as_shell(commands.genai_perf("SmolLM2", concurrency=batch, requests=requests)))
+
+# %% [markdown]
+# **AIPerf** speaks OpenAI's protocol only. In NVIDIA's container Triton brings a server for it:
+
+# %%
+print("cd /opt/tritonserver/python/openai")
+print(commands.as_shell(commands.triton_openai("/models", "/models/tokenizer")))
+
+# %% [markdown]
+# The server of the embedded lane has none, so the course has a small one, `servinglab.openai_frontend`. It sits before
+# Triton and renders the chat template. Here is the command against it.
+
+# %%
+folder = assets.tokenizer("smollm2")
+frontend = OpenAIFrontend(server.grpc_url, folder).start()
+target = {"concurrency": batch, "requests": requests, "warmup": batch, "input_tokens": 64, "output_tokens": max_tokens}
+command = commands.aiperf(folder, url=frontend.url, seed=seed, folder=Path(scratch.name, "aiperf"), **target)
+print(commands.as_shell(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", seed=seed, **target)))
+
+# %% [markdown]
+# `min_tokens` matters: without it an answer ends when the model likes, and no two runs do the same work. Give
+# `--tokenizer` a local folder; a name is looked up on the network.
+#
+# AIPerf needs an environment of its own, 1.2 GB. This notebook runs it only with `aiperf = True`. Otherwise the next
+# cell shows what it said once (`benchmarks/aiperf_run.py`, kept in `data/results/cpu/aiperf.json`). Beside it is the
+# closed loop of this notebook, which sent as many requests through the same front end right before.
+
+# %%
+if aiperf:
+    aiperf_tool.ensure()
+    said = aiperf_tool.profile(command, Path(scratch.name, "aiperf"))
+    again = openai_ask(frontend.url, model="tensorrt_llm_bls", max_tokens=max_tokens)
+    run = closed_loop(again, new_prompts(requests, 64), concurrency=batch, count=count)
+    ours = {"ttft_ms": 1e3 * run.values("ttft").mean(), "itl_ms": 1e3 * run.values("itl").mean()}
+    ours |= {"tokens_per_second": run.tokens_per_second, "requests_per_second": run.requests_per_second}
+else:
+    stored = json.loads((find_root() / "data" / "results" / "cpu" / "aiperf.json").read_text())
+    said, ours = stored["aiperf"], stored["closed_loop"]
+    print(stored["date"], stored["device"], stored["precision"], f"AIPerf {stored['version']}", sep=" · ")
+for name in ("ttft_ms", "itl_ms", "tokens_per_second", "requests_per_second"):
+    print(f"{name:20} AIPerf {said[name]['avg']:8.2f}   this notebook {ours[name]:8.2f}")
+
+# %% [markdown]
+# Two programs that share only the definitions should agree. Where they do not, look for the difference first in what
+# they sent: lengths of the prompts, chat template, warm-up.
+#
+# ## Recap
+#
+# - TTFT is felt by who waits, ITL by who reads, and both count from what the user did: from when a request was due.
+# - Count tokens, not responses. Warm up. Send new prompts. Watch the client's processor time.
+# - A closed loop gives latency against throughput for so many users. It never shows a queue longer than its users.
+# - An open loop shows the knee. Above the capacity, a latency says only how long you measured.
+# - Percentiles, with intervals, from enough requests; and whole runs repeated.
+# - Goodput counts what is fast enough. Cost per token is price over throughput, so say which throughput.
+#
+# ## Break it
+#
+# Put other work onto the server's cores: for each core, one process that does nothing but loop. That is what a
+# benchmark client, a build or a neighbour on the same host can do to your figures. **Predict:** what happens to
+# tokens/s and to p95 of TTFT?
+
+# %%
+burn = [sys.executable, "-c", "while True: pass"]
+neighbours = [subprocess.Popen(burn) for _ in range(len(os.sched_getaffinity(0)))]
+try:
+    disturbed = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
+finally:
+    for neighbour in neighbours:
+        neighbour.kill()
+        neighbour.wait()
+
+# %%
+for name, run in (("alone", load), ("disturbed", disturbed)):
+    p95 = measures.percentile(run.values("ttft"), 95)
+    print(f"{name:10} {run.tokens_per_second:6.1f} tokens/s, p95 of TTFT {1000 * p95:5.0f} ms")
+
+# %% [markdown]
+# Nothing in the result says that this happened. So write down what else ran, and repeat the measurement. Try more:
+# `slack = 1.5`, `batch = 2`, or prompts of 200 `words`: which of the figures moves most?
+#
+# Stop the servers. The last line says what produced the numbers on this page.
+
+# %%
+frontend.stop()
+server.stop()
+client.close()
+scratch.cleanup()
+measured = {"tokens_per_second": {str(n): round(run.tokens_per_second, 1) for n, run in closed.items()}}
+measured |= {"ttft_p50_ms": {str(n): round(1e3 * np.median(run.values("ttft")), 1) for n, run in closed.items()}}
+measured |= {"capacity_requests_per_second": round(capacity, 2), "best_goodput": round(max(good), 2)}
+measured |= {"client_share": round(client_share, 3), "energy": meter.source}
+record("11", lane=lane, seed=seed, precision=precision, **measured)

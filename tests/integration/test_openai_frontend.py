@@ -1,0 +1,106 @@
+"""The front end for OpenAI's tools before a real Triton: the same text as gRPC gives, streamed and whole."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from servinglab import chat
+from servinglab.errors import CourseError
+from servinglab.loadtest.load import closed_loop, openai_ask
+from servinglab.openai_frontend import OpenAIFrontend
+
+pytestmark = pytest.mark.integration
+QUESTION = [{"role": "user", "content": "Name three fruits."}]
+MODEL = "tensorrt_llm_bls"
+
+
+@pytest.fixture(scope="module")
+def frontend(server, smollm2_tokenizer_dir):
+    with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def web(frontend):
+    with httpx.Client(base_url=frontend.url, timeout=60, trust_env=False) as client:
+        yield client
+
+
+def ask(web, **more):
+    return web.post("/v1/chat/completions", json={"model": MODEL, "messages": QUESTION, "max_tokens": 8, **more})
+
+
+def events(answer):
+    lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+@pytest.fixture(scope="module")
+def reference(client, smollm2_tokenizer_dir):
+    prompt = chat.render(smollm2_tokenizer_dir, QUESTION)
+    return "".join(c.text for c in client.stream(prompt, max_tokens=8, exclude_input_in_output=True))
+
+
+def test_listens_on_this_machine_only_and_names_its_model(frontend, web):
+    assert frontend.url.startswith("http://127.0.0.1:")
+    assert [model["id"] for model in web.get("/v1/models").json()["data"]] == [MODEL]
+
+
+def test_whole_answer_has_the_text_of_the_stream_over_grpc(web, reference):
+    answer = ask(web).json()
+    choice = answer["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (reference, "length")
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 8 and usage["total_tokens"] == usage["prompt_tokens"] + 8
+
+
+def test_streamed_answer_has_a_chunk_a_token_then_the_reason_the_usage_and_done(web, reference):
+    answer = ask(web, stream=True, stream_options={"include_usage": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *chunks, reason, usage = events(answer)
+    texts = [chunk["choices"][0]["delta"]["content"] for chunk in chunks]
+    assert "".join(texts) == reference and texts[0] == "" and len(texts) > 6
+    assert reason["choices"][0]["finish_reason"] == "length"
+    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 8
+
+
+def test_seeds_and_temperatures_reach_the_model(web):
+    sampled = {ask(web, temperature=1.5, seed=seed).json()["choices"][0]["message"]["content"] for seed in (1, 1, 2, 3)}
+    assert 1 < len(sampled) < 4
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ({"messages": []}, "'messages' must be"),
+        ({"messages": [{"role": "user"}]}, "'role' and a 'content'"),
+        ({"model": "gpt"}, "There is no model 'gpt'"),
+        ({"n": 2}, "one plain text"),
+        ({"stop": "."}, "one plain text"),
+        ({"max_tokens": -1}, "max_tokens is -1"),
+    ],
+)
+def test_what_it_cannot_serve_is_refused_with_a_sentence(web, body, said):
+    answer = ask(web, **body)
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+def test_a_closed_loop_through_the_front_end_counts_tokens_and_reports_refusals(frontend, hf_tokenizer):
+    def count(text):
+        return len(hf_tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    ask = openai_ask(frontend.url, model=MODEL, max_tokens=6)
+    run = closed_loop(ask, ["Name a fruit.", "Name a river."], concurrency=2, count=count)
+    assert run.failed == 0 and all(abs(trace.tokens - 6) <= 1 and len(trace.arrivals) > 3 for trace in run.traces)
+    refused = closed_loop(openai_ask(frontend.url, model="gpt", max_tokens=6), ["A"], concurrency=1, count=count)
+    assert "There is no model 'gpt'" in refused.traces[0].error
+
+
+def test_a_port_that_is_taken_is_one_sentence(frontend, server, smollm2_tokenizer_dir):
+    port = int(frontend.url.rsplit(":", 1)[1])
+    with pytest.raises(CourseError, match=f"port {port}"):
+        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, port=port).start()

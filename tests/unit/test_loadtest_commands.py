@@ -1,0 +1,94 @@
+"""Command lines of the load generators, and what AIPerf's export and the power counters say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from servinglab.errors import CourseError
+from servinglab.loadtest import aiperf, commands, power
+
+
+def test_perf_analyzer_streams_over_grpc_with_named_inputs_only():
+    assert commands.as_shell(commands.perf_analyzer("data.json")).replace(" \\\n ", "") == (
+        "perf_analyzer -m tensorrt_llm_bls -i grpc -u localhost:8001 --streaming --input-data data.json "
+        "--concurrency-range 1:8:1 --measurement-interval 10000 --profile-export-file profile.json"
+    )
+    open_loop = commands.perf_analyzer("data.json", concurrency=None, rates=(1, 9, 2))
+    assert "--request-rate-range 1:9:2 --request-distribution poisson" in " ".join(open_loop)
+    assert "--concurrency-range" not in open_loop
+    with pytest.raises(CourseError, match="one"):
+        commands.perf_analyzer("data.json", rates=(1, 9, 2))
+
+
+def test_input_data_sends_the_three_inputs_of_a_stream_and_nothing_else():
+    rows = json.loads(commands.input_data(["Hé"], 8))["data"]
+    assert rows == [{"text_input": ["Hé"], "max_tokens": [8], "stream": [True]}]
+
+
+def test_genai_perf_leaves_out_the_flag_that_sends_min_length():
+    text = " ".join(commands.genai_perf("/models/tokenizer", concurrency=4))
+    assert text.startswith("genai-perf profile -m ensemble --service-kind triton --backend tensorrtllm --streaming")
+    assert "--concurrency 4" in text and "deterministic" not in text
+
+
+def test_aiperf_has_one_kind_of_load():
+    closed = commands.aiperf("folder", url="http://127.0.0.1:9000", concurrency=4, goodput=(500, 50))
+    assert "--endpoint-type chat --streaming --url http://127.0.0.1:9000 --tokenizer folder" in " ".join(closed)
+    assert closed[closed.index("--goodput") + 1] == "time_to_first_token:500 inter_token_latency:50"
+    opened = " ".join(commands.aiperf("folder", url="http://127.0.0.1:9000", rate=2.5))
+    assert "--request-rate 2.5 --arrival-pattern poisson" in opened and "--concurrency" not in opened
+    with pytest.raises(CourseError, match="one of them"):
+        commands.aiperf("folder", url="http://127.0.0.1:9000", rate=1, concurrency=1)
+
+
+def test_a_command_for_the_shell_is_the_same_command():
+    command = commands.aiperf("my folder", url="http://127.0.0.1:9000", concurrency=4, goodput=(500, 50))
+    assert shlex.split(commands.as_shell(command).replace("\\\n", "")) == command
+
+
+def test_aiperf_export_is_read_by_name_and_what_is_missing_is_left_out(tmp_path):
+    export = {"time_to_first_token": {"unit": "ms", "avg": 120.0004, "p50": 110, "p99": None}, "version": "x"}
+    path = tmp_path / "profile_export_aiperf.json"
+    path.write_text(json.dumps(export))
+    assert aiperf.read(path) == {"ttft_ms": {"avg": 120.0, "p50": 110}}
+
+
+def test_aiperf_that_is_not_there_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(aiperf, "cache_dir", lambda: tmp_path)
+    with pytest.raises(CourseError, match="not installed"):
+        aiperf.profile(["aiperf"], tmp_path)
+
+
+def counters(folder, **energy):
+    for name, (value, most) in energy.items():
+        package = folder / name.replace("_", "-", 1).replace("_", ":")
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "energy_uj").write_text(str(value))
+        (package / "max_energy_range_uj").write_text(str(most))
+
+
+def test_energy_is_the_difference_of_the_packages_counters_wrapped_or_not(tmp_path):
+    counters(tmp_path, intel_rapl_0=(9_000_000, 10_000_000), intel_rapl_1=(0, 10_000_000))
+    counters(tmp_path, intel_rapl_0_0=(5, 10))  # a part of package 0, which must not be counted twice
+    with power.Meter(tmp_path, smi=[]) as meter:
+        counters(tmp_path, intel_rapl_0=(1_000_000, 10_000_000), intel_rapl_1=(3_000_000, 10_000_000))
+        counters(tmp_path, intel_rapl_0_0=(9, 10))
+    assert meter.source == "RAPL" and meter.readable and meter.joules == pytest.approx(5.0)
+
+
+def test_energy_of_gpus_is_watts_times_seconds():
+    with power.Meter(smi=["printf", "100.5\n49.5\n"]) as meter:
+        pass
+    assert meter.source == "nvidia-smi"
+    assert meter.joules is None or meter.joules == pytest.approx(150 * meter.seconds)
+
+
+@pytest.mark.parametrize("smi", [["false"], ["printf", "[N/A]"], ["no-such-program"]])
+def test_energy_that_cannot_be_read_is_none_with_a_reason(tmp_path, smi):
+    with power.Meter(tmp_path / "none", smi=smi) as meter:
+        pass
+    assert meter.source.startswith("not readable: ") and not meter.readable
+    assert meter.joules is None and meter.seconds > 0
