@@ -119,7 +119,7 @@ def fake_executor(folder, monkeypatch, **options) -> tuple[Executor, FakeModel]:
     config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.onnx").touch()
-    return Executor(folder, **options), made[0]
+    return Executor(folder, **{"enable_partial_reuse": True, **options}), made[0]
 
 
 def wait_until(condition, seconds: float = 10) -> None:

@@ -120,13 +120,14 @@ def tiny_engine(tmp_path_factory):
     return root / "engine"
 
 
-def test_a_real_model_gives_the_same_tokens_and_logits_with_reuse(tiny_engine, collector):
+@pytest.mark.parametrize("partial", [True, False])
+def test_a_real_model_gives_the_same_tokens_and_logits_with_reuse(tiny_engine, collector, partial):
     """Random prompts that share random beginnings, greedy and sampled, over a cache that evicts."""
     random = np.random.default_rng(1)
     stems = [random.integers(3, 300, 120).tolist() for _ in range(3)]
-    options = {"max_batch_size": 3, "tokens_per_block": 16, "prefill_tokens": 32, "threads": 1}
+    options = {"max_batch_size": 3, "tokens_per_block": 16, "prefill_tokens": 32 if partial else 8, "threads": 1}
     with (
-        Executor(tiny_engine, max_tokens_in_paged_kv_cache=768, **options) as reusing,
+        Executor(tiny_engine, max_tokens_in_paged_kv_cache=768, enable_partial_reuse=partial, **options) as reusing,
         Executor(tiny_engine, enable_kv_cache_reuse=False, **options) as plain,
     ):
         names = []

@@ -279,6 +279,17 @@ def test_a_failed_step_leaves_nothing(start):
     assert executor.stats()["prompt_tokens"] == 60
 
 
+def test_only_whole_blocks_of_prompts_are_exact():
+    tree = PrefixTree(2)
+    assert len(tree.keep([1, 2, 3, 4, 5, 6, 7], room=9, exact=5)) == 4
+    assert [span.first for span in tree.match([1, 2, 3, 4, 5, 6, 7], exact=True)] == [0, 2]
+    assert len(tree.match([1, 2, 3, 4, 5, 6, 7])) == 4
+    assert tree.match([1, 9], exact=True) == [] and len(tree.match([1, 9])) == 1
+    again = tree.keep([1, 2, 3, 4, 5, 6, 8], room=9, exact=7)  # 5, 6 was generated, and now it was read
+    assert [(span.first, span.count) for span in again] == [(4, 2), (6, 1)]
+    assert len(tree.match([1, 2, 3, 4, 5, 6, 8, 8], exact=True)) == 3
+
+
 def test_int4_reuse_changes_no_bit(smollm2_engine_int4):
     """Other pieces of a prompt would give other roundings, and now and then another token."""
     prompt = np.random.default_rng(1).integers(1000, 40_000, 200)

@@ -36,6 +36,8 @@ class Executor:
     kv_cache_free_gpu_mem_fraction: the share of the memory that is free once the weights are loaded which the KV cache
         may take; 0.9 by default, or no bound when max_tokens_in_paged_kv_cache is given.
     enable_kv_cache_reuse: keep the blocks of requests that end, for those that begin alike (`reuse.py`).
+    enable_partial_reuse: reuse parts of blocks and generated tokens as well; answers may then differ in close choices
+        from those of an executor that has read everything itself.
     batch_scheduler_policy: "guaranteed_no_evict" or "max_utilization" (`scheduler.py`).
     batching_strategy: "V1" lets requests join only while the batch has not begun to generate; the others at any time.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
@@ -58,6 +60,7 @@ class Executor:
         threads: int | None = None,
         kv_cache_free_gpu_mem_fraction: float | None = None,
         enable_kv_cache_reuse: bool = True,
+        enable_partial_reuse: bool = False,
         batch_scheduler_policy: str = "guaranteed_no_evict",
         batching_strategy: str = "inflight_fused_batching",
         spinning: bool = True,
@@ -100,9 +103,10 @@ class Executor:
         pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
         self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
         try:
-            exact = config.precision == "int4"
-            reuse = enable_kv_cache_reuse and not (exact and tokens_per_block % prefill_tokens)
-            self._reuse = BlockReuse(cache, self._scheduler, enabled=reuse, whole_blocks=exact)
+            reuse = {"enabled": enable_kv_cache_reuse, "partial": enable_partial_reuse}
+            # On CUDA a token's numbers do not depend on which others are read with it.
+            reuse["aligned"] = self.device == "cuda" or tokens_per_block % prefill_tokens == 0
+            self._reuse = BlockReuse(cache, self._scheduler, **reuse)
         except OSError as error:
             raise ExecutorError(
                 f"No memory for kept KV cache blocks of {kv_tokens} tokens ({error}); lower "

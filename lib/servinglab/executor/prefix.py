@@ -27,10 +27,10 @@ class Span(NamedTuple):
 class _Block:
     """A block in the tree; `children` are sorted by their tokens, so that the most alike are neighbours."""
 
-    __slots__ = ("children", "parent", "place", "tokens")
+    __slots__ = ("children", "exact", "parent", "place", "tokens")
 
-    def __init__(self, parent: _Block | None, tokens: tuple[int, ...], place: int) -> None:
-        self.parent, self.tokens, self.place = parent, tokens, place
+    def __init__(self, parent: _Block | None, tokens: tuple[int, ...], place: int, exact: bool = True) -> None:
+        self.parent, self.tokens, self.place, self.exact = parent, tokens, place, exact
         self.children: list[_Block] = []
 
     def closest(self, tokens: tuple[int, ...]) -> tuple[_Block | None, int]:
@@ -58,12 +58,12 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self._order)
 
-    def match(self, tokens: list[int]) -> list[Span]:
-        """What is kept of the beginning of `tokens`, as far as possible, in order."""
+    def match(self, tokens: list[int], *, exact: bool = False) -> list[Span]:
+        """What is kept of the beginning of `tokens`, as far as possible, in order; `exact`: of whole exact blocks."""
         spans, path, block, first = [], [], self._root, 0
         while first < len(tokens) and first % self._size == 0:
             block, common = block.closest(tuple(tokens[first : first + self._size]))
-            if not block:
+            if not block or (exact and not (block.exact and common == self._size)):
                 break
             spans.append(Span(block.place, first, common))
             path.append(block)
@@ -71,16 +71,20 @@ class PrefixTree:
         self._touch(path)
         return spans
 
-    def keep(self, tokens: list[int], room: int) -> list[Span]:
-        """Keeps a sequence's blocks, from its beginning as far as there is room for; older ones give way.
+    def keep(self, tokens: list[int], room: int, exact: int = 0) -> list[Span]:
+        """Keeps a sequence's blocks, from its beginning as far as there is room for; older ones give way. The whole
+        blocks within its first `exact` tokens are marked as exact.
 
         Returns those whose memory has to be copied to its place; the others are there already.
         """
-        path, block, first = [], self._root, 0
+        spans, path, block, first = [], [], self._root, 0
         missing = [tuple(tokens[at : at + self._size]) for at in range(0, len(tokens), self._size)]
         while missing:
             child, common = block.closest(missing[0])
             if child and common == len(missing[0]):
+                if not child.exact and common == self._size and first + common <= exact:
+                    child.exact = True
+                    spans.append(Span(child.place, first, common))
                 path.append(child)
                 block, first = child, first + common
                 del missing[0]
@@ -95,9 +99,8 @@ class PrefixTree:
                 missing.pop()
             else:
                 self._evict(oldest)
-        spans = []
         for piece in missing:
-            child = _Block(block, piece, self._place())
+            child = _Block(block, piece, self._place(), len(piece) == self._size and first + len(piece) <= exact)
             insort(block.children, child, key=_tokens)
             spans.append(Span(child.place, first, len(piece)))
             path.append(child)
