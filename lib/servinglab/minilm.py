@@ -73,7 +73,9 @@ class Encoder:
         return self._linear(f"{name}output.dense", mixed.swapaxes(1, 2).reshape(x.shape))
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
-        return x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+        flat = x.reshape(-1, x.shape[-1])  # one product for the whole batch; numpy would make one for each text
+        flat = flat @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+        return flat.reshape(*x.shape[:-1], -1)
 
     def _norm(self, name: str, x: np.ndarray) -> np.ndarray:
         x = x - x.mean(axis=-1, keepdims=True)
