@@ -1,0 +1,69 @@
+"""Answers of notebook 04, and what people believe instead."""
+
+SETUP = ""
+
+SOLUTIONS = {
+    "04.1": """
+inferences, executions, ns = 164 - 100, 56 - 40, 820_000_000 - 500_000_000
+answer_1 = {"mean_batch": inferences / executions, "queue_ms": ns / inferences / 1e6}
+""",
+    "04.2": """
+answer_2 = {"static": max(2, 8) + max(3, 5), "inflight": max(8, 2 + 3 + 5)}
+""",
+    "04.3": """
+blocks = 2048 // 64
+whole = lambda count: -(-count // 64)
+answer_3 = {"guaranteed_no_evict": blocks // whole(200), "max_utilization": blocks // whole(101)}
+""",
+}
+
+
+def _statistics(**changed: float) -> str:
+    return f"answer_1 = {({'mean_batch': 4, 'queue_ms': 5} | changed)!r}"
+
+
+def _steps(**changed: float) -> str:
+    return f"answer_2 = {({'static': 13, 'inflight': 10} | changed)!r}"
+
+
+def _requests(**changed: float) -> str:
+    return f"answer_3 = {({'guaranteed_no_evict': 8, 'max_utilization': 16} | changed)!r}"
+
+
+MUTANTS = {
+    "04.1": [
+        ("a batch is executions by inferences", _statistics(mean_batch=0.25), "inferences for each execution"),
+        ("counters start at the burst", _statistics(mean_batch=164 / 56), "since the server started"),
+        ("the state before is the burst", _statistics(mean_batch=2.5), "before the burst"),
+        ("the burst is one batch", _statistics(mean_batch=64), "how many rows the burst had"),
+        ("executions are batch sizes", _statistics(mean_batch=16), "number of executions"),
+        ("a batch waits once", _statistics(queue_ms=20), "each request of a batch has waited"),
+        ("the clock is a mean already", _statistics(queue_ms=320), "all requests together"),
+        ("nanoseconds are milliseconds", _statistics(queue_ms=5_000_000), "nanoseconds"),
+        ("seconds are milliseconds", _statistics(queue_ms=0.005), "in seconds"),
+    ],
+    "04.2": [
+        ("static lets others in", _steps(static=10), "lets nobody in"),
+        ("static sorts by length", _steps(static=11), "nobody sorts"),
+        ("there is no batch", _steps(static=18), "one after another"),
+        ("static has no empty slots", _steps(static=9), "2 waits for 8"),
+        ("all fit into one batch", _steps(static=8), "then comes a second"),
+        ("the shortest ends a batch", _steps(static=7), "not as its shortest"),
+        ("in flight is perfectly full", _steps(inflight=9), "runs alone for a while"),
+        ("in flight has a slot for everybody", _steps(inflight=8), "only two slots"),
+        ("in flight is static", _steps(inflight=13), "that is the static batch"),
+        ("a slot is freed by the longest", _steps(inflight=11), "nobody waits for the 8"),
+    ],
+    "04.3": [
+        ("tokens fill blocks without a rest", _requests(guaranteed_no_evict=10), "not 3.1"),
+        ("only the prompt is reserved", _requests(guaranteed_no_evict=16), "not only for the prompt"),
+        ("the prompt in tokens is reserved", _requests(guaranteed_no_evict=20), "and in whole blocks"),
+        ("a request is a block", _requests(guaranteed_no_evict=32), "the number of blocks"),
+        ("the batch size is the limit", _requests(guaranteed_no_evict=64), "how many the batch may hold"),
+        ("blocks of one request", _requests(guaranteed_no_evict=4), "how many blocks a request needs"),
+        ("both policies reserve all", _requests(max_utilization=8), "the careful policy"),
+        ("blocks may be cut", _requests(max_utilization=20), "not 1.6"),
+        ("the prompt fits one block", _requests(max_utilization=32), "the prompt has 100"),
+        ("it reserves without rounding", _requests(max_utilization=10), "does not look at max_tokens"),
+    ],
+}

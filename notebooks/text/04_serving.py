@@ -1,0 +1,937 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 04 · Serving: queues, batches, memory
+#
+# You follow requests through every queue of a server, and measure what each setting of its schedulers brings.
+#
+# After this notebook you can
+#
+# - say where a request waits, and read it from statistics, metrics and the request's own times
+# - choose batch sizes, a queue delay and instance counts for a small model, and say why an LLM needs other means
+# - explain in-flight batching, the KV cache in blocks, reuse of a prefix and both scheduler policies, with figures
+# - load, unload and update models while clients keep asking
+# - write the commands that start an engine of several GPUs or nodes
+#
+# **Time:** 50 minutes (last run: 332 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+#
+# Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
+
+# %%
+import json
+import os
+import queue
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import matplotlib.pyplot as plt
+import numpy as np
+import psutil
+from tokenizers import Tokenizer
+
+from servinglab import assets, plots, slot_figures
+from servinglab.checks import check
+from servinglab.client import ClientError, TritonClient
+from servinglab.executor import Executor, Request, RequestError, SamplingParams
+from servinglab.notebook import begin, record, resolve_lane
+from servinglab.palette import FAINT, MODELS
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+from servinglab.trtllm_launch import as_shell, command
+
+begin()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded", "trtllm" or "auto"
+precision: str = "fp32"  # weights of the LLM: "fp32" or "int4"
+burst_size: int = 24  # requests that arrive at once at a small model
+requests: int = 16  # requests to the LLM in a ragged load
+slots: int = 4  # how many of them run at the same time; an even number
+tokens: int = 12  # their mean length, in tokens
+seed: int = 0  # seed of their lengths
+
+# %% [markdown]
+# ## 1 What happens to a request
+#
+# ```
+# client ── HTTP or gRPC ──> front end ──> the model's queue ──> scheduler ──> instance ──> response
+#                            (threads)     (one per model)       (a batch)     (a process)
+# ```
+#
+# Each model has a queue and a scheduler of its own. When an **instance** is free, the scheduler hands it a batch. An
+# instance of a Python model is a process.
+#
+# For the queues you need a model that is quicker than an LLM: MiniLM, a
+# [sentence encoder](https://arxiv.org/abs/2002.10957). It reads a text in one go and gives back a vector of 384
+# numbers. This is its `model.py`. Note the one line that computes: **all** requests go through the model together.
+
+# %%
+CODE = """\
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from servinglab.minilm import Encoder
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.encoder = Encoder(json.loads(args["model_config"])["parameters"]["folder"]["string_value"])
+
+    def execute(self, requests):
+        rows = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[:, 0] for request in requests]
+        vectors = self.encoder.encode([text.decode() for row in rows for text in row])
+        parts = np.split(vectors, np.cumsum([len(row) for row in rows])[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("vector", part)]) for part in parts]
+"""
+
+# %% [markdown]
+# And its `config.pbtxt`. The last two lines are what this notebook varies: how its requests are scheduled, and how many
+# instances there are.
+
+# %%
+CONFIG = """\
+backend: "python"
+max_batch_size: 8
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "vector" data_type: TYPE_FP32 dims: [ 384 ] } ]
+parameters { key: "folder" value { string_value: "FOLDER" } }
+instance_group [ { count: COUNT kind: KIND_CPU } ]
+"""
+
+
+def write_minilm(name, scheduling="", count=1):
+    folder = repository / name
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "1" / "model.py").write_text(CODE)
+    filled = CONFIG.replace("FOLDER", str(assets.resolve("minilm"))).replace("COUNT", str(count))
+    (folder / "config.pbtxt").write_text(filled + scheduling)
+
+
+# %% [markdown]
+# Four variants of it go into one repository, beside the five models of the LLM.
+
+# %%
+lane = resolve_lane(lane)
+os.environ["no_proxy"] = "127.0.0.1"
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-04-")
+root = Path(scratch.name, "serving")
+repository = build_default(root, precision=precision, lane=lane)
+write_minilm("minilm")
+write_minilm("minilm_batch", "dynamic_batching { }\n")
+write_minilm("minilm_delay", "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 20000 }\n")
+write_minilm("minilm_two", count=2)
+
+# %% [markdown]
+# Start the server: every folder is a model, and each instance gets its process.
+
+# %% tags=["nbval-check-output"]
+server = TritonServer(repository).start()
+client = TritonClient(server.grpc_url, server.http_url)
+web = httpx.Client(base_url=server.http_url, timeout=60)
+client.models()
+
+# %% [markdown]
+# ### Health and metadata
+#
+# Load balancers and orchestrators ask a server three questions, each with a status code for an answer: is the process
+# alive, is it ready, is this model ready?
+#
+# **Predict:** what does it answer for a model that does not exist?
+
+# %% tags=["nbval-check-output"]
+for path in ("health/live", "health/ready", "models/tensorrt_llm/ready", "models/minilm/ready", "models/maxilm/ready"):
+    print(web.get(f"/v2/{path}").status_code, path)
+
+# %% [markdown]
+# 400, as for every model that is not loaded. `live` means "do not restart me", `ready` means "send me requests". In
+# Kubernetes they are the liveness and the readiness probe.
+#
+# Metadata tells what the server can do and what a model takes. `-1` is the batch dimension.
+
+# %% tags=["nbval-check-output"]
+about, model = web.get("/v2").json(), web.get("/v2/models/minilm").json()
+print(about["name"], "·", ", ".join(name for name in about["extensions"] if "shared" not in name))
+for tensor in model["inputs"] + model["outputs"]:
+    print(tensor["name"], tensor["datatype"], tensor["shape"])
+
+# %% [markdown]
+# ## 2 Dynamic batching
+#
+# Triton counts what it does, for each model. Two numbers tell the story of batching: an **inference** is one row that
+# was computed, an **execution** is one call of the instance. The clocks run in nanoseconds, summed over requests.
+
+
+# %%
+def counters(model):
+    stats = web.get(f"/v2/models/{model}/stats").json()["model_stats"][0]
+    return np.array([stats["inference_count"], stats["execution_count"], stats["inference_stats"]["queue"]["ns"]])
+
+
+def ask(model, text):
+    return client.infer_inputs(model, {"text": text}).outputs["vector"]
+
+
+fox, dog, tax = (ask("minilm", text)[0] for text in ("a red fox", "a brown dog", "an income tax"))
+print(f"fox and dog {fox @ dog:.2f}, fox and tax {fox @ tax:.2f}")
+print("inferences, executions, ns in the queue:", counters("minilm"))
+
+# %% [markdown]
+# The model works: a fox is closer to a dog than to a tax. Now a burst: many clients ask at the same moment. Counters
+# only grow, so take them before and after. Meanwhile a thread reads how many requests wait, from the metrics of section
+# 6.
+
+
+# %%
+def waiting(model):
+    text = httpx.get(server.metrics_url).text
+    return int(re.search(rf'nv_inference_pending_request_count{{model="{model}".*}} (\d+)', text)[1])
+
+
+# %% [markdown]
+# `watch` asks for that number every few milliseconds; `burst` sends the requests.
+
+
+# %%
+def watch(model, until):
+    began, points = time.perf_counter(), []
+    while not until.is_set():
+        points.append((time.perf_counter() - began, waiting(model)))
+        time.sleep(0.003)
+    return points
+
+
+def burst(model, call, count=burst_size):
+    with ThreadPoolExecutor(count) as pool:
+        began, done = time.perf_counter(), list(pool.map(call, [model] * count, [f"fox {n}" for n in range(count)]))
+    return time.perf_counter() - began, done
+
+
+# %% [markdown]
+# `measured` puts it together: counters before, the burst, counters after.
+
+
+# %%
+def measured(model, call=ask):
+    call(model, "warm up")
+    before, over = counters(model), threading.Event()
+    with ThreadPoolExecutor(1) as aside:
+        points = aside.submit(watch, model, over)
+        seconds, _ = burst(model, call)
+        over.set()
+    inferences, executions, ns = counters(model) - before
+    row = {"executions": executions, "mean batch": inferences / executions, "queue ms": ns / inferences / 1e6}
+    return {**row, "requests/s": burst_size / seconds}, points.result()
+
+
+# %% [markdown]
+# Three ways: `minilm` has none, `minilm_batch` has `dynamic_batching { }`, and `minilm_delay` prefers batches of
+# 8 and may wait 20 ms for them.
+#
+# **Predict:** `burst_size` requests at once, at most 8 in a batch. How many executions does each of them need?
+
+# %%
+rows = {name: measured(name) for name in ("minilm", "minilm_batch", "minilm_delay")}
+for name, (row, _) in rows.items():
+    print(f"{name:12}", " · ".join(f"{key} {value:.1f}" for key, value in row.items()))
+
+# %% [markdown]
+# Without the scheduler's help there is one execution for each request. With it, requests that arrived while the
+# instance was busy go together. The first one found the instance free and, without a delay, went alone.
+#
+# The figure shows the same from outside: how long is the queue while the burst is worked off?
+
+# %%
+plots.style()
+curves = {name: points for name, (_, points) in rows.items()}
+small_print = plots.provenance(lane, burst=burst_size)
+ways = [row["executions"] for row, _ in rows.values()]
+title = f"The queue of a burst is worked off in {ways[0]:.0f}, {ways[1]:.0f} or {ways[2]:.0f} executions"
+summary = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
+plots.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print, summary)
+
+# %% [markdown]
+# Fewer executions, but is it faster? Look at `requests/s` above. A batch pays when one call with 8 rows costs less than
+# eight calls: when there is a fixed cost to share, such as reading the weights, starting kernels, or the way to another
+# process. On a GPU that is nearly always so. On a CPU that is busy with one text already, there is less to gain.
+#
+# ### What the delay costs
+#
+# The other model that batches here is `preprocessing`: it declares `preferred_batch_size: [ 8 ]` and a queue delay of
+# 0. Write its configuration with 50 ms, load it again, and ask alone, then in a burst.
+#
+# **Predict:** what happens to a request that comes alone: 50 ms more, or does the scheduler see that nobody else is
+# there?
+
+
+# %%
+def tokenize(model, text):
+    return client.infer_inputs(model, {"QUERY": text, "REQUEST_OUTPUT_LEN": 4}).seconds
+
+
+delays = {}
+for delay in (0, 50_000):
+    build_default(root, precision=precision, lane=lane, max_queue_delay_microseconds=delay)
+    server.load("preprocessing")
+    row, _ = measured("preprocessing", tokenize)
+    delays[delay] = min(tokenize("preprocessing", "alone") for _ in range(3))
+    executions = f"burst in {row['executions']:.0f} executions"
+    print(f"delay {delay / 1000:2.0f} ms: alone {1000 * delays[delay]:.0f} ms · {executions}")
+
+# %% [markdown]
+# Put the delay back to 0, as it was.
+
+# %%
+assert delays[50_000] > 0.05
+build_default(root, precision=precision, lane=lane)
+server.load("preprocessing")
+
+# %% [markdown]
+# It cannot know who will come, so a lone request waits the whole delay. A full preferred batch leaves at once. Hence
+# the order in which to tune ([Triton's advice](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md)
+# is much the same): first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and
+# the latency budget has room; preferred sizes only where some sizes are really faster, as for the profiles of a
+# TensorRT engine.
+#
+# `preprocessing` gains little: its Python code reads one text after another anyway. The template also puts these lines
+# into `tensorrt_llm`. There the delay would only hold requests back: the batch that counts is formed behind it, in the
+# executor. Leave it at 0.
+#
+# **Exercise 04.1** Statistics of a model, taken before and after a burst:
+#
+# | | inference_count | execution_count | queue: ns |
+# |---|---|---|---|
+# | before | 100 | 40 | 500 000 000 |
+# | after | 164 | 56 | 820 000 000 |
+#
+# What was the mean batch size during the burst, and how long did a request wait on average, in milliseconds?
+
+# %% tags=["exercise:04.1"]
+answer_1 = {"mean_batch": None, "queue_ms": None}  # two numbers
+
+# %% tags=["check:04.1", "nbval-check-output"]
+check("04.1", answer_1)
+
+# %% [markdown]
+# ## 3 Instances
+#
+# `instance_group { count: 2 }` starts the model twice. Two batches run at the same time, and everything is there twice,
+# the weights too. Here is the memory of the processes.
+
+
+# %%
+def memory(model):
+    found = [p for p in psutil.Process(server.pid).children(recursive=True) if f"/{model}/" in " ".join(p.cmdline())]
+    return len(found), sum(p.memory_full_info().uss for p in found) / 1e6
+
+
+# %% [markdown]
+# **Predict:** one instance against two, without batching: twice the requests per second?
+
+# %%
+for name in ("minilm", "minilm_two"):
+    processes, megabytes = memory(name)
+    speed = measured(name)[0]["requests/s"]
+    print(f"{name:11} {processes} process(es) with {megabytes:.0f} MB of their own, {speed:.0f} requests/s")
+
+# %% [markdown]
+# A second instance helps where the first one leaves something idle: cores, or a GPU that waits for the next input. It
+# makes no core faster. And the memory is paid in any case.
+#
+# ### Why one instance of the LLM is enough
+#
+# The templates give `tensorrt_llm` one instance. Would two be better? For the rest of this notebook you need the
+# executor behind that model by itself. `run_all` submits all prompts at once and collects tokens and times. The
+# answers have exactly the lengths that you ask for, unless an `end_id` may end them.
+
+# %%
+engine = assets.engine("smollm2", precision)
+tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+
+
+def run_all(executor, prompts, lengths, end_id=None):
+    outputs, metrics, texts = queue.SimpleQueue(), {}, {str(n): [] for n in range(len(prompts))}
+    for number, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        ids, name = np.array(tokenizer.encode(prompt).ids), str(number)
+        executor.submit(Request(name, ids, length, SamplingParams(), end_id=end_id, on_output=outputs.put))
+    while len(metrics) < len(prompts):
+        output = outputs.get(timeout=300)
+        texts[output.request_id] += output.tokens
+        if output.finish_reason:
+            metrics[output.request_id] = output.metrics
+    return [metrics[name] for name in texts], [tokenizer.decode(ids) for ids in texts.values()]
+
+
+# %% [markdown]
+# The load: two stories for each slot, of `tokens` tokens each. Once with one executor of `slots` slots and all threads,
+# then with two of half the size, at the same time.
+#
+# **Predict:** which one makes more tokens per second, and which one needs more memory for weights?
+
+
+# %%
+def rate(executors):
+    shares = [load[i :: len(executors)] for i in range(len(executors))]
+    with ThreadPoolExecutor(len(executors)) as pool:
+        list(pool.map(lambda executor: run_all(executor, load[:1], [2]), executors))  # warm up
+        began = time.perf_counter()
+        list(pool.map(lambda e, share: run_all(e, share, [tokens] * len(share)), executors, shares))
+    return len(load) * tokens / (time.perf_counter() - began)
+
+
+# %% [markdown]
+# First the single instance:
+
+# %%
+prompts = [f"Story {number + 1} of the old lighthouse:" for number in range(max(requests, 2 * slots))]
+load = prompts[: 2 * slots]
+options = {"enable_kv_cache_reuse": False}
+inflight = Executor(engine, max_batch_size=slots, **options)
+speeds = {"one instance": rate([inflight])}
+
+# %% [markdown]
+# Then the two halves:
+
+# %%
+half = {"max_batch_size": slots // 2, "threads": max(1, (os.cpu_count() or 2) // 2), **options}
+with Executor(engine, **half) as first, Executor(engine, **half) as second:
+    speeds["two instances"] = rate([first, second])
+weights = sum(path.stat().st_size for path in engine.iterdir() if path.is_file()) / 1e6
+for count, (name, speed) in enumerate(speeds.items(), start=1):
+    print(f"{name:13} {speed:4.0f} tokens/s, {count * weights:4.0f} MB of weights, on {inflight.device}")
+
+# %% [markdown]
+# A step of an LLM reads all weights once, for however many rows: two half-full instances read them twice. They also
+# split the memory for the KV cache, and a request cannot move to the other one when its own is full. So: **one
+# instance, a large batch**. More instances of an LLM make sense on *other* GPUs. The models around it are another
+# matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch is large ([backend's
+# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md)).
+#
+# ## 4 In-flight batching
+#
+# Dynamic batching forms a batch, runs it, and forms the next. For text that is poor: answers differ in length, and
+# those that end early leave their slot empty until the longest one has ended. **In-flight batching** (also *continuous*
+# batching; [Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022) decides anew at every token: who has
+# ended leaves, who waits joins.
+#
+# TensorRT-LLM has both: `batching_strategy` is `inflight_fused_batching` or `V1`. Take a ragged load.
+
+# %%
+lengths = np.random.default_rng(seed).geometric(1 / tokens, requests).clip(2, 4 * tokens).tolist()
+print(lengths, "together", sum(lengths), "tokens")
+
+# %% [markdown]
+# **Predict:** with `slots` slots, how many times the steps does static batching take? And which share of its
+# slots × time is empty?
+
+# %%
+runs, steps = {}, {}
+with Executor(engine, max_batch_size=slots, batching_strategy="V1", **options) as static:
+    run_all(static, load[:1], [2])
+    for name, executor in (("in-flight", inflight), ("static", static)):
+        before = executor.stats()["steps"]
+        runs[name], _ = run_all(executor, prompts[:requests], lengths)
+        steps[name] = executor.stats()["steps"] - before
+print("steps of the model:", steps)
+
+# %% [markdown]
+# Every request tells its own times: when it arrived, was first scheduled, got its first and its last token. From these
+# the figure draws who sat in which slot. Numbers are requests in the order of arrival; the pale part of a bar is the
+# reading of the prompt.
+
+# %%
+idle = {name: slot_figures.idle_share(metrics) for name, metrics in runs.items()}
+ends = [max(m.last_token_time_ns for m in r) - min(m.arrival_time_ns for m in r) for r in runs.values()]
+more = steps["static"] / steps["in-flight"]
+title = f"Static batching takes {more:.1f} times the steps and {ends[1] / ends[0]:.1f} times the time"
+small_print = plots.provenance(lane, seed, weights=precision, executor=inflight.device)
+summary = f"empty: in-flight {idle['in-flight']:.0%}, static {idle['static']:.0%} of slots × time"
+plots.finish(slot_figures.slot_timeline(runs, lane=lane), title, small_print, summary)
+inflight.shutdown()
+
+# %% [markdown]
+# Each step brings one token for every slot that is taken. Steps are what the scheduler decides; a full step costs a
+# little more time than one with empty slots (on a busy CPU much more), so time gains less than steps. In the lower
+# panel no bar begins before all of the batch before it have ended. In the upper one a free slot is taken
+# at the next token; only the end, when nobody waits any more, is ragged.
+#
+# **Exercise 04.2** Four requests of 2, 8, 3 and 5 tokens arrive together, in this order, and there are two slots. A
+# step gives one token to each request in a slot; reading prompts costs nothing. After how many steps is the last one
+# done, with static and with in-flight batching?
+
+# %% tags=["exercise:04.2"]
+answer_2 = {"static": None, "inflight": None}  # two numbers of steps
+
+# %% tags=["check:04.2", "nbval-check-output"]
+check("04.2", answer_2)
+
+# %% [markdown]
+# ### The same times over the wire
+#
+# A client gets them with `return_perf_metrics`, in the last response. They are nanoseconds of a clock without a date:
+# only differences mean something.
+
+
+# %%
+def perf(prompt, max_tokens=4):
+    found = {}
+    for chunk in client.stream(prompt, max_tokens=max_tokens, return_perf_metrics=True):
+        found |= {name: int(value.flat[0]) for name, value in chunk.outputs.items() if value.dtype.kind == "i"}
+    return found
+
+
+# %% [markdown]
+# One request, and what Triton's statistics say about it:
+
+# %%
+before = counters("tensorrt_llm")
+times = perf("The lighthouse", max_tokens=tokens)
+start = times["arrival_time_ns"]
+print({name: f"{(at - start) / 1e6:.0f} ms" for name, at in times.items() if name.endswith("_ns")})
+print("Triton's queue:", f"{(counters('tensorrt_llm') - before)[2] / 1e6:.1f} ms")
+
+# %% [markdown]
+# Two queues, and two places to look. Triton's own queue is nearly always empty for `tensorrt_llm`, because its instance
+# takes every request at once and hands it to the executor. **The LLM's waiting line is behind Triton's statistics**:
+# `first_scheduled − arrival` shows it.
+#
+# ## 5 The KV cache
+#
+# For each token it has read, a model keeps a key and a value in every layer, so that no token is read twice. How much
+# is that? Two tensors, for each layer, for each key-value head.
+
+# %% tags=["nbval-check-output"]
+config = json.loads((engine / "config.json").read_text())["pretrained_config"]
+shapes = {
+    "SmolLM2-135M, fp32": (config["num_hidden_layers"], config["num_key_value_heads"], config["head_size"], 4),
+    "Llama 2 7B, fp16": (32, 32, 128, 2),
+    "Llama 3.1 8B, fp16": (32, 8, 128, 2),
+}
+for name, (layers, heads, size, width) in shapes.items():
+    print(f"{name:19} {2 * layers * heads * size * width / 1024:4.0f} KiB for each token")
+
+# %% [markdown]
+# With Llama 2 7B, a single request of 4,096 tokens takes 2 GiB. Memory for the cache, not arithmetic, usually decides
+# how many requests run at once. (Llama 3.1 shares each key-value head among four query heads, hence a quarter.)
+#
+# **Paged**: the cache is cut into **blocks** of some tokens, and a request owns a list of blocks rather than one long
+# piece ([PagedAttention](https://arxiv.org/abs/2309.06180)). At most the last block is partly empty, and any free block
+# fits anybody. (Our executor counts in blocks the same way, but keeps those of one request side by side.) How many
+# blocks there are follows from two parameters of `tensorrt_llm`; with both, the smaller result counts:
+#
+# - `kv_cache_free_gpu_mem_fraction`: a share of the memory that is still *free* once the engine is loaded, 0.9 by
+#   default. This is why a server "takes the whole GPU" whatever the model's size;
+# - `max_tokens_in_paged_kv_cache`: a number of tokens.
+#
+# ### Queueing when it is full
+#
+# Make the cache tiny on purpose: 128 tokens, in 8 blocks of 16. A request of 38 tokens behind a prompt of about 8 needs
+# 3 blocks.
+#
+# **Predict:** four slots are free and four requests come. How many run at the same time?
+
+# %%
+tiny = {"max_batch_size": 4, "tokens_per_block": 16, "max_tokens_in_paged_kv_cache": 128, **options}
+no_evict = Executor(engine, **tiny)
+four = [f"Story {number} of the old lighthouse:" for number in range(1, 5)]
+run_all(no_evict, four[:1], [2])
+metrics, _ = run_all(no_evict, four, [38] * 4)
+
+# %% [markdown]
+# The grey part of a bar is the time in the executor's queue.
+
+# %%
+waits = [(m.first_scheduled_time_ns - m.arrival_time_ns) / 1e6 for m in metrics]
+blocks = -(-(len(tokenizer.encode(four[0]).ids) + 38) // 16)  # rounded up
+title = "Two requests fill the cache; the others wait for their blocks"
+summary = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks each, 8 in all"
+small_print = plots.provenance(lane, weights=precision, executor=no_evict.device)
+plots.finish(slot_figures.request_timeline(metrics, lane=lane), title, small_print, summary)
+
+# %% [markdown]
+# Two: 2 × 3 blocks, and 2 blocks are not enough for a third. Nobody got an error; the third and the fourth only waited,
+# although slots were free. A request that could *never* fit is refused at once:
+
+# %% tags=["nbval-check-output"]
+try:
+    run_all(no_evict, four[:1], [200])
+except RequestError as error:
+    print(error)
+
+# %% [markdown]
+# **Exercise 04.3** A cache of 2,048 tokens in blocks of 64; the batch may hold 64 requests. All requests have a prompt
+# of 100 tokens and `max_tokens` 100. How many run at once if each reserves blocks for all it may ever need
+# (`guaranteed_no_evict`)? And how many start if each takes blocks for its prompt and one more token
+# (`max_utilization`)?
+
+# %% tags=["exercise:04.3"]
+answer_3 = {"guaranteed_no_evict": None, "max_utilization": None}  # two numbers of requests
+
+# %% tags=["check:04.3", "nbval-check-output"]
+check("04.3", answer_3)
+
+# %% [markdown]
+# ### Two policies
+#
+# `batch_scheduler_policy` decides when a request may start. `guaranteed_no_evict` reserves for `max_tokens`, so it
+# never has to stop anybody. `max_utilization` takes blocks as they are needed; when they run out, it **pauses** the
+# youngest request, frees its blocks, and computes them again later.
+#
+# Two loads: *full* answers use all of their 38 tokens. *Short* answers end by themselves, long before the 60 that the
+# client allowed.
+
+# %%
+END = tokenizer.token_to_id("<|im_end|>")
+CHAT = "<|im_start|>user\nWhat is the capital of {}?<|im_end|>\n<|im_start|>assistant\n"
+loads = {
+    "full": (four, [38] * 4, None),
+    "short": ([CHAT.format(land) for land in ("France", "Italy", "Spain", "Japan")], [60] * 4, END),
+}
+
+# %% [markdown]
+# **Predict:** which policy is faster for which load? Does pausing change a text?
+
+# %%
+texts, paused = {}, {}
+with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager:
+    run_all(eager, four[:1], [2])
+    for load, work in loads.items():
+        for policy, executor in (("guaranteed_no_evict", no_evict), ("max_utilization", eager)):
+            before = executor.stats()
+            metrics, texts[load, policy] = run_all(executor, *work)
+            steps, paused[load, policy] = (executor.stats()[name] - before[name] for name in ("steps", "paused"))
+            last = max(m.last_token_time_ns for m in metrics) - min(m.arrival_time_ns for m in metrics)
+            print(f"{load:6} {policy:20} {steps:3} steps, {paused[load, policy]} paused, {last / 1e9:.2f} s")
+
+# %% [markdown]
+# And the texts, under both policies:
+
+# %%
+same = {load: texts[load, "guaranteed_no_evict"] == texts[load, "max_utilization"] for load in loads}
+print("same texts:", same, "·", texts["short", "max_utilization"][0])
+assert paused["full", "guaranteed_no_evict"] == 0
+if precision == "fp32":
+    assert all(same.values())
+no_evict.shutdown()
+
+# %% [markdown]
+# With short answers the careful policy reserves memory that nobody will use, and others wait for it. With full answers
+# the eager one starts more than fit, pauses, and computes twice. In fp32 a paused text goes on exactly where it was.
+# (In int4 the rows of a batch may differ in the last bits, and a close decision with them.) So, if your clients' limits
+# are much larger than their answers, try `max_utilization`; if pauses pile up, go back.
+#
+# ### A shared prefix
+#
+# Many requests begin alike: a system prompt, a document, a conversation so far. The key and value of a token depend on
+# it and on what came *before* it, so the blocks of an equal beginning can be used again. `enable_kv_cache_reuse` keeps
+# blocks when a request ends, and drops the least recently used ones when memory is needed.
+#
+# The served LLM has it on. Ask three questions about one document, then one about a document that differs in its first
+# word.
+#
+# **Predict:** the time to first token of each, relative to the first.
+
+# %%
+rules = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(1, 25))
+questions = [f"House {rules} Question: how do {things} work?" for things in ("tides", "clocks", "kites")]
+questions.append(questions[-1].replace("House", "Office", 1))
+firsts = []
+for asked in questions:
+    found = perf(asked)
+    firsts.append((found["first_token_time_ns"] - found["arrival_time_ns"]) / 1e6)
+    reused, new = found["kv_cache_reused_blocks"], found["kv_cache_alloc_new_blocks"]
+    print(f"{asked[:6]} … {asked[-20:]:20} {firsts[-1]:5.0f} ms to first token, {reused} blocks reused, {new} new")
+
+# %% [markdown]
+# The second and the third question had nearly all of their blocks there already:
+
+# %%
+shared = len(tokenizer.encode(f"House {rules}").ids)
+print(f"{shared} tokens in common: first token {firsts[0] / np.mean(firsts[1:3]):.1f} times as fast")
+print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
+
+# %% [markdown]
+# The last question shares nearly all of its *text* and none of its *beginning*. That is the rule for prompts: what is
+# the same for everybody goes first; names, dates and the question go last. Reuse changes no text in fp32, only the
+# time. (A TensorRT engine needs `--use_paged_context_fmha enable` for it, which is the default of recent versions of
+# [trtllm-build](https://nvidia.github.io/TensorRT-LLM/1.0.0/advanced/kv-cache-reuse.html).)
+#
+# ## 6 Metrics
+#
+# Statistics are for you; **Prometheus** metrics are for a monitoring system, which reads them every few seconds from a
+# port of their own. One line for each name, model and version:
+
+# %%
+lines = httpx.get(server.metrics_url).text.splitlines()
+print(*[line for line in lines if line.startswith("nv_inference") and '"preprocessing"' in line][:6], sep="\n")
+
+# %% [markdown]
+# Counters only grow; a monitoring system takes differences per second. Divide times by requests, and you see where each
+# model spent them since it was loaded.
+#
+# **Predict:** which model of the chain will look slowest, and is the LLM's bar as long as its answers took?
+
+# %%
+totals = Counter()
+for line in lines:
+    if found := re.match(r'(nv_inference_\w+){.*?model="(\w+)".*} ([\d.]+)', line):
+        totals[found[1], found[2]] += float(found[3])
+spent = {}
+for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "minilm"):
+    count = max(totals["nv_inference_request_success", model], 1)
+    clocks = [totals[f"nv_inference_{part}_duration_us", model] for part in ("queue", "compute_infer")]
+    spent[model] = [clock / count / 1e3 for clock in clocks]
+
+# %% [markdown]
+# One bar for each model: grey in the queue, coloured in the instance.
+
+# %%
+fig, axes = plt.subplots(figsize=(plots.WIDTH, 2.9))
+for row, (model, (waited, computed)) in enumerate(spent.items()):
+    axes.barh(row, waited, color=FAINT)
+    axes.barh(row, computed, left=waited, color=MODELS.get(model, plots.QUIET))
+    note = f" {waited:.1f} in the queue + {computed:.1f}"
+    axes.annotate(note, (waited + computed, row), (3, 0), textcoords="offset points", va="center", fontsize=9)
+axes.set_yticks(range(len(spent)), spent)
+axes.set_xlim(0, 1.6 * max(map(sum, spent.values())))
+axes.invert_yaxis()
+axes.set_xlabel("mean time of a request: queue (grey), then instance (ms)")
+title = f"Triton sees {sum(spent['tensorrt_llm']):.0f} ms of the LLM, where an answer took {firsts[0]:.0f} ms to begin"
+summary = "; ".join(f"{model} {sum(clocks):.0f} ms" for model, clocks in spent.items())
+plots.finish(fig, title, plots.provenance(lane, weights=precision), summary)
+
+# %% [markdown]
+# The bar of `tensorrt_llm` ends when its `execute` returns, which is when the request has been handed to the executor:
+# generation is not in it. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are. For the
+# LLM look at the executor's own figures. NVIDIA's backend publishes them beside these, as
+# [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics):
+# requests waiting and active, KV blocks used and free, tokens of the running batch. Ours has none of these; per request
+# you have `return_perf_metrics`.
+#
+# Watch `nv_inference_pending_request_count` and rejected requests for small models, waiting requests and free KV blocks
+# for the LLM, and the time to first token at the client for everything.
+#
+# ## 7 Load, unload, update
+#
+# The server runs with `--model-control-mode=explicit`: it loads what it is told to. (In mode `none` it loads all once;
+# in mode `poll` it looks at the folder again and again, which may catch a half-written model.)
+
+# %% tags=["nbval-check-output"]
+server.unload("minilm_two")
+print([(model["name"], model["state"]) for model in server.repository_index() if "minilm" in model["name"]])
+print(web.get("/v2/models/minilm_two/ready").status_code, "ready?")
+try:
+    ask("minilm_two", "a fox")
+except ClientError as error:
+    print(str(error).split(". ")[0])
+
+# %% [markdown]
+# ### A new version, and nobody notices
+#
+# A model folder holds numbered versions; by default the highest one is served. To update: put the new folder beside the
+# old one, and load again. Four clients ask without a pause meanwhile, and note which version answered.
+#
+# **Predict:** how many of their requests fail between the old and the new version?
+
+# %%
+body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["a red fox"]}]}
+
+
+def keep_asking(until):
+    found, last = [], False
+    while not last:
+        last = until.is_set()  # so that one request is sent after it
+        answer = web.post("/v2/models/minilm/infer", json=body)
+        found.append((answer.status_code, answer.json().get("model_version")))
+    return found
+
+
+# %%
+until = threading.Event()
+with ThreadPoolExecutor(4) as pool:
+    clients = [pool.submit(keep_asking, until) for _ in range(4)]
+    shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
+    server.load("minilm")
+    until.set()
+seen = Counter(answer for each in clients for answer in each.result())
+print({f"status {status}, version {version}": count for (status, version), count in sorted(seen.items())})
+
+# %% [markdown]
+# All have status 200, and the new version has taken over:
+
+# %%
+assert {status for status, _ in seen} == {200}
+assert seen[200, "2"] > 0
+
+# %% [markdown]
+# None. Triton loads the new version first, sends new requests to it, lets the old one finish what it has, and unloads
+# it last. For a moment **both are in memory**: an LLM that fills its GPU cannot be updated this way. There you start a
+# second server and move the load balancer, which is what readiness is for.
+#
+# A `version_policy` serves several versions side by side. A client then may name one; without a name it gets the
+# highest.
+
+# %% tags=["nbval-check-output"]
+write_minilm("minilm", "version_policy { specific { versions: [ 1, 2 ] } }\n")
+server.load("minilm")
+for path in ("minilm", "minilm/versions/1", "minilm/versions/2"):
+    print(path, "→ version", web.post(f"/v2/models/{path}/infer", json=body).json()["model_version"])
+
+# %% [markdown]
+# ### The same with the LLM, in the middle of an answer
+#
+# Load `tensorrt_llm` again with another scheduler policy while two clients stream.
+#
+# **Predict:** is a stream that has begun cut off, moved, or finished by the old instance?
+
+
+# %%
+def keep_streaming(until):
+    counts = []
+    while not until.is_set() or not counts:
+        stream = client.stream("A fox", max_tokens=tokens, min_tokens=tokens)
+        counts.append(sum(1 for chunk in stream if chunk.outputs))
+    return counts
+
+
+# %% [markdown]
+# The loop streams again and again, and counts the responses of each answer; load the model in the middle of it:
+
+# %%
+until = threading.Event()
+with ThreadPoolExecutor(2) as pool:
+    clients = [pool.submit(keep_streaming, until) for _ in range(2)]
+    time.sleep(0.2)
+    build_default(root, precision=precision, lane=lane, batch_scheduler_policy="max_utilization")
+    server.load("tensorrt_llm")
+    until.set()
+
+# %% [markdown]
+# How many answers were there, of how many responses?
+
+# %%
+counts = Counter(count for each in clients for count in each.result())
+print("answers by their number of responses:", dict(counts))
+assert set(counts) == {tokens}
+policy = web.get("/v2/models/tensorrt_llm/config").json()["parameters"]["batch_scheduler_policy"]["string_value"]
+print("now:", policy)
+
+# %% [markdown]
+# Every answer is complete. The old instance ended only after its last stream had.
+#
+# ## 8 Several GPUs, several nodes
+#
+# An engine for more than one GPU is built in pieces, one for each **rank**: `tp_size` (tensor parallel: every layer is
+# cut) times `pp_size` (pipeline parallel: the layers are shared out). That product is the `world_size`, and as many
+# processes have to be started with MPI. Tensor parallel ranks talk to each other in every layer, so they belong on one
+# node with fast links; pipeline stages may be further apart.
+#
+# These commands need GPUs and are not run here. First NVIDIA's script, in the container:
+#
+# ```
+# python3 /app/scripts/launch_triton_server.py --world_size=2 --model_repo=/repository
+# ```
+#
+# And what the script does, for two ranks. Rank 0 loads all models and answers clients; the others load the LLM only.
+# `course serve --lane trtllm DIR --dry-run` prints this for your repository, with the world size read from the engine.
+
+# %% tags=["nbval-check-output"]
+print(as_shell(command("/repository", 2, as_root=True), {}))
+
+# %% [markdown]
+# With another number of processes than ranks, TensorRT-LLM refuses to start (`mpiSize == tp * pp`). The other ways:
+#
+# - **Several engines in one server** (*orchestrator mode*, one node only): `launch_triton_server.py --multi-model
+#   --model_repo=…` starts one process, which spawns the ranks of each model.
+# - **Copies of a model on other GPUs**: `instance_group` count 2 and `gpu_device_ids` `0,1;2,3` in `tensorrt_llm`.
+# - **Several nodes under Slurm** (*leader mode*): `srun --mpi=pmix bash start.sh`, one task for each GPU.
+# - **Several nodes by MPI**: the command above behind `mpirun --hostfile hosts`, which lists the nodes.
+# - **The LLM API instead of Triton**: `trtllm-serve MODEL --tp_size 4 --pp_size 2` on one node; on two nodes of 8 GPUs
+#   under Slurm `srun -N 2 --ntasks 16 --ntasks-per-node=8 --mpi=pmix trtllm-llmapi-launch trtllm-serve MODEL
+#   --tp_size 16`.
+#
+# `start.sh` is one line, the same for every task; `SLURM_PROCID` keeps their shared memory apart:
+#
+# ```
+# tritonserver --model-repository=/repository --disable-auto-complete-config \
+#   --backend-config=python,shm-region-prefix-name=prefix${SLURM_PROCID}_
+# ```
+#
+# On several nodes, engine and repository must be readable under the same path on each of them. Sources: the
+# [backend's guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment),
+# its [multi-instance page](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md),
+# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands
+# has been run here.
+#
+# ## Recap
+#
+# - Each model has a queue, a scheduler and instances; `execution_count` against `inference_count` shows the batches.
+# - `dynamic_batching { }` waits for nobody. A queue delay costs a lone request all of it.
+# - More instances cost memory each, and help only where something is idle. An LLM wants one instance and a large batch.
+# - In-flight batching fills a slot at the next token; a static batch waits for its longest answer.
+# - The KV cache is counted in blocks. When it is full, requests wait; `max_utilization` starts more and pauses some.
+# - An equal beginning is read once. Put what is shared first.
+# - Triton's metrics do not see the LLM's queue or its generation: `return_perf_metrics` and `nv_trt_llm_*` do.
+# - Loading again swaps versions without a failed request, if both fit into memory.
+#
+# ## Break it
+#
+# A queue without a limit turns overload into waiting: every client waits until it gives up, for answers nobody reads.
+# Limit the queue of `minilm_batch` to two requests, and send the burst.
+#
+# **Predict:** do the others wait, or are they refused at once?
+
+
+# %%
+def ask_or_fail(model, text):
+    try:
+        return f"answered: vector of {ask(model, text).size}"
+    except ClientError as error:
+        return re.sub(r"\d+ inference", "N inference", str(error))
+
+
+# %% [markdown]
+# An error is an outcome too, so count the outcomes:
+
+# %%
+write_minilm("minilm_batch", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n")
+server.load("minilm_batch")
+_, outcomes = burst("minilm_batch", ask_or_fail)
+for outcome, count in Counter(outcomes).items():
+    print(count, "×", outcome)
+
+# %% [markdown]
+# Refused at once, with a sentence that a client can act on: go to another server, or try later. Count these in
+# `nv_inference_request_failure{reason="REJECTED"}`. For the LLM the parameter is `max_queue_size` of the deployment,
+# but mind section 4: Triton's queue in front of it is nearly always empty.
+#
+# Try more: a delay of 20 ms for a burst of 3; `slots = 2` and `slots = 8` in section 4; a cache of 256 tokens in
+# section 5; the question *before* the rules in the shared prefix.
+
+# %%
+server.stop()
+client.close()
+web.close()
+scratch.cleanup()
+speedups = {"inflight_speedup": ends[1] / ends[0], "inflight_steps": more}
+speedups = {name: round(value, 2) for name, value in speedups.items()}
+speedups["prefix_speedup"] = round(firsts[0] / np.mean(firsts[1:3]), 1)
+counts = {"mean_batch": round(rows["minilm_batch"][0]["mean batch"], 1), "paused": paused["full", "max_utilization"]}
+record("04", lane=lane, seed=seed, precision=precision, executor=inflight.device, **speedups, **counts)
