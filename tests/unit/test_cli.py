@@ -503,7 +503,7 @@ def test_fetch_brings_what_the_notebooks_need(fake):
     calls = []
     fake("assets", prepare=lambda name, precisions: calls.append((name, list(precisions))))
     assert call("fetch").exit_code == 0
-    assert calls == [("smollm2", ["fp32", "int4"]), ("minilm", [])]
+    assert calls == [("smollm2", ["fp32", "int4"]), ("smollm2-draft", ["fp32", "int4"]), ("minilm", [])]
     calls.clear()
     assert call("fetch", "minilm").exit_code == 0
     assert calls == [("minilm", [])]

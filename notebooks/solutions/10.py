@@ -1,0 +1,83 @@
+"""Answers of notebook 10, and what people believe instead."""
+
+SETUP = "import numpy as np"
+
+SOLUTIONS = {
+    "10.1": """
+def rule(p, q, token):
+    missing = np.maximum(p - q, 0)
+    return min(1, p[token] / q[token]), missing / missing.sum()
+""",
+    "10.2": """
+def tokens_per_step(a, k):
+    return sum(a**i for i in range(k + 1))
+""",
+    "10.3": """
+def best_length(a, c, v):
+    speedups = [sum(a**i for i in range(k + 1)) / (k * c + v[k]) for k in range(len(v))]
+    return int(np.argmax(speedups))
+""",
+}
+
+
+_MISSING = "np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()"
+
+
+def _rule(keep: str = "min(1, p[token] / q[token])", rest: str = _MISSING) -> str:
+    return f"def rule(p, q, token):\n    return {keep}, {rest}"
+
+
+def _tokens(formula: str) -> str:
+    return f"def tokens_per_step(a, k):\n    return {formula}"
+
+
+def _length(cost: str, least: int = 0) -> str:
+    return f"""
+def best_length(a, c, v):
+    values = [sum(a**i for i in range(k + 1)) / ({cost}) for k in range({least}, len(v))]
+    return {least} + int(np.argmax(values))
+"""
+
+
+MUTANTS = {
+    "10.1": [
+        ("disliked tokens are rejected", _rule("float(p[token] >= q[token])"), "is rejected always"),
+        ("everything is kept", _rule("1.0"), "you keep everything"),
+        ("the ratio is q over p", _rule("q[token] / p[token]"), "upside down"),
+        ("the target decides alone", _rule("p[token]"), "that is p(x):"),
+        ("both must like it", _rule("p[token] * q[token]"), "p(x) times q(x)"),
+        ("the excess is taken off", _rule("q[token] - p[token]"), "minus the draft's excess"),
+        ("a ratio may pass 1", _rule("p[token] / q[token]"), "a probability ends at 1"),
+        ("a rejected token is drawn anew from p", _rule(rest="p"), "you replace from p"),
+        ("the draft may try again", _rule(rest="q"), "has just been rejected"),
+        (
+            "only the rejected token is struck out",
+            _rule(rest="np.where(np.arange(len(p)) == token, 0, p) / (1 - p[token])"),
+            "strike the rejected token out",
+        ),
+        ("the rest is a distribution", _rule(rest="np.maximum(p - q, 0)"), "does not sum to 1"),
+        ("differences are probabilities", _rule(rest="p - q"), "p - q is negative"),
+        ("differences count both ways", _rule(rest="abs(p - q) / abs(p - q).sum()"), "|p - q|"),
+        ("what the draft has too much", _rule(rest="np.maximum(q - p, 0) / 0.4"), "too much, q - p"),
+        ("what both have", _rule(rest="np.minimum(p, q) / np.minimum(p, q).sum()"), "that is min(p, q)"),
+    ],
+    "10.2": [
+        ("the best case", _tokens("k + 1"), "the best case"),
+        ("each token counts by itself", _tokens("1 + a * k"), "if the first was kept"),
+        ("accepted tokens only, each by itself", _tokens("a * k"), "and the target's own token is missing"),
+        ("accepted tokens only", _tokens("sum(a**i for i in range(1, k + 1))"), "even if nothing was kept"),
+        ("all or nothing", _tokens("1 + k * a**k"), "before the first miss stay"),
+        ("all, or not even one", _tokens("(k + 1) * a**k"), "not even the target's own"),
+        ("k does not matter", _tokens("1 / (1 - a)"), "the limit of an endless draft: stop"),
+        ("endless, without the target's own", _tokens("a / (1 - a)"), "endless draft, without"),
+        ("one term too many", _tokens("sum(a**i for i in range(k + 2))"), "one term too many"),
+        ("a is never 1", _tokens("(1 - a ** (k + 1)) / (1 - a)"), "divides by zero"),
+    ],
+    "10.3": [
+        ("more tokens are better", _length("1"), "steps become slower"),
+        ("verifying is free", _length("1 + k * c"), "the verifying step grows"),
+        ("drafting is free", _length("v[k]"), "drafting is not free"),
+        ("the draft runs once", _length("c + v[k]"), "once for each drafted token"),
+        ("one must draft", _length("k * c + v[k]", least=1), "do not draft"),
+    ],
+}

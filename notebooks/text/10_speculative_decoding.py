@@ -1,0 +1,769 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10 · Speculative decoding
+#
+# You let something cheap guess tokens and the model check them, show that the answer stays what it was, and predict
+# from three measurements how many guesses pay.
+#
+# After this notebook you can
+#
+# - derive the rule that accepts or replaces a guess, and test that it keeps the distribution
+# - tell greedy and sampled speculation apart, and say what a server accepts
+# - predict the best draft length from acceptance, draft cost and verify cost, and measure whether it is
+# - serve a target with a draft model through BLS, and read the acceptance it reports
+# - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
+#
+# **Time:** 45 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+#
+# Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
+
+# %%
+import itertools
+import json
+import os
+import queue
+import tempfile
+import time
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import chisquare
+from tokenizers import Tokenizer
+
+from servinglab import assets, decoding, plots
+from servinglab.checks import check
+from servinglab.client import ClientError, TritonClient
+from servinglab.course import find_root
+from servinglab.decoding import speculative
+from servinglab.decoding_figures import speculative as figures
+from servinglab.engine import flags
+from servinglab.executor import Executor, Request, SamplingParams
+from servinglab.executor.drafters import DraftModel, PromptLookup
+from servinglab.notebook import begin, record, resolve_lane
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+
+begin()
+plots.style()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded" or "auto"
+precision: str = "fp32"  # weights of the target: "fp32" or "int4"
+question: str = "Tell me a short story about a fox."  # what the target answers
+to_copy: str = "The lighthouse keeper found a letter in a green bottle on the third of March."  # a text to repeat
+max_tokens: int = 32  # length of the answers, in tokens
+longest: int = 6  # the longest draft that is tried, at least 3 tokens
+temperature: float = 0.8  # of the sampled answers
+trials: int = 4000  # draws of each statistical test
+seed: int = 0  # seed of the tests and of the sampled answers
+
+# %% [markdown]
+# ## 1 One step, several tokens
+#
+# To generate a token, the model reads all of its weights once: 135 million numbers for one token. Reading *four* tokens
+# takes the same weights from memory, once, and multiplies them with four columns instead of one. That is how a prompt
+# is read. So if somebody told you the next three tokens, one step could check them all.
+#
+# You start with the executor itself, inside this notebook. (On a machine with a GPU it runs there; `executor.device`
+# says where.)
+
+# %%
+lane = resolve_lane(lane)
+executor = Executor(assets.engine("smollm2", precision), max_batch_size=4, max_seq_len=512)
+tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+end_id = tokenizer.token_to_id("<|im_end|>")
+small_print = plots.provenance(lane, seed, weights=precision, executor=executor.device)
+
+
+def chat(text):
+    return tokenizer.encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n").ids
+
+
+prompt_ids = chat(question)
+
+# %% [markdown]
+# A helper runs one request. It notes the new tokens, the seconds of each step after the prompt, and how many guesses
+# were read and accepted. Other programs on this machine can only make a step slower, so all timings below look at the
+# fastest fifth of the steps: `quiet` is the quantile 0.2.
+
+
+# %%
+class Run(NamedTuple):
+    tokens: list
+    steps: np.ndarray  # seconds of each
+    made: int  # tokens that these steps brought, an end token included
+    drafted: int
+    accepted: int
+
+    @property
+    def per_step(self):
+        return self.made / len(self.steps)
+
+    @property
+    def speed(self):  # tokens per second of steps that nothing disturbed
+        return self.per_step / quiet(self.steps)
+
+
+def quiet(seconds):
+    return float(np.quantile(seconds, 0.2))
+
+
+# %%
+numbers = itertools.count()
+
+
+def run(drafter=None, ids=prompt_ids, length=max_tokens, **sampling):
+    outputs, told = queue.SimpleQueue(), []
+    note = lambda output: outputs.put((time.perf_counter(), output))  # noqa: E731
+    params = SamplingParams(**sampling)
+    executor.submit(Request(str(next(numbers)), ids, length, params, end_id, on_output=note, drafter=drafter))
+    while not told or not told[-1][1].finish_reason:
+        told.append(outputs.get(timeout=300))
+    assert not told[-1][1].error, told[-1][1].error
+    tokens = [token for _, output in told for token in output.tokens]
+    made = len(tokens) - len(told[0][1].tokens) + (told[-1][1].finish_reason == "end_id")
+    seconds, metrics = np.diff([at for at, _ in told]), told[-1][1].metrics
+    return Run(tokens, seconds, made, metrics.total_draft_tokens, metrics.total_accepted_draft_tokens)
+
+
+plain = run()
+answer = plain.tokens
+print(tokenizer.decode(answer))
+
+# %% [markdown]
+# A **drafter** is anything with a method `propose(tokens, at_most)` that returns guesses. Two that cheat show the
+# limits. The oracle knows the answer; the liar knows it, too, and always says something else.
+
+
+# %%
+class Oracle:
+    def __init__(self, length, lies=False):
+        self.length, self.lies = length, lies
+
+    def propose(self, tokens, at_most):
+        begun = len(tokens) - len(prompt_ids)
+        truth = answer[begun : begun + min(self.length, at_most)]
+        return [(token + 1) % executor.vocab_size for token in truth] if self.lies else truth
+
+
+# %% [markdown]
+# **Predict:** three guesses a step. How many steps does the executor need behind the prompt, with the oracle and with
+# the liar? Does the liar change the text?
+
+# %%
+for name, drafter in (("no draft", None), ("oracle", Oracle(3)), ("liar", Oracle(3, lies=True))):
+    found = run(drafter)
+    same = "same" if found.tokens == answer else "another"
+    print(f"{name:9}{len(found.steps):3} steps, {found.accepted} of {found.drafted} guesses accepted, {same} text")
+    assert precision != "fp32" or found.tokens == answer
+
+# %% [markdown]
+# The oracle saves three of four steps. The liar saves none: every step rejects all guesses and still brings the one
+# token that the target chooses itself. (With int4 weights the last digits of the logits depend on how many tokens are
+# read together, so a text may part from the plain one where two tokens are nearly equal. In fp32 it must not.)
+#
+# What do longer steps cost? Let v(k) be the time of a step that reads the last token and k guesses, divided by the time
+# of a step without guesses: the **verify cost**. **Predict** v(1) and v(8).
+
+# %%
+tried = sorted({0, 1, 2, 3, 4, longest, 8})
+seconds = {k: [] for k in tried}
+for _ in range(2):
+    for k in tried:
+        seconds[k] += run(Oracle(k) if k else None).steps[:-1].tolist()  # the last one may have fewer guesses
+step_ms = {k: 1e3 * quiet(values) for k, values in seconds.items()}
+verify_cost = {k: step_ms[k] / step_ms[0] for k in tried}
+for k in tried:
+    print(f"v({k}) = {verify_cost[k]:.2f}   ({step_ms[k]:.1f} ms)")
+
+# %% [markdown]
+# Less than k + 1: nine tokens do not cost nine steps. That is the whole basis of speculative decoding, and its
+# limit, too: v(k) grows as soon as the arithmetic takes longer than the weights' way from memory. A GPU has more
+# arithmetic for each byte, so there v stays near 1 for longer; a batch of many requests uses that arithmetic up.
+#
+# ## 2 Which guesses may be kept
+#
+# In greedy decoding the answer is simple: keep a guess as long as it is the token that the target would have chosen.
+# When tokens are *drawn*, it is not. The target has a distribution p, the draft a distribution q, and a token x has
+# been drawn from q. Four words:
+
+# %%
+words = ["ran", "sat", "hid", "slept"]
+p = np.array([0.50, 0.30, 0.15, 0.05])
+q = np.array([0.20, 0.60, 0.10, 0.10])
+shared = speculative.acceptance(p, q)
+title = f"Both share {shared:.2f} of their probability: so many drafts are kept"
+summary = f"the sum of min(p, q) over the words is {shared:.2f}"
+plots.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
+
+# %% [markdown]
+# *sat* comes out of the draft 60 % of the time, and should 30 % of the time. So keep it every second time: with
+# probability p/q. *ran* comes too rarely. Keep it always, and let it have more when another word is rejected. The rule:
+#
+# - keep x with probability $\min(1,\ p(x)/q(x))$;
+# - else draw a replacement from what is missing, $r(x) = \max(0,\ p(x) - q(x)) \,/\, \sum_y \max(0,\ p(y) - q(y))$.
+#
+# Why is that exact? A word x is drawn and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. Summed
+# over all words, $\beta = \sum_x \min(p(x), q(x))$ is the probability that a draft is kept. Something is rejected
+# with probability $1 - \beta$. What is missing sums to the same: $\sum_y \max(0, p(y) - q(y)) = \sum_y (p(y) -
+# \min(p(y), q(y))) = 1 - \beta$. So x comes out with probability
+#
+# $$\min(p, q) + (1 - \beta)\,\frac{p - \min(p, q)}{1 - \beta} = p(x).$$
+#
+# No word of it says that q is any good. A bad draft costs time, never quality
+# ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
+#
+# **Exercise 10.1** Write the rule for a drafted `token`: return the probability of keeping it, and the distribution of
+# the replacement if it is not kept. p and q are arrays.
+
+
+# %% tags=["exercise:10.1"]
+def rule(p, q, token):
+    ...  # your code
+
+
+# %% tags=["check:10.1", "nbval-check-output"]
+check("10.1", rule)
+
+# %% [markdown]
+# A proof may have a hole, so test it. The language below has four words, and the next word depends on the last one. The
+# draft guesses two words, the target verifies, and the first two words that come out are counted: 16 pairs. If a guess
+# was rejected, the second word comes from another round.
+#
+# `verify_with` is the rule with two holes, so that you can fill in others: when to keep, and what to replace from.
+
+
+# %%
+def verify_with(keep, replacement):
+    def verify(p, q, draft, rng):
+        for at, x in enumerate(draft):
+            if not keep(p[at, x], q[at, x], rng):
+                return [*draft[:at], decoding.categorical(replacement(p[at], q[at]), rng)]
+        return [*draft, decoding.categorical(p[-1], rng)]  # all kept: one more from the target
+
+    return verify
+
+
+def fair(p, q, rng):
+    return rng.random() * q < p
+
+
+rules = {
+    "keep p/q, replace the missing": verify_with(fair, speculative.residual),
+    "keep p/q, replace from p": verify_with(fair, lambda p, q: p),
+    "keep if p/q is above 0.5": verify_with(lambda p, q, rng: p > 0.5 * q, speculative.residual),
+}
+
+# %%
+tables = np.random.default_rng(seed)
+P, Q = tables.dirichlet(np.ones(4), 5), tables.dirichlet(np.ones(4), 5)  # after each word, and after the start (4)
+
+
+def two_words(verify, rng):
+    text = [4]
+    while len(text) < 3:
+        context = [text[-1]]
+        for _ in range(2):
+            context.append(decoding.categorical(Q[context[-1]], rng))
+        text += verify(P[context], Q[context[:-1]], context[1:], rng)
+    return text[1:3]
+
+
+# %% [markdown]
+# **Chi-squared** adds (counted − expected)² / expected over the 16 pairs. Its p-value is the probability that a
+# *right* sampler is as far off by chance. **Predict:** which of the three rules survive? The third is what
+# TensorRT-LLM does when a request sets `draft_acceptance_threshold`: a constant in place of the random number.
+
+# %%
+truth = (P[4][:, None] * P[:4]).ravel()  # P(first) · P(second | first)
+survives = {}
+for name, verify in rules.items():
+    rng = np.random.default_rng(seed)
+    pairs = np.array([two_words(verify, rng) for _ in range(trials)])
+    counts = np.bincount(pairs @ [4, 1], minlength=16)
+    survives[name] = float(chisquare(counts, truth * trials).pvalue)
+    print(f"{name:31} off by at most {np.abs(counts / trials - truth).max():.3f}; p-value {survives[name]:.2g}")
+
+# %%
+right, from_p, threshold = survives.values()
+assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
+
+# %% [markdown]
+# Only the rule survives. Replacing from p looks innocent and is the most common mistake: the kept words come on top.
+# The threshold buys speed with another distribution; that may be worth it, but it is not lossless any more.
+#
+# ## 3 The same on real distributions
+#
+# The draft is a model of two layers that shares embedding, output head and tokenizer with SmolLM2. It was trained on
+# texts that SmolLM2 wrote, to give the same probabilities. How, and how well it does on 40 prompts that it never saw,
+# is in [data/draft](../data/draft/README.md). A shared tokenizer is a must: the target checks token ids.
+#
+# Both models read the answer once and return their logits at every place.
+
+# %%
+draft_precision = "int4" if executor.device == "cpu" else "fp32"
+draft_engine = assets.engine("smollm2-draft", draft_precision)
+
+
+def logits_of(executor, ids):
+    outputs = queue.SimpleQueue()
+    executor.submit(Request("logits", ids, 1, return_context_logits=True, on_output=outputs.put))
+    return outputs.get(timeout=300).context_logits
+
+
+def both_logits(prompt, tokens):
+    """What target and draft expect before each of the tokens, [tokens, vocab] each."""
+    rows = slice(len(prompt) - 1, len(prompt) + len(tokens) - 1)
+    return (logits_of(each, prompt + tokens)[rows] for each in (executor, drafting))
+
+
+# %% [markdown]
+# **Predict:** at temperature 1 or below, is the drafted token kept more often where the target is certain, or where
+# it is not? At what share of the places do both have the same likeliest token?
+
+# %%
+with Executor(draft_engine, max_batch_size=1, max_seq_len=512) as drafting:
+    target_logits, draft_logits = both_logits(prompt_ids, answer)
+target_p, draft_q = (decoding.softmax(logits, temperature) for logits in (target_logits, draft_logits))
+beta = speculative.acceptance(target_p, draft_q)
+agree = target_logits.argmax(-1) == draft_logits.argmax(-1)
+hit_rate = float(agree.mean())
+title = f"Kept at {beta.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
+labels = [repr(tokenizer.decode([token]))[1:-1] for token in answer]
+summary = f"the probability of being kept goes from {beta.min():.2f} to {beta.max():.2f}"
+plots.finish(figures.kept(labels, beta, agree), title, f"{small_print} · temperature {temperature}", summary)
+
+# %% [markdown]
+# Tokens that follow from those before are easy; light bars are mostly words that carry the content, where much could
+# come. One number for all places, as used below, is a simplification.
+#
+# Now chi-squared with 49,152 words, at a place where much is open: both whether a draft is kept, and what comes next.
+# Draft from q, verify with p, count: the eight likeliest tokens, and all others together.
+
+# %%
+at = int((beta * (1 - beta) * decoding.entropy(target_p))[:-1].argmax())
+rng = np.random.default_rng(seed)
+drafts = decoding.categorical(draft_q[at], rng, size=trials)
+rows = target_p[at : at + 2]  # the second is for one more token, which is not looked at
+drawn = [speculative.verify(rows, draft_q[at : at + 1], [token], rng)[0] for token in drafts]
+top = np.argsort(-target_p[at])[:8]
+counts = np.array([*(np.sum(np.array(drawn) == token) for token in top), 0])
+counts[-1] = trials - counts.sum()
+
+# %%
+kept_mass, draft_mass = target_p[at][top], draft_q[at][top]
+for token, count in zip(top, counts, strict=False):
+    text = repr(tokenizer.decode([token]))
+    print(f"{text:14} target {target_p[at][token]:.3f}  draft {draft_q[at][token]:.3f}  came out {count / trials:.3f}")
+cells = trials * np.array([*kept_mass, 1 - kept_mass.sum()])
+enough = cells >= 1  # chi-squared needs expected counts that are not tiny
+real_p = float(chisquare(counts[enough], cells[enough] * counts[enough].sum() / cells[enough].sum()).pvalue)
+print(f"drafts kept: {np.mean(np.array(drawn) == drafts):.2f}, expected {beta[at]:.2f}; p-value {real_p:.2g}")
+assert real_p > 1e-4
+
+# %% [markdown]
+# What came out follows the target's column, not the draft's. (A replacement may be the drafted token again nowhere: the
+# residual is 0 where the draft has too much. So "came out as drafted" and "kept" are the same.)
+#
+# ## 4 What a server accepts
+#
+# The rule needs the draft's probabilities. The executor here, and TensorRT-LLM when it gets `draft_input_ids` without
+# `draft_logits`, does something simpler: at each place the target chooses its own token as ever, and a guess is kept
+# if it is that token. That is the same rule for a draft that is *certain*, q = 1 on its guess: it is kept with
+# probability p(x), and the residual is p without x. Random numbers are used one a token, as without a draft, so even
+# a sampled text is the same, token for token.
+#
+# **Predict:** two drafters, greedy and sampled. In how many of the four cases is the text the one without a draft?
+# Which accepts more?
+
+# %%
+sampled = {"temperature": temperature, "top_p": 0.95, "seed": seed}
+draft = DraftModel(draft_engine, max_draft=3)
+for label, sampling in (("greedy", {}), ("sampled", sampled)):
+    expected = run(**sampling).tokens if sampling else answer
+    for name, drafter in (("draft model", draft), ("prompt lookup", PromptLookup())):
+        found = run(drafter, **sampling)
+        same = found.tokens == expected
+        print(f"{label}, {name:14} identical: {same}, {found.accepted:2} of {found.drafted:2} guesses accepted")
+        assert precision != "fp32" or same
+
+# %% [markdown]
+# With fp32 weights, in all four. But guesses are worth less when tokens are drawn: the draft says what is likeliest,
+# and the draw often falls on something else.
+#
+# Which of the two rules accepts more depends on the distributions. From those above:
+
+# %%
+certain = np.take_along_axis(target_p, draft_logits.argmax(-1)[:, None], 1)[:, 0]
+print(f"draft drawn from q, with its probabilities: kept {beta.mean():.2f}")
+print(f"the draft's likeliest token, no probabilities: kept {certain.mean():.2f}")
+
+# %% [markdown]
+# With probabilities (`use_draft_logits` of the BLS model in NVIDIA's container) a whole row of logits travels for
+# every guess: 49,152 numbers for one id. NVIDIA has `speculative_decoding_fast_logits`, which sends them from one
+# engine to the other directly.
+#
+# ## 5 Where guesses come from
+#
+# **Prompt lookup** has no model at all. It looks for the last few tokens earlier in the text and proposes what came
+# next there ([Saxena 2023](https://github.com/apoorvumang/prompt-lookup-decoding)). An answer that repeats its prompt
+# (an edited text, code, a summary with quotations) is full of such places. A free answer is not.
+#
+# **Predict:** tokens a step for both drafters, on both tasks.
+
+# %%
+copy_ids = chat(f"Repeat this text exactly, without comments:\n\n{to_copy}")
+tasks = {"copy": copy_ids, "question": prompt_ids}
+drafters = {"no draft": None, "prompt lookup": PromptLookup(max_draft=longest), "draft model": draft}
+for task, ids in tasks.items():
+    for name, drafter in drafters.items():
+        found = run(drafter, ids)
+        print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step,{found.speed:6.1f} tokens/s")
+
+# %% [markdown]
+# Look at the tokens a step, which no clock disturbs. For copying, a drafter without a model does very well; in the
+# story it finds little. Which one is better is a question about your traffic.
+#
+# A draft model must be small and must agree. Can you get one for free, by stopping the target early? Compute only its
+# first n layers, then the output head: **layer skipping**. One pass through the target gives the guess after every
+# layer (transformers returns the hidden states). And the training started from the first and the last layer of the
+# target: how good are those two alone?
+
+# %%
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+disable_progress_bar()
+
+ids = torch.tensor([prompt_ids + answer])
+places, truth_ids = slice(len(prompt_ids) - 1, -1), np.array(answer)
+
+
+@torch.inference_mode()
+def by_depth(model):
+    """The share of the answer guessed right after each layer, and with only the first and the last layer."""
+    hits = lambda hidden: float(np.mean(model.lm_head(hidden[0, places]).argmax(-1).numpy() == truth_ids))  # noqa: E731
+    states = model.model(ids, output_hidden_states=True, use_cache=False).hidden_states
+    early = [hits(model.model.norm(state)) for state in states[1:-1]] + [hits(states[-1])]
+    model.model.layers = model.model.layers[:1] + model.model.layers[-1:]
+    return early, hits(model.model(ids, use_cache=False).last_hidden_state)
+
+
+# %% [markdown]
+# **Predict:** how many of the 30 layers are needed to guess every second token?
+
+# %%
+whole = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2"), dtype=torch.float32).eval()
+by_layer, untrained = by_depth(whole)
+del whole
+half = next((n for n, share in enumerate(by_layer, 1) if share >= 0.5), len(by_layer))
+
+# %%
+others = {"two layers, trained": (2, hit_rate), "the same two before": (2, untrained)}
+title = f"Every second token takes {half} of {len(by_layer)} layers; two trained ones get {hit_rate:.0%}"
+summary = f"first and last layer, untrained: {untrained:.0%}; all layers but three: {by_layer[-4]:.0%}"
+figure = figures.layers(range(1, len(by_layer) + 1), by_layer, others)
+plots.finish(figure, title, small_print, summary)
+
+# %% [markdown]
+# A layer of the target is made for the next layer, not for the output head. Where skipping begins to agree, it costs
+# nearly as much as the target. (Models can be trained for early exits; this one is not.) Two layers *trained* for it
+# are another matter. On the 40 unseen prompts:
+
+# %%
+measured = json.loads((find_root() / "data" / "draft" / "smollm2-draft.json").read_text())["held_out"]
+for name in ("draft", "untrained"):
+    figures_of = measured[name]["all"]
+    print(f"{name:10} agreement {figures_of['agreement']:.2f}, {figures_of['tokens_per_round']:.2f} tokens a round")
+
+# %% [markdown]
+# ## 6 How many guesses pay
+#
+# Three numbers decide. v(k) you have. The **acceptance** a: with what probability is a guess right? The **draft
+# cost** c: how long does one guess take, in steps of the target?
+
+# %%
+proposing = []
+for begun in range(1, len(answer)):
+    started = time.perf_counter()
+    count = len(draft.propose(prompt_ids + answer[:begun], 3))
+    proposing.append((time.perf_counter() - started) / count)
+draft_cost = 1e3 * quiet(proposing) / step_ms[0]
+print(f"one guess takes {1e3 * quiet(proposing):.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
+
+# %% [markdown]
+# The draft has 2 of 30 layers, but the whole output head, 49,152 × 576 numbers. So c is well above 2/30.
+#
+# If each guess is right with probability a, independently, the i-th guess counts only if all before it were right: aⁱ.
+#
+# **Exercise 10.2** How many tokens does a step bring on average with k guesses?
+
+
+# %% tags=["exercise:10.2"]
+def tokens_per_step(a, k):
+    ...  # your code
+
+
+# %% tags=["check:10.2", "nbval-check-output"]
+check("10.2", tokens_per_step)
+
+# %% [markdown]
+# A round takes k drafts and one verifying step, k c + v(k) plain steps. So the speed-up is
+#
+# $$S(k) = \frac{1 + a + a^2 + \dots + a^k}{k\,c + v(k)}.$$
+#
+# **Exercise 10.3** Choose the k with the largest speed-up. `v` is a list: v[0] is 1, v[1] the verify cost of one guess,
+# and so on to the longest draft.
+
+
+# %% tags=["exercise:10.3"]
+def best_length(a, c, v):
+    ...  # your code
+
+
+# %% tags=["check:10.3", "nbval-check-output"]
+check("10.3", best_length)
+
+# %%
+lengths = list(range(1, longest + 1))
+verify = lambda k: float(np.interp(k, tried, [verify_cost[n] for n in tried]))  # noqa: E731
+predicted = [speculative.speedup(hit_rate, k, draft_cost, verify) for k in lengths]
+best, best_speedup = speculative.best_k(hit_rate, draft_cost, verify, longest)
+for k, value in zip(lengths, predicted, strict=True):
+    print(f"k = {k}: {speculative.expected_tokens(hit_rate, k):.2f} tokens a step, speed-up {value:.2f}")
+print(f"predicted best: k = {best}, {best_speedup:.2f} times as fast")
+
+# %% [markdown]
+# The prediction is made. Now measure: first no draft, then every length, then no draft again.
+
+# %%
+runs = {}
+for k in [0, *lengths, 0]:
+    draft.max_draft = max(1, k)
+    runs.setdefault(k, []).append(run(draft if k else None))
+    assert precision != "fp32" or runs[k][-1].tokens == answer
+speeds = {k: float(np.mean([found.speed for found in each])) for k, each in runs.items()}
+gained = [speeds[k] / speeds[0] for k in lengths]
+per_step = [runs[k][0].per_step for k in lengths]
+
+# %%
+expected = [speculative.expected_tokens(hit_rate, k) for k in lengths]
+fastest = int(np.argmax([1.0, *gained]))  # 0: not to draft
+error = float(np.mean(np.abs(np.array(gained) / predicted - 1)))
+title = f"Predicted best k = {best} ({best_speedup:.2f} ×), measured k = {fastest} ({max(1.0, *gained):.2f} ×)"
+summary = f"measured speed-ups differ from the predicted ones by {error:.0%} on average"
+plots.finish(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, small_print, summary)
+
+# %% [markdown]
+# Read the left panel first; it has no clock in it. Dots below the line mean that misses do not fall independently:
+# hard places come one at a time and easy ones in a row, or the other way round. The right panel adds the clock, and
+# the noise of this machine. Around the best k the curve is flat, so a neighbour of the predicted k may win. Too long
+# a draft is the expensive mistake: it pays for guesses that hang on others that were wrong.
+#
+# ## 7 Served
+#
+# Now through Triton. `draft_engine_dir` adds a second LLM, `tensorrt_llm_draft`, to the repository, and tells the BLS
+# model its name. In each round the BLS model asks the draft for `num_draft_tokens` ids, and sends them to
+# `tensorrt_llm` as `draft_input_ids`; the answer is those that were right and one more. The KV cache of both keeps
+# what it has read, so a round reads only what is new.
+
+# %%
+executor.shutdown()
+os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-10-")
+root = build_default(scratch.name, precision=precision, lane=lane, draft_engine_dir=draft_engine)
+server = TritonServer(root).start()
+client = TritonClient(server.grpc_url, server.http_url)
+print(*sorted(path.name for path in root.iterdir()), sep="\n")
+
+# %% [markdown]
+# **Predict:** does the served draft accept as much as the one in the notebook? Is the answer faster?
+
+# %%
+asked = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+whole_answer = {"stream": False, "exclude_input_in_output": True, "return_perf_metrics": True, "deadline": 300}
+
+
+def served(**inputs):
+    (found,) = [c for c in client.stream(asked, max_tokens=max_tokens, **whole_answer, **inputs) if c.outputs]
+    return found
+
+
+served(num_draft_tokens=3)  # the first request of each model is slower
+for label, sampling in (("greedy", {}), ("sampled", sampled)):
+    without, found = served(**sampling), served(num_draft_tokens=3, **sampling)
+    drafted, accepted = (int(found.outputs[f"total_{n}draft_tokens"].item()) for n in ("", "accepted_"))
+    print(f"{label}: same text: {found.text == without.text}; {accepted} of {drafted} accepted,",
+          f"acceptance_rate {found.outputs['acceptance_rate'].item():.2f};",
+          f"{found.seconds:.2f} s, without a draft {without.seconds:.2f} s")  # fmt: skip
+    assert precision != "fp32" or found.text == without.text
+
+# %% [markdown]
+# `acceptance_rate` divides by *all* guesses, also those behind a miss, which had no chance; so expect it below a. The
+# metrics count over all rounds of the request (NVIDIA's BLS model returns those of the last round only). A round is
+# two requests to other models, with their queues and copies, where the executor above only called a function. That
+# overhead is the same for a large model, but small beside its step.
+#
+# A client may draft, too. `draft_input_ids` of `tensorrt_llm` takes guesses from anywhere; here from prompt lookup,
+# in your process. **Predict:** how many requests does the copy take?
+
+
+# %%
+def continued(ids, guesses, room):
+    given = {"input_ids": [ids], "input_lengths": [[len(ids)]], "request_output_len": [[room]], "end_id": [[end_id]]}
+    given |= {"exclude_input_in_output": [[True]], "draft_input_ids": [guesses]}
+    if not guesses:  # nothing to verify: one token
+        given |= {"request_output_len": [[1]]}
+        del given["draft_input_ids"]
+    outputs = next(client.stream_inputs("tensorrt_llm", given, deadline=300)).outputs
+    return outputs["output_ids"][0, 0, : outputs["sequence_length"].item()].tolist()
+
+
+# %%
+lookup, copied, requests = PromptLookup(max_draft=longest), [], 0
+while len(copied) < max_tokens:
+    room = max_tokens - len(copied)
+    guesses = lookup.propose(copy_ids + copied, room - 1) if room > 1 else []
+    new = continued(copy_ids + copied, guesses, room)
+    requests, copied = requests + 1, copied + new
+    if new == guesses[: len(new)]:  # no token of the target's own behind them: the end
+        break
+print(f"{requests} requests for {len(copied)} tokens: {tokenizer.decode(copied)!r}")
+
+# %% [markdown]
+# Speculation has limits, most of them NVIDIA's: one prompt, one beam, no streaming, no logits.
+
+# %% tags=["nbval-check-output"]
+for inputs in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"num_draft_tokens": -1}):
+    try:
+        list(client.stream(asked, max_tokens=4, deadline=60, **{"num_draft_tokens": 2, "stream": False, **inputs}))
+    except ClientError as error:
+        print(error)
+
+# %% [markdown]
+# ## 8 The relatives
+#
+# All others keep the verifying step and change where guesses come from. The speed-ups are those of the papers, one
+# stream, their models and their machines: not comparable with each other, nor with this page.
+#
+# - **Draft model.** Needs one with the same tokenizer, and memory for its weights and its KV cache. 2 to 3 × with
+#   T5-XXL ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)), 2 to 2.5 × with Chinchilla 70B ([Chen et al.
+#   2023](https://arxiv.org/abs/2302.01318)).
+# - **Prompt lookup, n-grams.** Needs answers that repeat their prompt. 2 to 4 × on such tasks ([Saxena
+#   2023](https://github.com/apoorvumang/prompt-lookup-decoding)).
+# - **MEDUSA.** Extra heads on the last hidden state, one for each later token, span a tree of candidates. Needs
+#   training: of the heads alone (Medusa-1, over 2.2 ×) or with the model (Medusa-2, 2.3 to 3.6 ×) ([Cai et al.
+#   2024](https://arxiv.org/abs/2401.10774)).
+# - **EAGLE.** One layer continues the hidden *features* of the target, and the target's own head reads them. Needs
+#   that layer, trained on hidden states of this target. 2.7 to 3.5 × with LLaMA2-Chat 70B ([Li et al.
+#   2024](https://arxiv.org/abs/2401.15077)). EAGLE-2 lets the tree grow where the draft is confident: 3.05 to 4.26 ×
+#   ([2024](https://arxiv.org/abs/2406.16858)). EAGLE-3 guesses tokens instead of features, from hidden states of
+#   several depths, trained on more data: up to 6.5 × ([2025](https://arxiv.org/abs/2503.01840)).
+# - **Lookahead.** The target itself guesses many places of the future at once and collects the n-grams that appear.
+#   Needs no training, only spare arithmetic. Up to 1.8 × on MT-bench, 4 × on several GPUs for code ([Fu et al.
+#   2024](https://arxiv.org/abs/2402.02057)).
+# - **ReDrafter.** A small recurrent network on the last hidden state, with a beam search of its own. Needs training
+#   by distillation. Up to 2.5 × in TensorRT-LLM on an H100 ([Cheng et al. 2024](https://arxiv.org/abs/2403.09919)).
+#
+# Trees hold several guesses for one place and verify all branches in one step, with an attention mask that lets a
+# token see only its own branch. That is worth it where v(k) is nearly flat.
+#
+# An engine of TensorRT is built for one method. The modes that `trtllm-build` takes, from the course's table of flags
+# (notebook 02):
+
+# %% tags=["nbval-check-output"]
+for version in ("0.10.0", "0.12.0", "0.15.0", "0.17.0"):
+    modes = flags.known("trtllm-build", version)["--speculative_decoding_mode"].choices_for(version)
+    print(f"TensorRT-LLM {version}: {', '.join(modes)}")
+
+# %% [markdown]
+# And who is told what:
+#
+# - **Draft model.** `trtllm-build` of the target: `--speculative_decoding_mode draft_tokens_external --max_draft_len
+#   N`; the draft is built as usual. In Triton: parameter `tensorrt_llm_draft_model_name` of the BLS model, in a
+#   request `num_draft_tokens` and `use_draft_logits`; `speculative_decoding_fast_logits` of both engines.
+# - **Prompt lookup.** The target as above; the client sends `draft_input_ids`.
+# - **MEDUSA.** `--speculative_decoding_mode medusa`, with the heads in the checkpoint. In Triton: `decoding_mode`
+#   medusa and `medusa_choices`, the tree.
+# - **EAGLE.** `--speculative_decoding_mode eagle`. In Triton: `decoding_mode` eagle and `eagle_choices`.
+# - **Lookahead.** `--speculative_decoding_mode lookahead_decoding`. In Triton: `decoding_mode` lookahead, with
+#   `lookahead_window_size`, `lookahead_ngram_size` and `lookahead_verification_set_size`, all three.
+# - **ReDrafter.** `--speculative_decoding_mode explicit_draft_tokens`. In Triton: `decoding_mode` redrafter.
+#
+# `trtllm-build` belongs to the engines of TensorRT (notebook 02). With the LLM API of notebook 12 you pass a
+# `speculative_config`: a draft model, EAGLE-3, n-grams or multi-token prediction, each with `max_draft_len`
+# ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)). There EAGLE-3 lives;
+# MEDUSA and lookahead stay behind. Both lists are read from documents and sources; none of these methods ran here.
+#
+# ## Recap
+#
+# - A step that reads k guesses costs v(k), less than k + 1 steps, as long as memory and not arithmetic is the
+#   limit.
+# - Keep a drafted x with probability min(1, p/q), else replace it from max(0, p − q), normalised: what comes out is
+#   p. A guess is kept with probability Σ min(p, q).
+# - Greedy: keep guesses as far as they are the target's own choices. The text is the same, token for token.
+# - a, c and v(k) predict the best draft length: S(k) = (1 + a + … + a^k) / (k c + v(k)). 0 is a length, too.
+# - Lookup is for answers that repeat; a draft model must be trained for its target; skipped layers are a bad draft.
+# - Served through BLS, each round is two more requests; `acceptance_rate` says whether they are worth it.
+#
+# ## Break it
+#
+# Everything above was one stream. Send four at once. Their plain steps share one reading of the weights, and
+# speculation wants the same spare arithmetic. **Predict:** does the draft still help? (Here each request verifies in
+# a step of its own, which makes it worse than it must be; TensorRT-LLM verifies those of a batch together.)
+
+# %%
+def four_at_once(**inputs):
+    began = time.perf_counter()
+    short = {**whole_answer, "max_tokens": 16, "min_tokens": 16}
+    streams = [client.stream(f"{asked}Number {n}:", **short, **inputs) for n in range(4)]
+    for stream in streams:
+        list(stream)
+    return 4 * 16 / (time.perf_counter() - began)
+
+
+together = {k: four_at_once(**({"num_draft_tokens": k} if k else {})) for k in (0, 3)}
+print(*(f"{k} guesses: {speed:.1f} tokens/s for four streams together" for k, speed in together.items()), sep="\n")
+
+# %% [markdown]
+# NVIDIA's documentation says the same of its own: speculation is for low batch sizes. Use it where latency counts and
+# the server has arithmetic to spare; a full batch has none.
+#
+# A second one: ask for a draft where there is none. What does the server say?
+
+# %% tags=["nbval-check-output"]
+client.close()
+server.stop()
+with TritonServer(build_default(scratch.name + "/plain", precision=precision, lane=lane)) as bare:
+    with TritonClient(bare.grpc_url, bare.http_url) as asking:
+        try:
+            list(asking.stream("Hello", max_tokens=4, num_draft_tokens=2))
+        except ClientError as error:
+            print(error)
+scratch.cleanup()
+
+# %%
+record(
+    "10_speculative_decoding",
+    lane=lane,
+    seed=seed,
+    verify_cost={str(k): round(value, 3) for k, value in verify_cost.items()},
+    draft_cost=round(draft_cost, 3),
+    agreement=round(hit_rate, 3),
+    predicted_best=best,
+    measured_best=fastest,
+    speedups={str(k): round(value, 3) for k, value in zip(lengths, gained, strict=True)},
+)
