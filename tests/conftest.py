@@ -27,8 +27,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items):
     """The tests that share a Triton stay in one worker, so that there is one of each kind a run."""
     for item in items:
-        if "integration" in item.path.parts:
+        if {"integration", "reliability"} & set(item.path.parts):
             item.add_marker(pytest.mark.xdist_group("triton"))
+        if "reliability" in item.path.parts:
+            item.add_marker(pytest.mark.reliability)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from servinglab.course import Notebook
+from servinglab.errors import CourseError
 
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
@@ -110,7 +111,11 @@ def earlier(out: Path) -> list[Result]:
 def save(results: list[Result], out: Path) -> Path:
     """Write the results as `out`/results.json."""
     path = out / "results.json"
-    path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n", encoding="utf-8")
+    try:
+        path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror
+        raise CourseError(f"{path} cannot be written ({reason}): free some space or give another --out.") from None
     return path
 
 

@@ -148,6 +148,7 @@ class TritonServer(TritonAdmin):
             self.log_path = new_log()
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self.log_path.write_bytes(b" " * 4096)  # also on a full disk an empty file can be made
             self.log_path.write_bytes(b"")
         except OSError as error:
             cure = "set SERVINGLAB_CACHE" if self._own_log else "choose another log_path"

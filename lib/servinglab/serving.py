@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from servinglab.errors import CourseError
+from servinglab.triton_process import dead_processes
 
 LOOK_SECONDS = 2.0  # between looks at the server's processes
 
@@ -73,21 +72,12 @@ def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:
                 if server.pid is None:
                     raise CourseError(f"The server ended by itself; its log is {server.log_path}.")
                 if not told and time.monotonic() > look:
-                    before, dead = dead, _dead_processes(server.pid)
+                    before, dead = dead, dead_processes(server.pid)
                     told, look = bool(before & dead), time.monotonic() + LOOK_SECONDS
                     if told:
                         tell("A model's Python process has died; its running streams hear nothing more. Stop with "
                              "Ctrl-C and serve again.")  # fmt: skip
     tell("stopped")
-
-
-def _dead_processes(pid: int) -> set[int]:
-    """The server's children that are zombies: Triton 24.10 stays "ready" when a model's process dies. One that is seen
-    only once belonged to a model that was being unloaded."""
-    try:
-        return {child.pid for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE}
-    except psutil.Error:
-        return set()
 
 
 @contextlib.contextmanager

@@ -14,11 +14,14 @@ import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
+
 from servinglab import supervisor, triton_log
 from servinglab.triton_install import ServerError
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed
+DEAD_SECONDS = 3.0  # Triton itself notices most deaths of a model's process within a second
 
 
 class PortTaken(Exception):
@@ -68,6 +71,15 @@ def http_status(url: str, path: str) -> int | None:
         connection.close()
 
 
+def dead_processes(pid: int) -> set[int]:
+    """Children of tritonserver that are zombies: Triton 24.10 does not notice every death of a model's process. One
+    that is seen only once belonged to a model that was being unloaded."""
+    try:
+        return {child.pid for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE}
+    except psutil.Error:
+        return set()
+
+
 class TritonProcess:
     """The supervisor and, through it, tritonserver. Dropping the object, or the end of this Python, ends both."""
 
@@ -115,6 +127,7 @@ class TritonProcess:
         """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
         url, metrics_url = (f"http://{HOST}:{ports[service]}" for service in ("http", "metrics"))
         deadline = time.monotonic() + timeout
+        dead: dict[int, float] = {}  # when each was seen first
         while True:
             if not self.alive():
                 if port := triton_log.taken_port(self._log):
@@ -127,6 +140,10 @@ class TritonProcess:
                 if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(self._log):
                     return
             if reason := triton_log.hopeless(self._log):
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+            dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
+            if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
+                reason = "a model's Python process died while it was being loaded, perhaps out of memory"
                 raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
             if time.monotonic() > deadline:
                 late = [name for name in models if name not in triton_log.loaded_models(self._log)]

@@ -412,7 +412,7 @@ def test_serve_tells_of_a_dead_model_process_seen_twice(fake, tmp_path, monkeypa
             os.kill(os.getpid(), signal.SIGINT)
         return last or set()
 
-    monkeypatch.setattr(serving, "_dead_processes", look)
+    monkeypatch.setattr(serving, "dead_processes", look)
     monkeypatch.setattr(serving, "LOOK_SECONDS", 0)
     stopper = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))  # told once, it looks no more
     if told:

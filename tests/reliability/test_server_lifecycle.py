@@ -20,77 +20,20 @@ import nbformat
 import papermill
 import psutil
 import pytest
+from server_traces import (
+    CLEAN_SECONDS,
+    START_AND_SLEEP,
+    TINY_MODELS,
+    Trace,
+    broken_repository,
+    free_port,
+    run_owner,
+    started,
+)
 
 from servinglab import supervisor, triton_process
 from servinglab.server import ServerError, TritonServer, running
 from servinglab.triton_registry import LOGS_KEPT
-
-TINY_MODELS = Path(__file__).parents[1] / "models"
-CLEAN_SECONDS = 6.0
-
-
-class Trace:
-    """Everything a started server consists of: supervisor, tritonserver, stubs and shared-memory files."""
-
-    def __init__(self, triton_pid: int) -> None:
-        triton = psutil.Process(triton_pid)
-        self.triton = triton
-        self.supervisor = triton.parent()
-        self.stubs = triton.children(recursive=True)
-        self.prefix = f"servinglab-{os.stat('/proc/self/ns/pid').st_ino}-{self.supervisor.pid}-"
-        assert self.shm() and self.stubs
-
-    def shm(self) -> list[str]:
-        return [name for name in os.listdir("/dev/shm") if name.startswith(self.prefix)]
-
-    def left(self) -> list[str]:
-        alive = [self.supervisor, self.triton, *self.stubs]
-        names = [f"{p.pid}" for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        return names + self.shm()
-
-    def assert_gone(self, seconds: float = CLEAN_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while self.left() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert self.left() == []
-
-
-def run_owner(body: str, **popen) -> subprocess.Popen:
-    """A Python that starts a server as `s` and prints its pid as its first line; `body` follows."""
-    code = f"""
-        import os, signal, sys, time
-        from servinglab.server import TritonServer
-        s = TritonServer({str(TINY_MODELS)!r}, timeout=60)
-    """
-    script = textwrap.dedent(code) + textwrap.dedent(body)
-    return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, **popen)
-
-
-def started(process: subprocess.Popen) -> Trace:
-    return Trace(int(process.stdout.readline()))
-
-
-START_AND_SLEEP = """
-    s.start(); print(s.pid, flush=True)
-    time.sleep(60)
-"""
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def broken_repository(root: Path, name: str, script: str | None = None, config: str | None = None) -> Path:
-    """A repository with `echo`, good, and one model made from it that is not."""
-    shutil.copytree(TINY_MODELS / "echo", root / "echo")
-    shutil.copytree(TINY_MODELS / "echo", root / name)
-    text = (root / name / "config.pbtxt").read_text().replace('name: "echo"', f'name: "{name}"')
-    (root / name / "config.pbtxt").write_text(config or text)
-    if script is not None:
-        (root / name / "1" / "model.py").write_text(textwrap.dedent(script))
-    return root
 
 
 def test_start_serves_both_models_on_loopback_only():

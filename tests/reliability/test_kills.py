@@ -1,0 +1,180 @@
+"""kill -9 of the server, of a model's process, of a client: while Triton starts, and in the middle of a stream."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+from server_traces import TINY_MODELS, Mark, Trace, broken_repository
+
+from servinglab.client import ClientError, TritonClient
+from servinglab.server import ServerError, TritonServer
+
+SUPERVISOR, TRITON, STUB = "supervisor.py", "bin/tritonserver", "triton_python_backend_stub"
+COUNT = "Count: one two three four five six"
+DIED = "A model's Python process died, perhaps out of memory: restart the server."
+
+# --- while it starts ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_repository(tmp_path):
+    """Its model needs a while to load, so that every stage of the start can be met."""
+    return broken_repository(tmp_path, "slow", "import time\ntime.sleep(3)\n" + (
+        TINY_MODELS / "echo" / "1" / "model.py"
+    ).read_text())  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", [SUPERVISOR, TRITON, STUB, "ready"])
+def test_the_python_that_starts_a_server_is_killed_at_every_stage(slow_repository, stage):
+    mark = Mark()
+    code = f"""
+        import time
+        from servinglab.server import TritonServer
+        s = TritonServer({str(slow_repository)!r}, timeout=60).start()
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    owner = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], env=mark.env, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        if stage == "ready":
+            assert owner.stdout.readline() == "ready\n"
+        else:
+            mark.wait_for(stage)
+        mark.of("")
+    finally:
+        owner.kill()
+        owner.wait()
+    mark.assert_gone(10)
+
+
+@pytest.mark.parametrize(
+    ("victim", "stage", "said"),
+    [
+        (SUPERVISOR, STUB, "Triton did not start: it ended during the start"),
+        (TRITON, TRITON, "Triton did not start: it ended during the start"),
+        (TRITON, STUB, "Triton did not start: it ended during the start"),
+        (STUB, STUB, "a model's Python process died while it was being loaded"),
+    ],
+)
+def test_a_part_of_the_server_is_killed_while_it_starts(slow_repository, monkeypatch, victim, stage, said):
+    mark = Mark()
+    monkeypatch.setenv(Mark.NAME, mark.word)  # not in the environment this process was started with
+
+    def kill():
+        mark.wait_for(stage)
+        for process in mark.of(victim):
+            process.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(ServerError, match=said) as caught:
+        TritonServer(slow_repository, timeout=60).start()
+    killer.join()
+    assert "Its log: " in str(caught.value) and "\n" not in str(caught.value)
+    mark.assert_gone()
+
+
+# --- in the middle of a stream ------------------------------------------------------------------------------------
+
+
+def long_stream(client, **more):
+    return client.stream(COUNT, max_tokens=1500, min_tokens=1500, **more)
+
+
+def stub_of(server: TritonServer, model: str) -> psutil.Process:
+    children = psutil.Process(server.pid).children()
+    (found,) = [child for child in children if f"/{model}/1/model.py" in " ".join(child.cmdline())]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "heard"),
+    [
+        ("tensorrt_llm", r"No further answer from .* within 4 s \(after \d+ chunks\)"),
+        pytest.param("tensorrt_llm_bls", r"No further answer from .* within 4 s", marks=pytest.mark.long),
+        pytest.param("postprocessing", DIED, marks=pytest.mark.long),
+    ],
+)
+def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, model, heard):
+    """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. `course serve`
+    sees it by itself (test_course_command.py)."""
+    with TritonServer(int4_repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        trace = Trace(server.pid)
+        stream = long_stream(client, deadline=4)
+        next(stream)
+        stub_of(server, model).kill()
+        with pytest.raises(ClientError, match=heard):
+            list(stream)
+        with pytest.raises(ClientError, match=DIED):
+            client.generate(COUNT, max_tokens=2, deadline=20)
+    trace.assert_gone(1.0)
+    if model == "tensorrt_llm":
+        with server:  # the same object, started again
+            with TritonClient(server.grpc_url) as client:
+                assert "".join(chunk.text for chunk in client.stream(COUNT, max_tokens=2)) == " seven eight"
+
+
+def test_the_server_is_killed_while_the_model_answers(int4_repository):
+    """The same with tiny models, on every road: test_client.py."""
+    with TritonServer(int4_repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        trace = Trace(server.pid)
+        stream = long_stream(client)
+        next(stream)
+        whole: list[Exception] = []
+
+        def ask():
+            try:
+                client.infer_inputs("preprocessing", {"QUERY": "a", "REQUEST_OUTPUT_LEN": 1})
+                client.generate(COUNT, max_tokens=1500, min_tokens=1500)
+            except ClientError as error:
+                whole.append(error)
+
+        waiting = threading.Thread(target=ask)
+        waiting.start()
+        time.sleep(1.0)
+        began = time.monotonic()
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(ClientError, match=r"closed the connection \(after \d+ chunks\): has it stopped"):
+            list(stream)
+        waiting.join(10)
+        assert "closed the connection: has it stopped" in str(whole[0])
+        trace.assert_gone()
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("road", ["stream", "generate_stream", "whole"])
+def test_a_client_is_killed_in_the_middle_of_its_streams(served, asker, road):
+    """It holds all eight places of the batch. Were one of its requests to live on, the next would wait for minutes."""
+    code = f"""
+        import time
+        from servinglab.client import TritonClient
+        client = TritonClient({served.grpc_url!r}, {served.http_url!r})
+        call = client.generate_stream if {road!r} == "generate_stream" else client.stream
+        options = dict(max_tokens=1500, min_tokens=1500, stream={road != "whole"}, deadline=500)
+        streams = [call({COUNT!r}, **options) for _ in range(8)]
+        if {road != "whole"}:
+            for stream in streams:
+                next(stream)
+        print("all stream", flush=True)
+        time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "all stream\n"
+    if road == "whole":
+        time.sleep(2.0)
+    process.kill()
+    process.wait()
+    began = time.monotonic()
+    texts = ["".join(c.text for c in s) for s in [asker.stream(COUNT, max_tokens=2, deadline=60) for _ in range(8)]]
+    assert texts == [" seven eight"] * 8
+    assert time.monotonic() - began < 15
