@@ -4,7 +4,7 @@ SETUP = ""
 
 SOLUTIONS = {
     "04.1": """
-inferences, executions, ns = 164 - 100, 56 - 40, 820_000_000 - 500_000_000
+inferences, executions, ns = 164 - 100, 56 - 40, 884_000_000 - 500_000_000
 answer_1 = {"mean_batch": inferences / executions, "queue_ms": ns / inferences / 1e6}
 """,
     "04.2": """
@@ -19,7 +19,7 @@ answer_3 = {"guaranteed_no_evict": blocks // whole(200), "max_utilization": bloc
 
 
 def _statistics(**changed: float) -> str:
-    return f"answer_1 = {({'mean_batch': 4, 'queue_ms': 5} | changed)!r}"
+    return f"answer_1 = {({'mean_batch': 4, 'queue_ms': 6} | changed)!r}"
 
 
 def _steps(**changed: float) -> str:
@@ -37,10 +37,11 @@ MUTANTS = {
         ("the state before is the burst", _statistics(mean_batch=2.5), "before the burst"),
         ("the burst is one batch", _statistics(mean_batch=64), "how many rows the burst had"),
         ("executions are batch sizes", _statistics(mean_batch=16), "number of executions"),
-        ("a batch waits once", _statistics(queue_ms=20), "each request of a batch has waited"),
-        ("the clock is a mean already", _statistics(queue_ms=320), "all requests together"),
-        ("nanoseconds are milliseconds", _statistics(queue_ms=5_000_000), "nanoseconds"),
-        ("seconds are milliseconds", _statistics(queue_ms=0.005), "in seconds"),
+        ("a batch waits once", _statistics(queue_ms=24), "each request of a batch has waited"),
+        ("the clock is a mean already", _statistics(queue_ms=384), "all requests together"),
+        ("nanoseconds are milliseconds", _statistics(queue_ms=6_000_000), "nanoseconds"),
+        ("counters begin at 0", _statistics(queue_ms=884 / 164), "counters start with the server"),
+        ("seconds are milliseconds", _statistics(queue_ms=0.006), "in seconds"),
     ],
     "04.2": [
         ("static lets others in", _steps(static=10), "lets nobody in"),

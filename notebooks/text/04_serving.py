@@ -319,7 +319,7 @@ server.load("preprocessing")
 # | | inference_count | execution_count | queue: ns |
 # |---|---|---|---|
 # | before | 100 | 40 | 500 000 000 |
-# | after | 164 | 56 | 820 000 000 |
+# | after | 164 | 56 | 884 000 000 |
 #
 # What was the mean batch size during the burst, and how long did a request wait on average, in milliseconds?
 

@@ -7,9 +7,11 @@ import math
 from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
 
 
-def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict[str, str]) -> Verdict | None:
-    """The first wrong part, with its misconception; None when all are right. ``known``: part → value → what is wrong
-    with it, None for the right one."""
+def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict[str, str], praise: str) -> Verdict:
+    """The first wrong part with its misconception, or right with ``praise``.
+
+    known: part → value → what is wrong with it, None for the right one; advice: part → what to say to other values.
+    """
     parts = {name: answer[name] for name in known}
     if any(is_stub(part) for part in parts.values()):
         return unattempted()
@@ -18,10 +20,10 @@ def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict
         near = [said for wanted, said in known[name].items() if math.isclose(value, wanted, rel_tol=1e-3)]
         if not near or near[0]:
             return wrong(f"{name} {part!r}: {near[0] if near else advice[name]}")
-    return None
+    return right(praise)
 
 
-# --- 04.1: 100 → 164 inferences, 40 → 56 executions, 500 → 820 million ns ---------------------------------------------
+# --- 04.1: 100 → 164 inferences, 40 → 56 executions, 500 → 884 million ns ---------------------------------------------
 
 _STATISTICS = {
     "mean_batch": {
@@ -33,12 +35,12 @@ _STATISTICS = {
         16: "that is the number of executions in the burst, not how many rows each one had",
     },
     "queue_ms": {
-        5: None,
-        20: "you divided by executions; each request of a batch has waited, so divide by inferences",
-        320: "that is the time of all requests together; divide by their number",
-        820 / 164: "counters start with the server; take the differences first",
-        5_000_000: "that is in nanoseconds",
-        0.005: "that is in seconds",
+        6: None,
+        24: "you divided by executions; each request of a batch has waited, so divide by inferences",
+        384: "that is the time of all requests together; divide by their number",
+        884 / 164: "counters start with the server; take the differences first",
+        6_000_000: "that is in nanoseconds",
+        0.006: "that is in seconds",
     },
 }
 
@@ -47,10 +49,10 @@ _STATISTICS = {
 def statistics(answer: dict[str, float]) -> Verdict:
     advice = {
         "mean_batch": "64 inferences were made in 16 executions",
-        "queue_ms": "the burst added 320 000 000 ns for 64 requests",
+        "queue_ms": "the burst added 384 000 000 ns for 64 requests",
     }
-    done = right("4 rows a batch, and 5 ms in the queue: differences of counters, divided by differences")
-    return _judge(answer, _STATISTICS, advice) or done
+    praise = "4 rows a batch, and 6 ms in the queue: differences of counters, divided by differences"
+    return _judge(answer, _STATISTICS, advice, praise)
 
 
 # --- 04.2: 2, 8, 3, 5 tokens in two slots -----------------------------------------------------------------------------
@@ -82,8 +84,8 @@ def steps(answer: dict[str, float]) -> Verdict:
         "static": "two batches, each as long as its longest answer",
         "inflight": "draw two rows: 8 in one of them, and 2, 3, 5 one behind the other in the other",
     }
-    done = right("max(2, 8) + max(3, 5) = 13 against 2 + 3 + 5 = 10, in the slot that the 8 leaves free")
-    return _judge(answer, _STEPS, advice) or done
+    praise = "max(2, 8) + max(3, 5) = 13 against 2 + 3 + 5 = 10, in the slot that the 8 leaves free"
+    return _judge(answer, _STEPS, advice, praise)
 
 
 # --- 04.3: 2048 tokens in blocks of 64, requests of 100 + 100 ---------------------------------------------------------
@@ -117,5 +119,5 @@ def requests(answer: dict[str, float]) -> Verdict:
         "guaranteed_no_evict": "there are 2048 / 64 = 32 blocks; round the 200 tokens of a request up to whole blocks",
         "max_utilization": "there are 32 blocks; round 101 tokens up to whole blocks",
     }
-    done = right("4 blocks each against 2 each, out of 32: twice as many start, and not all of them can stay")
-    return _judge(answer, _REQUESTS, advice) or done
+    praise = "4 blocks each against 2 each, out of 32: twice as many start, and not all of them can stay"
+    return _judge(answer, _REQUESTS, advice, praise)
