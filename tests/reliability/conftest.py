@@ -12,17 +12,17 @@ def int4_repository(tmp_path_factory):
     return build_default(tmp_path_factory.mktemp("reliability"), precision="int4")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(int4_repository):
-    """One server for each test file that needs it: a file must leave it working."""
+    """One server for all tests that do not end theirs: a test must leave it working."""
     from servinglab.server import TritonServer
 
     with TritonServer(int4_repository) as server:
         yield server
-        assert server.ready(), "a test of this file has ended the server"
+        assert server.ready(), "a test has ended the server"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def asker(served):
     from servinglab.client import TritonClient
 

@@ -97,31 +97,29 @@ def stub_of(server: TritonServer, model: str) -> psutil.Process:
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "heard"),
-    [
-        ("tensorrt_llm", r"No further answer from .* within 4 s \(after \d+ chunks\)"),
-        pytest.param("tensorrt_llm_bls", r"No further answer from .* within 4 s", marks=pytest.mark.long),
-        pytest.param("postprocessing", DIED, marks=pytest.mark.long),
-    ],
-)
-def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, model, heard):
-    """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. `course serve`
-    sees it by itself (test_course_command.py)."""
+LATER = [pytest.param(model, marks=pytest.mark.long) for model in ("tensorrt_llm_bls", "postprocessing")]
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm", *LATER])
+def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, model):
+    """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. Now and then it
+    dies of the death of the process, when that was writing a response. `course serve` sees both."""
     with TritonServer(int4_repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
         trace = Trace(server.pid)
-        stream = long_stream(client, deadline=4)
+        stream = long_stream(client, deadline=3)
         next(stream)
         stub_of(server, model).kill()
-        with pytest.raises(ClientError, match=heard):
+        with pytest.raises(ClientError) as first:
             list(stream)
-        with pytest.raises(ClientError, match=DIED):
+        with pytest.raises(ClientError) as second:
             client.generate(COUNT, max_tokens=2, deadline=20)
+        died_too = server.pid is None
+    if died_too:
+        assert "has it stopped? Its log says why." in str(first.value) and "No server answers at" in str(second.value)
+    else:
+        assert DIED == str(first.value) or "No further answer from" in str(first.value)
+        assert DIED == str(second.value)
     trace.assert_gone(1.0)
-    if model == "tensorrt_llm":
-        with server:  # the same object, started again
-            with TritonClient(server.grpc_url) as client:
-                assert "".join(chunk.text for chunk in client.stream(COUNT, max_tokens=2)) == " seven eight"
 
 
 def test_the_server_is_killed_while_the_model_answers(int4_repository):

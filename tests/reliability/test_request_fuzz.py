@@ -90,7 +90,8 @@ def request(draw, model: str, spec) -> service_pb2.ModelInferRequest:
     message = service_pb2.ModelInferRequest(model_name=model, id=draw(st.sampled_from(["", "1", "same", "é" * 50])))
     for name, (datatype, shape, flat) in given.items():
         message.inputs.add(name=name, datatype=datatype, shape=shape)
-        array = np.array(flat, object if datatype == "BYTES" else triton_to_np_dtype(datatype)).reshape(shape)
+        with np.errstate(over="ignore"):  # 1e30 as FP16 is infinite
+            array = np.array(flat, object if datatype == "BYTES" else triton_to_np_dtype(datatype)).reshape(shape)
         raw = serialize_byte_tensor(array).item() if datatype == "BYTES" and array.size else array.tobytes()
         if datatype == "BYTES" and not array.size:
             raw = b""
@@ -167,7 +168,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize("verb", ["generate", "generate_stream", "infer"])
-@settings(max_examples=40, suppress_health_check=SLOW_IS_FINE)
+@settings(max_examples=20, suppress_health_check=SLOW_IS_FINE)
 @given(data=st.data())
 def test_random_json_over_http(served, asker, verb, data):
     """A status, and a body that says more; which of JSON's shapes are refused is Triton's business."""
@@ -183,7 +184,7 @@ def test_random_json_over_http(served, asker, verb, data):
         body["max_tokens"] = 2
     url = f"{served.http_url}/v2/models/tensorrt_llm_bls/{verb}"
     answer = httpx.post(url, json=body, timeout=DEADLINE, trust_env=False)
-    assert answer.status_code in (200, 400, 500) and answer.content, (answer.status_code, body)
+    assert answer.status_code in (200, 400, 500, 501) and answer.content, (answer.status_code, body)
     assert "Traceback" not in answer.text and "the server's log has the details" not in answer.text, body
-    if answer.status_code == 500:  # Triton's own word for JSON of another kind than the input's
+    if answer.status_code != 200:  # 500: JSON of another kind than the input's; 501: infer of a decoupled model
         assert "error" in answer.json(), (answer.text, body)

@@ -1,4 +1,4 @@
-"""Two hundred mixed requests at concurrency 16, many of them cancelled: none is lost, doubled or out of order."""
+"""Mixed requests at concurrency 16, many of them cancelled: none is lost, doubled or out of order; memory stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from servinglab.server import TritonServer
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROMPTS = ["The capital of France is", "Once upon a time", "1, 2, 3, 4,", "Grüße aus 東京:", "def add(a, b):"]
-REQUESTS, CONCURRENCY, MAX_TOKENS = 200, 16, 24
+CONCURRENCY, MAX_TOKENS = 16, 24
 ROADS = ("bls", "ensemble", "whole", "http")
 
 
@@ -45,21 +45,22 @@ def resident(server):
     return sum(process.memory_info().rss for process in [root, *root.children(recursive=True)]) / 2**20
 
 
-@pytest.mark.timeout(900)
-def test_two_hundred_mixed_requests_with_cancels(repository):
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("requests", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_mixed_requests_with_cancels(repository, requests):
     """A cancel that meets a response on its way can crash Triton 24.10 itself (upstream issue 7368, mended in 24.12).
     A run in which tritonserver died says nothing about us, so it is repeated, once; any other fault fails at once."""
     for attempt in (1, 2):
         with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
             try:
-                soak(server, client)
+                soak(server, client, requests)
                 return
             except ClientError:
                 if server.pid is not None or attempt == 2:
                     raise
 
 
-def soak(server, client):
+def soak(server, client, requests):
     expected = {}
     for road in ROADS:
         for prompt in PROMPTS:
@@ -71,7 +72,7 @@ def soak(server, client):
     chance = random.Random(7)
     jobs = [
         (chance.choice(ROADS), chance.choice(PROMPTS), chance.randrange(1, 12) if chance.random() < 0.3 else None)
-        for _ in range(REQUESTS)
+        for _ in range(requests)
     ]
 
     def run(job):
@@ -87,8 +88,8 @@ def soak(server, client):
 
     with ThreadPoolExecutor(CONCURRENCY) as pool:
         cancelled = list(pool.map(run, jobs))
-    assert len(cancelled) == REQUESTS
-    assert 20 < sum(cancelled) < 100  # the test did cancel, and did not cancel everything
+    assert len(cancelled) == requests
+    assert requests / 10 < sum(cancelled) < requests / 2  # the test did cancel, and did not cancel everything
     assert server.ready()
     deadline = time.monotonic() + 20
     while resident(server) > before + 60 and time.monotonic() < deadline:
