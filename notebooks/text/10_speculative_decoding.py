@@ -25,7 +25,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 435 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -434,7 +434,7 @@ for task, ids in tasks.items():
 
 # %% [markdown]
 # Look at the tokens a step, which no clock disturbs. For copying, a drafter without a model does very well; in the
-# story it finds little. Which one is better is a question about your traffic.
+# free answer it finds little. Which one is better is a question about your traffic.
 #
 # A draft model must be small and must agree. Can you get one for free, by stopping the target early? Compute only its
 # first n layers, then the output head: **layer skipping**. One pass through the target gives the guess after every
