@@ -72,6 +72,7 @@ def test_sizes_mark_the_percentile_of_the_first_requests():
     assert [x for x, _ in dots(high, "|")] == pytest.approx([176, 480])
     spans = [np.ptp(bar.get_segments()[0][:, 0]) for bar in middle.collections]
     assert spans[0] > 0 and spans[1] > 0
+    assert middle.get_xlim() == high.get_xlim() and high.get_xlim()[1] > 480, "no panel cuts off another's intervals"
 
 
 def test_knee_shows_limit_answers_and_goodput():

@@ -59,9 +59,9 @@ def sizes(values: Sequence[float], counts: Sequence[int], percents: Sequence[flo
         axes.set_yticks(range(len(counts)), [f"{count} requests" for count in counts])
         axes.set_ylim(len(counts) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0, labelcolor=INK)
-        axes.set_xlim(left=0)
         axes.set_title(f"p{percent:g}", fontsize=10)
         axes.set_xlabel("TTFT (ms)")
+    axes.set_xlim(left=0)  # of all panels, after all are drawn
     return fig
 
 
