@@ -26,7 +26,7 @@
 #
 # **Time:** 40 minutes (last run: 52 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
+# Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 
 # %%
 from servinglab.notebook import begin, record, resolve_lane, shorten

@@ -27,7 +27,7 @@
 #
 # **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [06 · Temperature](06_temperature.ipynb)
+# Previous: [04 · Serving](04_serving.ipynb) · Next: [06 · Temperature](06_temperature.ipynb)
 
 # %%
 import asyncio

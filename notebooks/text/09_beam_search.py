@@ -27,7 +27,7 @@
 #
 # **Time:** 40 minutes (last run: 246 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
+# Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [10 · Speculation](10_speculative_decoding.ipynb)
 
 # %%
 import json

@@ -27,7 +27,7 @@
 #
 # **Time:** 45 minutes (last run: 174 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
+# Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
 # %%
 import json

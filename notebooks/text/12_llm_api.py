@@ -27,7 +27,7 @@
 #
 # **Time:** 35 minutes (last run: 26 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [09 · Beam search](09_beam_search.ipynb) · Next: none yet
+# Previous: [11 · Benchmarking](11_benchmarking.ipynb) · Next: none yet
 
 # %%
 import json
