@@ -25,7 +25,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 435 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 301 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -94,9 +94,18 @@ def chat(text):
 prompt_ids = chat(question)
 
 # %% [markdown]
-# A helper runs one request. It notes the new tokens, the seconds of each step after the prompt, and how many guesses
-# were read and accepted. Other programs on this machine can only make a step slower, so all timings below look at the
-# fastest fifth of the steps: `quiet` is the quantile 0.2.
+# Other programs on this machine can only make a step slower. So all timings below look at the fastest fifth of the
+# steps: `quiet` is the quantile 0.2.
+
+
+# %%
+def quiet(seconds):
+    return float(np.quantile(seconds, 0.2))
+
+
+# %% [markdown]
+# What a request brings: the new tokens, the seconds of each step after the prompt, and how many guesses were read and
+# accepted.
 
 
 # %%
@@ -116,9 +125,8 @@ class Run(NamedTuple):
         return self.per_step / quiet(self.steps)
 
 
-def quiet(seconds):
-    return float(np.quantile(seconds, 0.2))
-
+# %% [markdown]
+# And `run`, which sends one to the executor.
 
 # %%
 numbers = itertools.count()
@@ -138,6 +146,10 @@ def run(drafter=None, ids=prompt_ids, length=max_tokens, **sampling):
     return Run(tokens, seconds, made, metrics.total_draft_tokens, metrics.total_accepted_draft_tokens)
 
 
+# %% [markdown]
+# The answer without a draft, greedy:
+
+# %%
 plain = run()
 answer = plain.tokens
 print(tokenizer.decode(answer))
@@ -183,6 +195,10 @@ seconds = {k: [] for k in tried}
 for _ in range(2):
     for k in tried:
         seconds[k] += run(Oracle(k) if k else None).steps[:-1].tolist()  # the last one may have fewer guesses
+# %% [markdown]
+# The quiet time of each length, and v(k):
+
+# %%
 step_ms = {k: 1e3 * quiet(values) for k, values in seconds.items()}
 verify_cost = {k: step_ms[k] / step_ms[0] for k in tried}
 for k in tried:
@@ -203,6 +219,10 @@ for k in tried:
 words = ["ran", "sat", "hid", "slept"]
 p = np.array([0.50, 0.30, 0.15, 0.05])
 q = np.array([0.20, 0.60, 0.10, 0.10])
+# %% [markdown]
+# What both have in common, min(p, q), is green:
+
+# %%
 shared = speculative.acceptance(p, q)
 title = f"Both share {shared:.2f} of their probability: so many drafts are kept"
 summary = f"the sum of min(p, q) over the words is {shared:.2f}"
@@ -260,17 +280,29 @@ def fair(p, q, rng):
     return rng.random() * q < p
 
 
+# %% [markdown]
+# Three candidates. The third is what TensorRT-LLM does when a request sets `draft_acceptance_threshold`: a constant in
+# place of the random number.
+
+# %%
 rules = {
     "keep p/q, replace the missing": verify_with(fair, speculative.residual),
     "keep p/q, replace from p": verify_with(fair, lambda p, q: p),
     "keep if p/q is above 0.5": verify_with(lambda p, q, rng: p > 0.5 * q, speculative.residual),
 }
 
+# %% [markdown]
+# The language: a row of probabilities after each word, and one after the start, of target and draft.
+
 # %%
 tables = np.random.default_rng(seed)
 P, Q = tables.dirichlet(np.ones(4), 5), tables.dirichlet(np.ones(4), 5)  # after each word, and after the start (4)
 
+# %% [markdown]
+# The first two words of a text that is written in rounds:
 
+
+# %%
 def two_words(verify, rng):
     text = [4]
     while len(text) < 3:
@@ -283,8 +315,7 @@ def two_words(verify, rng):
 
 # %% [markdown]
 # **Chi-squared** adds (counted − expected)² / expected over the 16 pairs. Its p-value is the probability that a
-# *right* sampler is as far off by chance. **Predict:** which of the three rules survive? The third is what
-# TensorRT-LLM does when a request sets `draft_acceptance_threshold`: a constant in place of the random number.
+# *right* sampler is as far off by chance. **Predict:** which of the three rules survive?
 
 # %%
 truth = (P[4][:, None] * P[:4]).ravel()  # P(first) · P(second | first)
@@ -295,6 +326,9 @@ for name, verify in rules.items():
     counts = np.bincount(pairs @ [4, 1], minlength=16)
     survives[name] = float(chisquare(counts, truth * trials).pvalue)
     print(f"{name:31} off by at most {np.abs(counts / trials - truth).max():.3f}; p-value {survives[name]:.2g}")
+
+# %% [markdown]
+# The test must agree with the proof:
 
 # %%
 right, from_p, threshold = survives.values()
@@ -316,7 +350,11 @@ assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
 draft_precision = "int4" if executor.device == "cpu" else "fp32"
 draft_engine = assets.engine("smollm2-draft", draft_precision)
 
+# %% [markdown]
+# `return_context_logits` of notebook 08 gives the logits behind every token that was read.
 
+
+# %%
 def logits_of(executor, ids):
     outputs = queue.SimpleQueue()
     executor.submit(Request("logits", ids, 1, return_context_logits=True, on_output=outputs.put))
@@ -340,6 +378,11 @@ target_p, draft_q = (decoding.softmax(logits, temperature) for logits in (target
 beta = speculative.acceptance(target_p, draft_q)
 agree = target_logits.argmax(-1) == draft_logits.argmax(-1)
 hit_rate = float(agree.mean())
+
+# %% [markdown]
+# One bar for each token of the answer:
+
+# %%
 title = f"Kept at {beta.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
 labels = [repr(tokenizer.decode([token]))[1:-1] for token in answer]
 summary = f"the probability of being kept goes from {beta.min():.2f} to {beta.max():.2f}"
@@ -350,23 +393,35 @@ plots.finish(figures.kept(labels, beta, agree), title, f"{small_print} · temper
 # come. One number for all places, as used below, is a simplification.
 #
 # Now chi-squared with 49,152 words, at a place where much is open: both whether a draft is kept, and what comes next.
-# Draft from q, verify with p, count: the eight likeliest tokens, and all others together.
+# First the drafts, from q.
 
 # %%
 at = int((beta * (1 - beta) * decoding.entropy(target_p))[:-1].argmax())
 rng = np.random.default_rng(seed)
 drafts = decoding.categorical(draft_q[at], rng, size=trials)
+
+# %% [markdown]
+# Verify each, and count what comes out: the eight likeliest tokens, and all others together.
+
+# %%
 rows = target_p[at : at + 2]  # the second is for one more token, which is not looked at
 drawn = [speculative.verify(rows, draft_q[at : at + 1], [token], rng)[0] for token in drafts]
 top = np.argsort(-target_p[at])[:8]
 counts = np.array([*(np.sum(np.array(drawn) == token) for token in top), 0])
 counts[-1] = trials - counts.sum()
 
+# %% [markdown]
+# **Predict:** which column will the last one follow?
+
 # %%
-kept_mass, draft_mass = target_p[at][top], draft_q[at][top]
+kept_mass = target_p[at][top]
 for token, count in zip(top, counts, strict=False):
     text = repr(tokenizer.decode([token]))
     print(f"{text:14} target {target_p[at][token]:.3f}  draft {draft_q[at][token]:.3f}  came out {count / trials:.3f}")
+# %% [markdown]
+# The chi-squared test again, over cells that expect at least one draw:
+
+# %%
 cells = trials * np.array([*kept_mass, 1 - kept_mass.sum()])
 enough = cells >= 1  # chi-squared needs expected counts that are not tiny
 real_p = float(chisquare(counts[enough], cells[enough] * counts[enough].sum() / cells[enough].sum()).pvalue)
@@ -448,6 +503,11 @@ from transformers.utils.logging import disable_progress_bar
 
 disable_progress_bar()
 
+# %% [markdown]
+# `by_depth` gives the share of the answer that is guessed right after each layer.
+
+# %%
+
 ids = torch.tensor([prompt_ids + answer])
 places, truth_ids = slice(len(prompt_ids) - 1, -1), np.array(answer)
 
@@ -470,6 +530,9 @@ whole = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2"), dtype=to
 by_layer, untrained = by_depth(whole)
 del whole
 half = next((n for n, share in enumerate(by_layer, 1) if share >= 0.5), len(by_layer))
+
+# %% [markdown]
+# The trained draft has two layers as well; it stands in the same figure.
 
 # %%
 others = {"two layers, trained": (2, hit_rate), "the same two before": (2, untrained)}
@@ -537,6 +600,9 @@ def best_length(a, c, v):
 # %% tags=["check:10.3", "nbval-check-output"]
 check("10.3", best_length)
 
+# %% [markdown]
+# Now with the numbers of this machine. **Predict** the best k.
+
 # %%
 lengths = list(range(1, longest + 1))
 verify = lambda k: float(np.interp(k, tried, [verify_cost[n] for n in tried]))  # noqa: E731
@@ -555,9 +621,12 @@ for k in [0, *lengths, 0]:
     draft.max_draft = max(1, k)
     runs.setdefault(k, []).append(run(draft if k else None))
     assert precision != "fp32" or runs[k][-1].tokens == answer
-speeds = {k: float(np.mean([found.speed for found in each])) for k, each in runs.items()}
+speeds = {k: max(found.speed for found in each) for k, each in runs.items()}
 gained = [speeds[k] / speeds[0] for k in lengths]
 per_step = [runs[k][0].per_step for k in lengths]
+
+# %% [markdown]
+# Predicted and measured in one figure:
 
 # %%
 expected = [speculative.expected_tokens(hit_rate, k) for k in lengths]
@@ -602,7 +671,11 @@ def served(**inputs):
     return found
 
 
-served(num_draft_tokens=3)  # the first request of each model is slower
+# %% [markdown]
+# The first request of each model is slower, so one goes ahead.
+
+# %%
+served(num_draft_tokens=3)
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     without, found = served(**sampling), served(num_draft_tokens=3, **sampling)
     drafted, accepted = (int(found.outputs[f"total_{n}draft_tokens"].item()) for n in ("", "accepted_"))
@@ -631,6 +704,9 @@ def continued(ids, guesses, room):
     outputs = next(client.stream_inputs("tensorrt_llm", given, deadline=300)).outputs
     return outputs["output_ids"][0, 0, : outputs["sequence_length"].item()].tolist()
 
+
+# %% [markdown]
+# The loop that the BLS model runs in the server, here in the client:
 
 # %%
 lookup, copied, requests = PromptLookup(max_draft=longest), [], 0
@@ -735,6 +811,10 @@ def four_at_once(**inputs):
     return 4 * 16 / (time.perf_counter() - began)
 
 
+# %% [markdown]
+# Without a draft, then with one:
+
+# %%
 together = {k: four_at_once(**({"num_draft_tokens": k} if k else {})) for k in (0, 3)}
 print(*(f"{k} guesses: {speed:.1f} tokens/s for four streams together" for k, speed in together.items()), sep="\n")
 
