@@ -568,7 +568,7 @@ draft_cost = 1e3 * quiet(proposing) / step_ms[0]
 print(f"one guess takes {1e3 * quiet(proposing):.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
 
 # %% [markdown]
-# The draft has 2 of 30 layers, but the whole output head, 49,152 × 576 numbers. So c is well above 2/30.
+# The draft has 2 of 30 layers, but the whole output head, 49,152 × 576 numbers. So c is above 2/30.
 #
 # If each guess is right with probability a, independently, the i-th guess counts only if all before it were right: aⁱ.
 #

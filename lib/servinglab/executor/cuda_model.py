@@ -7,6 +7,7 @@ Fewer rows than recorded are filled up with rows of length 0, which the kernels 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from . import cuda_kernels, llama_weights
 from .cuda_cache import CudaCache
 from .model import EngineConfig, ExecutorError
 
+# Several executors may live in one process: what one records must not meet what another launches.
+_one_at_a_time = threading.RLock()
 MAX_ROWS = 256
 FEW_ROWS = 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -70,6 +73,11 @@ class CudaModel:
         rows[0] = ids.reshape(-1)
         rows[1] = np.repeat(np.arange(first_slot, first_slot + batch), new)
         rows[2] = (lengths[:, None] - np.arange(new)[::-1]).reshape(-1)
+        with _one_at_a_time:
+            return self._run_rows(rows, picked, wanted)
+
+    def _run_rows(self, rows: np.ndarray, picked: Any, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        """rows int32 [3, n]: ids, slots, lengths. In pieces of MAX_ROWS."""
         logits = np.empty((len(wanted), self._config.vocab_size), np.float32)
         best = np.empty(len(picked), np.int64)
         for first in range(0, rows.shape[1], MAX_ROWS):
@@ -82,7 +90,7 @@ class CudaModel:
             step.replay()
             if len(due):
                 at = torch.from_numpy(np.searchsorted(picked[heads], wanted[due])).to(self._device)
-                logits[due] = step.logits[at, : logits.shape[1]].cpu().numpy()
+                logits[due] = step.scratch.logits[at, : logits.shape[1]].cpu().numpy()
             elif self._device.type == "cuda":
                 torch.cuda.current_stream(self._device).synchronize()
             best[heads] = step.best[: len(heads)]
@@ -90,9 +98,10 @@ class CudaModel:
 
     def _step(self, rows: int, heads: int) -> _Step:
         """The recorded step for `rows` tokens, of which up to `heads` get logits."""
-        if (rows, heads) not in self._steps:
-            self._steps[rows, heads] = self._record(rows, heads)
-        return self._steps[rows, heads]
+        with _one_at_a_time:
+            if (rows, heads) not in self._steps:
+                self._steps[rows, heads] = self._record(rows, heads)
+            return self._steps[rows, heads]
 
     def _record(self, rows: int, heads: int) -> _Step:
         config, on_cuda = self._config, self._device.type == "cuda"
@@ -125,10 +134,10 @@ class CudaModel:
         if on_cuda:
             torch.cuda.current_stream(self._device).synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 launch()
-            return _Step(host.numpy(), best.numpy(), scratch.logits, graph.replay)
-        return _Step(host.numpy(), best.numpy(), scratch.logits, launch)
+            return _Step(host.numpy(), best.numpy(), scratch, graph.replay)
+        return _Step(host.numpy(), best.numpy(), scratch, launch)
 
     def _layers(self, scratch: _Scratch, rows: int, splits: int) -> Any:
         """The residual stream float32 [rows, hidden] behind the last layer."""
@@ -198,11 +207,12 @@ class _Scratch:
 
 @dataclass(frozen=True)
 class _Step:
-    """host int32 [4, n] and best int64 [heads] are the host's sides; `logits` stay on the device."""
+    """host int32 [4, n] and best int64 [heads] are the host's sides. The recorded graph knows the memory of `scratch` by
+    its addresses only, so it must not be freed."""
 
     host: np.ndarray
     best: np.ndarray
-    logits: Any
+    scratch: _Scratch
     replay: Callable[[], None]
 
 
