@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -105,3 +106,19 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
         with start(engine, max_seq_len=64) as executor:
             found.append([executor.generate(PROMPT[:9], 6, end_id=2, **settings) for settings in asked])
     assert found[0] == found[1]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="minutes in the interpreter")
+def test_executors_of_one_process_do_not_disturb_each_other(llama, cuda_executor):
+    """One records its steps while another replays its own; memory that a step works in belongs to nobody else."""
+    _, engine, _ = llama
+    prompts = [PROMPT[: 3 + number].tolist() for number in range(12)]
+    with Executor(engine, device="cpu", max_seq_len=128) as executor:
+        expected = [executor.generate(prompt, 40) for prompt in prompts]
+
+    def answers(batch):
+        with cuda_executor(engine, max_batch_size=batch, max_seq_len=128) as executor, ThreadPoolExecutor(4) as pool:
+            return list(pool.map(lambda prompt: executor.generate(prompt, 40), prompts))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(answers, (1, 4, 8))) == [expected] * 3

@@ -207,8 +207,8 @@ class _Scratch:
 
 @dataclass(frozen=True)
 class _Step:
-    """host int32 [4, n] and best int64 [heads] are the host's sides. The recorded graph knows the memory of `scratch` by
-    its addresses only, so it must not be freed."""
+    """host int32 [4, n] and best int64 [heads] are the host's sides. The recorded graph knows the memory of `scratch`
+    by its addresses only, so it must not be freed."""
 
     host: np.ndarray
     best: np.ndarray
