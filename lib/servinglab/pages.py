@@ -19,7 +19,7 @@ from servinglab.notebook import device
 
 SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
 SCHEDULING_RESULTS = Path("data") / "results" / "cpu" / "scheduling.json"
-GPU_RESULTS = Path("data") / "results" / "gpu" / "gpu.json"
+GPU_RESULTS = Path("data") / "results" / "h200" / "gpu.json"
 DRAFT_CARD = Path("data") / "draft" / "README.md"
 DRAFT_RESULTS = Path("data") / "draft" / "smollm2-draft.json"
 _STYLE = """
