@@ -44,6 +44,7 @@ def slot_timeline(runs: Mapping[str, Sequence[RequestMetrics]], *, lane: str = "
             _request(axes, slot, one, _begin(metrics), str(number + 1), lane)
         _rows(axes, [f"slot {slot + 1}" for slot in range(max(slots) + 1)], f"{name}: {_lasted(metrics)}")
     panels[-1].set_xlabel("time since the first request arrived (s)")
+    panels[-1].set_xlim(0, 1.01 * max(map(_seconds, runs.values())))  # of all panels: they share the axis
     return fig
 
 
@@ -59,6 +60,7 @@ def request_timeline(metrics: Sequence[RequestMetrics], *, lane: str = "auto") -
         axes.annotate(f"waits {1000 * wait:.0f} ms", (1, row), (6, 0), **note)
     _rows(axes, [f"request {number + 1}" for number in range(len(metrics))], f"{_lasted(metrics)}")
     axes.set_xlabel("time since the first request arrived (s)")
+    axes.set_xlim(left=0)
     return fig
 
 
@@ -85,8 +87,12 @@ def _begin(metrics: Sequence[RequestMetrics]) -> int:
     return min(one.arrival_time_ns for one in metrics)
 
 
+def _seconds(metrics: Sequence[RequestMetrics]) -> float:
+    return (max(one.last_token_time_ns for one in metrics) - _begin(metrics)) / 1e9
+
+
 def _lasted(metrics: Sequence[RequestMetrics]) -> str:
-    return f"done after {(max(one.last_token_time_ns for one in metrics) - _begin(metrics)) / 1e9:.2f} s"
+    return f"done after {_seconds(metrics):.2f} s"
 
 
 def _request(axes: Axes, row: int, one: RequestMetrics, begin: int, label: str, lane: str) -> None:
@@ -105,4 +111,3 @@ def _rows(axes: Axes, names: Sequence[str], title: str) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
-    axes.set_xlim(left=0)

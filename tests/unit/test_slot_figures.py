@@ -52,6 +52,12 @@ def test_slot_timeline_draws_reading_and_writing_in_the_slot():
     assert [label.get_text() for label in lower.get_yticklabels()] == ["slot 1"]
 
 
+def test_panels_that_share_an_axis_show_every_bar():
+    short, long = [request(0, 0, 1, 2)], [request(0, 0, 1, 9)]
+    for runs in ({"a": short, "b": long}, {"a": long, "b": short}):
+        assert all(axes.get_xlim()[1] >= 9 for axes in slot_figures.slot_timeline(runs).axes)
+
+
 def test_request_timeline_draws_the_wait_first():
     figure = slot_figures.request_timeline(THREE, lane="embedded")
     (axes,) = figure.axes
