@@ -445,5 +445,5 @@ def test_metrics_say_when_a_request_spoke_and_what_it_reused(client, model):
         assert before < moments[0] and moments == sorted(moments) and moments[-1] < time.monotonic_ns()
         assert found["acceptance_rate"] == found["total_draft_tokens"] == 0
     assert first["kv_cache_alloc_total_blocks"] >= 3
-    assert second["kv_cache_reused_blocks"] == first["kv_cache_alloc_total_blocks"]
-    assert second["kv_cache_alloc_total_blocks"] == 1, "the last block is a copy, for its last token is read again"
+    assert second["kv_cache_reused_blocks"] == first["kv_cache_alloc_total_blocks"] - 1
+    assert second["kv_cache_alloc_total_blocks"] == 1, "the last block is not a whole one, and is read again"

@@ -51,7 +51,7 @@ def test_the_repository_s_own_manifest():
         assert len(notebook.sets) >= 2
         assert notebook.values(set_name=notebook.sets[1].name) != notebook.values()
         assert {"lane", "seed"} <= set(notebook.parameters)
-    assert own.models() == ["smollm2", "minilm"]
+    assert own.models() == ["smollm2", "smollm2-draft", "minilm"]
 
 
 def test_fields_are_read(small):
