@@ -25,7 +25,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 72 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 148 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -837,7 +837,7 @@ scratch.cleanup()
 
 # %%
 record(
-    "10_speculative_decoding",
+    "10",
     lane=lane,
     seed=seed,
     verify_cost={str(k): round(value, 3) for k, value in verify_cost.items()},
