@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PREFILL_TOKENS = {"cpu": 64, "cuda": 256}
 
+
 class Executor:
     """In-flight batching over one engine: a request joins and leaves the running batch at any token.
 

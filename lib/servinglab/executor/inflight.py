@@ -130,7 +130,9 @@ class InflightBatch:
                 ids[slot], lengths[slot] = token, sequence.decoder.length
         slots = [slot for sequence in running for slot in sequence.slots]
         first, end = min(slots), max(slots) + 1
-        wanted = [slot for sequence in running for slot in sequence.slots if not self._is_plain(sequence)]
+        plain = [self._model.chooses and sequence.decoder.plain for sequence in running]
+        unchosen = [sequence for sequence, chosen in zip(running, plain, strict=True) if not chosen]
+        wanted = [slot for sequence in unchosen for slot in sequence.slots]
         rows = np.array(wanted, np.int64) - first
         try:
             logits, best = self._model.decode(ids[first:end], lengths[first:end], first, rows)
@@ -139,9 +141,9 @@ class InflightBatch:
             return
         self.counts["steps"] += 1
         outputs, row = [], 0
-        for sequence in running:
+        for sequence, chosen in zip(running, plain, strict=True):
             sequence.cached = sequence.decoder.length
-            if self._is_plain(sequence):
+            if chosen:
                 output = self._choose(sequence, best=int(best[sequence.slots[0] - first]))
             else:
                 output = self._choose(sequence, logits[row : row + sequence.width])
@@ -164,9 +166,6 @@ class InflightBatch:
         self.counts["steps"] += 1
         sequence.cached = decoder.length
         self._hand_out([(sequence, self._choose(sequence, logits))])
-
-    def _is_plain(self, sequence: Sequence) -> bool:
-        return self._model.chooses and sequence.decoder.plain
 
     def _choose(self, sequence: Sequence, logits: np.ndarray | None = None, best: int | None = None) -> Output:
         """The next token of each path of one sequence, from its logits unless it is chosen already. What goes wrong
