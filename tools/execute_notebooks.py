@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CourseError as error:
         print(error, file=sys.stderr)
         return 2
-    sources = [s for s in text_sources(course.root / "notebooks") if s.stem in entries]
+    sources = [s for s in text_sources(course.root) if s.stem in entries]
     failed = 0
     for source in sources:
         try:
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"FAILED {error}", file=sys.stderr, flush=True)
     if missing := set(entries) - {s.stem for s in sources}:
         failed += 1
-        print(f"no text source for {', '.join(sorted(missing))} in notebooks/text", file=sys.stderr)
+        print("no text source: " + ", ".join(sorted(f"{entries[i].folder}/text/{i}.py" for i in missing)), file=sys.stderr)
     return 1 if failed else 0
 
 

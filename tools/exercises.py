@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbformat import NotebookNode
-from notebook_files import NOTEBOOKS, NotebookError, tagged
+from notebook_files import NotebookError, notebook_folders, tagged
 
 _VERDICT = re.compile(r"^(\d\d\.\d+) (right|wrong|not attempted): (.*)$", re.MULTILINE)
 
@@ -35,9 +35,12 @@ class Answers:
     setup: str = ""
 
 
-def load_answers(notebook: str, folder: Path = NOTEBOOKS / "solutions") -> Answers:
-    """Answers of a notebook ("05"). Raises NotebookError when the file or its SOLUTIONS is missing."""
-    path = folder / f"{notebook}.py"
+def load_answers(notebook: str, folder: Path | None = None) -> Answers:
+    """Answers of a notebook ("05"), from ``folder`` or from where the course has them. Raises NotebookError when the
+    file or its SOLUTIONS is missing."""
+    folders = [folder] if folder else [place / "solutions" for place in notebook_folders()]
+    paths = [place / f"{notebook}.py" for place in folders]
+    path = next((p for p in paths if p.is_file()), paths[0])
     if not path.is_file():
         raise NotebookError(f"notebook {notebook} has exercises but no solutions/{path.name}; write one")
     names = runpy.run_path(str(path))

@@ -1,7 +1,7 @@
 """Notebooks as files: the text source, the committed .ipynb, and what must not be stored in the latter.
 
 ``notebooks/text/NN_topic.py`` (jupytext, py:percent) is what people write and review; ``notebooks/NN_topic.ipynb`` is
-made from it by ``tools/execute_notebooks.py`` and holds the outputs.
+made from it by ``tools/execute_notebooks.py`` and holds the outputs. A lab, ``labs/NAME``, has the same folders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import nbformat
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = ROOT / "notebooks"
 
 # What a stored notebook says about itself: nothing that differs from machine to machine.
 _METADATA = {
@@ -32,9 +31,14 @@ class NotebookError(Exception):
     """A notebook that cannot be stored or executed; the message says which cell and why."""
 
 
-def text_sources(folder: Path = NOTEBOOKS) -> list[Path]:
+def notebook_folders(root: Path = ROOT) -> list[Path]:
+    """Where notebooks lie: ``notebooks`` and each lab."""
+    return [root / "notebooks", *sorted(path.parent for path in root.glob("labs/*/text"))]
+
+
+def text_sources(root: Path = ROOT) -> list[Path]:
     """Text sources in course order."""
-    return sorted((folder / "text").glob("[0-9][0-9]_*.py"))
+    return sorted(s for f in notebook_folders(root) for s in f.glob("text/[0-9][0-9]_*.py"))
 
 
 def notebook_of(source: Path) -> Path:

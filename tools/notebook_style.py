@@ -12,7 +12,7 @@ import tokenize
 from pathlib import Path
 
 from nbformat import NotebookNode
-from notebook_files import NOTEBOOKS, tagged, tags
+from notebook_files import ROOT, tagged, tags
 
 from servinglab.course import Notebook
 
@@ -32,7 +32,7 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 def findings(notebook: NotebookNode, entry: Notebook) -> list[str]:
     """Everything that breaks the course's style. ``entry``: the notebook's entry in course.toml."""
     return [*header(notebook, entry), *first_cells(notebook, entry), *rhythm(notebook), *last_cells(notebook),
-            *links(notebook), *figures(notebook), *commands(notebook)]  # fmt: skip
+            *links(notebook, ROOT / entry.folder), *figures(notebook), *commands(notebook)]  # fmt: skip
 
 
 def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
@@ -146,7 +146,7 @@ def last_cells(notebook: NotebookNode) -> list[str]:
     return found
 
 
-def links(notebook: NotebookNode, folder: Path = NOTEBOOKS) -> list[str]:
+def links(notebook: NotebookNode, folder: Path) -> list[str]:
     """Relative links lead to files of the course."""
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     targets = _LINK.findall(prose)

@@ -20,6 +20,7 @@ MODELS = ("smollm2", "smollm2-draft", "minilm")
 NEEDS = ("triton", "docker", "gpu", *MODELS)
 MANIFEST = "course.toml"
 _FIELDS = {"id": str, "title": str, "minutes": int, "lanes": list, "needs": list, "parameters": dict, "sets": list}
+_OPTIONAL = ("timeout", "folder")
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
 
 
@@ -37,7 +38,8 @@ class ParameterSet:
 
 @dataclass(frozen=True)
 class Notebook:
-    """One entry of the manifest. `minutes` is reading time, `timeout` the seconds a run may take."""
+    """One entry of the manifest. `minutes` is reading time, `timeout` the seconds a run may take, `folder` where it
+    lies, from the course's root: "notebooks", or a lab such as "labs/vlm_clip"."""
 
     id: str
     title: str
@@ -48,6 +50,7 @@ class Notebook:
     sets: tuple[ParameterSet, ...]
     timeout: int
     path: Path
+    folder: str = "notebooks"
 
     def values(self, overrides: dict[str, Any] | None = None, set_name: str | None = None) -> dict[str, Any]:
         """Every parameter with its value: default, then the set (the first if None), then `overrides`.
@@ -75,14 +78,17 @@ class Course:
     notebooks: tuple[Notebook, ...]
 
     def select(self, ids: list[str] | None = None) -> list[Notebook]:
-        """Notebooks by id or by its leading number ("03"), in the order of the manifest; all when `ids` is empty."""
+        """Notebooks by id, by its leading number ("03") or by folder ("labs/vlm_clip"), in the order of the manifest;
+        all when `ids` is empty."""
         if not ids:
             return list(self.notebooks)
-        for wanted in ids:
-            if not any(wanted in (n.id, n.id.split("_")[0]) for n in self.notebooks):
-                known = ", ".join(n.id for n in self.notebooks)
-                raise ManifestError(f"The course has no notebook '{wanted}'; it has: {known}.")
-        return [n for n in self.notebooks if n.id in ids or n.id.split("_")[0] in ids]
+        names = {n.id: {n.id, n.id.split("_")[0], n.folder} for n in self.notebooks}
+        wanted = {i.removeprefix("./").rstrip("/") if "/" in i else i for i in ids}
+        if unknown := wanted - set().union(*names.values()):
+            labs = dict.fromkeys(n.folder for n in self.notebooks if n.folder != "notebooks")
+            known = ", ".join([*names, *labs])
+            raise ManifestError(f"The course has no notebook '{min(unknown)}'; it has: {known}.")
+        return [n for n in self.notebooks if names[n.id] & wanted]
 
     def models(self) -> list[str]:
         """Names of the models that the notebooks need, each once."""
@@ -160,8 +166,8 @@ def _notebook(entry: Any, number: int, path: Path, default_timeout: Any) -> Note
         if type(entry[name]) is not kind:
             raise ManifestError(f"{where}: '{name}' must be {_KINDS[kind]}, not {entry[name]!r}.")
     for name in entry:
-        if name not in _FIELDS and name != "timeout":
-            raise ManifestError(f"{where}: unknown key '{name}'; known are {', '.join(_FIELDS)}, timeout.")
+        if name not in (*_FIELDS, *_OPTIONAL):
+            raise ManifestError(f"{where}: unknown key '{name}'; known are {', '.join((*_FIELDS, *_OPTIONAL))}.")
     if not re.fullmatch(r"\d\d_[a-z0-9_]+", entry["id"]):
         raise ManifestError(f"{where}: an id is two digits and lower-case words joined by _, like 05_streaming_grpc.")
     for name, known in (("lanes", LANES), ("needs", NEEDS)):
@@ -177,10 +183,13 @@ def _notebook(entry: Any, number: int, path: Path, default_timeout: Any) -> Note
     for name, value in (("minutes", entry["minutes"]), ("timeout", timeout)):
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise ManifestError(f"{where}: {name} must be a whole number above 0, not {value!r}.")
+    folder = entry.get("folder", "notebooks")
+    if not isinstance(folder, str) or not re.fullmatch(r"notebooks|labs/[a-z0-9_]+", folder):
+        raise ManifestError(f"{where}: folder must be notebooks or labs/NAME, not {folder!r}.")
     notebook = Notebook(
         id=entry["id"], title=entry["title"], minutes=entry["minutes"], lanes=tuple(entry["lanes"]),
         needs=tuple(entry["needs"]), parameters=dict(entry["parameters"]), sets=_sets(entry["sets"], where),
-        timeout=timeout, path=path.parent / "notebooks" / f"{entry['id']}.ipynb",
+        timeout=timeout, path=path.parent / folder / f"{entry['id']}.ipynb", folder=folder,
     )
     for one in notebook.sets:
         try:

@@ -60,7 +60,7 @@ def notebook_table(course: Course) -> str:
     """The README's table of notebooks, in Markdown."""
     rows = ["| notebook | what it is about | minutes | lanes |", "|---|---|---|---|"]
     for n in course.notebooks:
-        rows.append(f"| [{n.id}](notebooks/{n.id}.ipynb) | {n.title} | {n.minutes} | {', '.join(n.lanes)} |")
+        rows.append(f"| [{n.id}]({n.folder}/{n.id}.ipynb) | {n.title} | {n.minutes} | {', '.join(n.lanes)} |")
     return "\n".join(rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import exercises
 import nbformat
 import pytest
-from notebook_files import notebook_of, read_source, storage_problems, tagged, text_sources
+from notebook_files import notebook_folders, notebook_of, read_source, storage_problems, tagged, text_sources
 from notebook_style import findings
 
 from servinglab.checks._core import known_exercises
@@ -28,7 +28,7 @@ each_exercise = pytest.mark.parametrize(
 
 
 def test_manifest_texts_and_notebooks_name_the_same():
-    made = {path.stem for path in (load().root / "notebooks").glob("*.ipynb")}
+    made = {path.stem for folder in notebook_folders() for path in folder.glob("*.ipynb")}
     assert set(ENTRIES) == set(SOURCES) == made, "run tools/execute_notebooks.py, or correct course.toml"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -87,12 +86,8 @@ def test_list_is_quick_because_it_imports_nothing_heavy():
         "heavy = {'numpy', 'torch', 'transformers', 'papermill', 'tritonclient', 'onnxruntime', 'IPython'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    before = os.times()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    after = os.times()
     assert done.stdout.splitlines()[-1] == "[]"
-    used = after.children_user + after.children_system - before.children_user - before.children_system
-    assert used < 1.0, f"{used:.2f} s of processor time"
 
 
 def test_list_shows_every_notebook():

@@ -74,6 +74,13 @@ def test_select_by_id_and_by_number_keeps_the_order(small):
     assert len(small.select([])) == 2
 
 
+def test_a_lab_is_selected_by_its_folder(tmp_path):
+    own = course.load(write(tmp_path, GOOD.replace("minutes = 7", 'minutes = 7\nfolder = "labs/demo"')))
+    assert [n.path for n in own.select(["labs/demo/"])] == [tmp_path / "labs/demo/01_second.ipynb"]
+    with pytest.raises(course.ManifestError, match="no notebook 'labs/other'; it has: 00_first, 01_second, labs/demo"):
+        own.select(["labs/other"])
+
+
 def test_assignments_are_typed_and_go_to_the_notebooks_that_know_them(small):
     found = course.parse_assignments(["seed=4", "rate=2", "lane=embedded", "streams=3", "fast=true"], small.select())
     assert found == {
@@ -114,6 +121,7 @@ def test_a_wrong_assignment_is_refused_in_one_sentence(small, pair, words):
         ("minutes = 5", "minutes = 0", ["minutes", "above 0"]),
         ("timeout = 5", "timeout = -1", ["timeout", "above 0"]),
         ("minutes = 5", "minutes = 5\nminuets = 5", ["minuets", "unknown key"]),
+        ("minutes = 5", 'minutes = 5\nfolder = "../elsewhere"', ["folder", "labs/NAME"]),
         ('id = "00_first"', 'id = "first"', ["two digits"]),
         ('id = "00_first"', 'id = "01_second"', ["01_second", "more than once"]),
         ('lanes = ["embedded"]', 'lanes = ["cloud"]', ["cloud", "embedded, trtllm"]),
