@@ -87,7 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"FAILED {error}", file=sys.stderr, flush=True)
     if missing := set(entries) - {s.stem for s in sources}:
         failed += 1
-        print("no text source: " + ", ".join(sorted(f"{entries[i].folder}/text/{i}.py" for i in missing)), file=sys.stderr)
+        places = ", ".join(f"{entries[i].folder}/text/{i}.py" for i in sorted(missing))
+        print(f"no text source {places}", file=sys.stderr)
     return 1 if failed else 0
 
 
