@@ -66,11 +66,12 @@ class Install:
         if read(mark) != wanted:
             mark.unlink(missing_ok=True)
             self.installed.unlink(missing_ok=True)
-            old = self.dest / "notebooks"
-            if old.exists():  # you may have worked in them
-                shutil.rmtree(self.dest / "notebooks.old", ignore_errors=True)
-                old.rename(self.dest / "notebooks.old")
-                say(f"your notebooks of before are in {self.dest / 'notebooks.old'}")
+            for old in (self.dest / "notebooks", self.dest / "labs"):
+                if old.exists():  # you may have worked in it
+                    kept = old.with_suffix(".old")
+                    shutil.rmtree(kept, ignore_errors=True)
+                    old.rename(kept)
+                    say(f"your {old.name} of before are in {kept}")
             for path in sorted(new.iterdir()):
                 target = self.dest / path.name
                 if target.is_dir():
