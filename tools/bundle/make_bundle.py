@@ -157,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--torch", choices=select_wheels.TORCH, default="none",
         help="none: the machine has a PyTorch of its own; cpu, cuda: that build in the bundle (default: none)",
     )  # fmt: skip
-    parser.add_argument("--extras", default="server,models,engines,notebooks,labs", help="of pyproject.toml (%(default)s)")
+    extras = "server,models,engines,notebooks,labs"
+    parser.add_argument("--extras", default=extras, help="of pyproject.toml (%(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bundle", help="folder (default: build/bundle)")
     parser.add_argument("--part-size", type=int, default=50, metavar="MB", help="most MB of a part (default: 50)")
     parser.add_argument("--level", type=int, choices=range(10), default=6, help="of xz; 0 is quick (default: 6)")
