@@ -43,30 +43,40 @@ def thumbnail(path: str | Path, side: int = SIDE) -> Image.Image:
     return Image.alpha_composite(white, picture).convert("RGB")
 
 
-def figure(rows: Mapping[str, Sequence[Hit]], files: Callable[[Hit], Path], *, columns: int = 5) -> Figure:
-    """One row for each query: its first `columns` hits with caption, price and score. Hand it to `plots.finish`.
+def figure(
+    rows: Mapping[str, Sequence[Hit]], files: Callable[[Hit], Path], *, asked: Mapping[str, Path] | None = None,
+    columns: int = 5,
+) -> Figure:  # fmt: skip
+    """One row for each query: its first hits with caption, price and score. Hand it to `plots.finish`.
 
-    `files`: where the picture of a hit lies. Raises CourseError when there is nothing to draw.
+    `files`: where the picture of a hit lies. `asked`: for queries by picture that picture, drawn in the first column.
+    Raises CourseError when there is nothing to draw.
     """
     if not rows:
         raise CourseError("The gallery needs at least one query with its hits.")
-    size = (plots.WIDTH, 0.5 + 1.75 * len(rows))
+    size = (plots.WIDTH, 1.9 * len(rows) + 0.5)
     fig, grid = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
     for line, (query, hits) in zip(grid, rows.items(), strict=True):
-        for place, axes in enumerate(line):
+        places = list(line)
+        for axes in places:
             axes.axis("off")
-            if place < len(hits):
-                _picture(axes, hits[place], files(hits[place]))
+        places[0].text(0, 1.36, _short(query, 90), fontsize=10, fontweight="bold", transform=places[0].transAxes)
+        if asked and query in asked:
+            _picture(places.pop(0), asked[query], "asked with", "")
         if not hits:
-            line[0].text(0, 0.5, "nothing near enough", fontsize=9, transform=line[0].transAxes)
-        line[0].text(0, 1.24, _short(query, 90), fontsize=10, transform=line[0].transAxes)
+            places[0].text(0, 0.5, "nothing near enough", fontsize=9, transform=places[0].transAxes)
+        for axes, hit in zip(places, hits, strict=False):
+            _picture(axes, files(hit), _short(hit.caption, 20), f"{hit.price} · {hit.score:.2f}")
     return fig
 
 
-def _picture(axes: plt.Axes, hit: Hit, path: Path) -> None:
-    axes.imshow(thumbnail(path))
-    axes.set_anchor("C")
-    axes.set_title(f"{_short(hit.caption, 22)}\n{hit.price} · {hit.score:.2f}", fontsize=9, loc="center")
+def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
+    """A picture in a square of SIDE pixels, so that all stand in line."""
+    picture = thumbnail(path)
+    square = Image.new("RGB", (SIDE, SIDE), "white")
+    square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
+    axes.imshow(square)
+    axes.set_title("\n".join(words), fontsize=9, loc="center")
 
 
 def cards(hits: Sequence[Hit], files: Callable[[Hit], Path]) -> str:

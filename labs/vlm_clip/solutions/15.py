@@ -3,17 +3,17 @@
 SETUP = "import numpy as np"
 
 SOLUTIONS = {
-    "15.1": """
+    "15.2": """
 def nearest(query, rows, k):
     cosines = rows @ query / np.linalg.norm(rows, axis=1) / np.linalg.norm(query)
     return np.argsort(-cosines)[:k]
 """,
-    "15.2": """
+    "15.3": """
 def filtered(scores, keep, k):
     rows = np.flatnonzero(keep)
     return rows[np.argsort(-scores[rows])][:k]
 """,
-    "15.3": """
+    "15.1": """
 def add(item, put_document, upsert_vector, acknowledge):
     put_document(item)
     upsert_vector(item)
@@ -36,7 +36,7 @@ def _add(*calls: str) -> str:
 
 
 MUTANTS = {
-    "15.1": [
+    "15.2": [
         ("the smallest cosine is the nearest", _nearest("np.argsort(rows @ query / lengths)[:k]"), "argsort counts up"),
         ("the dot product is the cosine", _nearest("np.argsort(-(rows @ query))[:k]"), "a long row wins"),
         (
@@ -52,7 +52,7 @@ MUTANTS = {
         ("scores are what a search returns", _nearest("np.sort(rows @ query / lengths)[::-1][:k]"), "these are scores"),
         ("any order will do", _nearest("np.argsort(-(rows @ query / lengths))[:k][::-1]"), "another order"),
     ],
-    "15.2": [
+    "15.3": [
         (
             "filter after the nearest were taken",
             _filtered("[row for row in np.argsort(-scores)[:k] if keep[row]]"),
@@ -63,7 +63,7 @@ MUTANTS = {
         ("numbers among those that pass are rows", _filtered("np.argsort(-scores[rows])[:k]"), "count among the rows"),
         ("fill up to k", _filtered("[*rows[np.argsort(-scores[rows])], *np.flatnonzero(~keep)][:k]"), "one row passes"),
     ],
-    "15.3": [
+    "15.1": [
         (
             "the vector first, because searches need it",
             _add("upsert_vector(item)", "put_document(item)", "acknowledge(item)"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from servinglab.checks import Verdict, exercise, right, wrong
 
-# --- 15.1: the nearest rows of an index -------------------------------------------------------------------------------
+# --- 15.2: the nearest rows of an index -------------------------------------------------------------------------------
 
 # Rows of different lengths: the second points the query's way, the fourth away from it, the fifth is long and askew.
 _QUERY = np.array([1.0, 0.0])
@@ -32,7 +32,7 @@ def _known_orders() -> list[tuple[list[int], str]]:
     ]
 
 
-@exercise("15.1", expects="a function nearest(query, rows, k) that returns k row numbers")
+@exercise("15.2", expects="a function nearest(query, rows, k) that returns k row numbers")
 def nearest_rows(nearest: Callable[[np.ndarray, np.ndarray, int], object]) -> Verdict:
     given = np.asarray(nearest(_QUERY.copy(), _ROWS.copy(), len(_NEAREST)))
     if given.shape != (len(_NEAREST),):
@@ -50,13 +50,13 @@ def nearest_rows(nearest: Callable[[np.ndarray, np.ndarray, int], object]) -> Ve
     return wrong(f"rows {answer} are not the nearest three; cosine = dot product / product of both lengths")
 
 
-# --- 15.2: filter, then take the nearest ------------------------------------------------------------------------------
+# --- 15.3: filter, then take the nearest ------------------------------------------------------------------------------
 
 _SCORES = np.array([0.9, 0.8, -0.2, 0.7, -0.3, 0.6])
 _KEEP = np.array([False, False, True, True, False, False])
 
 
-@exercise("15.2", expects="a function filtered(scores, keep, k) that returns row numbers, best first")
+@exercise("15.3", expects="a function filtered(scores, keep, k) that returns row numbers, best first")
 def filter_before(filtered: Callable[[np.ndarray, np.ndarray, int], object]) -> Verdict:
     answer = [int(row) for row in filtered(_SCORES.copy(), _KEEP.copy(), 2)]
     if answer == [3, 2]:
@@ -77,7 +77,7 @@ def filter_before(filtered: Callable[[np.ndarray, np.ndarray, int], object]) -> 
     return wrong(f"rows {answer}; of the rows that pass, 3 has 0.7 and 2 has -0.2")
 
 
-# --- 15.3: two stores, one failure ------------------------------------------------------------------------------------
+# --- 15.1: two stores, one failure ------------------------------------------------------------------------------------
 
 
 class _Outage(Exception):
@@ -103,7 +103,7 @@ def _run(add: Callable[..., object], failing: str | None) -> tuple[list[str], bo
     return done, False
 
 
-@exercise("15.3", expects="a function add(item, put_document, upsert_vector, acknowledge) that calls the three")
+@exercise("15.1", expects="a function add(item, put_document, upsert_vector, acknowledge) that calls the three")
 def order_of_writes(add: Callable[..., object]) -> Verdict:
     done, _ = _run(add, None)
     for name in ("document", "vector"):
