@@ -1,0 +1,176 @@
+"""Pictures that were found, as a figure for every reader and as a search box for who has a live notebook (notebook 15).
+
+`figure` is for pages: matplotlib, small. `gallery` draws it for a few queries and, when live (`servinglab.explore` says
+so), adds a box in which you type a sentence or drop a picture; the answer streams in while the pictures are there.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from PIL import Image
+
+from cliplab.answer import Answerer, compare
+from cliplab.search import Found, Hit, Search
+from servinglab import explore, plots
+from servinglab.errors import CourseError
+
+if TYPE_CHECKING:
+    import ipywidgets
+
+ANY = "any category"
+SIDE = 120  # pixels of a thumbnail's longer side
+_CARD = "width:140px;margin:4px;padding:4px;border:1px solid #E4E4E4;background:#FFFFFF;color:#222222;font-size:12px"
+
+
+def thumbnail(path: str | Path, side: int = SIDE) -> Image.Image:
+    """A picture of the catalogue on white, at most `side` pixels wide and high; a grey square when it cannot be read,
+    because one lost file should not hide what else was found."""
+    try:
+        with Image.open(path) as image:
+            picture = image.convert("RGBA")
+            picture.thumbnail((side, side))
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return Image.new("RGB", (side, side), "#E4E4E4")
+    white = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(white, picture).convert("RGB")
+
+
+def figure(
+    rows: Mapping[str, Sequence[Hit]], files: Callable[[Hit], Path], *, asked: Mapping[str, Path] | None = None,
+    columns: int = 5,
+) -> Figure:  # fmt: skip
+    """One row for each query: its first hits with caption, price and score. Hand it to `plots.finish`.
+
+    `files`: where the picture of a hit lies. `asked`: for queries by picture that picture, drawn in the first column.
+    Raises CourseError when there is nothing to draw.
+    """
+    if not rows:
+        raise CourseError("The gallery needs at least one query with its hits.")
+    size = (plots.WIDTH, 1.9 * len(rows) + 0.5)
+    fig, grid = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
+    for line, (query, hits) in zip(grid, rows.items(), strict=True):
+        places = list(line)
+        for axes in places:
+            axes.axis("off")
+        places[0].text(0, 1.36, _short(query, 90), fontsize=10, fontweight="bold", transform=places[0].transAxes)
+        if asked and query in asked:
+            _picture(places.pop(0), asked[query], "asked with", "")
+        if not hits:
+            places[0].text(0, 0.5, "nothing near enough", fontsize=9, transform=places[0].transAxes)
+        for axes, hit in zip(places, hits, strict=False):
+            _picture(axes, files(hit), _short(hit.caption, 20), f"{hit.price} · {hit.score:.2f}")
+    return fig
+
+
+def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
+    """A picture in a square of SIDE pixels, so that all stand in line."""
+    picture = thumbnail(path)
+    square = Image.new("RGB", (SIDE, SIDE), "white")
+    square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
+    axes.imshow(square)
+    axes.set_title("\n".join(words), fontsize=9, loc="center")
+
+
+def cards(hits: Sequence[Hit], files: Callable[[Hit], Path]) -> str:
+    """The hits as HTML: pictures inside, captions escaped."""
+    return f'<div style="display:flex;flex-wrap:wrap">{"".join(_card(hit, files(hit)) for hit in hits)}</div>'
+
+
+def _card(hit: Hit, path: Path) -> str:
+    buffer = io.BytesIO()
+    thumbnail(path).save(buffer, "PNG")
+    source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    caption = html.escape(hit.caption, quote=True)
+    words = f"{caption}<br>{html.escape(hit.category)}, {hit.price}, score {hit.score:.2f}"
+    return f'<div class="clip-hit" style="{_CARD}"><img src="{source}" alt="{caption}"><br>{words}</div>'
+
+
+def gallery(
+    search: Search, answerer: Answerer, files: Callable[[Hit], Path], *, examples: Mapping[str, Mapping[str, Any]],
+    categories: Sequence[str], title: str, small_print: str = "", most_cents: int = 10_000,
+) -> None:  # fmt: skip
+    """Draw what the `examples` find, and add a search box when somebody is there to use it.
+
+    `examples`: name of a row → arguments of `search` (`{"text": "a red fruit", "category": "food"}`).
+    """
+    found = {name: search(**arguments) for name, arguments in examples.items()}
+    rows = {name: answerer.near(one) for name, one in found.items()}
+    fig = figure(rows, files)
+    counted = ", ".join(f"{name}: {len(hits)} near enough" for name, hits in rows.items())
+    plots.finish(fig, title, small_print, f"{len(rows)} queries; {counted}")
+    if explore.is_live():
+        from IPython.display import display
+
+        display(search_box(search, answerer, files, categories=categories, most_cents=most_cents))
+
+
+def search_box(
+    search: Search, answerer: Answerer, files: Callable[[Hit], Path], *, categories: Sequence[str],
+    most_cents: int = 10_000,
+) -> ipywidgets.Widget:  # fmt: skip
+    """A line of text, a picture, a category and a price; Enter or the button searches. Never raises: what goes wrong is
+    shown in one sentence."""
+    import ipywidgets as w
+
+    text = w.Text(placeholder="a sentence, such as: something to play music on", continuous_update=False)
+    upload = w.FileUpload(accept="image/*", multiple=False, description="picture")
+    forget = w.Button(description="no picture", disabled=True)
+    category = w.Dropdown(options=[ANY, *categories])
+    price = w.IntSlider(value=most_cents // 100, min=1, max=max(most_cents // 100, 2), description="below euros")
+    go = w.Button(description="search", button_style="primary")
+    said, shown = w.HTML(), w.HTML()
+    said.add_class("clip-answer")
+
+    def picture() -> bytes | None:
+        return bytes(upload.value[0]["content"]) if upload.value else None
+
+    def run(*_: object) -> None:
+        said.value, shown.value, go.disabled = "", "", True
+        try:
+            limit = None if price.value == price.max else price.value * 100
+            chosen = None if category.value == ANY else category.value
+            found = search(text.value, picture(), category=chosen, below_cents=limit)
+            shown.value = cards(answerer.near(found), files)
+            _say(said, answerer, found)
+        except CourseError as error:
+            said.value = f"<b>{html.escape(str(error))}</b>"
+        except Exception as error:  # a callback that raises shows nothing at all in a notebook
+            said.value = f"<b>The search failed: {html.escape(f'{type(error).__name__}: {error}')}</b>"
+        finally:
+            go.disabled = False
+
+    def chosen(*_: object) -> None:
+        forget.disabled = not upload.value
+
+    def drop(*_: object) -> None:
+        upload.value = ()
+
+    go.on_click(run)
+    forget.on_click(drop)
+    text.observe(lambda change: run() if change["new"].strip() else None, "value")
+    upload.observe(chosen, "value")
+    first, second = w.HBox([text, go]), w.HBox([upload, forget, category, price])
+    return w.VBox([first, second, said, shown])
+
+
+def _say(box: ipywidgets.HTML, answerer: Answerer, found: Found) -> None:
+    """Stream the answer into a widget; then mark what the record does not say."""
+    sentence = ""
+    for piece in answerer.stream(found):
+        sentence += piece
+        box.value = html.escape(sentence)
+    near = answerer.near(found)
+    if near and (added := compare(sentence, near[0]).added):
+        box.value += f"<br><i>not in the record: {html.escape(', '.join(added))}</i>"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

@@ -1,0 +1,453 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,text//py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15 · Search and answer: two stores behind one server
+#
+# You find pictures by a sentence or by another picture, keep two stores in step through a crash, and let a language
+# model say what was found.
+#
+# After this notebook you can
+#
+# - build an index that survives `kill -9`, and say why its writes have the order they have
+# - search by sentence, by picture and by both, and decide when a hit is near enough to be shown
+# - filter by category and price without losing hits
+# - stream an answer from one record, and count how often the model adds something of its own
+# - find and repair what two stores disagree on, and choose an index and a machine for more pictures
+#
+# **Time:** 45 minutes (last run: 60 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+#
+# Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: none yet
+
+# %%
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from servinglab import assets, plots
+from servinglab.checks import check
+from servinglab.client import TritonClient
+from servinglab.course import find_root
+from servinglab.errors import CourseError
+from servinglab.notebook import begin, record, resolve_lane
+from servinglab.repository import build_default
+from servinglab.server import TritonServer
+
+lab = find_root() / "labs" / "vlm_clip"
+sys.path.insert(0, str(lab))  # wherever this kernel was started
+from cliplab import answer, gallery, search_figures, indexing
+from cliplab.answer import Answerer
+from cliplab.client import ClipClient
+from cliplab.deployment import write_repository
+from cliplab.document_server import DocumentServer
+from cliplab.documents import DocumentStore
+from cliplab.encoders import prepare
+from cliplab.pictures import catalogue
+from cliplab.search import Hit, Search
+from cliplab.vectors import VectorStore
+
+begin()
+
+# %% tags=["parameters"]
+lane: str = "auto"  # "embedded" or "auto"
+precision: str = "int4"  # weights of the language model: "fp32" or "int4"
+encoders: str = "fp32"  # both encoders: "fp32" or "int8"
+pictures: str = "subset"  # the catalogue: "subset", in the course, or "full", from a package of Debian
+query: str = "something to play music on"  # what you look for first
+category: str = "food"  # a category to stay in
+below: int = 20  # a price to stay below, in euros
+answers: int = 16  # sentences of the model that are compared with their records
+seed: int = 0  # which pictures are kept out of the catalogue
+
+# %% [markdown]
+# ## 1 One server, two stores
+#
+# ```
+# sentence ─┐                    ┌─> vector store ── ids ──> document store ── record ──> tensorrt_llm_bls ──> sentence
+#           ├─> ensemble clip ───┤   near what?              what is it?                  how to say it?
+# picture ──┘      (Triton)      └─  Milvus                  MongoDB's protocol           (the same Triton)
+# ```
+#
+# One Triton holds both families of models: the five of the language model and the five of notebook 14. They share
+# nothing but the folder and the ports.
+
+# %%
+lane = resolve_lane(lane)
+os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
+scratch = tempfile.TemporaryDirectory(prefix="servinglab-15-")
+root = Path(scratch.name)
+everything = catalogue(pictures)
+categories = sorted({picture.category for picture in everything})
+repository = build_default(root / "serving", precision=precision, bls_decodes=True, lane=lane)
+write_repository(repository, prepare(encoders), categories)
+server = TritonServer(repository).start()
+
+# %% tags=["nbval-check-output"]
+clip, llm = ClipClient(server.grpc_url), TritonClient(server.grpc_url, server.http_url)
+print(*llm.models(), sep="\n")
+
+# %% [markdown]
+# The catalogue is the truth of this shop: pictures of [Tux Paint](https://tuxpaint.org/stamps/), each with a sentence.
+# The prices are invented by a formula, to have something to filter by. Ten pictures stay out of the catalogue. You will
+# search with them later, as a customer would with a photo of their own.
+
+# %%
+rng = np.random.default_rng(seed)
+kept_out = {everything[row].id for row in rng.choice(len(everything), 10, replace=False)}
+shop = [picture for picture in everything if picture.id not in kept_out]
+files = {picture.id: picture.file for picture in everything}
+print(len(shop), "pictures;", ", ".join(f"{name} {n}" for name, n in Counter(p.category for p in shop).most_common(6)))
+print(shop[0].id, "|", shop[0].caption, "|", shop[0].category, "|", f"{shop[0].price_cents / 100:.2f} euros")
+
+# %% [markdown]
+# The **vector store** is Milvus Lite, a library that keeps a collection in one file. The **document store** speaks
+# MongoDB's protocol; here a small server does, on a folder and a free port. Section 9 says what changes when both grow.
+
+# %%
+store = DocumentServer(root / "documents")
+vector_file = root / "vectors.db"
+with DocumentStore(store.uri) as documents, VectorStore(vector_file) as vectors:
+    print(len(documents), "documents,", len(vectors.rows()), "vectors")
+
+# %% [markdown]
+# ## 2 Build the index, and kill it
+#
+# The next cell is a program of its own. It sends the pictures to the ensemble, batch by batch, writes both stores, and
+# prints a line only when both have said that the batch is safe.
+
+# %%
+PROGRAM = """\
+import json, sys
+lab, address, uri, file, source, kept_out = json.loads(sys.argv[1])
+sys.path.insert(0, lab)
+from cliplab import indexing
+from cliplab.client import ClipClient
+from cliplab.documents import DocumentStore
+from cliplab.pictures import catalogue
+from cliplab.vectors import VectorStore
+
+shop = [picture for picture in catalogue(source) if picture.id not in kept_out]
+safe = lambda done, total: print(done, "of", total, flush=True)
+with DocumentStore(uri) as documents, VectorStore(file) as vectors, ClipClient(address) as clip:
+    indexing.build(shop, clip.embed_images, vectors, documents, progress=safe)
+"""
+
+# %% [markdown]
+# After a third of the pictures it gets `kill -9`: no signal that it could handle, no time to say goodbye.
+#
+# **Predict:** how many of the pictures that it called safe will be in both stores: all, all but the last batch, or only
+# those that were written to disk by chance?
+
+# %%
+given = [str(lab), server.grpc_url, store.uri, str(vector_file), pictures, sorted(kept_out)]
+child = subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps(given)], stdout=subprocess.PIPE, text=True)
+for line in child.stdout:
+    safe = int(line.split()[0])
+    print(line.strip(), end=" · ")
+    if safe > len(shop) / 3:
+        child.kill()
+        break
+child.wait()
+
+# %%
+documents, vectors = DocumentStore(store.uri), VectorStore(vector_file)
+called_safe = {picture.id for picture in shop[:safe]}
+lost = called_safe - set(vectors.rows()) | called_safe - set(documents.all())
+print(f"{len(lost)} of {safe} lost; {len(vectors.rows())} vectors, {len(documents)} documents")
+assert not lost
+
+# %% [markdown]
+# All are there, perhaps even one batch more: it was written, and the kill came before the line. A write is
+# **acknowledged** only when it is on disk, and the program repeats that promise only when both stores have given it.
+#
+# **Predict:** you start the same build again. Does it begin at the beginning?
+
+# %%
+wanted = {"shop": shop, "embed": clip.embed_images, "vectors": vectors, "documents": documents}
+wanted["pictures"] = wanted.pop("shop")
+again = indexing.build(**wanted, progress=lambda done, total: print(done, "of", total, end=" · "))
+print("\n" + str(again))
+print(indexing.build(**wanted, progress=False))
+
+# %% [markdown]
+# It did what was left, and a third run does nothing. No list of finished pictures is kept anywhere. Each record carries
+# a hash of the picture, of its caption and of the encoder's name; a build compares, and writes what differs.
+#
+# **Exercise 15.1** Two stores cannot be written at the same moment, and each may fail. Write `add` so that nobody is
+# told of an item that is not whole, and that no search finds an item about which nothing can be said.
+
+# %% tags=["exercise:15.1"]
+def add(item, put_document, upsert_vector, acknowledge):
+    ...  # call the three with the item; let their errors pass
+
+
+# %% tags=["check:15.1", "nbval-check-output"]
+check("15.1", add)
+
+# %% [markdown]
+# ## 3 Search with a sentence
+#
+# The ensemble turns the sentence into 384 numbers, the vector store returns the ids of the nearest pictures, the
+# document store says what they are. The **score** is the cosine of both vectors: 1 would be the same direction, 0 a
+# right angle.
+
+# %%
+search = Search(clip.embed, vectors, documents)
+found = search(query)
+for hit in found.hits:
+    print(f"{hit.score:.2f}  {hit.id:32}{hit.caption:40.40}{hit.category:12}{hit.price:>12}")
+
+# %% [markdown]
+# **Predict:** four more sentences. For which of them will the first picture be wrong? Think of how the picture tower
+# learned: from names of things, not from uses or feelings.
+
+# %%
+plots.style()
+small = plots.provenance(lane, seed, encoders=encoders)
+sentences = [query, "a sea animal", "a vehicle that can fly", "fresh vegetables for a salad", "a cute pet"]
+rows = {sentence: search(sentence).hits for sentence in sentences}
+summary = "; ".join(f"{sentence}: {hits[0].caption}" for sentence, hits in rows.items())
+figure = gallery.figure(rows, lambda hit: files[hit.id])
+plots.finish(figure, "Names of things are found; uses and feelings less so", small, summary)
+
+# %% [markdown]
+# The list never says "no": the nearest of the catalogue come back, however far they are. You need a score from which a
+# hit counts. Two groups of sentences help to choose it: the captions of the catalogue, and sentences about things that
+# no shop like this one has.
+
+# %%
+UNRELATED = [
+    "a tax form", "the minutes of the meeting", "an error in line 40", "quantum field theory", "a mortgage contract",
+    "the second law of thermodynamics", "a software licence", "the king's speech in parliament", "double-entry bookkeeping",
+    "a pain in the left knee", "the stock market fell", "a verb in the past tense", "a proof by induction", "my password",
+    "the price of electricity", "a job interview", "the rules of the road", "a long silence", "unpaid invoices",
+    "a vote of no confidence",
+]  # fmt: skip
+captions = [picture.caption for picture in shop]
+best = {}
+for name, texts in {"captions": captions, "unrelated": UNRELATED}.items():
+    near = vectors.search(clip.embed_texts(texts), 1)
+    best[name] = np.array([hits[0][1] for hits in near])
+
+# %% [markdown]
+# **Predict:** is there a score that separates the two groups?
+
+# %%
+enough_text = float(np.quantile(best["unrelated"], 0.9))
+figure = search_figures.two_groups(best, enough_text)
+kept = (best["captions"] >= enough_text).mean()
+title = "No score separates the two groups; the line lets one unrelated sentence in ten pass"
+plots.finish(figure, title, small, f"from {enough_text:.2f} on, {kept:.0%} of the captions find something")
+
+# %% [markdown]
+# There is none: the line trades answers that should not be given against answers that are missed. Set it where a wrong
+# answer costs as much as a missing one, and set it again whenever the encoder changes: scores of two encoders cannot be
+# compared.
+#
+# **Exercise 15.2** Write `nearest`: numbers of the `k` rows with the largest cosine to the query, best first. Rows and
+# query need not have length 1.
+
+# %% tags=["exercise:15.2"]
+def nearest(query, rows, k):
+    ...  # query [d], rows [n, d]: return k row numbers
+
+
+# %% tags=["check:15.2", "nbval-check-output"]
+check("15.2", nearest)
+
+# %% [markdown]
+# ## 4 Search with a picture, and with both
+#
+# A picture goes through the other tower into the same space, so the same search works. These are three of the ten that
+# were kept out. The left column is what you ask with.
+
+# %%
+outside = [picture for picture in everything if picture.id in kept_out]
+asked = {picture.caption: picture for picture in outside[:3]}
+rows = {name: search(image=picture.file.read_bytes()).hits for name, picture in asked.items()}
+figure = gallery.figure(rows, lambda hit: files[hit.id], asked={name: p.file for name, p in asked.items()})
+summary = "; ".join(f"{name}: {hits[0].caption}" for name, hits in rows.items())
+plots.finish(figure, "A picture finds pictures of the same kind", small, summary)
+
+# %% [markdown]
+# **Predict:** among all ten, how often has the first hit the category of the picture that you asked with? By chance it
+# would be about one in seven.
+
+# %%
+pairs = [(p, search(image=p.file.read_bytes(), k=1).hits[0]) for p in outside]
+same = sum(picture.category == hit.category for picture, hit in pairs)
+share = np.array(list(Counter(p.category for p in shop).values())) / len(shop)
+print(f"{same} of {len(pairs)} in the same category; by chance {len(pairs) * (share**2).sum():.1f}")
+print(f"scores {min(hit.score for _, hit in pairs):.2f} to {max(hit.score for _, hit in pairs):.2f}")
+
+# %% [markdown]
+# Scores between two pictures are much higher than between a sentence and a picture. One threshold for both would let
+# every picture pass, or no sentence.
+#
+# Sentence and picture together: the ensemble adds both vectors and makes the sum one long. **Predict:** you ask with
+# a picture and the words "made of wood". Which of the two decides?
+
+# %%
+shown = outside[0]
+both = search("made of wood", shown.file.read_bytes())
+for name, one in {"picture": search(image=shown.file.read_bytes()), "sentence": search("made of wood"), "both": both}.items():
+    print(f"{name:10}", " · ".join(hit.caption for hit in one.hits[:4]))
+
+# %% [markdown]
+# ## 5 Filter, then take the nearest
+#
+# A customer wants something of one category below a price. The vector store keeps both beside each vector, so that it
+# can look only among the rows that pass.
+#
+# **Predict:** the other way round, you take the five nearest first and drop what does not pass. How many are left?
+
+# %%
+cents = below * 100
+before = search(query, category=category, below_cents=cents)
+after = [hit for hit in search(query).hits if hit.category == category and hit.price_cents < cents]
+print(f"filter, then nearest: {len(before.hits)} · nearest, then filter: {len(after)}")
+
+# %% [markdown]
+# Is that bad luck of one query? Ask with every caption of the catalogue.
+
+# %%
+vectors_of_captions = clip.embed_texts(captions)
+inside = vectors.search(vectors_of_captions, 5, category=category, below_cents=cents)
+passing = {p.id for p in shop if p.category == category and p.price_cents < cents}
+late = [[name for name, _ in hits if name in passing] for hits in vectors.search(vectors_of_captions, 5)]
+print(f"before: {np.mean([len(hits) for hits in inside]):.1f} hits in the mean, {sum(not h for h in inside)} empty")
+print(f"after:  {np.mean([len(hits) for hits in late]):.1f} hits in the mean, {sum(not h for h in late)} of {len(late)} empty")
+
+# %% [markdown]
+# Filtering afterwards leaves most customers with nothing. Asking for more than five first only moves the edge.
+#
+# **Exercise 15.3** Write `filtered`: numbers of the `k` best rows among those that pass, best first; fewer if fewer
+# pass.
+
+# %% tags=["exercise:15.3"]
+def filtered(scores, keep, k):
+    ...  # scores [n] (cosines, -1 to 1), keep [n] of True and False: return row numbers
+
+
+# %% tags=["check:15.3", "nbval-check-output"]
+check("15.3", filtered)
+
+# %% [markdown]
+# ## 6 An answer from the record alone
+#
+# What was found becomes a sentence. The language model gets one record: name, category and price. It does not see the
+# question, the picture or the other hits. So whatever it says can be compared with the record, word by word.
+
+# %%
+enough = {"text": enough_text, "image": 0.5, "both": 0.3}
+answerer = Answerer(llm, assets.tokenizer("smollm2"), enough)
+for turn in answer.messages(found.hits[0]):
+    print(f"{turn['role']:10}{turn['content']}")
+
+# %% [markdown]
+# The chat shows one example. A small model copies form better than it follows rules. Now let it speak; each piece is
+# printed when it arrives.
+
+# %%
+for sentence in (query, "a tax form"):
+    began, pieces = time.perf_counter(), []
+    for piece in answerer.stream(search(sentence)):
+        pieces.append(piece)
+        print(piece, end="", flush=True)
+    print(f"   [{len(pieces)} pieces, {(time.perf_counter() - began) * 1000:.0f} ms]")
+
+# %% [markdown]
+# When nothing is near enough, the model is not asked: it would find words for anything.
+#
+# **Predict:** SmolLM2 has 135 million parameters, very few. Of the sentences that it writes about many records, how
+# many say exactly what the record says, with the example and without?
+
+# %%
+step = max(1, len(shop) // answers)
+some = [Hit(p.id, 1.0, p.caption, p.category, p.price_cents, p.file.name) for p in shop[::step][:answers]]
+
+
+def sentences_about(hits, example):
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda hit: "".join(answerer.about(hit, example=example)).strip(), hits))
+
+
+said = {name: sentences_about(some, example) for name, example in {"example": True, "no example": False}.items()}
+said["template"] = [answer.template(hit) for hit in some]
+
+# %%
+compared = {name: [answer.compare(s, hit) for s, hit in zip(texts, some, strict=True)] for name, texts in said.items()}
+print(f"{'':12}{'exact':>8}{'adds':>8}{'leaves out':>12}{'no price':>10}   of {len(some)}")
+for name, all_of in compared.items():
+    counts = [sum(f.exact for f in all_of), sum(bool(f.added) for f in all_of)]
+    counts += [sum(bool(f.left_out) for f in all_of), sum(not f.priced for f in all_of)]
+    print(f"{name:12}{counts[0]:8}{counts[1]:8}{counts[2]:12}{counts[3]:10}")
+
+# %% [markdown]
+# Look at what is not exact. Without the example the model often copies the record instead of making a sentence, which
+# counts as exact and helps nobody.
+
+# %%
+for name in ("example", "no example"):
+    wrong = [i for i, f in enumerate(compared[name]) if not f.exact or said[name][i].startswith("Record")]
+    for i in wrong[:3]:
+        print(f"{name:11} {some[i].caption!r:.60} → {said[name][i]!r:.110} {compared[name][i].added}")
+
+# %% [markdown]
+# A template never adds anything and costs nothing, and for one record it is the better choice. What you have built is
+# the road: with a larger model behind `tensorrt_llm_bls` the same code may compare several records or answer in another
+# language, and the same count tells whether it keeps to them.
+#
+# ## 7 When the stores disagree
+#
+# Somebody edits one store by hand, restores a backup of the other, or a disk fails. Do it on purpose: a document gone,
+# a vector gone, a price changed in one store only, and a vector of a picture that no longer exists.
+
+# %%
+names = [hit.id for hit in found.hits]
+documents.delete([names[0]])
+vectors.delete([shop[0].id])
+cheap = documents.get([shop[1].id])[shop[1].id]
+documents.put([{**cheap, "price_cents": 1}])
+vectors.upsert(["ghost"], vectors_of_captions[:1], [category], [100], ["0" * 64])
+
+# %% [markdown]
+# **Predict:** which of the four does a customer notice?
+
+# %%
+found = search(query)
+print("shown:", ", ".join(hit.id for hit in found.hits))
+print("missing:", ", ".join(found.missing))
+print(indexing.check(vectors, documents, shop))
+
+# %% [markdown]
+# A search notices a vector without its document, because it had something to look up. A picture without a vector is
+# simply never found, and nobody complains. That is why `check` reads both stores from end to end; run it on a schedule.
+#
+# `reindex` compares with the catalogue, and writes or removes only what differs.
+
+# %% tags=["nbval-check-output"]
+print(indexing.reindex(shop, clip.embed_images, vectors, documents, progress=False))
+
+# %%
+found = search(query)
+print([hit.id for hit in found.hits] == names, documents.get([shop[1].id])[shop[1].id]["price_cents"])

@@ -1,0 +1,135 @@
+"""Pictures found: the figure on the page, the cards and the search box, which never raises."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from cliplab import gallery
+from cliplab.answer import NOTHING
+from cliplab.search import Found, Hit
+from servinglab import explore
+from servinglab.errors import CourseError
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture
+def hits(tmp_path):
+    Image.new("RGBA", (300, 150), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    return [
+        Hit("a", 0.91, "A <b>bold</b> & \"quoted\" kite.", "toys", 450, str(tmp_path / "clear.png")),
+        Hit("b", 0.52, "A torn kite.", "toys", 120, str(tmp_path / "broken.png")),
+    ]  # fmt: skip
+
+
+def files(hit):
+    return hit.file
+
+
+def test_a_thumbnail_is_small_and_on_white(hits):
+    small = gallery.thumbnail(hits[0].file)
+    assert small.size == (120, 60) and small.mode == "RGB"
+    assert (np.asarray(small) == 255).all()  # the whole picture is transparent
+
+
+def test_a_picture_that_cannot_be_read_is_a_grey_square(hits, tmp_path):
+    for path in (hits[1].file, tmp_path / "gone.png"):
+        assert (np.asarray(gallery.thumbnail(path)) == 0xE4).all()
+
+
+def test_the_figure_has_a_row_for_each_query(hits):
+    fig = gallery.figure({"a kite": hits, "a tax form": []}, files, columns=3)
+    assert [len(axes.images) for axes in fig.axes] == [1, 1, 0, 0, 0, 0]
+    titles = [axes.get_title() for axes in fig.axes]
+    assert titles[1] == "A torn kite.\n1.20 euros · 0.52"
+    assert [text.get_text() for text in fig.axes[3].texts] == ["a tax form", "nothing near enough"]
+    by_picture = gallery.figure({"a kite": hits[:1]}, files, asked={"a kite": hits[1].file}, columns=3)
+    assert [axes.get_title().split("\n")[0] for axes in by_picture.axes] == ["asked with", 'A <b>bold</b> & "quo…', ""]
+    with pytest.raises(CourseError, match="at least one query"):
+        gallery.figure({}, files)
+
+
+def test_cards_escape_what_a_record_says(hits):
+    page = gallery.cards(hits, files)
+    assert page.count('class="clip-hit"') == 2 and page.count("data:image/png;base64,") == 2
+    assert "<b>" not in page and "A &lt;b&gt;bold&lt;/b&gt; &amp; &quot;quoted&quot; kite." in page
+
+
+class Desk:
+    """Search and answers without a server."""
+
+    def __init__(self, hits):
+        self.hits, self.asked, self.error = hits, [], None
+
+    def __call__(self, text="", image=None, *, k=5, category=None, below_cents=None):
+        self.asked.append((text, image, category, below_cents))
+        if self.error:
+            raise self.error
+        return Found(text, "text", tuple(self.hits))
+
+    def near(self, found):
+        return tuple(hit for hit in found.hits if hit.score > 0.5)
+
+    def stream(self, found):
+        yield from ("I found a blue ", "kite.") if self.near(found) else (NOTHING,)
+
+
+@pytest.fixture
+def box(hits):
+    desk = Desk(hits)
+    widget = gallery.search_box(desk, desk, files, categories=["food", "toys"])
+    (text, go), (upload, forget, category, price) = (row.children for row in widget.children[:2])
+    said, shown = widget.children[2:]
+    parts = {"text": text, "go": go, "upload": upload, "forget": forget, "category": category, "price": price}
+    return SimpleNamespace(desk=desk, said=said, shown=shown, **parts)
+
+
+def test_a_typed_sentence_searches_and_is_answered(box):
+    box.text.value = "a kite"
+    assert box.desk.asked == [("a kite", None, None, None)]
+    assert box.shown.value.count("clip-hit") == 2
+    assert box.said.value == "I found a blue kite.<br><i>not in the record: blue</i>"
+
+
+def test_filters_and_a_picture_go_along(box):
+    box.text.value = "a kite"
+    box.category.value, box.price.value = "toys", 40
+    file = {"name": "k.png", "type": "image/png", "size": 2, "last_modified": datetime.now(timezone.utc)}
+    box.upload.value = ({**file, "content": memoryview(b"px")},)
+    box.go.click()
+    assert box.desk.asked[-1] == ("a kite", b"px", "toys", 4000)
+    assert not box.forget.disabled
+    box.forget.click()
+    box.go.click()
+    assert box.desk.asked[-1][1] is None and box.forget.disabled
+
+
+def test_nothing_near_shows_no_picture(box):
+    box.desk.hits = []
+    box.text.value = "a tax form"
+    assert box.said.value == NOTHING and "clip-hit" not in box.shown.value
+
+
+@pytest.mark.parametrize("error", [CourseError("No <Triton> answers."), RuntimeError("broken <pipe>")])
+def test_a_failure_is_a_sentence_in_the_box(box, error):
+    box.desk.error = error
+    box.text.value = "a kite"
+    assert "&lt;" in box.said.value and not box.go.disabled and box.shown.value == ""
+
+
+def test_the_gallery_is_a_figure_and_a_box_only_when_live(hits, monkeypatch, capsys):
+    desk, shown = Desk(hits), []
+    monkeypatch.setattr("IPython.display.display", lambda *things, **_: shown.extend(things))
+    wanted = {"examples": {"a kite": {"text": "a kite"}}, "categories": ["toys"], "title": "Kites are found"}
+    gallery.gallery(desk, desk, files, **wanted)
+    assert shown == [] and capsys.readouterr().out == "1 queries; a kite: 2 near enough\n"
+    monkeypatch.setattr(explore, "is_live", lambda: True)
+    gallery.gallery(desk, desk, files, **wanted)
+    assert [type(thing).__name__ for thing in shown] == ["VBox"]
