@@ -1,1 +1,1 @@
-"""The modules of the lab "pictures and sentences in one space"; the notebooks and scripts beside this folder use them."""
+"""The modules of the lab "pictures and sentences in one space", for the notebooks and scripts beside this folder."""

@@ -101,9 +101,8 @@ class TextTower(nn.Module):
         try:
             model = BertModel(BertConfig.from_pretrained(folder, local_files_only=True), add_pooling_layer=False)
             weights = load_file(folder / "model.safetensors")
-            unused = ("pooler.", "embeddings.position_ids")
-            model.load_state_dict({name: w for name, w in weights.items() if not name.startswith(unused)})
-        except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+            model.load_state_dict({name: weights[name] for name in model.state_dict()})  # it has a pooler, not used here
+        except (OSError, KeyError, ValueError, SafetensorError, RuntimeError) as error:
             why = str(error).splitlines()[0]
             raise CourseError(f"{folder} holds no MiniLM checkpoint ({why}); use assets.resolve('minilm').") from None
         return cls(model).eval().requires_grad_(False)
