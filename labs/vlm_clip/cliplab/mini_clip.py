@@ -101,7 +101,7 @@ class TextTower(nn.Module):
         try:
             model = BertModel(BertConfig.from_pretrained(folder, local_files_only=True), add_pooling_layer=False)
             weights = load_file(folder / "model.safetensors")
-            model.load_state_dict({name: weights[name] for name in model.state_dict()})  # it has a pooler, not used here
+            model.load_state_dict({name: weights[name] for name in model.state_dict()})  # all but a pooler
         except (OSError, KeyError, ValueError, SafetensorError, RuntimeError) as error:
             why = str(error).splitlines()[0]
             raise CourseError(f"{folder} holds no MiniLM checkpoint ({why}); use assets.resolve('minilm').") from None
