@@ -40,7 +40,9 @@ def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = N
         path.parent.mkdir()
         write(notebook, path)
         out = Path(folder, "out")
-        result = run_notebook(dataclasses.replace(entry, path=path), out, parameters or {}, on_progress=_show)
+        here = entry.path.parent if entry.folder.startswith("labs/") else None  # a lab's modules lie beside it
+        copy = dataclasses.replace(entry, path=path)
+        result = run_notebook(copy, out, parameters or {}, folder=here, on_progress=_show)
         if result.status != "passed":
             raise NotebookError(f"{entry.id}, {result.error}")
         return nbformat.read(out / path.name, as_version=4), result.seconds

@@ -51,11 +51,13 @@ def run_notebook(
     parameters: dict[str, Any],
     *,
     timeout: float | None = None,
+    folder: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Result:
     """Execute `notebook` into `out`/<id>.ipynb and .html; the committed notebook is only read.
 
-    `timeout`: seconds for the whole notebook (default: the manifest's). Never raises for a failing notebook.
+    `timeout`: seconds for the whole notebook (default: the manifest's). `folder`: where it runs (default: where it
+    lies). Never raises for a failing notebook.
     """
     limit = notebook.timeout if timeout is None else timeout
     out.mkdir(parents=True, exist_ok=True)
@@ -66,15 +68,15 @@ def run_notebook(
     state = Progress(notebook.id, 0, 0, "")
     outcome: dict[str, Any] = {}
     started = time.monotonic()
-    arguments = [str(notebook.path), str(target), json.dumps(parameters), str(notebook.path.parent)]
+    arguments = [str(notebook.path), str(target), json.dumps(parameters), str(folder or notebook.path.parent)]
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
     scratch = tempfile.TemporaryDirectory(prefix="servinglab-run-", ignore_cleanup_errors=True)
-    with scratch as folder, tempfile.TemporaryFile("w+") as log:
+    with scratch as temporary, tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "servinglab.execute", *arguments],
             stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True,
             # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
-            start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=folder),
+            start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=temporary),
         )
         reader = threading.Thread(target=_read, args=(child, state, outcome, on_progress), daemon=True)
         reader.start()

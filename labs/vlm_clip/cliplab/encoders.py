@@ -29,7 +29,7 @@ DATA = Path(__file__).resolve().parents[3] / "data"
 VISION_INPUTS, VISION_OUTPUT = ("pixel_values",), "image_embedding"
 TEXT_INPUTS, TEXT_OUTPUT = ("input_ids", "attention_mask"), "text_embedding"
 LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the rest of a longer text is cut off
-CALIBRATION_EVERY = 8  # one picture of this many shows the int8 quantiser which values occur
+CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
 _RECIPE = "clip-onnx-1"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
@@ -109,8 +109,9 @@ def prepare(precision: str = "fp32", folder: str | Path | None = None) -> Encode
 
 def _write_fp32(made: Path, weights: Path, minilm: Path) -> None:
     import torch
-    from cliplab.mini_clip import TextTower, VisionTower
     from tokenizers import Tokenizer
+
+    from cliplab.mini_clip import TextTower, VisionTower
 
     ids = torch.ones((2, 16), dtype=torch.int64)
     export(VisionTower.load(weights), made / "vision.onnx", [torch.zeros(2, 3, 224, 224)], VISION_INPUTS, VISION_OUTPUT)
@@ -121,12 +122,18 @@ def _write_fp32(made: Path, weights: Path, minilm: Path) -> None:
     tokenizer.save(str(made / "tokenizer.json"))
 
 
-def _write_int8(made: Path, fp32: Encoders) -> None:
+def calibration_pictures() -> list[Any]:
+    """The pictures of the catalogue that calibrate int8. Whoever measures it leaves them out."""
     from cliplab.pictures import catalogue
+
+    return catalogue("subset")[::CALIBRATION_EVERY]
+
+
+def _write_int8(made: Path, fp32: Encoders) -> None:
     from cliplab.quantise import dynamic_int8, pixels, static_int8
 
-    shown = catalogue("subset")[::CALIBRATION_EVERY]
-    static_int8(fp32.vision, made / "vision.onnx", pixels(picture.file.read_bytes() for picture in shown))
+    shown = pixels(picture.file.read_bytes() for picture in calibration_pictures())
+    static_int8(fp32.vision, made / "vision.onnx", shown)
     dynamic_int8(fp32.text, made / "text.onnx")
     shutil.copyfile(fp32.tokenizer, made / "tokenizer.json")
 
@@ -169,15 +176,19 @@ class OnnxEncoders:
 
         return self._run(self.files.vision, images, feeds)
 
+    def encode_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Prepared pictures [n, 3, 224, 224] to vectors: float32 [n, 384], each of length 1."""
+        return self._run(self.files.vision, pixels, lambda part: {VISION_INPUTS[0]: part})
+
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences to vectors: float32 [n, 384], each of length 1. What is behind token 256 is not read."""
 
-        def feeds(part: Sequence[str]) -> dict[str, np.ndarray]:
-            rows = self._tokenizer.encode_batch(list(part))
-            arrays = [row.ids for row in rows], [row.attention_mask for row in rows]
-            return dict(zip(TEXT_INPUTS, map(np.int64, arrays), strict=True))
+        return self._run(self.files.text, texts, lambda part: dict(zip(TEXT_INPUTS, self.tokens(part), strict=True)))
 
-        return self._run(self.files.text, texts, feeds)
+    def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """What the text tower reads: token ids and attention mask, int64 [n, tokens of the longest]."""
+        rows = self._tokenizer.encode_batch(list(texts))
+        return np.array([row.ids for row in rows], np.int64), np.array([row.attention_mask for row in rows], np.int64)
 
     def _run(self, path: Path, items: Sequence[Any], feeds: Any) -> np.ndarray:
         if isinstance(items, (bytes, str)):

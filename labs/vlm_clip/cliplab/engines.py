@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cliplab.encoders import LONGEST, TEXT_INPUTS, TEXT_OUTPUT, VISION_INPUTS, VISION_OUTPUT, EncoderError
 from cliplab.prepare import SIZE
-
 from servinglab.engine.plan import Plan, Profile, build
 
 TOWERS = ("vision", "text")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cliplab.prepare import open_picture
 
+from cliplab.prepare import open_picture
 from servinglab.errors import CourseError
 
 MODEL = "openai/clip-vit-base-patch32"

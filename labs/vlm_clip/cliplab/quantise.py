@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
 from cliplab.encoders import VISION_INPUTS, EncoderError
 from cliplab.prepare import open_picture, to_array
 
