@@ -8,12 +8,12 @@ from pathlib import Path
 import clip_standin
 import numpy as np
 import pytest
-from cliplab.client import ClipClient
-from cliplab.deployment import write_repository
-from cliplab.prepare import open_picture, to_array
 from PIL import Image
 from test_prepare import encode, png_header
 
+from cliplab.client import ClipClient
+from cliplab.deployment import write_repository
+from cliplab.prepare import open_picture, to_array
 from servinglab.client import ClientError
 from servinglab.server import TritonServer
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clip(server):
-    with ClipClient(server.grpc_url) as client:
+    with ClipClient(server.grpc_url, deadline=10) as client:
         yield client
 
 
@@ -127,7 +127,7 @@ REFUSED = {
     "nothing": ((None, None), "Neither a picture nor a text"),
     "blank text": ((None, " \n "), "Neither a picture nor a text"),
     "too much text": ((None, "a " * 600_000), "at most 1,048,576 are read"),
-    "path instead of bytes": (("cat.png", None), r"path.read_bytes\(\), not str"),
+    "path instead of bytes": (("cat.png", None), r"path\.read_bytes\(\)\), not str"),
     "Path": ((Path("cat.png"), None), "not .*Path"),
     "half a character": ((None, "\ud800"), "half a character"),
 }
@@ -137,25 +137,30 @@ REFUSED = {
 def test_refused_with_one_sentence_and_the_server_lives_on(clip, inputs, sentence):
     with pytest.raises(ClientError, match=sentence) as refused:
         clip.embed(*inputs)
-    assert "Traceback" not in str(refused.value) and "\n" not in str(refused.value)
+    sentence = str(refused.value)
+    assert "Traceback" not in sentence and "\n" not in sentence and "ensemble" not in sentence
     assert clip.embed(text="red apple").labels[0] == "red apple"
 
 
 def test_one_bad_row_is_named(clip):
-    with pytest.raises(ClientError, match="Picture 2 of 3: These 3 bytes are no picture"):
+    with pytest.raises(ClientError, match="Row 2 of 3: These 3 bytes are no picture"):
         clip.embed_images([picture(), b"???", picture()])
 
 
 def test_bad_requests_leave_the_good_ones_of_their_batch_alone(clip):
+    """Also what made Triton 24.10 silent for ever: a step that fails beside a parallel one. Many, at the same time."""
+
     def ask(n):
         if n % 3:
             return np.abs(clip.embed(text="green leaf").vector - of_text("green leaf")).max() < 1e-5
-        with pytest.raises(ClientError, match="UTF-8"):
-            clip.triton.infer_inputs("text_encoder", {"text": np.array([[b"\xff"]], dtype=object)})
+        bad = (b"\xff", b"red") if n % 2 else (b"", b"\xff")
+        inputs = {name: np.array([[value]], dtype=object) for name, value in zip(("image", "text"), bad, strict=True)}
+        with pytest.raises(ClientError, match="no picture" if n % 2 else "not valid UTF-8"):
+            clip.triton.infer_inputs("clip", inputs)
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(ask, range(24)))
+        assert all(pool.map(ask, range(48)))
 
 
 def test_long_text_is_cut_and_says_so(clip):
@@ -175,7 +180,7 @@ def test_wrong_shape_is_answered_with_the_right_one(clip, shape):
 
 def test_a_batch_that_is_too_large_is_refused(clip):
     with pytest.raises(ClientError, match="batch-size must be <= 16"):
-        clip.triton.infer_inputs("clip", {"image": np.full((17, 1), b"", object), "text": np.full((17, 1), b"", object)})
+        clip.triton.infer_inputs("clip", {name: np.full((17, 1), b"", object) for name in ("image", "text")})
 
 
 def test_both_inputs_must_be_sent(clip):

@@ -5,13 +5,14 @@ Taught by notebook 14.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cliplab.deployment import DIMENSIONS
-from servinglab.client import ClientError, TritonClient
+from servinglab.client import ClientError, Result, TritonClient
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ClipClient:
 
     def embed(self, image: bytes | None = None, text: str | None = None) -> Embedding:
         """The vector of a picture file's bytes, of a text, or of both in equal parts."""
-        result = self.triton.infer_inputs(self.model, self._inputs([image], [text]), deadline=self.deadline)
+        result = self._ask(self._inputs([image], [text]))
         found = {name: value[0] for name, value in result.outputs.items()}
         labels = tuple(label.decode() for label in found["labels"])
         return Embedding(found["embedding"], labels, found["scores"], int(found["tokens_left_out"][0]), result.seconds)
@@ -67,11 +68,14 @@ class ClipClient:
             raise ClientError("Give a list of pictures or of texts; embed() takes a single one.")
         size = self.triton.spec(self.model).max_batch_size
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        answers = [
-            self.triton.infer_inputs(self.model, inputs(part), outputs=["embedding"], deadline=self.deadline).outputs
-            for part in parts
-        ]
-        return np.concatenate([a["embedding"] for a in answers]) if answers else np.zeros((0, DIMENSIONS), np.float32)
+        vectors = [self._ask(inputs(part)).outputs["embedding"] for part in parts]
+        return np.concatenate(vectors) if vectors else np.zeros((0, DIMENSIONS), np.float32)
+
+    def _ask(self, inputs: dict[str, np.ndarray]) -> Result:
+        try:
+            return self.triton.infer_inputs(self.model, inputs, deadline=self.deadline)
+        except ClientError as error:
+            raise ClientError(re.sub(r"^in ensemble '[^']*', ", "", str(error))) from None
 
     @staticmethod
     def _inputs(images: Sequence[bytes | None], texts: Sequence[str | None]) -> dict[str, np.ndarray]:

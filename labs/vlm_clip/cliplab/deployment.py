@@ -40,16 +40,16 @@ INPUTS = {
     "vision_encoder": {"pixel_values": ("FP32", PIXELS)},
     "text_encoder": {"text": ("STRING", (1,))},
     "fusion": {
-        "image_embedding": ("FP32", (DIMENSIONS,)), "has_image": ("BOOL", (1,)),
-        "text_embedding": ("FP32", (DIMENSIONS,)), "has_text": ("BOOL", (1,)),
+        "image_embedding": ("FP32", (DIMENSIONS,)), "image_state": ("STRING", (1,)),
+        "text_embedding": ("FP32", (DIMENSIONS,)), "text_state": ("STRING", (1,)),
     },
     "clip": {"image": ("STRING", (1,)), "text": ("STRING", (1,))},
 }  # fmt: skip
 OUTPUTS = {
-    "image_preprocessing": {"pixel_values": ("FP32", PIXELS), "has_image": ("BOOL", (1,))},
+    "image_preprocessing": {"pixel_values": ("FP32", PIXELS), "image_state": ("STRING", (1,))},
     "vision_encoder": {"image_embedding": ("FP32", (DIMENSIONS,))},
     "text_encoder": {
-        "text_embedding": ("FP32", (DIMENSIONS,)), "has_text": ("BOOL", (1,)), "tokens_left_out": ("INT32", (1,)),
+        "text_embedding": ("FP32", (DIMENSIONS,)), "text_state": ("STRING", (1,)), "tokens_left_out": ("INT32", (1,)),
     },
     "fusion": {"embedding": ("FP32", (DIMENSIONS,)), "labels": ("STRING", ("top",)), "scores": ("FP32", ("top",))},
     "clip": {
@@ -101,6 +101,8 @@ def write_repository(
             )  # fmt: skip
             if config.backend == "python":
                 files[model]["model.py"] = SOURCES / f"{model}.py"
+            for left in {path.name for path in version.iterdir() if path.is_file()} - files[model].keys():
+                (version / left).unlink()  # of another flavour
             for name, content in files[model].items():
                 _put(version / name, content)
             _put(repository / model / "config.pbtxt", to_text(config))
@@ -178,3 +180,4 @@ def _put(target: Path, content: str | bytes | Path) -> None:
         data = content.read_bytes() if isinstance(content, Path) else content
         part.write_bytes(data.encode() if isinstance(data, str) else data)
     part.replace(target)
+    part.unlink(missing_ok=True)  # renaming a link to a link of the same file changes nothing and leaves both

@@ -1,6 +1,7 @@
 """`text_encoder`: sentences to vectors of length 1; an empty or blank string stands for "no text".
 
-The tokenizer's file says where it cuts; `tokens_left_out` says how many tokens of a text were behind that.
+`text_state` says of each row "given", "none", or what is wrong with the text (data and no error: see
+`image_preprocessing`). The tokenizer's file says where it cuts; `tokens_left_out` counts the tokens behind that.
 """
 
 from __future__ import annotations
@@ -31,30 +32,16 @@ class TritonPythonModel:
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def execute(self, requests):
-        read = [self._read(request) for request in requests]  # texts of each request, or what is wrong with it
-        texts = [text for part in read if isinstance(part, list) for text in part]
-        vectors, left_out = self._encode(texts)
-        answers, start = [], 0
-        for part in read:
-            if isinstance(part, str):
-                error = pb_utils.TritonError(part, pb_utils.TritonError.INVALID_ARG)
-                answers.append(pb_utils.InferenceResponse(output_tensors=[], error=error))
-                continue
-            rows = slice(start, start := start + len(part))
-            has_text = np.array([[bool(text)] for text in part])
-            outputs = {"text_embedding": vectors[rows], "has_text": has_text, "tokens_left_out": left_out[rows]}
-            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor(*output) for output in outputs.items()]))
-        return answers
-
-    def _read(self, request):
-        """The request's texts, or the sentence that refuses it; a bad one must not fail the others of its batch."""
-        rows = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[:, 0]
-        if (longest := max(map(len, rows))) > MAX_BYTES:
-            return f"The text has {longest:,} bytes, and at most {MAX_BYTES:,} are read; shorten it."
-        try:
-            return [row.decode().strip() for row in rows]
-        except UnicodeDecodeError as error:
-            return f"The text is not valid UTF-8: {error.reason} at byte {error.start}."
+        parts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[:, 0] for request in requests]
+        texts, states = zip(*(_read(row) for part in parts for row in part), strict=True)
+        outputs = self._encode(texts)
+        outputs["text_state"] = np.array([[state.encode()] for state in states], dtype=object)
+        ends = np.cumsum([len(part) for part in parts])
+        rows = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor(name, array[row]) for name, array in outputs.items()])
+            for row in rows
+        ]
 
     def _encode(self, texts):
         """Vectors float32 [n, size] and tokens left out int32 [n, 1]; not a number where there is no text."""
@@ -62,12 +49,24 @@ class TritonPythonModel:
         left_out = np.zeros((len(texts), 1), np.int32)
         there = [row for row, text in enumerate(texts) if text]
         if there:
-            tokens = self.tokenizer.encode_batch([texts[row] for row in there])
-            feeds = {
-                "input_ids": np.array([row.ids for row in tokens], np.int64),
-                "attention_mask": np.array([row.attention_mask for row in tokens], np.int64),
-            }
-            vectors[there] = self.session.run(["text_embedding"], feeds)[0]
-            behind = [sum(part.special_tokens_mask.count(0) for part in row.overflowing) for row in tokens]
-            left_out[there, 0] = behind
-        return vectors, left_out
+            try:
+                tokens = self.tokenizer.encode_batch([texts[row] for row in there])
+                ids = np.array([row.ids for row in tokens], np.int64)
+                feeds = {"input_ids": ids, "attention_mask": np.array([row.attention_mask for row in tokens], np.int64)}
+                vectors[there] = self.session.run(["text_embedding"], feeds)[0]
+                behind = [sum(part.special_tokens_mask.count(0) for part in row.overflowing) for row in tokens]
+                left_out[there, 0] = behind
+            except Exception as error:  # an error here could hang the ensemble; `fusion` finds what is not a number
+                pb_utils.Logger.log_error(f"text_encoder: {error}")
+        return {"text_embedding": vectors, "tokens_left_out": left_out}
+
+
+def _read(row):
+    """A text and its state; "" unless it is to be encoded."""
+    if len(row) > MAX_BYTES:
+        return "", f"The text has {len(row):,} bytes, and at most {MAX_BYTES:,} are read; shorten it."
+    try:
+        text = row.decode().strip()
+    except UnicodeDecodeError as error:
+        return "", f"The text is not valid UTF-8: {error.reason} at byte {error.start}."
+    return text, "given" if text else "none"

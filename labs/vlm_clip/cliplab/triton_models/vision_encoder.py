@@ -1,4 +1,7 @@
-"""`vision_encoder`: prepared pictures to vectors of length 1, all requests of a batch in one run of ONNX Runtime."""
+"""`vision_encoder`: prepared pictures to vectors of length 1, all requests of a batch in one run of ONNX Runtime.
+
+Not a number in, not a number out: rows without a picture are not worth a computation.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,16 @@ class TritonPythonModel:
 
     def execute(self, requests):
         parts = [pb_utils.get_input_tensor_by_name(request, "pixel_values").as_numpy() for request in requests]
-        pixels = np.concatenate(parts)
-        there = ~np.isnan(pixels[:, 0, 0, 0])  # rows without a picture are not worth the computation
-        vectors = np.full((len(pixels), self.size), np.nan, np.float32)
-        if there.any():
-            vectors[there] = self.session.run(["image_embedding"], {"pixel_values": pixels[there]})[0]
+        vectors = self._encode(np.concatenate(parts))
         answers = np.split(vectors, np.cumsum([len(part) for part in parts])[:-1])
         return [pb_utils.InferenceResponse([pb_utils.Tensor("image_embedding", answer)]) for answer in answers]
+
+    def _encode(self, pixels):
+        there = ~np.isnan(pixels[:, 0, 0, 0])
+        vectors = np.full((len(pixels), self.size), np.nan, np.float32)
+        if there.any():
+            try:
+                vectors[there] = self.session.run(["image_embedding"], {"pixel_values": pixels[there]})[0]
+            except Exception as error:  # an error here could hang the ensemble; `fusion` finds what is not a number
+                pb_utils.Logger.log_error(f"vision_encoder: {error}")
+        return vectors
