@@ -7,9 +7,9 @@ import json
 import clip_standin
 import numpy as np
 import pytest
-from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
 
-from servinglab.repository import lint, parse
+from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
+from servinglab.repository import lint, parse, to_text
 
 LABELS = ["red apple", "green leaf", "blue sea"]
 
@@ -107,3 +107,51 @@ REFUSED = {
 def test_refused_with_one_sentence(tmp_path, encoders, changed, sentence):
     with pytest.raises(DeploymentError, match=sentence):
         write_repository(tmp_path / "models", encoders, **({"labels": LABELS} | changed))
+
+
+def change(repository, model, dims=None, rows=None):
+    """Write other dims of some tensors, and another max_batch_size, into a configuration."""
+    file = repository / model / "config.pbtxt"
+    config = parse(file.read_text())
+    for tensor in (*config.input, *config.output):
+        if tensor.name in (dims or {}):
+            del tensor.dims[:]
+            tensor.dims.extend(dims[tensor.name])
+    config.max_batch_size = config.max_batch_size if rows is None else rows
+    file.write_text(to_text(config))
+
+
+IMAGES = [3, 224, 224]
+OF_CLIP = {"image": [1], "text": [1], "embedding": [384], "labels": [3], "scores": [3], "tokens_left_out": [1]}
+WITH_ROWS = {name: [-1, *dims] for name, dims in OF_CLIP.items()}
+# Each of them was shown to Triton 24.10: what it refuses, and what it loads and then fails every request of.
+BATCH_MISTAKES = {
+    "batch repeated at the encoder": (
+        [("vision_encoder", {"pixel_values": [-1, *IMAGES]})], {"L021", "L044"}, "a request needs 5 dimensions",
+    ),
+    "batch of 1 repeated": ([("vision_encoder", {"pixel_values": [1, *IMAGES]})], {"L021", "L044"}, "do not write it"),
+    "batch repeated on both sides": (
+        [(model, {"pixel_values": [-1, *IMAGES]}) for model in ("vision_encoder", "image_preprocessing")],
+        {"L021"}, "Write dims: [3, 224, 224]",
+    ),
+    "no batch in the ensemble, dims unchanged": ([("clip", {}, 0)], {"L044"}, "TYPE_STRING[1] in one place"),
+    "no batch in a step, dims unchanged": ([("image_preprocessing", {}, 0)], {"L044"}, "do not write it"),
+    "more rows than a step takes": ([("clip", {}, 32)], {"L047"}, "allows 32 rows in a request, and its step"),
+    "another size of picture": (
+        [("vision_encoder", {"pixel_values": [3, 336, 336]})], {"L044"}, "[-1, 3, 336, 336] here",
+    ),
+    "right: the ensemble writes its batch itself": ([("clip", WITH_ROWS, 0)], set(), ""),
+    "right: a step writes its batch itself": (
+        [("image_preprocessing", {"image": [-1, 1], "pixel_values": [-1, *IMAGES], "image_state": [-1, 1]}, 0)],
+        set(), "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, codes, words", BATCH_MISTAKES.values(), ids=BATCH_MISTAKES)
+def test_the_linter_knows_mixed_batch_dimensions(repository, changes, codes, words):
+    for arguments in changes:
+        change(repository, *arguments)
+    found = lint(repository, lane="embedded")
+    assert {finding.code for finding in found} == codes
+    assert words in " ".join(finding.message + finding.cure for finding in found)
