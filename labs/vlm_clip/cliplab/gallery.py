@@ -105,7 +105,7 @@ def gallery(
     rows = {name: answerer.near(one) for name, one in found.items()}
     fig = figure(rows, files)
     counted = ", ".join(f"{name}: {len(hits)} near enough" for name, hits in rows.items())
-    plots.finish(fig, title, small_print, f"{len(rows)} queries; {counted}")
+    plots.finish(fig, title, small_print, f"{len(rows)} queries; {counted}", photos=True)
     if explore.is_live():
         from IPython.display import display
 

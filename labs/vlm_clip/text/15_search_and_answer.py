@@ -52,8 +52,6 @@ from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
 
-lab = find_root() / "labs" / "vlm_clip"
-sys.path.insert(0, str(lab))  # wherever this kernel was started
 from cliplab import answer, gallery, search_figures, indexing
 from cliplab.answer import Answerer
 from cliplab.client import ClipClient
@@ -227,7 +225,7 @@ sentences = [query, "a sea animal", "a vehicle that can fly", "fresh vegetables 
 rows = {sentence: search(sentence).hits for sentence in sentences}
 summary = "; ".join(f"{sentence}: {hits[0].caption}" for sentence, hits in rows.items())
 figure = gallery.figure(rows, lambda hit: files[hit.id])
-plots.finish(figure, "Names of things are found; uses and feelings less so", small, summary)
+plots.finish(figure, "Names of things are found; uses and feelings less so", small, summary, photos=True)
 
 # %% [markdown]
 # The list never says "no": the nearest of the catalogue come back, however far they are. You need a score from which a
@@ -286,7 +284,7 @@ asked = {picture.caption: picture for picture in outside[:3]}
 rows = {name: search(image=picture.file.read_bytes()).hits for name, picture in asked.items()}
 figure = gallery.figure(rows, lambda hit: files[hit.id], asked={name: p.file for name, p in asked.items()})
 summary = "; ".join(f"{name}: {hits[0].caption}" for name, hits in rows.items())
-plots.finish(figure, "A picture finds pictures of the same kind", small, summary)
+plots.finish(figure, "A picture finds pictures of the same kind", small, summary, photos=True)
 
 # %% [markdown]
 # **Predict:** among all ten, how often has the first hit the category of the picture that you asked with? By chance it
