@@ -147,7 +147,6 @@ def main() -> None:
     from cliplab.pictures import catalogue
     from cliplab.search import Search
     from cliplab.vectors import VectorStore
-
     from servinglab import assets
     from servinglab.client import TritonClient
     from servinglab.notebook import device
