@@ -9,6 +9,7 @@ import sys
 
 import psutil
 import pytest
+
 from cliplab.document_server import DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
 

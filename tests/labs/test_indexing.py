@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from cliplab.document_server import DocumentServer
 from cliplab.documents import DocumentStore
 from cliplab.indexing import IndexingError, build, check, reindex

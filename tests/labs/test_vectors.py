@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from cliplab.vectors import VectorError, VectorStore, expression
 
 pytestmark = pytest.mark.xdist_group("stores")

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -153,15 +153,17 @@ class VectorStore:
                 self._client.upsert(self.collection, rows, timeout=self.timeout)
 
     def search(
-        self, vectors: np.ndarray, k: int = 5, *, category: str | None = None, below_cents: int | None = None
-    ) -> list[list[tuple[str, float]]]:
+        self, vectors: np.ndarray, k: int = 5, *, category: str | None = None, below_cents: int | None = None,
+        effort: Mapping[str, int] | None = None,
+    ) -> list[list[tuple[str, float]]]:  # fmt: skip
         """For each vector the `k` nearest rows, best first, as (id, cosine), among those of the category that cost less
-        than `below_cents`."""
+        than `below_cents`. effort: what the index may spend, {"nprobe": cells} for IVF_FLAT or {"ef": candidates} for
+        HNSW."""
         vectors = _checked(vectors)
         with self._speaking("search"):
             found = self._client.search(
                 self.collection, list(vectors), limit=k, filter=expression(category, below_cents),
-                output_fields=["id"], timeout=self.timeout,
+                output_fields=["id"], search_params={"params": dict(effort or {})}, timeout=self.timeout,
             )  # fmt: skip
         return [[(hit["id"], float(hit["distance"])) for hit in hits] for hits in found]
 
