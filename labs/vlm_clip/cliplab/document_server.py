@@ -1,0 +1,110 @@
+"""The offline document store: SecantusDB (beta), a server that speaks MongoDB's protocol (notebook 15).
+
+Chosen by benchmarks/document_stores.py, where servers got SIGKILL 25 times each while four clients wrote
+(data/results/cpu/document_stores.json):
+
+    SecantusDB, write concern {w: 1}                    lost 376 of 13,789 acknowledged writes
+    SecantusDB, write concern {w: "majority", j: true}  lost none of 6,134
+    PostgreSQL (wheel pgserver), JSONB                  lost none of 13,550
+
+So SecantusDB keeps its word when it is asked to, and DocumentStore asks for every write; then it reaches the disk (one
+fsync for each write, as PostgreSQL does) before it is acknowledged. It is the default and not PostgreSQL, because the
+same code and the same words then reach MongoDB, and because it runs as any user. PostgreSQL is older, starts sooner
+(0.6 against 2.8 s) and is the better choice where nothing has to be MongoDB.
+
+SecantusDB is a program of its own under GPL-2.0; this course only starts it and talks to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from servinglab.errors import CourseError
+from servinglab.triton_install import ServerError
+from servinglab.triton_process import TritonProcess
+
+HOST = "127.0.0.1"
+PROGRAM = "secantusd-py"
+
+
+class DocumentServerError(CourseError):
+    """The server did not start, or ended."""
+
+
+class DocumentServer:
+    """A server on a folder, at a free port of 127.0.0.1. It ends with `stop`, with the block, or with this Python.
+
+    Args:
+        folder: where the documents are kept; made if it is not there. One server at a time.
+        timeout: seconds to become ready; after a SIGKILL it first reads its journal.
+    Raises DocumentServerError of one sentence.
+    """
+
+    def __init__(self, folder: str | Path, *, timeout: float = 60.0) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.log = self.folder / "server.log"
+        program = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
+        if not program:
+            raise DocumentServerError(f"{PROGRAM} is not in this environment: run `make setup`.")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.log.write_text("")
+        except OSError as error:
+            raise DocumentServerError(f"Documents cannot be kept in {self.folder}: {error.strerror}.") from None
+        # Port 0: the kernel gives a free one. An empty file of settings: a file elsewhere must not change anything.
+        settings = self.folder / "settings.toml"
+        settings.write_text("")
+        command = [program, "--config", str(settings), "--host", HOST, "--port", "0"]
+        command += ["--storage-path", str(self.folder / "data")]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SECANTUS")}
+        try:
+            self._process = TritonProcess(command, env, self.log)  # ends whatever it is told to start
+        except ServerError:
+            raise DocumentServerError(f"{PROGRAM} could not be started: its log is {self.log}.") from None
+        try:
+            self.port = self._wait(timeout)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def uri(self) -> str:
+        return f"mongodb://{HOST}:{self.port}/?directConnection=true"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _wait(self, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while True:
+            text = self.log.read_text(errors="replace")
+            if found := re.search(r"listening on \S+:(\d+)", text):
+                return int(found[1])
+            if not self._process.alive():
+                if "resource busy" in text.lower():
+                    raise DocumentServerError(
+                        f"Another server has the documents in {self.folder} open: stop it, or use another folder."
+                    )
+                reason = (text.strip().splitlines() or ["it said nothing"])[-1][:300]
+                raise DocumentServerError(f"{PROGRAM} ended while it started ({reason}): its log is {self.log}.")
+            if time.monotonic() > deadline:
+                raise DocumentServerError(
+                    f"{PROGRAM} was not ready after {timeout:.0f} s: give it more time, or read {self.log}."
+                )
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the server in order and wait for it. No effect the second time."""
+        self._process.stop()
+
+    def __enter__(self) -> DocumentServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

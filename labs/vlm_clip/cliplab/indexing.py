@@ -1,0 +1,208 @@
+"""Catalogue → vectors and documents, in two stores that agree (notebook 15).
+
+The catalogue is the truth; both stores are made from it. Every row and every document carries a fingerprint: a hash of
+the picture's bytes, of what is said about it, and of the name of the encoder. From it follows all the rest:
+
+* A picture is done when both stores have what the catalogue has now. Whatever ends a build, the next one does what is
+  left, and a build of what is done does nothing.
+* For each batch the documents are written first, the vectors second, each acknowledged before the next step. A search
+  starts at the vectors, so it finds a picture only when there is something to say about it. Removal goes the other way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from servinglab.errors import CourseError
+
+BATCH = 16  # pictures embedded and written together: what a SIGKILL can cost at most
+
+
+class Picture(Protocol):
+    """What is needed of a picture of the catalogue (pictures.Picture)."""
+
+    id: str
+    file: Path
+    caption: str
+    category: str
+    price_cents: int
+
+
+Embed = Callable[[list[bytes]], np.ndarray]
+Document = dict[str, Any]
+
+
+class IndexingError(CourseError):
+    """The catalogue or the encoder gave something that cannot be stored."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What `check` found, as sorted ids.
+
+    missing_vectors, missing_documents: in one store only, named by the store that lacks them.
+    different: in both, not the same. With a catalogue also: missing (in neither store), outdated (in both, which agree,
+    but not as the catalogue has it), orphans (in a store, not in the catalogue).
+    """
+
+    pictures: int
+    missing_vectors: tuple[str, ...] = ()
+    missing_documents: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    outdated: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+
+    @property
+    def agree(self) -> bool:
+        return not self.problems()
+
+    def problems(self) -> dict[str, tuple[str, ...]]:
+        names = ("missing_vectors", "missing_documents", "different", "missing", "outdated", "orphans")
+        return {name: ids for name in names if (ids := getattr(self, name))}
+
+    def __str__(self) -> str:
+        if self.agree:
+            return f"The stores agree on {self.pictures} pictures."
+        parts = [
+            f"{len(ids)} {name.replace('_', ' ')} ({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})"
+            for name, ids in self.problems().items()
+        ]
+        return f"The stores disagree: {'; '.join(parts)}. Run reindex."
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did: pictures written, found done already, and removed because the catalogue has them no more."""
+
+    written: int
+    done_before: int
+    removed: int
+
+    def __str__(self) -> str:
+        return f"{self.written} pictures written, {self.done_before} were there already, {self.removed} removed."
+
+
+def build(
+    pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "",
+    licence: str = "", batch: int = BATCH, progress: bool | Callable[[int, int], None] = True,
+) -> Built:  # fmt: skip
+    """Bring both stores to the state of the catalogue. Safe to kill at any moment, to repeat, to run after a change.
+
+    Args:
+        embed: bytes of picture files -> float [n, 384] of length 1.
+        vectors, documents: a VectorStore and a DocumentStore, or what has their methods.
+        encoder: a name of what makes the vectors; another name makes all of them anew.
+        licence: of pictures that name none themselves.
+        progress: a bar, nothing, or a function called with (pictures done, pictures in all).
+    Raises IndexingError for a picture that cannot be read or vectors of a wrong shape; the stores' own errors pass.
+    """
+    wanted = {document["_id"]: (picture, document) for picture, document in _wanted(pictures, encoder, licence)}
+    rows, records = vectors.rows(), documents.all()
+    gone = sorted((set(rows) | set(records)) - set(wanted))
+    vectors.delete([name for name in gone if name in rows])
+    documents.delete([name for name in gone if name in records])
+
+    left = [
+        name
+        for name, (_, document) in wanted.items()
+        if records.get(name) != document or rows.get(name) != _row(document)
+    ]
+    done = len(wanted) - len(left)
+    with _shown(progress, done, len(wanted)) as show:
+        for start in range(0, len(left), batch):
+            part = left[start : start + batch]
+            _write([wanted[name] for name in part], embed, vectors, documents)
+            show(done + start + len(part))
+    return Built(len(left), done, len(gone))
+
+
+def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = None, *, encoder: str = "",
+          licence: str = "") -> Agreement:  # fmt: skip
+    """Compare the two stores, row by row, and with the catalogue if one is given; changes nothing."""
+    rows, records = vectors.rows(), documents.all()
+    both, either = set(rows) & set(records), set(rows) | set(records)
+    found = {
+        "missing_vectors": set(records) - set(rows),
+        "missing_documents": set(rows) - set(records),
+        "different": {name for name in both if rows[name] != _row(records[name])},
+    }
+    if pictures is not None:
+        wanted = {document["_id"]: document for _, document in _wanted(pictures, encoder, licence)}
+        found["orphans"] = either - set(wanted)
+        found["missing"] = set(wanted) - either
+        same = both & set(wanted) - found["different"]
+        found["outdated"] = {name for name in same if records[name] != wanted[name]}
+    return Agreement(len(either), **{name: tuple(sorted(ids)) for name, ids in found.items()})
+
+
+def reindex(
+    pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "", licence: str = "",
+    progress: bool | Callable[[int, int], None] = True,
+) -> Agreement:  # fmt: skip
+    """Repair whatever `check` finds; what is right stays as it is. Returns the check afterwards."""
+    build(pictures, embed, vectors, documents, encoder=encoder, licence=licence, progress=progress)
+    return check(vectors, documents, pictures, encoder=encoder, licence=licence)
+
+
+def _wanted(pictures: Iterable[Picture], encoder: str, licence: str) -> Iterator[tuple[Picture, Document]]:
+    """Each picture with the document that it should have."""
+    seen = set()
+    for picture in pictures:
+        if picture.id in seen:
+            raise IndexingError(f"The catalogue has the id {picture.id!r} twice.")
+        seen.add(picture.id)
+        document = {
+            "_id": picture.id, "caption": picture.caption, "category": picture.category,
+            "price_cents": picture.price_cents, "file": picture.file.name,
+            "licence": getattr(picture, "licence", "") or licence,
+        }  # fmt: skip
+        said = json.dumps([encoder, document], sort_keys=True).encode()
+        document["fingerprint"] = hashlib.sha256(said + _read(picture)).hexdigest()
+        yield picture, document
+
+
+def _row(document: Document) -> tuple[str, str, int]:
+    """What the vector store keeps of a document."""
+    return tuple(document.get(field) for field in ("fingerprint", "category", "price_cents"))
+
+
+def _write(batch: list[tuple[Picture, Document]], embed: Embed, vectors: Any, documents: Any) -> None:
+    made = np.asarray(embed([_read(picture) for picture, _ in batch]), dtype=np.float32)
+    if made.ndim != 2 or len(made) != len(batch) or not np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-3):
+        raise IndexingError(
+            f"embed gave an array of shape {list(made.shape)} for {len(batch)} pictures; it must give one vector of "
+            "length 1 for each."
+        )
+    documents.put(document for _, document in batch)
+    fingerprints, categories, prices = zip(*(_row(document) for _, document in batch), strict=True)
+    vectors.upsert([picture.id for picture, _ in batch], made, categories, prices, fingerprints)
+
+
+def _read(picture: Picture) -> bytes:
+    try:
+        return picture.file.read_bytes()
+    except OSError as error:
+        raise IndexingError(f"The picture {picture.id!r} cannot be read: {picture.file}: {error.strerror}.") from None
+
+
+@contextlib.contextmanager
+def _shown(progress: bool | Callable[[int, int], None], done: int, total: int) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of pictures that are done."""
+    if callable(progress):
+        yield lambda count: progress(count, total)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, disable=not progress) as bar:
+        task = bar.add_task("indexing", total=total, completed=done)
+        yield lambda count: bar.update(task, completed=count)

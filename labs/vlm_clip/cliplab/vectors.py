@@ -1,0 +1,289 @@
+"""The vector store: Milvus, in one file of this machine or on a cluster, by the same code (notebook 15).
+
+    VectorStore("pictures.db")                              # Milvus Lite, a file
+    VectorStore("http://milvus:19530", token="user:word")   # Milvus on a server or a cluster
+
+Milvus Lite is a program of its own that pymilvus starts for the file and that ends with this Python. One Python at a
+time may have the file open. What an upsert has acknowledged survives a SIGKILL of either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from servinglab.errors import CourseError
+
+DIMENSIONS = 384
+ID_BYTES, CATEGORY_BYTES, FINGERPRINT_BYTES = 200, 100, 64
+# What an index is built with. Milvus Lite has FLAT, IVF_FLAT and AUTOINDEX; a server has them all.
+INDEXES = {"FLAT": {}, "IVF_FLAT": {"nlist": 64}, "HNSW": {"M": 16, "efConstruction": 200}, "AUTOINDEX": {}}
+PAGE = 1000  # rows of one answer when all are read
+LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
+
+_opened: Counter[str] = Counter()
+_opening = threading.Lock()
+
+
+class VectorError(CourseError):
+    """The vector store cannot be reached, or refuses something."""
+
+
+class VectorStore:
+    """Vectors of length 1 with what a search filters by. Threads may share it.
+
+    Args:
+        uri: a file ending in .db (made if it is not there), or the address of a Milvus.
+        token: "user:password" or an API key, for a Milvus that asks for one.
+        index: one of INDEXES, for a collection that is not there yet; COSINE is its measure.
+        timeout: seconds for one call.
+    Raises VectorError of one sentence, here and in every method.
+    """
+
+    def __init__(
+        self, uri: str | Path, token: str = "", *, collection: str = "pictures", index: str = "FLAT",
+        timeout: float = 30.0,
+    ) -> None:  # fmt: skip
+        self.uri, self.collection, self.timeout = str(uri), collection, timeout
+        if index not in INDEXES:
+            raise VectorError(f"There is no index {index!r}: choose one of {', '.join(INDEXES)}.")
+        self._file = Path(self.uri).expanduser().absolute() if "://" not in self.uri else None
+        self._client = self._open_file() if self._file else self._connect(self.uri, token)
+        try:
+            self._prepare(index)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_file(self):
+        if self._file.suffix != ".db" or not all(c.isascii() and (c.isalnum() or c in ".-_") for c in self._file.name):
+            raise VectorError(
+                f"{self._file.name} cannot be a file of vectors: its name must end in .db and have only letters, "
+                "digits, dots, hyphens and underscores."
+            )
+        if len(self._file.name) > 36:
+            raise VectorError(f"The name {self._file.name} is longer than 36 characters, the most that Milvus takes.")
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + LOCKED_SECONDS
+        while _locked(self._file):
+            if time.monotonic() > deadline:
+                raise VectorError(
+                    f"{self._file} is open in another Python (another notebook?): close it there, or use another file."
+                )
+            time.sleep(0.1)
+        with _opening:
+            try:
+                client = self._connect(str(self._file), "")
+            except VectorError:
+                raise VectorError(
+                    f"{self._file} is no file of vectors that Milvus can read: remove it and build the index again."
+                ) from None
+            _opened[str(self._file)] += 1
+        return client
+
+    def _connect(self, uri: str, token: str):
+        from pymilvus import MilvusClient
+        from pymilvus.exceptions import MilvusException
+
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # errors arrive as exceptions, and once is enough
+        with _quiet_root():
+            try:
+                return MilvusClient(uri=uri, token=token, timeout=min(self.timeout, 10))
+            except (MilvusException, RuntimeError, OSError) as error:
+                raise VectorError(
+                    f"No Milvus answers at {uri}: start it, or correct the address. ({_reason(error)})"
+                ) from None
+
+    def _prepare(self, index: str) -> None:
+        from pymilvus import DataType, MilvusClient
+
+        with self._speaking("open the collection"):
+            if not self._client.has_collection(self.collection, timeout=self.timeout):
+                schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+                schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=ID_BYTES)
+                schema.add_field("vector", DataType.FLOAT_VECTOR, dim=DIMENSIONS)
+                schema.add_field("category", DataType.VARCHAR, max_length=CATEGORY_BYTES)
+                schema.add_field("price_cents", DataType.INT64)
+                schema.add_field("fingerprint", DataType.VARCHAR, max_length=FINGERPRINT_BYTES)
+                indexes = self._client.prepare_index_params()
+                indexes.add_index("vector", index_type=index, metric_type="COSINE", params=INDEXES[index])
+                # Strong: a search sees every write that was acknowledged before it, on a cluster too.
+                self._client.create_collection(
+                    self.collection, schema=schema, index_params=indexes, consistency_level="Strong",
+                    timeout=self.timeout,
+                )  # fmt: skip
+            self._client.load_collection(self.collection, timeout=self.timeout)
+
+    def upsert(
+        self, ids: Sequence[str], vectors: np.ndarray, categories: Sequence[str], prices_cents: Sequence[int],
+        fingerprints: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Write rows; a row with the same id is replaced. vectors: float [n, 384], of length 1. Returns when they are
+        acknowledged."""
+        vectors = _checked(vectors)
+        for what, values, most in (
+            ("id", ids, ID_BYTES), ("category", categories, CATEGORY_BYTES),
+            ("fingerprint", fingerprints, FINGERPRINT_BYTES),
+        ):  # fmt: skip
+            if len(values) != len(vectors):
+                raise VectorError(f"There are {len(vectors)} vectors and {len(values)} values of {what}.")
+            if strange := [value for value in values if not value.isprintable()]:
+                raise VectorError(f"The {what} {strange[0][:50]!r} has a character that cannot be printed.")
+            if long := [value for value in values if len(value.encode()) > most or (what == "id" and not value)]:
+                raise VectorError(f"The {what} {long[0][:50]!r} is empty or longer than {most} bytes.")
+        if len(set(ids)) < len(ids):
+            raise VectorError("An id is given twice in one upsert.")
+        rows = [
+            {"id": name, "vector": vector, "category": category, "price_cents": int(price), "fingerprint": fingerprint}
+            for name, vector, category, price, fingerprint in zip(
+                ids, vectors, categories, prices_cents, fingerprints, strict=True
+            )
+        ]
+        if rows:
+            with self._speaking("write vectors"):
+                self._client.upsert(self.collection, rows, timeout=self.timeout)
+
+    def search(
+        self, vectors: np.ndarray, k: int = 5, *, category: str | None = None, below_cents: int | None = None,
+        effort: Mapping[str, int] | None = None,
+    ) -> list[list[tuple[str, float]]]:  # fmt: skip
+        """For each vector the `k` nearest rows, best first, as (id, cosine), among those of the category that cost less
+        than `below_cents`. effort: what the index may spend, {"nprobe": cells} for IVF_FLAT or {"ef": candidates} for
+        HNSW."""
+        vectors = _checked(vectors)
+        with self._speaking("search"):
+            found = self._client.search(
+                self.collection, list(vectors), limit=k, filter=expression(category, below_cents),
+                output_fields=["id"], search_params={"params": dict(effort or {})}, timeout=self.timeout,
+            )  # fmt: skip
+        return [[(hit["id"], float(hit["distance"])) for hit in hits] for hits in found]
+
+    def rows(self) -> dict[str, tuple[str, str, int]]:
+        """{id: (fingerprint, category, price in cents)} of every row."""
+        fields, found = ["id", "category", "price_cents", "fingerprint"], {}
+        with self._speaking("read all rows"):
+            pages = self._client.query_iterator(
+                self.collection, batch_size=PAGE, output_fields=fields, timeout=self.timeout
+            )
+            while page := pages.next():
+                found |= {row["id"]: (row["fingerprint"], row["category"], row["price_cents"]) for row in page}
+            pages.close()
+        return found
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove rows; ids that are not there do not matter."""
+        if ids := list(ids):
+            with self._speaking("delete vectors"):
+                self._client.delete(self.collection, ids=ids, timeout=self.timeout)
+
+    def clear(self) -> None:
+        """Remove the whole collection; the store is to be opened anew afterwards."""
+        with self._speaking("remove the collection"):
+            self._client.drop_collection(self.collection, timeout=self.timeout)
+
+    def __len__(self) -> int:
+        with self._speaking("count rows"):
+            (row,) = self._client.query(
+                self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong", timeout=self.timeout
+            )
+        return row["count(*)"]
+
+    def close(self) -> None:
+        """Leave the store; a file may then be opened by another Python."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        with contextlib.suppress(Exception):
+            client.close()
+        if self._file:
+            from milvus_lite.server_manager import server_manager_instance
+
+            with _opening:
+                _opened[str(self._file)] -= 1
+                if _opened[str(self._file)] <= 0:  # others of this Python may have it open too
+                    server_manager_instance.release_server(str(self._file))
+
+    def __enter__(self) -> VectorStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _speaking(self, what: str) -> Iterator[None]:
+        from pymilvus.exceptions import MilvusException
+
+        if self._client is None:
+            raise VectorError(f"The vector store {self.uri} is closed: open it again.")
+        try:
+            yield
+        except MilvusException as error:
+            raise VectorError(f"Milvus at {self.uri} could not {what}: {_reason(error)}.") from None
+
+
+def expression(category: str | None = None, below_cents: int | None = None) -> str:
+    """A filter in Milvus's language. The category is quoted, so that no text can become part of the language."""
+    parts = []
+    if category is not None:
+        if not category.isprintable():  # Milvus Lite has no way to write a line break
+            raise VectorError(f"The category {category!r} has a character that cannot be printed.")
+        quoted = category.replace("\\", "\\\\").replace('"', '\\"')
+        parts.append(f'category == "{quoted}"')
+    if below_cents is not None:
+        parts.append(f"price_cents < {int(below_cents)}")
+    return " and ".join(parts)
+
+
+def _checked(vectors: np.ndarray) -> np.ndarray:
+    vectors = np.asarray(vectors, dtype=np.float32)
+    if vectors.ndim != 2 or vectors.shape[1] != DIMENSIONS:
+        raise VectorError(f"Vectors must have the shape [n, {DIMENSIONS}], not {list(vectors.shape)}.")
+    if not np.isfinite(vectors).all():
+        raise VectorError("A vector has a value that is not a number.")
+    return vectors
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "message", error)).strip().rstrip(".").splitlines()[0]
+
+
+def _locked(file: Path) -> bool:
+    """Whether another Python has the file of vectors open.
+
+    Asked before Milvus Lite is: when it finds the file locked, it removes the lock of the other and says only "failed",
+    and whoever comes third would write to the file beside the first.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # milvus-lite imports it
+        from milvus_lite.server_manager import server_manager_instance
+
+    lock = file.parent / f".{file.name}.lock"
+    # A process that closes a file gives up its own locks on it, so one that has it open must not look.
+    if str(file.resolve()) in server_manager_instance._servers or not lock.exists():
+        return False
+    with open(lock, "a") as handle:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def _quiet_root() -> Iterator[None]:
+    """milvus-lite tells the root logger what the exception says as well."""
+    root, silent = logging.getLogger(), logging.Filter("nothing of this name")
+    root.addFilter(silent)
+    try:
+        yield
+    finally:
+        root.removeFilter(silent)

@@ -1,0 +1,101 @@
+"""The document store and its offline server: what is written is there, also after a SIGKILL; errors are sentences."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from cliplab.document_server import DocumentServer, DocumentServerError
+from cliplab.documents import DocumentError, DocumentStore
+
+pytestmark = pytest.mark.xdist_group("stores")
+
+
+def document(number: int, **changes) -> dict:
+    fields = {"caption": f"A picture, number {number}: é", "category": f"c{number % 3}", "price_cents": number}
+    return {"_id": f"p{number}", **fields, "file": "a.png", "licence": "CC0", "fingerprint": "f"} | changes
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with DocumentServer(tmp_path_factory.mktemp("documents")) as server:
+        yield server
+
+
+@pytest.fixture
+def store(server, request):
+    with DocumentStore(server.uri, collection=request.node.name) as store:
+        yield store
+
+
+def test_documents_come_back_as_they_were_written(store):
+    store.put(document(n) for n in range(40))
+    store.put([document(3, caption="changed"), document(99)])
+    assert len(store) == 41
+    assert store.get(["p3", "p5", "nobody"]) == {"p3": document(3, caption="changed"), "p5": document(5)}
+    assert store.all() == {f"p{n}": document(n) for n in [*range(40), 99]} | {"p3": document(3, caption="changed")}
+    store.delete(["p3", "nobody"])
+    store.delete([])
+    assert len(store) == 40 and store.get(["p3"]) == {}
+
+
+def test_a_document_without_a_field_is_refused(store):
+    with pytest.raises(DocumentError, match="'x' has no caption, category"):
+        store.put([document(1), {"_id": "x"}])
+    assert len(store) == 0
+
+
+def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_behind(tmp_path):
+    first = DocumentServer(tmp_path)
+    with DocumentStore(first.uri) as store:
+        for number in range(60):
+            store.put([document(number)])
+        os.kill(first.pid, signal.SIGKILL)
+    first.stop()
+    with DocumentServer(tmp_path) as second:
+        with DocumentStore(second.uri) as store:
+            assert store.all() == {f"p{n}": document(n) for n in range(60)}
+        with pytest.raises(DocumentServerError, match="open: stop it, or use another folder"):
+            DocumentServer(tmp_path)
+        assert psutil.Process(second.pid).net_connections()[0].laddr.ip == "127.0.0.1"
+    assert not psutil.pid_exists(second.pid)
+    with pytest.raises(DocumentError, match="No document store answers"):
+        DocumentStore(second.uri, timeout=0.3)
+
+
+def test_the_server_ends_with_the_python_that_started_it(tmp_path):
+    code = (
+        "import os, sys; from cliplab.document_server import DocumentServer\n"
+        "print(DocumentServer(sys.argv[1]).pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, tmp_path]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=60)
+    gone, alive = psutil.wait_procs([psutil.Process(p) for p in [int(done.stdout)] if psutil.pid_exists(p)], timeout=8)
+    assert not alive
+
+
+@pytest.mark.parametrize(
+    ("uri", "word"),
+    [
+        ("mongodb://me:secret@127.0.0.1:1/", "No document store answers at mongodb://…@127.0.0.1:1/: start it"),
+        ("http://127.0.0.1:1", "is no address of a document store"),
+        ("mongodb://me:p@w@host", "must be escaped"),
+    ],
+)
+def test_a_store_that_cannot_be_reached(uri, word):
+    with pytest.raises(DocumentError) as caught:
+        DocumentStore(uri, timeout=0.2)
+    assert word in str(caught.value) and "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_closed_store_says_so(server):
+    store = DocumentStore(server.uri)
+    store.close()
+    with pytest.raises(DocumentError, match="is closed"):
+        len(store)

@@ -1,0 +1,188 @@
+"""Building, checking and repairing the two stores; and SIGKILL at random moments of a build."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cliplab.document_server import DocumentServer
+from cliplab.documents import DocumentStore
+from cliplab.indexing import IndexingError, build, check, reindex
+from cliplab.vectors import VectorStore
+
+pytestmark = pytest.mark.xdist_group("stores")
+
+PICTURES = 160
+
+
+@dataclass(frozen=True)
+class Picture:
+    id: str
+    file: Path
+    caption: str
+    category: str
+    price_cents: int
+
+
+def catalogue(folder: Path, count: int) -> list[Picture]:
+    """Pictures whose bytes are only a name: embed below needs no more."""
+    for number in range(count):
+        (folder / f"{number}.png").write_text(f"picture {number}")
+    return [
+        Picture(f"p{n:03}", folder / f"{n}.png", f"Number {n}.", ("animals", "town")[n % 2], 10 * n)
+        for n in range(count)
+    ]
+
+
+def embed(pictures: list[bytes]) -> np.ndarray:
+    """A vector of length 1 that depends on every byte."""
+    seeds = [int.from_bytes(hashlib.sha256(each).digest()[:8], "little") for each in pictures]
+    vectors = np.stack([np.random.default_rng(seed).standard_normal(384) for seed in seeds])
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with DocumentServer(tmp_path_factory.mktemp("documents")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    with VectorStore(tmp_path_factory.mktemp("vectors") / "pictures.db") as vectors:
+        yield vectors
+
+
+@pytest.fixture
+def stores(server, vectors, request):
+    vectors.delete(list(vectors.rows()))
+    with DocumentStore(server.uri, collection=request.node.name) as documents:
+        yield vectors, documents
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return catalogue(tmp_path, 40)
+
+
+def test_a_build_is_complete_and_a_second_one_does_nothing(stores, pictures):
+    seen = []
+    built = build(pictures, embed, *stores, licence="CC0", progress=lambda *step: seen.append(step))
+    assert (built.written, built.done_before, built.removed) == (40, 0, 0)
+    assert seen == [(16, 40), (32, 40), (40, 40)]
+    assert check(*stores, pictures, licence="CC0").agree
+    vectors, documents = stores
+    for picture in pictures[::7]:
+        ((name, score),) = vectors.search(embed([picture.file.read_bytes()]), 1)[0]
+        assert name == picture.id and score == pytest.approx(1, abs=1e-5)
+        record = documents.get([name])[name]
+        assert record["caption"] == picture.caption and record["price_cents"] == picture.price_cents
+        assert record["licence"] == "CC0" and record["file"] == picture.file.name
+    rows, records = vectors.rows(), documents.all()
+
+    def never(_):
+        raise AssertionError("nothing was to be embedded")
+
+    again = build(pictures, never, *stores, licence="CC0", progress=False)
+    assert (again.written, again.done_before, again.removed) == (0, 40, 0)
+    assert (vectors.rows(), documents.all()) == (rows, records)
+
+
+def test_changes_of_the_catalogue_are_followed(stores, pictures):
+    build(pictures, embed, *stores, progress=False)
+    pictures[1].file.write_text("another picture")
+    changed = [replace(pictures[0], price_cents=7), *pictures[1:3], replace(pictures[3], caption="New."), *pictures[5:]]
+    found = check(*stores, changed)
+    assert found.outdated == ("p000", "p001", "p003") and found.orphans == ("p004",) and not found.agree
+    built = build(changed, embed, *stores, progress=False)
+    assert (built.written, built.done_before, built.removed) == (3, 36, 1)
+    assert check(*stores, changed).agree
+    assert stores[0].search(embed([b"another picture"]), 1)[0][0][0] == "p001"
+    assert build(changed, embed, *stores, encoder="another", progress=False).written == 39  # all vectors are others
+
+
+def test_every_kind_of_disagreement_is_named_and_repaired(stores, pictures):
+    vectors, documents = stores
+    build(pictures, embed, *stores, progress=False)
+    vectors.delete(["p001", "p009"])
+    documents.delete(["p002", "p009"])
+    documents.put([documents.get(["p003"])["p003"] | {"price_cents": 1}])
+    documents.put([documents.get(["p004"])["p004"] | {"caption": "Not what the catalogue says."}])
+    documents.put([documents.get(["p005"])["p005"] | {"_id": "alone"}])
+    vectors.upsert(["stray"], embed([b"x"]), ["town"], [1], ["f"])
+    found = check(*stores, pictures)
+    assert found.problems() == {
+        "missing_vectors": ("alone", "p001"), "missing_documents": ("p002", "stray"), "different": ("p003",),
+        "missing": ("p009",), "outdated": ("p004",), "orphans": ("alone", "stray"),
+    }  # fmt: skip
+    assert "2 missing vectors (alone, p001)" in str(found) and "Run reindex" in str(found)
+    assert set(check(*stores).problems()) == {"missing_vectors", "missing_documents", "different"}
+    calls = []
+    repaired = reindex(pictures, lambda batch: calls.append(len(batch)) or embed(batch), *stores, progress=False)
+    assert repaired.agree and sum(calls) == 5  # no more than was wrong
+    assert str(repaired) == "The stores agree on 40 pictures."
+
+
+def test_what_cannot_be_indexed_is_said_in_a_sentence(stores, pictures):
+    with pytest.raises(IndexingError, match="twice"):
+        build([*pictures, pictures[0]], embed, *stores, progress=False)
+    with pytest.raises(IndexingError, match="length 1"):
+        build(pictures, lambda batch: 2 * embed(batch), *stores, progress=False)
+    with pytest.raises(IndexingError, match="shape \\[1, 384\\] for 16 pictures"):
+        build(pictures, lambda batch: embed(batch[:1]), *stores, progress=False)
+    assert len(stores[0]) == len(stores[1]) == 0
+    pictures[5].file.unlink()
+    with pytest.raises(IndexingError, match="'p005' cannot be read: .*5.png: No such file"):
+        build(pictures, embed, *stores, progress=False)
+
+
+def build_slowly(folder: Path, uri: str, acknowledged, embedded) -> None:
+    """In a process of its own, which is killed. Both counters are in shared memory and survive it."""
+
+    def slow(batch):
+        embedded.value += len(batch)
+        time.sleep(0.02)
+        return embed(batch)
+
+    def progress(done, _):
+        acknowledged.value = done
+
+    with VectorStore(folder / "pictures.db") as vectors, DocumentStore(uri, collection="killed") as documents:
+        build(catalogue(folder, PICTURES), slow, vectors, documents, batch=4, progress=progress)
+
+
+def test_a_build_that_is_killed_at_any_moment_goes_on_and_loses_nothing_acknowledged(server, tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pymilvus", "pymongo", "cliplab.indexing"])
+    acknowledged, embedded = context.Value("i", 0), context.Value("i", 0)
+    randomness, kills = random.Random(os.getpid()), 0
+    while True:
+        before = acknowledged.value
+        child = context.Process(target=build_slowly, args=(tmp_path, server.uri, acknowledged, embedded))
+        child.start()
+        while child.is_alive() and acknowledged.value == before:
+            time.sleep(0.002)
+        child.join(randomness.uniform(0, 0.5))
+        if not child.is_alive():
+            break
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        kills += 1
+        with VectorStore(tmp_path / "pictures.db") as vectors, DocumentStore(server.uri, collection="killed") as stored:
+            found = check(vectors, stored)
+            assert len(vectors) >= acknowledged.value
+            # Documents are written first: at most the batch of the kill has no vectors; no vector is without document.
+            assert found.missing_documents == found.different == () and len(found.missing_vectors) <= 4
+    assert child.exitcode == 0 and kills >= 2 and acknowledged.value == PICTURES
+    assert embedded.value <= PICTURES + 4 * kills
+    with VectorStore(tmp_path / "pictures.db") as vectors, DocumentStore(server.uri, collection="killed") as stored:
+        assert check(vectors, stored, catalogue(tmp_path, PICTURES)).agree

@@ -1,0 +1,162 @@
+"""The vector store against numpy: nearest rows, filters, what is refused, and files that cannot be opened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from cliplab.vectors import VectorError, VectorStore, expression
+
+pytestmark = pytest.mark.xdist_group("stores")
+
+ROWS = 400
+# Names that would end a quotation or the whole filter if they were pasted in.
+CATEGORIES = ["animals", 'a "quoted" one', "back\\slash\\", "it's", "é ☃ 😀", 'x" or category != "', "{a} %s", "a\\"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    vectors = np.random.default_rng(0).standard_normal((ROWS, 384)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors, [CATEGORIES[i % len(CATEGORIES)] for i in range(ROWS)], [(i * 37) % 1000 for i in range(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def store(data, tmp_path_factory):
+    vectors, categories, prices = data
+    with VectorStore(tmp_path_factory.mktemp("vectors") / "pictures.db") as store:
+        names = [f"p{i}" for i in range(ROWS)]
+        for _ in range(2):  # written twice, there once
+            store.upsert(names, vectors, categories, prices, ["f"] * ROWS)
+        yield store
+
+
+def nearest(data, query, k, category, below):
+    vectors, categories, prices = data
+    scores = vectors @ query
+    kept = [i for i in np.argsort(-scores) if category in (None, categories[i])]
+    return [(f"p{i}", scores[i]) for i in kept if below is None or prices[i] < below][:k]
+
+
+@pytest.mark.parametrize("below", [None, 300, 0])
+@pytest.mark.parametrize("category", [None, *CATEGORIES, "nobody has this"])
+def test_nearest_rows_and_filters_are_those_of_numpy(store, data, category, below):
+    queries = np.random.default_rng(1).standard_normal((3, 384)).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    found = store.search(queries, 7, category=category, below_cents=below)
+    for query, hits in zip(queries, found, strict=True):
+        expected = nearest(data, query, 7, category, below)
+        assert [name for name, _ in hits] == [name for name, _ in expected]
+        np.testing.assert_allclose([score for _, score in hits], [score for _, score in expected], atol=1e-5)
+
+
+def test_every_row_is_read_once(store, data, monkeypatch):
+    monkeypatch.setattr("cliplab.vectors.PAGE", 64)
+    vectors, categories, prices = data
+    assert store.rows() == {f"p{i}": ("f", categories[i], prices[i]) for i in range(ROWS)}
+    assert len(store) == ROWS
+
+
+def test_an_upsert_replaces_and_a_deletion_removes(store, data):
+    vectors, categories, prices = data
+    store.upsert(["p3", "new"], vectors[[5, 6]], ["animals", "new"], [1, 2], ["g", "g"])
+    assert store.rows()["p3"] == ("g", "animals", 1)
+    assert dict(store.search(vectors[[5]], 2)[0]).keys() == {"p3", "p5"}
+    store.delete(["new", "never there"])
+    store.upsert(["p3"], vectors[[3]], [categories[3]], [prices[3]], ["f"])
+    assert len(store) == ROWS and "new" not in store.rows()
+
+
+def test_eight_threads_search_at_once(store, data):
+    wrong = []
+
+    def search(first):
+        for i in range(first, first + 20):
+            if store.search(data[0][[i]], 1)[0][0][0] != f"p{i}":
+                wrong.append(i)
+
+    threads = [threading.Thread(target=search, args=(n * 40,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"vectors": np.zeros((1, 512))}, "[n, 384], not [1, 512]"),
+        ({"vectors": np.full((1, 384), np.nan)}, "not a number"),
+        ({"ids": ["a", "b"]}, "2 values of id"),
+        ({"ids": [""]}, "empty or longer than 200 bytes"),
+        ({"ids": ["é" * 101]}, "longer than 200 bytes"),
+        ({"categories": ["two\nlines"]}, "cannot be printed"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_in_a_sentence(store, change, word):
+    row = {"ids": ["a"], "vectors": np.ones((1, 384)), "categories": ["c"], "prices_cents": [1], "fingerprints": ["f"]}
+    with pytest.raises(VectorError, match="^[A-Z].*\\.$") as caught:
+        store.upsert(**(row | change))
+    assert word in str(caught.value)
+    with pytest.raises(VectorError, match="twice"):
+        store.upsert(["a", "a"], np.ones((2, 384)), ["c"] * 2, [1] * 2, ["f"] * 2)
+
+
+def test_a_filter_cannot_be_broken_out_of():
+    assert expression('x" or id != "', 5) == 'category == "x\\" or id != \\"" and price_cents < 5'
+    assert expression() == ""
+    with pytest.raises(VectorError):
+        expression("a\nb")
+
+
+def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
+    file = tmp_path / "held.db"
+    lock = tmp_path / ".held.db.lock"  # the name that milvus-lite gives it
+    hold = f"import fcntl, time; f = open({str(lock)!r}, 'a'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True)"
+    holder = subprocess.Popen([sys.executable, "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        monkeypatch.setattr("cliplab.vectors.LOCKED_SECONDS", 0.3)
+        with pytest.raises(VectorError, match="open in another Python"):
+            VectorStore(file)
+        monkeypatch.setattr("cliplab.vectors.LOCKED_SECONDS", 10)
+        threading.Timer(0.5, holder.kill).start()
+        with VectorStore(file) as opened:  # it waits until the other is gone
+            assert len(opened) == 0
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
+    (tmp_path / "broken.db").write_bytes(b"no database" * 1000)
+    for uri, word in [
+        (tmp_path / "broken.db", "build the index again"),
+        (tmp_path / "no spaces.db", "must end in .db"),
+        (tmp_path / ("long" * 10 + ".db"), "36 characters"),
+        ("vectors.txt", "must end in .db"),
+        ("http://127.0.0.1:1", "No Milvus answers at http://127.0.0.1:1"),
+    ]:
+        with pytest.raises(VectorError) as caught:
+            VectorStore(uri)
+        assert word in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(VectorError, match="no index"):
+        VectorStore(tmp_path / "a.db", index="TREE")
+
+
+def test_closing_one_leaves_the_other_open(tmp_path, capfd):
+    one, two = VectorStore(tmp_path / "a.db"), VectorStore(tmp_path / "a.db")
+    one.close()
+    one.close()
+    assert len(two) == 0
+    with pytest.raises(VectorError, match="is closed"):
+        len(one)
+    two.close()
+    with pytest.raises(VectorError, match="Milvus at .*HNSW"):  # Milvus Lite has none; said once
+        VectorStore(tmp_path / "b.db", index="HNSW")
+    assert "pkg_resources" not in capfd.readouterr().err
