@@ -121,10 +121,10 @@ def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
     holder = subprocess.Popen([sys.executable, "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE)
     try:
         holder.stdout.readline()
-        monkeypatch.setattr("cliplab.vectors.LOCKED_SECONDS", 0.3)
+        monkeypatch.setattr("cliplab.vector_file.LOCKED_SECONDS", 0.3)
         with pytest.raises(VectorError, match="open in another Python"):
             VectorStore(file)
-        monkeypatch.setattr("cliplab.vectors.LOCKED_SECONDS", 10)
+        monkeypatch.setattr("cliplab.vector_file.LOCKED_SECONDS", 10)
         threading.Timer(0.5, holder.kill).start()
         with VectorStore(file) as opened:  # it waits until the other is gone
             assert len(opened) == 0
@@ -140,6 +140,7 @@ def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
         (tmp_path / "no spaces.db", "must end in .db"),
         (tmp_path / ("long" * 10 + ".db"), "36 characters"),
         ("vectors.txt", "must end in .db"),
+        (tmp_path / "broken.db" / "a.db", "cannot be kept"),
         ("http://127.0.0.1:1", "No Milvus answers at http://127.0.0.1:1"),
     ]:
         with pytest.raises(VectorError) as caught:

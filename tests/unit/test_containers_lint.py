@@ -255,6 +255,74 @@ def test_docker_compose_reads_it_too():
     assert done.returncode == 0, done.stderr
 
 
+# --- databases.compose.yaml -------------------------------------------------------------------------------------------
+
+DATABASES = ROOT / "Dockerfiles" / "databases.compose.yaml"
+
+
+def database_problems(data: dict) -> list[str]:
+    """What the schema cannot know: pins, ports, secrets, and that each profile is whole and has its own two ports."""
+    problems, published, services = [], {}, data["services"]
+    running = {name: set(service.get("profiles", ["one", "many"])) for name, service in services.items()}
+    for name, service in services.items():
+        profiles = running[name]
+        if not re.search(r":(v?\d+\.\d+\.\d+|RELEASE\.\d{4}-\d\d-\d\dT[\d-]+Z)$", service["image"]):
+            problems.append(f"{name}: {service['image']} is not pinned")
+        for port in service.get("ports", []):
+            if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port):
+                problems.append(f"{name}: port {port} is not bound to 127.0.0.1")
+            published.setdefault(port.split(":")[1], []).extend(profiles)
+        for other in service.get("depends_on", []):
+            if not profiles <= running.get(other, set()):
+                problems.append(f"{name}: {other} does not run in its profile")
+        variables = service.get("environment", {})
+        for variable in variables:
+            value = variables[variable] if isinstance(variables, dict) else "${?" if "=" not in variable else variable
+            if re.search("PASSWORD|SECRET|ACCESS_KEY|USER", variable) and not re.match(r"\$\{.*\?", value):
+                problems.append(f"{name}: {variable} is written in, or may be empty")
+        for volume in service.get("volumes", []):
+            if volume.partition(":")[0] not in data["volumes"]:
+                problems.append(f"{name}: the volume of {volume} is not declared")
+    for port in ("19530", "27017"):
+        if sorted(published.get(port, [])) != ["many", "one"]:
+            problems.append(f"port {port} is not published once in each profile")
+    return problems
+
+
+def test_the_databases_follow_the_schema_and_our_own_rules():
+    text = DATABASES.read_text()
+    assert schema_problems(text) == []
+    assert database_problems(yaml.safe_load(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (lambda s: s["mongo"].update(image="mongo:latest"), "not pinned"),
+        (lambda s: s["minio"].update(image="minio/minio"), "not pinned"),
+        (lambda s: s["proxy"].update(ports=["19530:19530"]), "not bound"),
+        (lambda s: s["mongos"].update(profiles=["one"]), "published once"),
+        (lambda s: s["shard2"].update(profiles=["one"]), "does not run in its profile"),
+        (lambda s: s["minio"].update(environment=["MINIO_ROOT_PASSWORD=x"]), "written in"),
+        (lambda s: s["milvus"]["environment"].update(MINIO_SECRET_ACCESS_KEY="minioadmin"), "written in"),
+        (lambda s: s["shard1"].update(volumes=["else:/data/db"]), "not declared"),
+    ],
+)
+def test_our_own_rules_see_broken_databases(damage, word):
+    data = copy.deepcopy(yaml.safe_load(DATABASES.read_text()))
+    damage(data["services"])
+    assert any(word in problem for problem in database_problems(data))
+
+
+def test_the_readme_gives_the_addresses_that_the_databases_are_published_at():
+    text = (ROOT / "Dockerfiles" / "README.md").read_text()
+    assert 'VectorStore("http://127.0.0.1:19530")' in text
+    assert 'DocumentStore("mongodb://127.0.0.1:27017/?directConnection=true")' in text
+    services = yaml.safe_load(DATABASES.read_text())["services"]
+    scaled = re.findall(r"--scale (\w+)=", text)
+    assert scaled and all("ports" not in services[name] for name in scaled)
+
+
 # --- workflows --------------------------------------------------------------------------------------------------------
 
 

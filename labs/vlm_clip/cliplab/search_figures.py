@@ -48,6 +48,7 @@ def trade(points: Iterable[Mapping[str, Any]]) -> Figure:
             x, y = [point["p50_ms"] for point in own], [point["recall_at_10"] for point in own]
             axes.plot(x, y, marker="o", markersize=4, color=colour, label=_NAMES[index])
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_title(f"{size:,} vectors", fontsize=10)
         axes.set_xlabel("time of one query (ms)")
     panels[0][0].set_ylabel("recall of the true ten nearest")
@@ -67,6 +68,9 @@ def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
             axes.plot(x, [point[field] for point in own], marker="o", markersize=4, color=colour, label=_NAMES[index])
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
         axes.set_xlabel("vectors")
         axes.set_ylabel(label)
     panels[0].legend()

@@ -10,24 +10,35 @@ time may have the file open. What an upsert has acknowledged survives a SIGKILL 
 from __future__ import annotations
 
 import contextlib
+<<<<<<< HEAD
 import fcntl
 import logging
 import threading
 import time
 import warnings
 from collections import Counter
+=======
+import logging
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+<<<<<<< HEAD
 from servinglab.errors import CourseError
+=======
+from cliplab.vector_file import VectorError, open_file, release
+
+__all__ = ["INDEXES", "VectorError", "VectorStore", "expression"]
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 
 DIMENSIONS = 384
 ID_BYTES, CATEGORY_BYTES, FINGERPRINT_BYTES = 200, 100, 64
 # What an index is built with. Milvus Lite has FLAT, IVF_FLAT and AUTOINDEX; a server has them all.
 INDEXES = {"FLAT": {}, "IVF_FLAT": {"nlist": 64}, "HNSW": {"M": 16, "efConstruction": 200}, "AUTOINDEX": {}}
 PAGE = 1000  # rows of one answer when all are read
+<<<<<<< HEAD
 LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
 
 _opened: Counter[str] = Counter()
@@ -36,6 +47,8 @@ _opening = threading.Lock()
 
 class VectorError(CourseError):
     """The vector store cannot be reached, or refuses something."""
+=======
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 
 
 class VectorStore:
@@ -57,13 +70,21 @@ class VectorStore:
         if index not in INDEXES:
             raise VectorError(f"There is no index {index!r}: choose one of {', '.join(INDEXES)}.")
         self._file = Path(self.uri).expanduser().absolute() if "://" not in self.uri else None
+<<<<<<< HEAD
         self._client = self._open_file() if self._file else self._connect(self.uri, token)
+=======
+        if self._file:
+            self._client = open_file(self._file, self._connect)
+        else:
+            self._client = self._connect(self.uri, token)
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
         try:
             self._prepare(index)
         except BaseException:
             self.close()
             raise
 
+<<<<<<< HEAD
     def _open_file(self):
         if self._file.suffix != ".db" or not all(c.isascii() and (c.isalnum() or c in ".-_") for c in self._file.name):
             raise VectorError(
@@ -91,6 +112,9 @@ class VectorStore:
         return client
 
     def _connect(self, uri: str, token: str):
+=======
+    def _connect(self, uri: str, token: str = ""):
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 
@@ -205,12 +229,16 @@ class VectorStore:
         with contextlib.suppress(Exception):
             client.close()
         if self._file:
+<<<<<<< HEAD
             from milvus_lite.server_manager import server_manager_instance
 
             with _opening:
                 _opened[str(self._file)] -= 1
                 if _opened[str(self._file)] <= 0:  # others of this Python may have it open too
                     server_manager_instance.release_server(str(self._file))
+=======
+            release(self._file)
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 
     def __enter__(self) -> VectorStore:
         return self
@@ -256,6 +284,7 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "message", error)).strip().rstrip(".").splitlines()[0]
 
 
+<<<<<<< HEAD
 def _locked(file: Path) -> bool:
     """Whether another Python has the file of vectors open.
 
@@ -278,6 +307,8 @@ def _locked(file: Path) -> bool:
     return False
 
 
+=======
+>>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 @contextlib.contextmanager
 def _quiet_root() -> Iterator[None]:
     """milvus-lite tells the root logger what the exception says as well."""
