@@ -18,7 +18,7 @@ from servinglab.course import Notebook
 
 MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 15, 0.90, 30
 PROSE_SHARE = 0.75
-PNG_BYTES = 150_000
+PICTURE_BYTES = 150_000
 
 _TIME = re.compile(
     r"^\*\*Time:\*\* (?P<minutes>\d+) minutes \(last run: \d+ s\) · \*\*Lanes:\*\* (?P<lanes>[a-z, ]+) · "
@@ -158,9 +158,11 @@ def figures(notebook: NotebookNode) -> list[str]:
     found = []
     for number, cell in enumerate(notebook.cells, start=1):
         for output in cell.get("outputs", []):
-            png = output.get("data", {}).get("image/png")
-            if png and (size := len(base64.b64decode(png))) > PNG_BYTES:
-                found.append(f"cell {number} stores a picture of {size // 1000} kB; at most {PNG_BYTES // 1000} kB")
+            for kind in ("image/png", "image/jpeg"):
+                size = len(base64.b64decode(output.get("data", {}).get(kind, "")))
+                if size > PICTURE_BYTES:
+                    most = PICTURE_BYTES // 1000
+                    found.append(f"cell {number} stores a picture of {size // 1000} kB; at most {most} kB")
     return found
 
 

@@ -51,7 +51,7 @@ def test_the_figure_has_a_row_for_each_query(hits):
     assert titles[1] == "A torn kite.\n1.20 euros · 0.52"
     assert [text.get_text() for text in fig.axes[3].texts] == ["a tax form", "nothing near enough"]
     by_picture = gallery.figure({"a kite": hits[:1]}, files, asked={"a kite": hits[1].file}, columns=3)
-    assert [axes.get_title().split("\n")[0] for axes in by_picture.axes] == ["asked with", 'A <b>bold</b> & "quo…', ""]
+    assert [axes.get_title().split("\n")[0] for axes in by_picture.axes] == ["asked with", 'A <b>bold</b> & "…', ""]
     with pytest.raises(CourseError, match="at least one query"):
         gallery.figure({}, files)
 

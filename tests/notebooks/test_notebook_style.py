@@ -91,6 +91,10 @@ def _without_prose(notebook):
             lambda n: n.cells[4].outputs.append(new_output("display_data", {"image/png": "A" * 200_004})),
             "stores a picture of 150 kB",
         ),
+        (
+            lambda n: n.cells[4].outputs.append(new_output("display_data", {"image/jpeg": "A" * 400_000})),
+            "stores a picture of 300 kB",
+        ),
     ],
 )  # fmt: skip
 def test_every_break_of_style_is_named(fresh, example_entry, change, said):

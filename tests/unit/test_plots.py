@@ -174,6 +174,18 @@ def test_finish_prints_the_summary_closes_the_figure_and_adds_the_small_print(ca
     assert {"Title", "small print"} <= {text.get_text() for text in fig.texts}
 
 
+@pytest.mark.parametrize("photos, kind", [(False, "image/png"), (True, "image/jpeg")])
+def test_a_notebook_gets_the_figure_with_the_summary_as_its_words(monkeypatch, photos, kind):
+    shown = []
+    monkeypatch.setattr(plots, "_in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda thing, metadata: shown.append((thing, metadata)))
+    plots.finish(FIGURES["one stream"](), "Title", "small print", "one line", photos=photos)
+    ((thing, metadata),) = shown
+    assert metadata == {kind: {"alt": "one line"}}
+    if photos:
+        assert thing.data[:3] == b"\xff\xd8\xff"
+
+
 def test_provenance_names_lane_device_seed_and_more():
     text = plots.provenance("embedded", 0, precision="int4")
     assert text.startswith("embedded lane · cpu, ") and text.endswith("· seed 0 · precision int4")

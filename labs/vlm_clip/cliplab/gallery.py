@@ -60,14 +60,19 @@ def figure(
         places = list(line)
         for axes in places:
             axes.axis("off")
-        places[0].text(0, 1.36, _short(query, 90), fontsize=10, fontweight="bold", transform=places[0].transAxes)
+        _label(places[0], 1.36, _short(query, 90), fontsize=10, fontweight="bold")
         if asked and query in asked:
             _picture(places.pop(0), asked[query], "asked with", "")
         if not hits:
-            places[0].text(0, 0.5, "nothing near enough", fontsize=9, transform=places[0].transAxes)
+            _label(places[0], 0.5, "nothing near enough", fontsize=9)
         for axes, hit in zip(places, hits, strict=False):
-            _picture(axes, files(hit), _short(hit.caption, 20), f"{hit.price} · {hit.score:.2f}")
+            _picture(axes, files(hit), _short(hit.caption, 18), f"{hit.price} · {hit.score:.2f}")
     return fig
+
+
+def _label(axes: plt.Axes, height: float, text: str, **look: Any) -> None:
+    """Words that may be wider than their picture without making its column wider."""
+    axes.text(0, height, text, transform=axes.transAxes, **look).set_in_layout(False)
 
 
 def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
@@ -105,7 +110,7 @@ def gallery(
     rows = {name: answerer.near(one) for name, one in found.items()}
     fig = figure(rows, files)
     counted = ", ".join(f"{name}: {len(hits)} near enough" for name, hits in rows.items())
-    plots.finish(fig, title, small_print, f"{len(rows)} queries; {counted}")
+    plots.finish(fig, title, small_print, f"{len(rows)} queries; {counted}", photos=True)
     if explore.is_live():
         from IPython.display import display
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,6 +12,9 @@ from matplotlib.figure import Figure
 from servinglab import plots
 
 _GROUPS = ("#009E73", "#D55E00")
+_INDEXES = {"flat": plots.INK, "hnsw": "#0072B2", "ivf": "#E69F00"}
+_NAMES = {"flat": "flat", "hnsw": "HNSW", "ivf": "IVF"}
+GOOD = 0.95  # recall that a growing index has to keep
 
 
 def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
@@ -27,3 +31,57 @@ def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
     axes.set_ylabel("share of the group (%)")
     axes.legend()
     return fig
+
+
+def trade(points: Iterable[Mapping[str, Any]]) -> Figure:
+    """Recall against time, a panel for each number of vectors and a line for each index; each dot is one effort.
+
+    points: dicts as those of `index_types.Point`, of one engine.
+    """
+    points = list(points)
+    sizes = sorted({point["vectors"] for point in points})
+    fig, panels = plt.subplots(1, len(sizes), figsize=(plots.WIDTH, 3.1), sharey=True, squeeze=False)
+    for axes, size in zip(panels[0], sizes, strict=True):
+        for index, colour in _INDEXES.items():
+            own = [point for point in points if point["vectors"] == size and point["index"] == index]
+            own.sort(key=lambda point: point["effort"])
+            x, y = [point["p50_ms"] for point in own], [point["recall_at_10"] for point in own]
+            axes.plot(x, y, marker="o", markersize=4, color=colour, label=_NAMES[index])
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_title(f"{size:,} vectors", fontsize=10)
+        axes.set_xlabel("time of one query (ms)")
+    panels[0][0].set_ylabel("recall of the true ten nearest")
+    panels[0][-1].legend(loc="lower right")
+    return fig
+
+
+def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
+    """Time of a query and size of each index against the number of vectors, at the least effort with recall of GOOD."""
+    cheapest = at_recall(points)
+    fig, panels = plt.subplots(1, 2, figsize=(plots.WIDTH, 3.1))
+    wanted = {"p50_ms": "time of one query (ms)", "megabytes": "size (MB)"}
+    for axes, (field, label) in zip(panels, wanted.items(), strict=True):
+        for index, colour in _INDEXES.items():
+            own = [point for point in cheapest if point["index"] == index]
+            x = [point["vectors"] for point in own]
+            axes.plot(x, [point[field] for point in own], marker="o", markersize=4, color=colour, label=_NAMES[index])
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.set_xlabel("vectors")
+        axes.set_ylabel(label)
+    panels[0].legend()
+    return fig
+
+
+def at_recall(points: Iterable[Mapping[str, Any]], least: float = GOOD) -> list[Mapping[str, Any]]:
+    """For each index and number of vectors the fastest point with at least this recall, by number of vectors."""
+    best: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for point in points:
+        key = point["index"], point["vectors"]
+        if point["recall_at_10"] >= least and (key not in best or point["p50_ms"] < best[key]["p50_ms"]):
+            best[key] = point
+    return sorted(best.values(), key=lambda point: point["vectors"])
