@@ -10,8 +10,8 @@ counts, so that other programs disturb little.
 
 Keys of --json
     points          one for each index and effort: engine, index, vectors, parameter (ef of HNSW, nprobe of IVF),
-                    effort, recall_at_10, p50_ms, p99_ms of a query, build_s (FAISS: seconds of one core; Milvus Lite: of
-                    the clock), megabytes (of the index with its vectors; Milvus Lite: of its file)
+                    effort, recall_at_10, p50_ms, p99_ms of a query, build_s (FAISS: seconds of one core; Milvus Lite:
+                    of the clock), megabytes (of the index with its vectors; Milvus Lite: of its file)
     milvus_lite     which index types Milvus Lite takes, and what it says of the others
     and where it was measured. Engines: faiss in this process; milvus-lite through its client and a socket, which is why
     even its smallest search takes longer. Milvus Lite takes IVF_FLAT, yet its recall stays 1 with one cell of 64: it
