@@ -2,9 +2,10 @@
 
     python benchmarks/vector_indexes.py [--sizes 1000,10000,100000] [--queries 200] [--seed 0] [--json]
 
-Vectors of 384 numbers, made from MiniLM's vectors of the 1,000 names of ImageNet's classes: mixtures of three and some
-noise (cliplab/index_types.py says why and how), queries in the same way with another seed. Recall is the share of the
-true ten nearest, which an exact search in numpy finds. One query at a time, on one core.
+Vectors of 384 numbers, made from MiniLM's vectors of the 1,000 names of ImageNet's classes: mixtures of five and noise
+(cliplab/index_types.py says why and how), queries in the same way with another seed. They are easier to search than
+independent random vectors and harder than tight clusters; your own data may lie on either side. Recall is the share of
+the true ten nearest, which an exact search in numpy finds. One query at a time, on one core.
 
 Keys of --json
     points          one for each index and effort: engine, index, vectors, parameter (ef of HNSW, nprobe of IVF),

@@ -10,8 +10,9 @@ import zlib
 
 import numpy as np
 import pytest
-from cliplab.prepare import MAX_PIXELS, PictureError, open_picture, to_array
 from PIL import Image
+
+from cliplab.prepare import MAX_PIXELS, PictureError, open_picture, to_array
 
 
 def encode(image, kind="PNG", **options):

@@ -476,7 +476,7 @@ def test_l043_ensemble_points_at_a_missing_model(repo):
     [
         ('key: "runtime_top_k" value: "top_k"', 'key: "top_k" value: "top_k"', "maps input top_k"),
         ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "topk"', "Did you mean 'top_k'?"),
-        ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "top_p"', "TYPE_FP32[1] in one place"),
+        ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "top_p"', "TYPE_FP32[-1, 1] in one place"),
         ('key: "cum_log_probs" value', 'key: "cumulative" value', "maps output cumulative"),
     ],
 )  # fmt: skip

@@ -38,17 +38,18 @@ class Point:
         return asdict(self)
 
 
-def alike(base: np.ndarray, count: int, seed: int, mixed: int = 3, noise: float = 0.3) -> np.ndarray:
-    """Many vectors that lie as embeddings do: mixtures of `mixed` of the given ones and noise of length `noise`.
+def alike(base: np.ndarray, count: int, seed: int, mixed: int = 5, noise: float = 0.5) -> np.ndarray:
+    """Many vectors made from a few real ones: mixtures of `mixed` of them, and noise of length `noise`.
 
     Independent random vectors would not do: in 384 dimensions they are all equally far from each other, and "nearest"
-    means nothing. base: float [m, d] of length 1. Returns float32 [count, d] of length 1.
+    means nothing. A little noise on each given vector would not do either: it makes clusters, which IVF finds at once.
+    base: float [m, d] of length 1. Returns float32 [count, d] of length 1.
     """
     randomness = np.random.default_rng(seed)
     made = np.empty((count, base.shape[1]), np.float32)
     for start in range(0, count, 10_000):
         size = min(10_000, count - start)
-        weights = randomness.dirichlet(np.full(mixed, 0.7), size).astype(np.float32)
+        weights = randomness.dirichlet(np.full(mixed, 2.0), size).astype(np.float32)
         part = np.einsum("nm,nmd->nd", weights, base[randomness.integers(0, len(base), (size, mixed))])
         part /= np.linalg.norm(part, axis=1, keepdims=True)
         part += randomness.standard_normal(part.shape, np.float32) * (noise / np.sqrt(base.shape[1]))

@@ -13,6 +13,7 @@ def check_model(model: Model, lane: str | None) -> None:
     _check_name(model)
     _check_backend(model, lane)
     _check_quoted(model)
+    _check_batch_dimension(model)
     for field in ("input", "output"):
         seen: set[str] = set()
         for index, tensor in enumerate(getattr(model.config, field)):
@@ -55,6 +56,22 @@ def _check_backend(model: Model, lane: str | None) -> None:
         "Run the model from a Python model (import its library in model.py), or serve it from the plain "
         "tritonserver image, which has the other backends.",
     )
+
+
+def _check_batch_dimension(model: Model) -> None:
+    # Only where the rest of the shape is fixed: [-1, 3, 224, 224]. Else a leading -1 is a length more often than not.
+    rows = model.config.max_batch_size
+    for field in ("input", "output"):
+        for index, tensor in enumerate(getattr(model.config, field)):
+            first, rest = (tensor.dims[0], tensor.dims[1:]) if tensor.dims else (0, ())
+            if rows > 0 and first in (-1, 1, rows) and len(rest) >= 3 and min(rest) > 0:
+                model.warning(
+                    "L021",
+                    model.lines.at(field, index, "dims"),
+                    f"{field} {tensor.name} has dims {list(tensor.dims)} and max_batch_size is {rows}: Triton puts the "
+                    f"batch dimension in front, so a request needs {len(rest) + 2} dimensions.",
+                    f"Write dims: {list(rest)}, unless the first really is another dimension than the batch.",
+                )
 
 
 def _check_quoted(model: Model) -> None:

@@ -1,0 +1,183 @@
+"""The CLIP service as five models of a Triton repository (notebook 14).
+
+    image ─ image_preprocessing ─ pixel_values ─ vision_encoder ─┐
+                                                                 ├─ fusion ─ embedding, labels, scores
+    text ─── text_encoder (tokenizer inside) ────────────────────┘
+
+`clip` is the ensemble that joins them. Both of its inputs must be sent, because an ensemble has no "if": an empty
+string stands for "none". Each folder holds all that its model needs: code, weights, tokenizer, labels.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tritonclient.grpc import model_config_pb2 as pb
+
+from cliplab import prepare
+from servinglab.errors import CourseError
+from servinglab.repository import to_text
+
+if TYPE_CHECKING:
+    from cliplab.encoders import Encoders
+
+MODELS = ("image_preprocessing", "vision_encoder", "text_encoder", "fusion", "clip")
+FLAVOURS = ("onnx", "tensorrt")
+SOURCES = Path(__file__).parent / "triton_models"
+DIMENSIONS = 384
+PIXELS = (3, prepare.SIZE, prepare.SIZE)
+
+# name -> datatype and dims, without the batch dimension; "top" is the number of labels in an answer.
+INPUTS = {
+    "image_preprocessing": {"image": ("STRING", (1,))},
+    "vision_encoder": {"pixel_values": ("FP32", PIXELS)},
+    "text_encoder": {"text": ("STRING", (1,))},
+    "fusion": {
+        "image_embedding": ("FP32", (DIMENSIONS,)), "image_state": ("STRING", (1,)),
+        "text_embedding": ("FP32", (DIMENSIONS,)), "text_state": ("STRING", (1,)),
+    },
+    "clip": {"image": ("STRING", (1,)), "text": ("STRING", (1,))},
+}  # fmt: skip
+OUTPUTS = {
+    "image_preprocessing": {"pixel_values": ("FP32", PIXELS), "image_state": ("STRING", (1,))},
+    "vision_encoder": {"image_embedding": ("FP32", (DIMENSIONS,))},
+    "text_encoder": {
+        "text_embedding": ("FP32", (DIMENSIONS,)), "text_state": ("STRING", (1,)), "tokens_left_out": ("INT32", (1,)),
+    },
+    "fusion": {"embedding": ("FP32", (DIMENSIONS,)), "labels": ("STRING", ("top",)), "scores": ("FP32", ("top",))},
+    "clip": {
+        "embedding": ("FP32", (DIMENSIONS,)), "labels": ("STRING", ("top",)), "scores": ("FP32", ("top",)),
+        "tokens_left_out": ("INT32", (1,)),
+    },
+}  # fmt: skip
+BATCHED = ("vision_encoder", "text_encoder")  # the models that compute: requests that wait go through them together
+
+
+class DeploymentError(CourseError):
+    """The repository cannot be written."""
+
+
+def write_repository(
+    folder: str | Path, encoders: Encoders, labels: Sequence[str], *, top: int = 5, max_batch_size: int = 16,
+    queue_delay_microseconds: int = 0, threads: int = 1, flavour: str = "onnx", plan: str | Path | None = None,
+) -> Path:  # fmt: skip
+    """Write the five models into `folder`, beside others that are there, and return its absolute path. Safe to repeat.
+
+    Args:
+        labels: what a picture may be called; each answer names the `top` nearest of them.
+        max_batch_size: rows that one request, or one batch of waiting requests, may have.
+        queue_delay_microseconds: how long the encoders may wait for others to fill a batch.
+        threads: cores that one run of an encoder may use.
+        flavour: "onnx" runs both encoders on ONNX Runtime in Python models; "tensorrt" gives `vision_encoder` to
+            Triton's TensorRT backend on a GPU, with the engine `plan`. The text encoder stays: its tokenizer is Python.
+
+    Raises DeploymentError for labels, sizes, files or a flavour that cannot be.
+    """
+    labels = [label.strip() for label in labels]
+    _check(labels, top, max_batch_size, threads, flavour, plan)
+    names = json.dumps(labels, ensure_ascii=False, indent=0) + "\n"
+    files: dict[str, dict[str, str | bytes | Path]] = {
+        "image_preprocessing": {"prepare.py": Path(prepare.__file__)},
+        "vision_encoder": {"model.onnx": encoders.vision} if flavour == "onnx" else {"model.plan": Path(plan or "")},
+        "text_encoder": {"model.onnx": encoders.text, "tokenizer.json": encoders.tokenizer},
+        "fusion": {"labels.json": names, "labels.npy": _label_vectors(encoders, labels)},
+        "clip": {},
+    }
+    repository = Path(folder).expanduser().absolute()
+    try:
+        for model in MODELS:
+            version = repository / model / "1"
+            version.mkdir(parents=True, exist_ok=True)
+            config = model_config(
+                model, top=min(top, len(labels)), max_batch_size=max_batch_size, threads=threads, flavour=flavour,
+                queue_delay_microseconds=queue_delay_microseconds,
+            )  # fmt: skip
+            if config.backend == "python":
+                files[model]["model.py"] = SOURCES / f"{model}.py"
+            for left in {path.name for path in version.iterdir() if path.is_file()} - files[model].keys():
+                (version / left).unlink()  # of another flavour
+            for name, content in files[model].items():
+                _put(version / name, content)
+            _put(repository / model / "config.pbtxt", to_text(config))
+    except OSError as error:
+        raise DeploymentError(f"{error.filename or repository} cannot be written: {error.strerror}.") from None
+    return repository
+
+
+def model_config(
+    model: str, *, top: int = 5, max_batch_size: int = 16, queue_delay_microseconds: int = 0, threads: int = 1,
+    flavour: str = "onnx",
+) -> pb.ModelConfig:  # fmt: skip
+    """The configuration of one of the five models; arguments as for `write_repository`."""
+    config = pb.ModelConfig(name=model, max_batch_size=max_batch_size)
+    for entries, tensors in ((config.input, INPUTS[model]), (config.output, OUTPUTS[model])):
+        for name, (datatype, dims) in tensors.items():
+            numbers = [top if size == "top" else size for size in dims]
+            entries.add(name=name, data_type=pb.DataType.Value(f"TYPE_{datatype}"), dims=numbers)
+    if model == "clip":
+        config.platform = "ensemble"
+        for step in MODELS[:-1]:  # tensors that are the same have the same name in all models
+            config.ensemble_scheduling.step.add(
+                model_name=step, model_version=-1, input_map={name: name for name in INPUTS[step]},
+                output_map={name: name for name in OUTPUTS[step]},
+            )  # fmt: skip
+        return config
+    on_gpu = model == "vision_encoder" and flavour == "tensorrt"
+    config.backend = "tensorrt" if on_gpu else "python"
+    kind = pb.ModelInstanceGroup.KIND_GPU if on_gpu else pb.ModelInstanceGroup.KIND_CPU
+    config.instance_group.add(count=1, kind=kind)
+    if model in BATCHED:
+        config.dynamic_batching.SetInParent()
+        if queue_delay_microseconds:
+            config.dynamic_batching.max_queue_delay_microseconds = queue_delay_microseconds
+        if not on_gpu:
+            config.parameters["threads"].string_value = str(threads)
+    return config
+
+
+def _check(
+    labels: list[str], top: int, max_batch_size: int, threads: int, flavour: str, plan: str | Path | None
+) -> None:
+    if not labels or not all(labels):
+        raise DeploymentError("Give at least one label, and none that is empty: an answer names the nearest ones.")
+    if twice := {label for label in labels if labels.count(label) > 1}:
+        raise DeploymentError(f"The label {sorted(twice)[0]!r} is there twice; give each once.")
+    for name, value in (("top", top), ("max_batch_size", max_batch_size), ("threads", threads)):
+        if value < 1:
+            raise DeploymentError(f"{name} must be 1 or more, not {value}.")
+    if flavour not in FLAVOURS:
+        raise DeploymentError(f"flavour must be one of {', '.join(FLAVOURS)}, not {flavour!r}.")
+    if (flavour == "tensorrt") != (plan is not None):
+        raise DeploymentError("flavour 'tensorrt' needs plan, the engine's file; flavour 'onnx' has none.")
+
+
+def _label_vectors(encoders: Encoders, labels: list[str]) -> bytes:
+    """The labels as a .npy file: float32 [labels, 384]."""
+    from cliplab.encoders import OnnxEncoders
+
+    out = io.BytesIO()
+    np.save(out, OnnxEncoders(encoders).encode_texts(labels), allow_pickle=False)
+    return out.getvalue()
+
+
+def _put(target: Path, content: str | bytes | Path) -> None:
+    """Write text or bytes, or link the file (a copy on another disk); never a half-written file for a server."""
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    if isinstance(content, Path) and content.suffix not in (".py", ".json"):
+        part.unlink(missing_ok=True)
+        try:
+            os.link(content.resolve(), part)
+        except OSError:
+            shutil.copyfile(content, part)
+    else:
+        data = content.read_bytes() if isinstance(content, Path) else content
+        part.write_bytes(data.encode() if isinstance(data, str) else data)
+    part.replace(target)
+    part.unlink(missing_ok=True)  # renaming a link to a link of the same file changes nothing and leaves both
