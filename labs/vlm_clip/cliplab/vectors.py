@@ -10,45 +10,21 @@ time may have the file open. What an upsert has acknowledged survives a SIGKILL 
 from __future__ import annotations
 
 import contextlib
-<<<<<<< HEAD
-import fcntl
 import logging
-import threading
-import time
-import warnings
-from collections import Counter
-=======
-import logging
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-<<<<<<< HEAD
-from servinglab.errors import CourseError
-=======
 from cliplab.vector_file import VectorError, open_file, release
 
 __all__ = ["INDEXES", "VectorError", "VectorStore", "expression"]
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 
 DIMENSIONS = 384
 ID_BYTES, CATEGORY_BYTES, FINGERPRINT_BYTES = 200, 100, 64
 # What an index is built with. Milvus Lite has FLAT, IVF_FLAT and AUTOINDEX; a server has them all.
 INDEXES = {"FLAT": {}, "IVF_FLAT": {"nlist": 64}, "HNSW": {"M": 16, "efConstruction": 200}, "AUTOINDEX": {}}
 PAGE = 1000  # rows of one answer when all are read
-<<<<<<< HEAD
-LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
-
-_opened: Counter[str] = Counter()
-_opening = threading.Lock()
-
-
-class VectorError(CourseError):
-    """The vector store cannot be reached, or refuses something."""
-=======
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 
 
 class VectorStore:
@@ -70,51 +46,17 @@ class VectorStore:
         if index not in INDEXES:
             raise VectorError(f"There is no index {index!r}: choose one of {', '.join(INDEXES)}.")
         self._file = Path(self.uri).expanduser().absolute() if "://" not in self.uri else None
-<<<<<<< HEAD
-        self._client = self._open_file() if self._file else self._connect(self.uri, token)
-=======
         if self._file:
             self._client = open_file(self._file, self._connect)
         else:
             self._client = self._connect(self.uri, token)
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
         try:
             self._prepare(index)
         except BaseException:
             self.close()
             raise
 
-<<<<<<< HEAD
-    def _open_file(self):
-        if self._file.suffix != ".db" or not all(c.isascii() and (c.isalnum() or c in ".-_") for c in self._file.name):
-            raise VectorError(
-                f"{self._file.name} cannot be a file of vectors: its name must end in .db and have only letters, "
-                "digits, dots, hyphens and underscores."
-            )
-        if len(self._file.name) > 36:
-            raise VectorError(f"The name {self._file.name} is longer than 36 characters, the most that Milvus takes.")
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + LOCKED_SECONDS
-        while _locked(self._file):
-            if time.monotonic() > deadline:
-                raise VectorError(
-                    f"{self._file} is open in another Python (another notebook?): close it there, or use another file."
-                )
-            time.sleep(0.1)
-        with _opening:
-            try:
-                client = self._connect(str(self._file), "")
-            except VectorError:
-                raise VectorError(
-                    f"{self._file} is no file of vectors that Milvus can read: remove it and build the index again."
-                ) from None
-            _opened[str(self._file)] += 1
-        return client
-
-    def _connect(self, uri: str, token: str):
-=======
     def _connect(self, uri: str, token: str = ""):
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 
@@ -229,16 +171,7 @@ class VectorStore:
         with contextlib.suppress(Exception):
             client.close()
         if self._file:
-<<<<<<< HEAD
-            from milvus_lite.server_manager import server_manager_instance
-
-            with _opening:
-                _opened[str(self._file)] -= 1
-                if _opened[str(self._file)] <= 0:  # others of this Python may have it open too
-                    server_manager_instance.release_server(str(self._file))
-=======
             release(self._file)
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 
     def __enter__(self) -> VectorStore:
         return self
@@ -284,31 +217,6 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "message", error)).strip().rstrip(".").splitlines()[0]
 
 
-<<<<<<< HEAD
-def _locked(file: Path) -> bool:
-    """Whether another Python has the file of vectors open.
-
-    Asked before Milvus Lite is: when it finds the file locked, it removes the lock of the other and says only "failed",
-    and whoever comes third would write to the file beside the first.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # milvus-lite imports it
-        from milvus_lite.server_manager import server_manager_instance
-
-    lock = file.parent / f".{file.name}.lock"
-    # A process that closes a file gives up its own locks on it, so one that has it open must not look.
-    if str(file.resolve()) in server_manager_instance._servers or not lock.exists():
-        return False
-    with open(lock, "a") as handle:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
-
-
-=======
->>>>>>> f9771378739ab9cca7563f2397908f7b442f8276
 @contextlib.contextmanager
 def _quiet_root() -> Iterator[None]:
     """milvus-lite tells the root logger what the exception says as well."""
