@@ -314,9 +314,9 @@ for name, values in scores.items():
     print(f"{name:8} {min(values):.2f} to {max(values):.2f}, median {np.median(values):.2f}")
 
 # %% [markdown]
-# Where the ranges overlap no threshold helps. An encoder that learned from pictures of things has no place for "nothing",
-# and scores between two pictures are high anyway: all pictures share a direction. So in this shop the threshold is for
-# sentences; whoever brings a picture sees the nearest.
+# Where the ranges overlap no threshold helps. An encoder that learned from pictures of things has no place for
+# "nothing", and scores between two pictures are high anyway: all pictures share a direction. So in this shop the
+# threshold is for sentences; whoever brings a picture sees the nearest.
 #
 # Sentence and picture together: the ensemble adds both vectors and makes the sum one long. **Predict:** you ask with
 # a picture and the words "made of wood". Which of the two decides?
