@@ -592,7 +592,7 @@ scratch.cleanup()
 # %%
 rates = {f"{model}, {count} at once": round(value, 1) for (model, count), value in speed.items()}
 record(
-    "14_ensemble", lane=lane, seed=seed, precision=precision, requests_per_second=rates,
+    "14", lane=lane, seed=seed, precision=precision, requests_per_second=rates,
     ensemble_over_longest_path=round(ensemble_ms / path_ms, 3), ensemble_over_sum=round(ensemble_ms / sum_ms, 3),
     text_only_ms=round(costs["text only"], 1), picture_only_ms=round(costs["picture only"], 1),
 )  # fmt: skip
