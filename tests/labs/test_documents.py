@@ -33,8 +33,10 @@ def store(server, request):
         yield store
 
 
-def test_documents_come_back_as_they_were_written(store):
+def test_documents_come_back_as_they_were_written(store, monkeypatch):
+    monkeypatch.setattr("cliplab.documents.BATCH", 16)
     store.put(document(n) for n in range(40))
+    store.put([])
     store.put([document(3, caption="changed"), document(99)])
     assert len(store) == 41
     assert store.get(["p3", "p5", "nobody"]) == {"p3": document(3, caption="changed"), "p5": document(5)}

@@ -57,6 +57,7 @@ def test_nearest_rows_and_filters_are_those_of_numpy(store, data, category, belo
 def test_every_row_is_read_once(store, data, monkeypatch):
     monkeypatch.setattr("cliplab.vectors.PAGE", 64)
     vectors, categories, prices = data
+    store.upsert([f"p{i}" for i in range(100)], vectors[:100], categories[:100], prices[:100], ["f"] * 100)
     assert store.rows() == {f"p{i}": ("f", categories[i], prices[i]) for i in range(ROWS)}
     assert len(store) == ROWS
 

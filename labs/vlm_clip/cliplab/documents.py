@@ -16,6 +16,7 @@ from typing import Any
 
 from servinglab.errors import CourseError
 
+BATCH = 200  # documents of one call, so that its time does not depend on how many there are
 FIELDS = ("caption", "category", "price_cents", "file", "licence", "fingerprint")
 
 
@@ -64,12 +65,10 @@ class DocumentStore:
         for document in documents:
             if missing := {"_id", *FIELDS} - set(document):
                 raise DocumentError(f"The document {document.get('_id')!r} has no {', '.join(sorted(missing))}.")
-        if documents:
+        writes = [pymongo.ReplaceOne({"_id": each["_id"]}, dict(each), upsert=True) for each in documents]
+        for start in range(0, len(writes), BATCH):
             with self._speaking("write documents"):
-                self._pictures.bulk_write(
-                    [pymongo.ReplaceOne({"_id": each["_id"]}, dict(each), upsert=True) for each in documents],
-                    ordered=False,
-                )
+                self._pictures.bulk_write(writes[start : start + BATCH], ordered=False)
 
     def get(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """{id: document} of those ids that are there."""

@@ -24,7 +24,7 @@ DIMENSIONS = 384
 ID_BYTES, CATEGORY_BYTES, FINGERPRINT_BYTES = 200, 100, 64
 # What an index is built with. Milvus Lite has FLAT, IVF_FLAT and AUTOINDEX; a server has them all.
 INDEXES = {"FLAT": {}, "IVF_FLAT": {"nlist": 64}, "HNSW": {"M": 16, "efConstruction": 200}, "AUTOINDEX": {}}
-PAGE = 1000  # rows of one answer when all are read
+PAGE = 1000  # rows of one call when many are written or all are read; a message of Milvus has an end
 
 
 class VectorStore:
@@ -114,9 +114,9 @@ class VectorStore:
                 ids, vectors, categories, prices_cents, fingerprints, strict=True
             )
         ]
-        if rows:
+        for start in range(0, len(rows), PAGE):
             with self._speaking("write vectors"):
-                self._client.upsert(self.collection, rows, timeout=self.timeout)
+                self._client.upsert(self.collection, rows[start : start + PAGE], timeout=self.timeout)
 
     def search(
         self, vectors: np.ndarray, k: int = 5, *, category: str | None = None, below_cents: int | None = None,
