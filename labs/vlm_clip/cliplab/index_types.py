@@ -15,7 +15,7 @@ import numpy as np
 K = 10
 KINDS = ("flat", "hnsw", "ivf")
 LINKS, BUILD_EFFORT = 16, 100  # HNSW: links of a vector on each layer; candidates kept while building
-EFFORTS = {"flat": (0,), "hnsw": (10, 20, 40, 80, 160, 320), "ivf": (1, 2, 4, 8, 16, 32, 64)}
+EFFORTS = {"flat": (0,), "hnsw": (10, 20, 40, 80, 160, 320), "ivf": (1, 2, 4, 8, 16, 32, 64, 128)}
 PARAMETER = {"flat": "", "hnsw": "ef", "ivf": "nprobe"}
 
 
