@@ -25,7 +25,7 @@
 # - stream an answer from one record, and count how often the model adds something of its own
 # - find and repair what two stores disagree on, and choose an index and a machine for more pictures
 #
-# **Time:** 45 minutes (last run: 117 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+# **Time:** 45 minutes (last run: 189 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #
 # Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: none yet
 
@@ -494,7 +494,7 @@ base = clip.embed_texts(captions)
 many, some_queries = (index_types.alike(base, count, seed=seed + n) for n, count in enumerate((4000, 100)))
 truth = index_types.nearest(many, some_queries)
 for kind in index_types.KINDS:
-    for point in index_types.measure(kind, many, some_queries, truth, index_types.EFFORTS[kind][:4]):
+    for point in index_types.measure(kind, many, some_queries, truth):
         setting = f"{point.parameter} {point.effort}" if point.parameter else ""
         figures = f"recall {point.recall_at_10:.2f}{point.p50_ms:9.3f} ms   built in {point.build_s:.2f} s"
         print(f"{kind:6}{setting:12}{figures}")
