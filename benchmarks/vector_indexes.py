@@ -1,16 +1,17 @@
 """Flat, HNSW and IVF: what recall costs in time and memory, for 1,000, 10,000 and 100,000 vectors.
 
-    python benchmarks/vector_indexes.py [--sizes 1000,10000,100000] [--queries 200] [--seed 0] [--json]
+    python benchmarks/vector_indexes.py [--sizes 1000,10000,100000] [--queries 100] [--seed 0] [--json]
 
 Vectors of 384 numbers, made from MiniLM's vectors of the 1,000 names of ImageNet's classes: mixtures of five and noise
 (cliplab/index_types.py says why and how), queries in the same way with another seed. They are easier to search than
 independent random vectors and harder than tight clusters; your own data may lie on either side. Recall is the share of
-the true ten nearest, which an exact search in numpy finds. One query at a time, on one core.
+the true ten nearest, which an exact search in numpy finds. One query at a time, on one core; of three times the fastest
+counts, so that other programs disturb little.
 
 Keys of --json
     points          one for each index and effort: engine, index, vectors, parameter (ef of HNSW, nprobe of IVF),
-                    effort, recall_at_10, p50_ms, p99_ms of a query, build_s, megabytes (of the index with its vectors;
-                    for Milvus Lite: of its file)
+                    effort, recall_at_10, p50_ms, p99_ms of a query, build_s (FAISS: seconds of one core; Milvus Lite:
+                    of the clock), megabytes (of the index with its vectors; Milvus Lite: of its file)
     milvus_lite     which index types Milvus Lite takes, and what it says of the others
     and where it was measured. Engines: faiss in this process; milvus-lite through its client and a socket, which is why
     even its smallest search takes longer. Milvus Lite takes IVF_FLAT, yet its recall stays 1 with one cell of 64: it
@@ -87,7 +88,7 @@ def lite(kind: str, folder: Path, vectors: np.ndarray, queries: np.ndarray, trut
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1000,10000,100000")
-    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -200,6 +200,8 @@ class TritonClient:
         elif "produce exactly 1 response" in message:
             message += ". Use generate_stream(), or ask for one answer: without stream, for one prompt."
         elif spec and (found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message)):
+            if (inner := re.search(r"for model '([^']+)'", message)) and inner[1] != model:
+                return type(error)(f"{message}. '{inner[1]}' is a step of '{model}': their configurations disagree.")
             wanted = spec.inputs.get(found[1])
             if wanted is None:
                 message += f": {spec.advice(found[1])}"

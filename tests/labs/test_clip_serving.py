@@ -189,3 +189,22 @@ def test_both_inputs_must_be_sent(clip):
         clip.triton.infer_inputs("clip", {"image": np.array([[b""]], dtype=object)})
     with pytest.raises(ClientError, match="text"):
         clip.triton.infer_inputs("clip", {"image": np.array([[b""]], dtype=object)}, checked=False)
+
+
+def test_steps_that_disagree_are_named(server, clip):
+    """The batch written into dims on both sides loads, and then no request can pass."""
+    files = {model: server.repository / model / "config.pbtxt" for model in ("image_preprocessing", "vision_encoder")}
+    right = {model: file.read_text() for model, file in files.items()}
+    try:
+        for model, file in files.items():
+            file.write_text(right[model].replace("[3, 224, 224]", "[-1, 3, 224, 224]"))
+            server.load(model)
+        server.load("clip")
+        with pytest.raises(ClientError, match="'vision_encoder' is a step of 'clip': their configurations disagree"):
+            clip.embed(picture())
+    finally:
+        for model, file in files.items():
+            file.write_text(right[model])
+            server.load(model)
+        server.load("clip")
+    assert clip.embed(picture()).vector.shape == (384,)

@@ -31,7 +31,7 @@ def test_profiles_ascend(batch):
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines")
     fp32 = export(Tower(), folder / "fp32.onnx", [torch.zeros(2, 3, 32, 32)], ["pixel_values"], "image_embedding")
-    int8 = static_int8(fp32, folder / "int8.onnx", PIXELS, for_tensorrt=True)
+    int8 = static_int8(fp32, folder / "int8.onnx", PIXELS, keep=1, for_tensorrt=True)
     return {"fp32": fp32, "fp16": half(fp32, folder / "fp16.onnx"), "int8": int8}
 
 

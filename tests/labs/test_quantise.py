@@ -40,7 +40,7 @@ def run(path):
 
 @pytest.mark.parametrize("for_tensorrt", [False, True])
 def test_static_int8_is_smaller_and_close(fp32, tmp_path, for_tensorrt):
-    small = static_int8(fp32, tmp_path / "int8.onnx", PIXELS, for_tensorrt=for_tensorrt)
+    small = static_int8(fp32, tmp_path / "int8.onnx", PIXELS, keep=0, for_tensorrt=for_tensorrt)
     assert small.stat().st_size < 0.55 * fp32.stat().st_size
     assert drift(run(small), run(fp32)) < 6e-3
     kinds = {tensor.data_type for tensor in onnx.load(small).graph.initializer if tensor.name.endswith("_quantized")}
@@ -50,9 +50,16 @@ def test_static_int8_is_smaller_and_close(fp32, tmp_path, for_tensorrt):
 
 def test_calibration_decides_the_scales(fp32, tmp_path):
     """Shown only faint pictures, the quantiser cuts off what bright ones need."""
-    good = static_int8(fp32, tmp_path / "good.onnx", PIXELS)
-    faint = static_int8(fp32, tmp_path / "faint.onnx", PIXELS * 0.02)
+    good = static_int8(fp32, tmp_path / "good.onnx", PIXELS, keep=0)
+    faint = static_int8(fp32, tmp_path / "faint.onnx", PIXELS * 0.02, keep=0)
     assert drift(run(faint), run(fp32)) > 5 * drift(run(good), run(fp32))
+
+
+def test_the_first_convolutions_can_stay_in_float(fp32, tmp_path):
+    graph = onnx.load(static_int8(fp32, tmp_path / "int8.onnx", PIXELS, keep=2)).graph
+    rounded = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    weights = [node.input[1] in rounded for node in graph.node if node.op_type == "Conv"]
+    assert weights == [False, False, True]
 
 
 def test_without_calibration_pictures_there_is_no_static_int8(fp32, tmp_path):

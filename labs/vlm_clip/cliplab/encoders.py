@@ -31,7 +31,7 @@ TEXT_INPUTS, TEXT_OUTPUT = ("input_ids", "attention_mask"), "text_embedding"
 LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the rest of a longer text is cut off
 CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
-_RECIPE = "clip-onnx-1"  # a change makes cached files stale
+_RECIPE = "clip-onnx-2"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
 
 

@@ -33,7 +33,7 @@ class HubClip:
     """
 
     def __init__(self, source: str | Path = MODEL, *, revision: str | None = None) -> None:
-        from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
+        from transformers import AutoTokenizer, CLIPModel
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
@@ -44,7 +44,7 @@ class HubClip:
             # Where a repository has a pickle only, use_safetensors takes the conversion that the hub keeps beside it.
             self.model = CLIPModel.from_pretrained(source, use_safetensors=True, **wanted).eval()
             self._tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **wanted)
-            self._processor = CLIPImageProcessor.from_pretrained(source, **wanted)
+            self._processor = _image_processor().from_pretrained(source, **wanted)
         except (OSError, ValueError) as error:
             raise HubError(_sentence(source, error, bool(wanted.get("local_files_only")))) from None
         self.size: int = self.model.config.projection_dim
@@ -91,7 +91,7 @@ def write_tiny(folder: str | Path, seed: int = 0) -> Path:
     """
     import torch
     from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPTokenizer
+    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
     letters = sorted(ByteLevel.alphabet())
     words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
@@ -102,8 +102,15 @@ def write_tiny(folder: str | Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     CLIPModel(config).save_pretrained(folder)
     CLIPTokenizer(vocab={word: number for number, word in enumerate(words)}, merges=[]).save_pretrained(folder)
-    CLIPImageProcessor(size={"shortest_edge": 224}, crop_size=224).save_pretrained(folder)
+    _image_processor()(size={"shortest_edge": 224}, crop_size=224).save_pretrained(folder)
     return Path(folder)
+
+
+def _image_processor() -> Any:
+    """The class that needs no torchvision: transformers 5 gave it a name of its own."""
+    import transformers
+
+    return getattr(transformers, "CLIPImageProcessorPil", transformers.CLIPImageProcessor)
 
 
 def _sentence(source: str | Path, error: Exception, offline: bool) -> str:

@@ -11,14 +11,16 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cliplab.encoders import VISION_INPUTS, EncoderError
 from cliplab.prepare import open_picture, to_array
 
+KEEP = 3
 _DYNAMIC = ["MatMul", "Gemm", "Gather"]
-_STATIC = ["Conv", "Gemm", "MatMul", "Add"]
+_PRODUCTS = ["Conv", "Gemm", "MatMul"]
 
 
 def pixels(pictures: Iterable[bytes]) -> np.ndarray:
@@ -38,13 +40,17 @@ def dynamic_int8(source: Path, out: Path) -> Path:
     return out
 
 
-def static_int8(source: Path, out: Path, calibration: np.ndarray, *, for_tensorrt: bool = False) -> Path:
+def static_int8(
+    source: Path, out: Path, calibration: np.ndarray, *, keep: int = KEEP, for_tensorrt: bool = False
+) -> Path:
     """Weights and what flows between the layers in int8, with scales fixed by a run over ``calibration``.
 
-    calibration: float32 [n, 3, 224, 224]; the pictures decide the scales, so take such as will be asked for. Writes
-    QuantizeLinear and DequantizeLinear around each operator (QDQ), symmetric. for_tensorrt: leave the biases in float,
-    as TensorRT wants them; ONNX Runtime wants them in int32, else it computes in float.
+    calibration: float32 [n, 3, 224, 224]; the pictures decide the scales, so take such as will be asked for. keep: the
+    first so many convolutions stay in float: they have few weights, and their errors pass through all other layers.
+    for_tensorrt: as TensorRT wants it: symmetric, biases in float, no rounding between a convolution and its
+    activation; else as ONNX Runtime computes it in integers. Both as QuantizeLinear and DequantizeLinear (QDQ).
     """
+    import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -60,12 +66,18 @@ def static_int8(source: Path, out: Path, calibration: np.ndarray, *, for_tensorr
             return None if row is None else {VISION_INPUTS[0]: row[None]}
 
     plain = out.with_suffix(".plain.onnx")
+    options: dict[str, Any] = {"WeightSymmetric": True, "ActivationSymmetric": for_tensorrt}
+    if for_tensorrt:
+        options |= {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": _PRODUCTS}
     with _quiet():
         quant_pre_process(source, plain)  # fuses batch normalisations into the convolutions before them
+        convolutions = [node.name for node in onnx.load(plain).graph.node if node.op_type == "Conv"]
         quantize_static(
-            plain, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, op_types_to_quantize=_STATIC,
-            activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
-            extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": not for_tensorrt},
+            plain, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, nodes_to_exclude=convolutions[:keep],
+            op_types_to_quantize=_PRODUCTS if for_tensorrt else [*_PRODUCTS, "Add", "Clip"],
+            activation_type=QuantType.QInt8 if for_tensorrt else QuantType.QUInt8, weight_type=QuantType.QInt8,
+            # Without VNNI, a CPU adds two products of 8 bits in 16 and saturates: 7 bits for a weight are safe.
+            reduce_range=not for_tensorrt, extra_options=options,
         )  # fmt: skip
     plain.unlink()
     return out

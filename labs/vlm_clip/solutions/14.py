@@ -3,16 +3,16 @@
 SETUP = "import numpy as np"
 
 SOLUTIONS = {
-    "14.1": """
+    "14.2": """
 def fuse(image, text):
     total = sum(vector / np.linalg.norm(vector) for vector in (image, text) if vector is not None)
     return total / np.linalg.norm(total)
 """,
-    "14.2": """
-answer_2 = {"dims": [3, 224, 224], "shape": [2, 3, 224, 224]}
-""",
     "14.3": """
-answer_3 = {"input_map": {"images": "pixel_values"}, "output_map": {"features": "image_embedding"}}
+answer_3 = {"dims": [3, 224, 224], "shape": [2, 3, 224, 224]}
+""",
+    "14.1": """
+answer_1 = {"input_map": {"images": "pixel_values"}, "output_map": {"features": "image_embedding"}}
 """,
 }
 
@@ -29,11 +29,11 @@ _ALONE = "unit(text) if image is None else unit(image) if text is None else unit
 
 
 def _batch(**changed: list[int]) -> str:
-    return f"answer_2 = {({'dims': [3, 224, 224], 'shape': [2, 3, 224, 224]} | changed)!r}"
+    return f"answer_3 = {({'dims': [3, 224, 224], 'shape': [2, 3, 224, 224]} | changed)!r}"
 
 
 def _maps(inputs: tuple[str, str] = ("images", "pixel_values"), outputs=("features", "image_embedding")) -> str:
-    return f"answer_3 = {{'input_map': {dict([inputs])!r}, 'output_map': {dict([outputs])!r}}}"
+    return f"answer_1 = {{'input_map': {dict([inputs])!r}, 'output_map': {dict([outputs])!r}}}"
 
 
 _IN_PLACE = """
@@ -46,7 +46,7 @@ def fuse(image, text):
 """
 
 MUTANTS = {
-    "14.1": [
+    "14.2": [
         ("normalise after adding only", _fuse("unit(image + text)"), "before you add"),
         ("add and be done", _fuse("image + text"), "kept the sum"),
         ("a mean of raw vectors is fair", _fuse("(image + text) / 2"), "plain mean"),
@@ -60,7 +60,7 @@ MUTANTS = {
         ("alone needs no length, text", _fuse(_ALONE.replace("unit(text) if", "text if")), "with image None"),
         ("the caller's vectors are mine", _IN_PLACE, "changed the caller's"),
     ],
-    "14.2": [
+    "14.3": [
         ("dims show the batch as in ONNX", _batch(dims=[-1, 3, 224, 224]), "five dimensions"),
         ("dims show a batch of 1", _batch(dims=[1, 3, 224, 224]), "the 1 is the batch"),
         ("dims show the largest batch", _batch(dims=[16, 3, 224, 224]), "written above"),
@@ -73,7 +73,7 @@ MUTANTS = {
         ("rows are more colours", _batch(shape=[6, 224, 224]), "six colours"),
         ("-1 goes on the wire", _batch(shape=[-1, 3, 224, 224]), "stands in metadata"),
     ],
-    "14.3": [
+    "14.1": [
         ("maps read from the ensemble", _maps(("pixel_values", "images"), ("image_embedding", "features")), "both are"),
         ("input maps read from the ensemble", _maps(inputs=("pixel_values", "images")), "input_map: it is the wrong"),
         ("output maps go out of the model", _maps(outputs=("image_embedding", "features")), "output_map: it is the"),

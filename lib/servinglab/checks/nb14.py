@@ -17,7 +17,7 @@ def _same(answer: object, value: object) -> bool:
     return answer.shape == value.shape and bool(np.allclose(answer, value, atol=1e-6))
 
 
-# --- 14.1: fusion -----------------------------------------------------------------------------------------------------
+# --- 14.2: fusion -----------------------------------------------------------------------------------------------------
 
 _IMAGE, _TEXT = np.array([3.0, 4.0, 0.0]), np.array([0.0, 0.0, 2.0])
 _TRUTH = np.array([0.6, 0.8, 1.0]) / np.sqrt(2)
@@ -36,7 +36,7 @@ _BOTH = {
 }  # fmt: skip
 
 
-@exercise("14.1", expects="a function fuse(image, text) that returns a vector; either argument may be None")
+@exercise("14.2", expects="a function fuse(image, text) that returns a vector; either argument may be None")
 def fuse(answer: Callable[[Array | None, Array | None], Array]) -> Verdict:
     image, text = _IMAGE.copy(), _TEXT.copy()
     both = answer(image, text)
@@ -61,7 +61,7 @@ def fuse(answer: Callable[[Array | None, Array | None], Array]) -> Verdict:
     return right("each has the same say, and the result has length 1, so a dot product with a label is a cosine")
 
 
-# --- 14.2: the batch dimension ----------------------------------------------------------------------------------------
+# --- 14.3: the batch dimension ----------------------------------------------------------------------------------------
 
 _DIMS = {
     (-1, 3, 224, 224): "Triton puts the batch in front by itself: with -1 in dims it would want five dimensions",
@@ -84,7 +84,7 @@ _SHAPES = {
 }
 
 
-@exercise("14.2", expects="a dict with dims and shape, two lists of whole numbers")
+@exercise("14.3", expects="a dict with dims and shape, two lists of whole numbers")
 def batch(answer: Mapping[str, list[int]]) -> Verdict:
     if any(is_stub(answer[part]) for part in ("dims", "shape")):
         return unattempted()
@@ -96,7 +96,7 @@ def batch(answer: Mapping[str, list[int]]) -> Verdict:
     return right("dims is one row; max_batch_size above 0 puts the number of rows in front, on every way to the model")
 
 
-# --- 14.3: maps of a step ---------------------------------------------------------------------------------------------
+# --- 14.1: maps of a step ---------------------------------------------------------------------------------------------
 
 _MAPS = {"input_map": {"images": "pixel_values"}, "output_map": {"features": "image_embedding"}}
 _ADVICE = {
@@ -119,7 +119,7 @@ _KNOWN = {
 }  # fmt: skip
 
 
-@exercise("14.3", expects="a dict with input_map and output_map, each a dict of one name to another")
+@exercise("14.1", expects="a dict with input_map and output_map, each a dict of one name to another")
 def maps(answer: Mapping[str, Mapping[str, str]]) -> Verdict:
     if any(is_stub(answer[part]) for part in _MAPS):
         return unattempted()
