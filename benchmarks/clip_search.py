@@ -15,19 +15,21 @@ Keys of --json
     rounds        how often the writer took the ten pictures out and put them back
     half_there    hits that had a vector and, for that moment, no document: the writer was between its two writes
     stores_agree  what `indexing.check` says afterwards, against the catalogue
-    p50_ms, p99_ms of the searches without an answer
+    p50_ms, p99_ms of the searches without an answer; load_average counts whatever else the machine did
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +166,6 @@ def main() -> None:
             ClipClient(server.grpc_url) as clip, TritonClient(server.grpc_url) as llm,
             DocumentStore(store.uri) as documents, VectorStore(root / "vectors.db") as vectors,
         ):  # fmt: skip
-            # The writer has a server's batch to itself; searches wait for it as they would for any other client.
             build = lambda some: indexing.build(some, clip.embed_images, vectors, documents, progress=False)  # noqa: E731
             build(shop)
             enough = {"text": 0.25, "image": 0.5, "both": 0.3}
@@ -172,6 +173,7 @@ def main() -> None:
             result = run(Search(clip.embed, vectors, documents), answerer, shop, moving, build, options)
             agreement = indexing.check(vectors, documents, shop)
             result |= {"stores_agree": agreement.agree, "pictures": agreement.pictures, "device": device()}
+            result |= {"date": str(date.today()), "load_average": round(os.getloadavg()[0], 1)}
     if options.json:
         print(json.dumps(result))
     else:

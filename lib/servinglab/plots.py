@@ -54,7 +54,7 @@ def finish(fig: Figure, title: str, small_print: str, summary: str, *, photos: b
 
 def _jpeg(fig: Figure) -> bytes:
     buffer = io.BytesIO()
-    fig.savefig(buffer, format="jpeg", bbox_inches="tight", pil_kwargs={"quality": 80, "optimize": True})
+    fig.savefig(buffer, format="jpeg", bbox_inches="tight", pil_kwargs={"quality": 75, "optimize": True})
     return buffer.getvalue()
 
 

@@ -60,19 +60,20 @@ def figure(
         places = list(line)
         for axes in places:
             axes.axis("off")
-        _label(places[0], 1.36, _short(query, 90), fontsize=10, fontweight="bold")
+        _above(places[0], _short(query, 90))
         if asked and query in asked:
             _picture(places.pop(0), asked[query], "asked with", "")
         if not hits:
-            _label(places[0], 0.5, "nothing near enough", fontsize=9)
+            places[0].set_title("nothing near enough\n ", fontsize=9)
         for axes, hit in zip(places, hits, strict=False):
             _picture(axes, files(hit), _short(hit.caption, 18), f"{hit.price} · {hit.score:.2f}")
     return fig
 
 
-def _label(axes: plt.Axes, height: float, text: str, **look: Any) -> None:
-    """Words that may be wider than their picture without making its column wider."""
-    axes.text(0, height, text, transform=axes.transAxes, **look).set_in_layout(False)
+def _above(axes: plt.Axes, text: str) -> None:
+    """Words over a title of two lines, wider than their picture without making its column wider."""
+    look = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": 10, "fontweight": "bold"}
+    axes.annotate(text, (0, 1), (0, 34), **look).set_in_layout(False)
 
 
 def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
@@ -81,7 +82,7 @@ def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
     square = Image.new("RGB", (SIDE, SIDE), "white")
     square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
     axes.imshow(square)
-    axes.set_title("\n".join(words), fontsize=9, loc="center")
+    axes.set_title("\n".join((" ", *words)), fontsize=9, loc="center")  # the first line is for the query
 
 
 def cards(hits: Sequence[Hit], files: Callable[[Hit], Path]) -> str:
