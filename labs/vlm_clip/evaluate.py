@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Measured:
 @torch.inference_mode()
 def measure(pictures: list[Picture], vision: VisionTower | None = None, text: TextTower | None = None) -> Measured:
     """Encode pictures and captions with both ways. The towers of the course when left out."""
-    vision, encode = vision or VisionTower.load(), _sentences(text or TextTower.load())
+    vision, encode = vision or VisionTower.load(), sentence_encoder(text or TextTower.load())
     features = []
     for first in range(0, len(pictures), BATCH):
         some = [to_array(open_picture(p.file.read_bytes())) for p in pictures[first : first + BATCH]]
@@ -101,19 +102,23 @@ def pictures(source: str) -> tuple[list[Picture], str]:
     return catalogue(source), source
 
 
-def _sentences(tower: TextTower):
+def sentence_encoder(tower: TextTower) -> Callable[[Sequence[str]], np.ndarray]:
+    """Sentences to vectors of length 1, float32 [n, 384], on the device of the tower."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(assets.resolve("minilm") / "tokenizer.json"))
     tokenizer.enable_padding()
     tokenizer.enable_truncation(256)
 
-    def encode(texts) -> np.ndarray:
+    device = next(tower.parameters()).device
+
+    @torch.inference_mode()
+    def encode(texts: Sequence[str]) -> np.ndarray:
         found = []
         for first in range(0, len(texts), BATCH):
             rows = tokenizer.encode_batch(list(texts[first : first + BATCH]))
             ids, mask = (torch.tensor([getattr(r, name) for r in rows]) for name in ("ids", "attention_mask"))
-            found.append(tower(ids, mask))
+            found.append(tower(ids.to(device), mask.to(device)).cpu())
         return torch.cat(found).numpy()
 
     return encode

@@ -20,14 +20,16 @@ SAME = 0.9  # captions at least this similar are not told apart
 
 @dataclass(frozen=True)
 class Examples:
-    """features [n, 1280]; texts: two ways to say each, [n, 2, 384]; concept: a number for what is drawn, [n]."""
+    """features [n, 1280]; texts: two ways to say what each picture shows, [n, 2, 384]."""
 
     features: Tensor
     texts: Tensor
-    concept: Tensor
+
+    def to(self, device: str) -> Examples:
+        return Examples(self.features.to(device), self.texts.to(device))
 
     def rows(self, chosen: Tensor) -> Examples:
-        return Examples(self.features[chosen], self.texts[chosen], self.concept[chosen])
+        return Examples(self.features[chosen], self.texts[chosen])
 
 
 def contrastive(images: Tensor, texts: Tensor, temperature: float) -> Tensor:
