@@ -121,14 +121,15 @@ def fetch(
 
 @app.command()
 def models(json: Json = False) -> None:
-    """List the models in the cache: where, how large, under which licence."""
+    """List the models in the cache and the labs' data sets: where, how large, under which licence."""
     from servinglab import assets, report
 
-    found = assets.cached()
+    found, data = assets.cached(), assets.datasets()
     if json:
-        _print_json([asdict(m) for m in found])
+        _print_json([asdict(entry) for entry in (*found, *data)])
     else:
         report.show_models(found, assets.cache_dir())
+        report.show_datasets(data)
 
 
 @app.command()

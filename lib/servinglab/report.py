@@ -75,6 +75,14 @@ def show_models(found: list[Any], cache: Path) -> None:
     console.print(table)
 
 
+def show_datasets(found: list[Any]) -> None:
+    table = _table("data of the labs", "size", "licence", "used as", "source", "where")
+    for d in found:
+        facts = (Text(str(fact)) for fact in (d.licence, d.use, d.source, d.path or "not kept here"))
+        table.add_row(d.name, f"{d.bytes / 1e6:.0f} MB" if d.path else "", *facts)
+    _console().print(table)
+
+
 def show_findings(findings: list[Any], folder: Path) -> None:
     console = _console()
     for f in findings:

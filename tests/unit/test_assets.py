@@ -27,6 +27,7 @@ from servinglab.assets import hub as hub_module
 from servinglab.assets.place import locate
 
 AssetError = assets.AssetError
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -578,3 +579,13 @@ def test_an_unsupported_hub_model_is_refused_before_its_weights_are_fetched(hub)
     said = last_line(python("assets.engine('acme/tiny')"))
     assert "GraphError: The executor cannot run acme/tiny: it is a GPT2LMHeadModel" in said
     assert "model.safetensors" not in hub.asked
+
+
+def test_the_labs_data_sets_are_listed_with_their_licences(cache):
+    found = {d.name: d for d in assets.datasets()}
+    assert found["stamps"].licence == "GPL-2" and found["stamps"].path == ROOT / "data" / "stamps"
+    on_disk = sum(path.stat().st_size for path in (ROOT / "data" / "stamps").rglob("*") if path.is_file())
+    assert found["stamps"].bytes == on_disk <= 8e6 + 1e5
+    assert found["mini-clip"].bytes == (ROOT / "data" / "mini_clip" / "mini-clip.safetensors").stat().st_size <= 25e6
+    assert found["stamps-full"].path is None and found["fluent-emoji"].path is None  # the cache of this test is empty
+    assert all(d.licence and d.source and d.use for d in found.values())

