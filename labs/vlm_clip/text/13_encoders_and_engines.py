@@ -370,8 +370,8 @@ summary = "five answers of ConSE, then five of mini-CLIP"
 plots.finish(figures.gallery(items, columns=5), title, small_print, summary, photos=True)
 
 # %% [markdown]
-# mini-CLIP is a small stand-in: 4.7 million weights that look at pictures, trained in minutes. CLIP has seen about a
-# hundred thousand times as many captions, and it is better. What comes now is the same for both.
+# mini-CLIP is a small stand-in: five million numbers look at a picture, in CLIP's ViT-B/32 there are 88 million, and
+# its training saw many thousand times as many captions. CLIP is better. What comes now is the same for both.
 #
 # ## 7 ONNX, and the proof that it is the same
 #
@@ -462,9 +462,14 @@ summary = "size of each file, and how far it turns a vector away from PyTorch's"
 plots.finish(figures.sizes_and_drift(rows), title, small_print, summary)
 
 # %% [markdown]
-# fp16 is half the size and changes nothing that you could measure. For pictures, dynamic int8 is no help: it leaves
-# convolutions alone. Static int8 shrinks them, and three small layers in float decide whether the result is any good.
-# For sentences, dynamic int8 does well without any calibration.
+# Two warnings before you read fp16's row. This CPU has no fp16 arithmetic: ONNX Runtime reads the halves and computes
+# in float. And the weights of the picture tower come from an fp16 file. So the row shows the size, and what rounding
+# MiniLM's weights does; for the arithmetic you need the card.
+#
+# For pictures, dynamic int8 shrinks only the last products, because it leaves convolutions alone. Static int8 shrinks
+# both. Compare its two rows by their worst vector: three small layers in float bring it much nearer. For sentences,
+# dynamic int8 does well without any calibration. In recall you see little of all that, for the intervals are wide; this
+# is why the direction is checked, too.
 #
 # One more trap is built in. A CPU without VNNI instructions adds two int8 products in 16 bits, which can overflow, and
 # cuts them off without a word. The files above use 7 bits for a weight, so they are right on any CPU.
