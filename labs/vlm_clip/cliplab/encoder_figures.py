@@ -23,12 +23,13 @@ def gallery(items: Sequence[tuple[Path, str]], columns: int = 6) -> Figure:
     if not items:
         raise ValueError("gallery needs at least one picture")
     rows = -(-len(items) // columns)
-    fig, grid = plt.subplots(rows, columns, figsize=(WIDTH, 1.55 * rows + 0.5), squeeze=False)
+    fig, grid = plt.subplots(rows, columns, figsize=(WIDTH, 10.4 / columns * rows + 0.5), squeeze=False)
     for axes in grid.flat:
-        axes.axis("off")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
     for axes, (file, text) in zip(grid.flat, items, strict=False):
         _picture(axes, file)
-        axes.set_title(_short(text, 17, 2), fontsize=9, y=-0.02, va="top", loc="center")
+        axes.set_xlabel(_short(text, 96 // columns, 2), fontsize=9, color=INK, labelpad=2)
     return fig
 
 

@@ -110,7 +110,8 @@ def _image_processor() -> Any:
     """The class that needs no torchvision: transformers 5 gave it a name of its own."""
     import transformers
 
-    return getattr(transformers, "CLIPImageProcessorPil", transformers.CLIPImageProcessor)
+    name = "CLIPImageProcessorPil"
+    return getattr(transformers, name if hasattr(transformers, name) else "CLIPImageProcessor")
 
 
 def _sentence(source: str | Path, error: Exception, offline: bool) -> str:

