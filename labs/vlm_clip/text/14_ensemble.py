@@ -23,7 +23,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 148 s) · **Lanes:** embedded · **Needs:** the embedded Triton, the encoders of notebook
+# **Time:** 45 minutes (last run: 170 s) · **Lanes:** embedded · **Needs:** the embedded Triton, the encoders of notebook
 # 13
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
@@ -60,7 +60,7 @@ plots.style()
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded" or "auto"
 precision: str = "fp32"  # weights of the encoders: "fp32" or "int8"
-shown: int = 8  # pictures that you look at
+shown: int = 12  # pictures that you look at
 sentence: str = "a bird with red feathers"  # a text of your own
 clients: int = 8  # how many ask at the same time
 requests: int = 64  # how many requests they send
@@ -138,7 +138,7 @@ own = sum(p.caption == a.labels[0] for p, a in zip(pictures, answers, strict=Tru
 small_print = plots.provenance(lane, seed, weights=precision)
 summary = f"{len(items)} pictures, each with the nearest of {len(labels)} labels and its cosine"
 title = f"{own} of {len(items)} pictures get their own caption out of {len(labels)}"
-plots.finish(encoder_figures.gallery(items, columns=4), title, small_print, summary)
+plots.finish(encoder_figures.gallery(items), title, small_print, summary, photos=True)
 
 # %% [markdown]
 # Some wrong labels are near, the same kind of animal or thing; some are not. How often that happens on all pictures is
@@ -427,7 +427,7 @@ for number, (name, data) in enumerate(unusual.items()):
 # %%
 title = f"Cosine with the plain file: {min(likeness.values()):.2f} or more"
 summary = "the same picture as plain, CMYK, 16-bit, transparent, turned and animated file, as the tower sees it"
-plots.finish(encoder_figures.gallery(previews), title, small_print, summary)
+plots.finish(encoder_figures.gallery(previews), title, small_print, summary, photos=True)
 
 # %% [markdown]
 # A grey picture has lost its colours, the others are nearly the plain one. **Predict:** what would each of them have
