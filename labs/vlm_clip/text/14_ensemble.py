@@ -23,8 +23,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 170 s) · **Lanes:** embedded · **Needs:** the embedded Triton, the encoders of notebook
-# 13
+# **Time:** 45 minutes (last run: 170 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -141,8 +140,9 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 plots.finish(encoder_figures.gallery(items), title, small_print, summary, photos=True)
 
 # %% [markdown]
-# Some wrong labels are near, the same kind of animal or thing; some are not. How often that happens on all pictures is
-# what notebook 13 has measured. The score is a cosine, not a probability; it only ranks.
+# Some wrong labels are near, the same kind of animal or thing; some are not. A label that comes again and again is a
+# *hub*: its vector lies near to many that have no better place to go. How often the first label is right on all
+# pictures is what notebook 13 has measured. The score is a cosine, not a probability; it only ranks.
 #
 # The served vector must be the one that the encoders give without a server. That is worth a check in every deployment,
 # because decoding, resizing and tokenising have moved into another process.
