@@ -23,7 +23,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 170 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 68 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -271,8 +271,9 @@ for model, inputs in (("vision_encoder", pixels), ("text_encoder", words)):
 
 # %% [markdown]
 # Look at the rows of an execution first: without a second client there is nothing to batch. Whether larger batches are
-# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything, on two CPU cores it is little
-# more than the way between processes, which is a large part of a short text's time and a small part of a picture's.
+# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here, a short text leaves the
+# way between processes to share. A picture keeps a core busy by itself: company gains nothing, and may cost a little,
+# when the layers of several pictures no longer fit the caches.
 #
 # And through the ensemble, pictures and sentences mixed:
 
