@@ -15,6 +15,7 @@ Keys of --json
     step_ms           each step
     by_hand_ms        the client's time for the same four calls one after the other, its pixels on the wire twice
     one_call_ms       the client's time for one call of the ensemble
+    load              mean number of processes that wanted a core in the minute before; on an idle machine below 1
     throughput        encoder -> concurrency -> requests/s and rows in an execution (statistics), with dynamic batching
     …_spread          [lowest, highest] over the rounds
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -111,6 +113,7 @@ def main() -> None:
     from servinglab.server import TritonServer
 
     shown = catalogue("subset")
+    load = round(os.getloadavg()[0], 1)
     step = max(1, len(shown) // chosen.requests)
     pairs = [(picture.file.read_bytes(), picture.caption) for picture in shown[::step][: chosen.requests]]
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +124,8 @@ def main() -> None:
                 steps_by_hand(clip, *pair)
             found = overhead(server, clip, pairs, chosen.rounds)
             found["throughput"] = throughput(server, clip, pairs, 10 * chosen.requests)
-    found |= {"device": device(), "versions": versions(), "rounds": chosen.rounds, "requests": len(pairs)}
+    found |= {"device": device(), "versions": versions(), "load": load}
+    found |= {"rounds": chosen.rounds, "requests": len(pairs)}
     if chosen.json:
         print(json.dumps(found, indent=2))
         return

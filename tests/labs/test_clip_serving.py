@@ -191,6 +191,33 @@ def test_both_inputs_must_be_sent(clip):
         clip.triton.infer_inputs("clip", {"image": np.array([[b""]], dtype=object)}, checked=False)
 
 
+def fusion_inputs(image, text, states=(b"given", b"given")):
+    given = {"image_embedding": image, "text_embedding": text}
+    given = {name: np.asarray(vector, np.float32)[None] for name, vector in given.items()}
+    return given | {f"{kind}_state": np.array([[s]], object) for kind, s in zip(("image", "text"), states, strict=True)}
+
+
+def test_a_longer_vector_has_no_greater_say(clip):
+    image, text = clip_standin.COLOURS[0], clip_standin.COLOURS[1]
+    found = clip.triton.infer_inputs("fusion", fusion_inputs(9 * image, 0.1 * text)).outputs["embedding"][0]
+    np.testing.assert_allclose(found, clip_standin.unit(clip_standin.unit(image) + clip_standin.unit(text)), atol=1e-5)
+
+
+@pytest.mark.parametrize("vector", [np.full(384, np.nan), np.zeros(384)])
+def test_an_encoder_that_failed_is_named(clip, vector):
+    """On a GPU an engine may give anything for a picture that was none; the state decides, not the numbers."""
+    with pytest.raises(ClientError, match="The encoder made no vector of the image"):
+        clip.triton.infer_inputs("fusion", fusion_inputs(vector, clip_standin.COLOURS[0]))
+    states = (b"none", b"given")
+    found = clip.triton.infer_inputs("fusion", fusion_inputs(vector, clip_standin.COLOURS[0], states))
+    np.testing.assert_allclose(found.outputs["embedding"][0], clip_standin.unit(clip_standin.COLOURS[0]), atol=1e-5)
+
+
+def test_opposites_have_no_middle(clip):
+    with pytest.raises(ClientError, match="opposite directions"):
+        clip.triton.infer_inputs("fusion", fusion_inputs(clip_standin.COLOURS[0], -clip_standin.COLOURS[0]))
+
+
 def test_steps_that_disagree_are_named(server, clip):
     """The batch written into dims on both sides loads, and then no request can pass."""
     files = {model: server.repository / model / "config.pbtxt" for model in ("image_preprocessing", "vision_encoder")}

@@ -23,8 +23,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 148 s) · **Lanes:** embedded · **Needs:** the embedded Triton, the encoders of notebook
-# 13
+# **Time:** 45 minutes (last run: 68 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -60,7 +59,7 @@ plots.style()
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded" or "auto"
 precision: str = "fp32"  # weights of the encoders: "fp32" or "int8"
-shown: int = 8  # pictures that you look at
+shown: int = 12  # pictures that you look at
 sentence: str = "a bird with red feathers"  # a text of your own
 clients: int = 8  # how many ask at the same time
 requests: int = 64  # how many requests they send
@@ -138,11 +137,12 @@ own = sum(p.caption == a.labels[0] for p, a in zip(pictures, answers, strict=Tru
 small_print = plots.provenance(lane, seed, weights=precision)
 summary = f"{len(items)} pictures, each with the nearest of {len(labels)} labels and its cosine"
 title = f"{own} of {len(items)} pictures get their own caption out of {len(labels)}"
-plots.finish(encoder_figures.gallery(items, columns=4), title, small_print, summary)
+plots.finish(encoder_figures.gallery(items), title, small_print, summary, photos=True)
 
 # %% [markdown]
-# Some wrong labels are near, the same kind of animal or thing; some are not. How often that happens on all pictures is
-# what notebook 13 has measured. The score is a cosine, not a probability; it only ranks.
+# Some wrong labels are near, the same kind of animal or thing; some are not. A label that comes again and again is a
+# *hub*: its vector lies near to many that have no better place to go. How often the first label is right on all
+# pictures is what notebook 13 has measured. The score is a cosine, not a probability; it only ranks.
 #
 # The served vector must be the one that the encoders give without a server. That is worth a check in every deployment,
 # because decoding, resizing and tokenising have moved into another process.
@@ -271,8 +271,9 @@ for model, inputs in (("vision_encoder", pixels), ("text_encoder", words)):
 
 # %% [markdown]
 # Look at the rows of an execution first: without a second client there is nothing to batch. Whether larger batches are
-# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything, on two CPU cores it is little
-# more than the way between processes, which is a large part of a short text's time and a small part of a picture's.
+# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here, a short text leaves the
+# way between processes to share. A picture keeps a core busy by itself: company gains nothing, and may cost a little,
+# when the layers of several pictures no longer fit the caches.
 #
 # And through the ensemble, pictures and sentences mixed:
 
@@ -427,7 +428,7 @@ for number, (name, data) in enumerate(unusual.items()):
 # %%
 title = f"Cosine with the plain file: {min(likeness.values()):.2f} or more"
 summary = "the same picture as plain, CMYK, 16-bit, transparent, turned and animated file, as the tower sees it"
-plots.finish(encoder_figures.gallery(previews), title, small_print, summary)
+plots.finish(encoder_figures.gallery(previews), title, small_print, summary, photos=True)
 
 # %% [markdown]
 # A grey picture has lost its colours, the others are nearly the plain one. **Predict:** what would each of them have

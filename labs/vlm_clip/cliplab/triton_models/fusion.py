@@ -13,6 +13,8 @@ import triton_python_backend_utils as pb_utils
 
 NOTHING = "Neither a picture nor a text was given: send one of them, or both."
 
+OPPOSITE = "Picture and text point in opposite directions: there is no vector between them."
+
 
 class InputError(Exception):
     """The request cannot be served; one sentence."""
@@ -54,7 +56,9 @@ def _fuse(given):
                 raise InputError(f"{where}{state.decode()}")
     length = np.linalg.norm(total, axis=1, keepdims=True)
     if not length.all():
-        raise InputError(NOTHING)
+        row = int(length[:, 0].argmin())
+        empty = all(given[f"{kind}_state"][row, 0] == b"none" for kind in ("image", "text"))
+        raise InputError(NOTHING if empty else OPPOSITE)
     return total / length
 
 
