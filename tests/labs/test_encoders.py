@@ -6,8 +6,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
+
 from cliplab import encoders
-from cliplab.encoders import EncoderError, export, session
+from cliplab.encoders import EncoderError, OnnxEncoders, export, session
+from cliplab.pictures import catalogue
+from cliplab.quantise import drift, pixels
+from servinglab import assets
+from servinglab.minilm import Encoder
 
 
 class Tiny(torch.nn.Module):
@@ -51,3 +56,58 @@ def test_an_output_may_not_have_the_name_of_an_input(tmp_path):
 def test_unknown_precision():
     with pytest.raises(EncoderError, match="fp32, int8, not 'fp8'"):
         encoders.prepare("fp8")
+
+
+def test_other_weights_have_another_key(tmp_path):
+    for name, weights in (("a", b"one"), ("b", b"two"), ("minilm", b"text")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(weights)
+    first, second = (encoders._key(tmp_path / name, tmp_path / "minilm") for name in "ab")
+    assert first == encoders._key(tmp_path / "a", tmp_path / "minilm") != second
+    (tmp_path / "minilm" / "model.safetensors").write_bytes(b"other")
+    assert encoders._key(tmp_path / "a", tmp_path / "minilm") != first
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return OnnxEncoders()
+
+
+@pytest.mark.xdist_group("clip")
+class TestPrepared:
+    """The files that the lab serves."""
+
+    def test_sentences_are_those_of_minilm(self, ours):
+        """Against the encoder of notebook 04, which is written in numpy."""
+        texts = ["A red apple.", "x", "a moon over the sea, seen from a small boat with a lamp"]
+        reference = Encoder(assets.resolve("minilm")).encode(texts)
+        np.testing.assert_allclose(ours.encode_texts(texts), reference, atol=1e-5)
+        np.testing.assert_allclose(ours.encode_texts(texts[:1]), reference[:1], atol=1e-5)
+
+    def test_a_long_text_is_cut_and_an_empty_list_is_none(self, ours):
+        ids, mask = ours.tokens(["word " * 10_000, "word"])
+        assert ids.shape == mask.shape == (2, encoders.LONGEST) and mask[1].sum() == 3
+        assert ours.encode_texts([]).shape == (0, 384)
+
+    def test_a_single_sentence_is_no_list(self, ours):
+        with pytest.raises(EncoderError, match="Give a list"):
+            ours.encode_texts("A red apple.")
+
+    def test_pictures_are_those_of_the_tower(self, ours):
+        from cliplab.mini_clip import VisionTower
+
+        data = [picture.file.read_bytes() for picture in catalogue("subset")[1:4]]
+        with torch.inference_mode():
+            reference = VisionTower.load()(torch.from_numpy(pixels(data))).numpy()
+        np.testing.assert_allclose(ours.encode_images(data), reference, atol=1e-4)
+        np.testing.assert_allclose(ours.encode_images(data[1:2]), reference[1:2], atol=1e-4)
+
+    def test_int8_is_near_and_a_quarter_of_the_size(self, ours):
+        small = encoders.prepare("int8")
+        for name in ("vision", "text"):
+            assert getattr(small, name).stat().st_size < 0.3 * getattr(ours.files, name).stat().st_size
+        shown = {picture.id for picture in encoders.calibration_pictures()}
+        others = [picture for picture in catalogue("subset") if picture.id not in shown][:6]
+        data, captions = [p.file.read_bytes() for p in others], [p.caption for p in others]
+        assert drift(OnnxEncoders(small).encode_images(data), ours.encode_images(data)) < 0.1
+        assert drift(OnnxEncoders(small).encode_texts(captions), ours.encode_texts(captions)) < 0.05

@@ -6,12 +6,13 @@ import shlex
 
 import pytest
 import torch
-from cliplab import engines
-from cliplab.encoders import EncoderError, export
-from cliplab.quantise import half, static_int8
 from google.protobuf import text_format
 from test_quantise import PIXELS, Tower
 from tritonclient.grpc import model_config_pb2 as pb
+
+from cliplab import engines
+from cliplab.encoders import EncoderError, export
+from cliplab.quantise import half, static_int8
 
 
 def test_profiles_have_three_shapes_for_each_input():

@@ -7,9 +7,10 @@ import io
 import numpy as np
 import pytest
 import torch
-from cliplab import hub_clip
 from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
+
+from cliplab import hub_clip
 
 TEXTS = ["a red apple", "a photo of a dog, running", "x"]
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+
 from cliplab.encoders import EncoderError, export, session
 from cliplab.quantise import accept, drift, dynamic_int8, half, static_int8
 
