@@ -12,7 +12,8 @@ from PIL import Image
 from test_prepare import encode, png_header
 
 from cliplab.client import ClipClient
-from cliplab.deployment import write_repository
+from cliplab.deployment import MODELS, write_repository
+from cliplab.measure import Watch, at_once
 from cliplab.prepare import open_picture, to_array
 from servinglab.client import ClientError
 from servinglab.server import TritonServer
@@ -189,6 +190,17 @@ def test_both_inputs_must_be_sent(clip):
         clip.triton.infer_inputs("clip", {"image": np.array([[b""]], dtype=object)})
     with pytest.raises(ClientError, match="text"):
         clip.triton.infer_inputs("clip", {"image": np.array([[b""]], dtype=object)}, checked=False)
+
+
+def test_statistics_count_what_was_asked(server, clip):
+    watch = Watch(server.http_url)
+    speed = at_once(lambda n: clip.embed(picture(), "red"), range(12), 4)
+    done = watch.served()
+    assert {model: (did.requests, did.rows) for model, did in done.items()} == dict.fromkeys(MODELS, (12, 12))
+    assert all(0 <= did.queue_ms <= did.total_ms for did in done.values()) and speed > 0
+    assert done["clip"].total_ms > done["image_preprocessing"].total_ms + done["fusion"].total_ms
+    assert 1 <= done["vision_encoder"].mean_batch == 12 / done["vision_encoder"].executions
+    assert Watch(server.http_url).served()["clip"].requests == 0
 
 
 def fusion_inputs(image, text, states=(b"given", b"given")):
