@@ -347,7 +347,7 @@ for name, row in table.items():
 # %%
 gain = table["mini-CLIP"]["k"][0] - table["ConSE, no training"]["k"][0]
 title = f"Words bring {table['ConSE, no training']['k'][0]:.2f} of the captions to their picture, learning {gain:+.2f}"
-summary = "recall of a random matrix is that of guessing; ConSE is far above it, mini-CLIP above ConSE"
+summary = "recall of each way with its interval: the random matrix guesses, ConSE and mini-CLIP are far above it"
 plots.finish(figures.recalls(table, chance, k), title, small_print, summary)
 
 # %% [markdown]
@@ -387,7 +387,7 @@ plots.finish(figures.gallery(items, columns=5), title, small_print, summary, pho
 
 # %% [markdown]
 # mini-CLIP is a small stand-in: five million numbers look at a picture, in CLIP's ViT-B/32 there are 88 million, and
-# its training saw many thousand times as many captions. CLIP is better. What comes now is the same for both.
+# CLIP was shown many thousand times as many captions. CLIP is better. What comes now is the same for both.
 #
 # ## 7 ONNX, and the proof that it is the same
 #
