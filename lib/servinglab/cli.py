@@ -113,7 +113,8 @@ def fetch(
     from servinglab import assets, course
 
     loaded = course.load()
-    precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in loaded.notebooks for s in n.sets}
+    served = [n for n in loaded.notebooks if "smollm2" in n.needs]
+    precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in served for s in n.sets}
     for name in names or loaded.models():
         assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else ())
         typer.echo(f"{name}: ready")
@@ -128,8 +129,7 @@ def models(json: Json = False) -> None:
     if json:
         _print_json([asdict(entry) for entry in (*found, *data)])
     else:
-        report.show_models(found, assets.cache_dir())
-        report.show_datasets(data)
+        report.show_models(found, data, assets.cache_dir(), Path(__file__).resolve().parents[2])
 
 
 @app.command()

@@ -78,12 +78,12 @@ class Course:
     notebooks: tuple[Notebook, ...]
 
     def select(self, ids: list[str] | None = None) -> list[Notebook]:
-        """Notebooks by id, by its leading number ("03") or by folder ("labs/vlm_clip"), in the order of the manifest;
-        all when `ids` is empty."""
+        """Notebooks by id, by its leading number ("03", "3") or by folder ("labs/vlm_clip"), in the order of the
+        manifest; all when `ids` is empty."""
         if not ids:
             return list(self.notebooks)
         names = {n.id: {n.id, n.id.split("_")[0], n.folder} for n in self.notebooks}
-        wanted = {i.removeprefix("./").rstrip("/") if "/" in i else i for i in ids}
+        wanted = {i.removeprefix("./").rstrip("/") if "/" in i else i.zfill(2) if i.isdigit() else i for i in ids}
         if unknown := wanted - set().union(*names.values()):
             labs = dict.fromkeys(n.folder for n in self.notebooks if n.folder != "notebooks")
             known = ", ".join([*names, *labs])

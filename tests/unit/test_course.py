@@ -71,6 +71,7 @@ def test_values_merge_default_then_set_then_override(small):
 
 def test_select_by_id_and_by_number_keeps_the_order(small):
     assert [n.id for n in small.select(["01", "00_first"])] == ["00_first", "01_second"]
+    assert small.select(["1"]) == small.select(["01"])
     assert len(small.select([])) == 2
 
 
