@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    began, folder = time.monotonic(), training_data.cache()
+    folder = training_data.cache()
     out = args.out or find_root() / "data" / "mini_clip"
     encode = evaluate.sentence_encoder(TextTower.load().to(args.device))
     tower = frozen_tower(encode, folder, args.class_temperature).to(args.device)
@@ -173,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
                      "trained_on": int((~held).sum()), "curve": curve,
                      **{name: getattr(args, name) for name in ("steps", "batch", "rate", "decay", "dropout", "seed",
                                                                "loss_temperature", "class_temperature")}},
-        "seconds": {"pictures": round(looked - began), "training": round(trained - looked)},
+        "seconds": {"training": round(trained - looked)},
         "device": torch.cuda.get_device_name() if args.device == "cuda" else device_name(),
         "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "bytes": (out / FILE).stat().st_size,
     }  # fmt: skip

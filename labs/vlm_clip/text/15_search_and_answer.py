@@ -25,12 +25,11 @@
 # - stream an answer from one record, and count how often the model adds something of its own
 # - find and repair what two stores disagree on, and choose an index and a machine for more pictures
 #
-# **Time:** 45 minutes (last run: 189 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+# **Time:** 45 minutes (last run: 174 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #
 # Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: none yet
 
 # %%
-import io
 import json
 import os
 import subprocess
@@ -42,7 +41,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from cliplab import answer, gallery, index_types, indexing, search_figures
 from cliplab.answer import Answerer
@@ -301,6 +299,11 @@ plots.finish(figure, title, small, summary, photos=True)
 # **Predict:** does the score tell them from the ten pictures of things?
 
 # %%
+import io
+
+from PIL import Image
+
+
 def squares(number):
     colours = np.random.default_rng([seed, number]).integers(0, 256, (4 + 3 * number,) * 2 + (3,), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -529,8 +532,8 @@ summary = "; ".join(f"{p['index']} {p['vectors']:,}: {p['p50_ms']:.2f} ms, built
 plots.finish(figure, title, where, summary)
 
 # %% [markdown]
-# HNSW pays with the time to build it. IVF is built quickly and has to look into many cells, because these vectors lie in
-# no clusters; yours may, so measure with your own.
+# HNSW pays with the time to build it. IVF is built quickly and has to look into many cells, because these vectors lie
+# in no clusters; yours may, so measure with your own.
 #
 # What does the file of this page offer? Here is Milvus Lite by the same measurement.
 
