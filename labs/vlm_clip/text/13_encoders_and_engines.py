@@ -319,17 +319,17 @@ from cliplab.encoders import DATA
 
 card = json.loads((DATA / "mini_clip" / "mini-clip.json").read_text())
 curve, sets = card["training"]["curve"], ("drawings", "photos")
-series = {name: ([point["step"] for point in curve], [point[f"{name}_at_10"] for point in curve]) for name in sets}
-first, last = ({name: point[f"{name}_at_10"] for name in sets} for point in (curve[0], curve[-1]))
+series = {name: ([point["step"] for point in curve], [point[name] for point in curve]) for name in sets}
+first, last = curve[0], curve[-1]
 title = f"Held out: {', '.join(f'{name} from {first[name]:.2f} to {last[name]:.2f}' for name in sets)}"
 origin = f"from mini-clip.json: {card['device']}, {card['date']}, seed {card['training']['seed']}"
 summary = "recall at 10 on held-out photos and drawings while training"
 plots.finish(figures.curves(series, "training step", "recall at 10"), title, origin, summary)
 
 # %% [markdown]
-# Neither set holds a stamp; settings are chosen on them, so that the stamps stay unseen until the end. The matrix learns
-# what it is shown, drawings, and spoils some of what the words knew about photos. So the script tries it at several
-# strengths, and keeps the best sum of the two.
+# Neither set holds a stamp; settings are chosen on them, so that the stamps stay unseen until the end. The matrix
+# learns what it is shown, drawings, and spoils some of what the words knew about photos. So the script tries it at
+# several strengths, and keeps the best sum of the two.
 
 # %%
 chosen = card["chosen_on"]
