@@ -614,8 +614,9 @@ except EncoderError as error:
     print(error)
 
 # %% [markdown]
-# Nothing crashes, and the search gets worse. The acceptance test notices it, if its inputs are picture *files*,
-# prepared by the code that the server uses.
+# Nothing crashes, and recall may not even show it: on so few pictures its interval is wide, and many things are known
+# by their shape. The vectors have turned, though, and the acceptance test notices it. Feed it picture *files*, prepared
+# by the code that the server uses; on ready-made numbers it would see nothing.
 #
 # The last cell deletes the temporary folder and says what produced the numbers on this page.
 
