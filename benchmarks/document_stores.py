@@ -12,7 +12,8 @@ Candidates
     secantus            SecantusDB 0.7.0b3, which speaks MongoDB's protocol; write concern {w: 1}, as clients have it
     secantus_journal    the same, write concern {w: "majority", j: true}
     secantus_sync       the same, started with --sync-on-commit
-    postgresql          PostgreSQL 16.2 as the wheel pgserver ships it; documents are JSONB in one table
+    postgresql          PostgreSQL 16.2 as the wheel pgserver ships it; documents are JSONB in one table. It needs
+                        pip install pgserver==0.1.4 "psycopg[binary]", which nothing else in the course uses
 
 Keys of --json, for each candidate
     rounds, acknowledged, lost      lost: acknowledged writes that were missing, older or damaged afterwards
