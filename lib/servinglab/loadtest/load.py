@@ -81,7 +81,7 @@ def closed_loop(ask: Ask, prompts: Sequence[str], *, concurrency: int, count: Co
 
 
 def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count: Count) -> Run:
-    """Each prompt is sent at its time, however many are on their way: a Poisson process with `rate` requests a second.
+    """Each prompt is sent at its time, however many are on their way: Poisson arrivals, `rate` a second.
 
     Latencies count from the time a request was due.
     """
@@ -104,9 +104,13 @@ def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count
 
 
 def arrival_times(count: int, rate: float, seed: int) -> np.ndarray:
-    """Seconds at which `count` requests of a Poisson process are due; the first one at 0. The gaps are exponential."""
-    gaps = np.random.default_rng(seed).exponential(1 / rate, count)
-    return np.cumsum(gaps) - gaps[0]
+    """Seconds at which `count` requests are due: the first one at 0, the last one at (count - 1) / rate.
+
+    A Poisson process given these two arrivals: exponential gaps, scaled so that their mean is 1 / rate. Without that,
+    chance puts the rate of 20 arrivals 20 % off and more, and a load "above the capacity" may lie below it.
+    """
+    gaps = np.random.default_rng(seed).exponential(size=count - 1)
+    return np.concatenate([[0.0], np.cumsum(gaps) / max(gaps.sum(), 1e-300) * (count - 1) / rate])
 
 
 def _request(ask: Ask, prompt: str, began: float, due: float | None, count: Count) -> Trace:

@@ -83,6 +83,12 @@ class Run:
         return sum(trace.tokens or 0 for trace in self.traces if trace.ok) / self.seconds
 
     @property
+    def sent_per_second(self) -> float:
+        """By the mean gap of what was sent: less than asked for when the load generator is late. nan for one request."""
+        sent = [trace.sent for trace in self.traces]
+        return (len(sent) - 1) / (max(sent) - min(sent)) if len(sent) > 1 else np.nan
+
+    @property
     def requests_per_second(self) -> float:
         return sum(trace.ok for trace in self.traces) / self.seconds
 
