@@ -577,7 +577,7 @@ except RequestError as error:
 
 # %% [markdown]
 # **Exercise 04.3** A cache of 2,048 tokens in blocks of 64; the batch may hold 64 requests. All requests have a prompt
-# of 100 tokens and `max_tokens` 100. How many run at once if each reserves blocks for all it may ever need
+# of 128 tokens and `max_tokens` 150. How many run at once if each reserves blocks for all it may ever need
 # (`guaranteed_no_evict`)? And how many start if each takes blocks for its prompt and one more token
 # (`max_utilization`)?
 

@@ -84,7 +84,7 @@ class Run:
 
     @property
     def sent_per_second(self) -> float:
-        """By the mean gap of what was sent: less than asked for when the load generator is late. nan for one request."""
+        """By the mean gap of what was sent: less than asked for if the load generator was late. nan for one request."""
         sent = [trace.sent for trace in self.traces]
         return (len(sent) - 1) / (max(sent) - min(sent)) if len(sent) > 1 else np.nan
 
