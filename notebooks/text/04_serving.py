@@ -535,9 +535,9 @@ for name, at in sorted(times.items(), key=lambda pair: pair[1]):
 
 # %%
 places = web.get("/v2/models/tensorrt_llm/config").json()["max_batch_size"]
-before = settled("tensorrt_llm")
+before, length = settled("tensorrt_llm"), max(tokens, places + 4)  # the first is still busy when all have arrived
 with ThreadPoolExecutor(places + 2) as pool:
-    asked = list(pool.map(lambda n: perf(f"Lighthouse {n}", max_tokens=tokens), range(places + 2)))
+    asked = list(pool.map(lambda n: perf(f"Lighthouse {n}", max_tokens=length), range(places + 2)))
 in_executor = sorted((one["first_scheduled_time_ns"] - one["arrival_time_ns"]) / 1e6 for one in asked)
 in_triton = (settled("tensorrt_llm") - before)[2] / len(asked) / 1e6
 print(f"in Triton's queue: {in_triton:.1f} ms on average")
@@ -714,7 +714,8 @@ for asked in questions:
 
 # %%
 shared = len(tokenizer.encode(f"House {rules}").ids)
-print(f"{shared} tokens in common, {shared // 64} whole blocks of 64: first token {firsts[0] / np.mean(firsts[1:3]):.1f} times as fast")
+print(f"{shared} tokens in common, {shared // 64} whole blocks of 64")
+print(f"the same beginning: first token {firsts[0] / np.mean(firsts[1:3]):.1f} times as fast")
 print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
 
 # %% [markdown]
@@ -733,9 +734,9 @@ lines = web.get(server.metrics_url).text.splitlines()
 print(*[line for line in lines if line.startswith("nv_inference") and '"preprocessing"' in line][:6], sep="\n")
 
 # %% [markdown]
-# Counters only grow, and loading a model again does not reset them: what you see here is all that section 2 did. A
-# monitoring system takes differences per second. Take them over a load of the LLM, four answers at the same time, and
-# divide by the answers: where did each model spend its part of an answer?
+# Counters only grow, and loading a model again does not reset them: what you see here is all that this page has done so
+# far. A monitoring system takes differences per second. Take them over a load of the LLM, four answers at the same
+# time, and divide by the answers: where did each model spend its part of an answer?
 #
 # **Predict:** which model of the chain will look slowest, and is the LLM's bar as long as its answers took?
 
@@ -784,7 +785,7 @@ axes.set_yticks(range(len(spent)), spent)
 axes.set_xlim(0, 1.6 * max(map(sum, spent.values())))
 axes.invert_yaxis()
 axes.set_xlabel("mean time of an answer: queue (grey), then instance (ms)")
-title = f"Triton sees {sum(spent['tensorrt_llm']):.0f} ms of the LLM, where an answer took {np.mean(took):.0f} ms on average"
+title = f"Triton sees {sum(spent['tensorrt_llm']):.0f} ms of the LLM, and an answer took {np.mean(took):.0f} ms (means)"
 summary = "; ".join(f"{model} {sum(parts):.0f} ms" for model, parts in spent.items())
 plots.finish(fig, title, plots.provenance(lane, weights=precision, answers=len(took), tokens=tokens), summary)
 
