@@ -277,7 +277,8 @@ plots.style()
 curves = {name: points for name, (_, points) in rows.items()}
 small_print = plots.provenance(lane, burst=burst_size)
 empty = [max((at for at, n in points if n), default=0) for points in curves.values()]
-title = "The queue is empty after " + " or ".join(f"{at:.2f}" for at in empty) + " s: each step down is an execution"
+times = f"{empty[0]:.2f}, {empty[1]:.2f} and {empty[2]:.2f} s"
+title = f"The queue is empty after {times}: a step down is an execution"
 summary = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
 plots.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print, summary)
 
