@@ -320,10 +320,10 @@ server.load("preprocessing")
 
 # %% [markdown]
 # It cannot know who will come, so a lone request waits the whole delay. A full preferred batch leaves at once. Hence
-# the order in which to tune ([Triton's
-# advice](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md) is much the same):
-# first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and the latency budget
-# has room; preferred sizes only where some sizes are really faster, as for the profiles of a TensorRT engine.
+# the order in which to tune ([Triton's advice](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md)
+# is much the same): first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and
+# the latency budget has room; preferred sizes only where some sizes are really faster, as for the profiles of a
+# TensorRT engine.
 #
 # `preprocessing` gains little: its Python code reads one text after another anyway. The template also puts these lines
 # into `tensorrt_llm`. There the delay would only hold requests back: the batch that counts is formed behind it, in the
@@ -950,12 +950,11 @@ print(as_shell(command("/repository", 2, as_root=True), {}))
 #   --backend-config=python,shm-region-prefix-name=prefix${SLURM_PROCID}_
 # ```
 #
-# On several nodes, engine and repository must be readable under the same path on each of them. Sources: the [backend's
-# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment),
-# its [multi-instance
-# page](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md), and
-# [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands has
-# been run here.
+# On several nodes, engine and repository must be readable under the same path on each of them. Sources: the
+# [backend's guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment),
+# its [multi-instance page](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md),
+# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands
+# has been run here.
 #
 # ## Recap
 #

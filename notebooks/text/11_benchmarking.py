@@ -78,7 +78,7 @@ seed: int = 0  # of the prompts and of the arrivals
 # that turns ids into text itself.
 
 # %%
-assert requests >= 4 and max_tokens >= 3, "fewer requests or tokens have no percentiles and no pace to speak of"
+assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_tokens at least 3"
 lane = resolve_lane(lane)
 os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-11-")
@@ -245,7 +245,7 @@ for n, run in closed.items():
 
 # %% [markdown]
 # Throughput would double only if a step of the model took no longer with twice the rows; the ITL says how much longer
-# it took. On a GPU that reads its weights for a few rows it is close to that; on two cores it is not.
+# it took. On a GPU, where most of a step is reading the weights, it can come close; on a few CPU cores it rarely does.
 #
 # This is the picture that a deployment is chosen by. A good point lies right and low.
 
@@ -268,7 +268,7 @@ plots.finish(figures.curves(closed, lane=lane), title, small_print, summary)
 # If the arrivals are independent, the gaps between them are exponential: a Poisson process.
 #
 # The rates below are shares of the most requests per second that the closed loop got answered. Chance would give so few
-# arrivals a rate of their own, easily a quarter off. So `open_loop` stretches the gaps until their mean is right: a
+# arrivals a rate of their own, easily a quarter off. So `open_loop` scales the gaps until their mean is right: a
 # Poisson process in which the first and the last arrival are given. Each load has its own gaps.
 #
 # **Predict:** at three times that capacity, what does TTFT look like over time?
@@ -328,9 +328,9 @@ print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 
 
 # %% [markdown]
 # By the sender's clock, 499 of 500 requests were fast. But those that were due during the stall were sent late, and
-# their users waited. The sender's silence was coordinated with the server's: **mistake 5, coordinated omission**, a
-# name by [Gil
-# Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
+# their users waited. The sender's silence was coordinated with the server's. **Mistake 5: coordinated omission**, a
+# name by
+# [Gil Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
 # The cure is to count from the time a request was *due*. `open_loop` does, and it gives each request a connection of
 # its own.
 #
@@ -493,9 +493,9 @@ print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=(1, swee
 print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=None, rates=(1, 9, 2))))
 
 # %% [markdown]
-# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its page
-# says that it is [being phased
-# out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
+# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its
+# page says that it is
+# [being phased out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
 # for AIPerf. Its flag `--output-tokens-mean-deterministic` sends `min_length`, which the models since TensorRT-LLM 0.20
 # refuse (the input is called `min_tokens` now). So leave it out.
 
