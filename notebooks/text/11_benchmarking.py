@@ -562,8 +562,8 @@ for name, found in pairs.items():
     alone = max(max(values) / min(values) for values in zip(*found, strict=True))
     said = "on both sides of 1" if min(ratios) < 1 < max(ratios) else "always on the same side of 1"
     said = said if len(found) > 1 else "one pair: no spread to compare with"
-    print(f"{name:18} AIPerf / this notebook {min(ratios):.2f} to {max(ratios):.2f}, {said};", end="")
-    print(f" one tool alone: up to {alone:.2f} × between runs")
+    print(f"{name:18} AIPerf / this notebook {min(ratios):.2f} to {max(ratios):.2f}, {said}")
+    print(f"{'':18} one tool alone: up to {alone:.2f} times as much in another run")
 
 # %% [markdown]
 # Ratios on both sides of 1, or a single tool that changes as much as the two differ: then nothing here tells them
