@@ -388,7 +388,7 @@ print(needed, "requests: 0.99 to that power is", round(0.99**needed, 3))
 # %%
 sizes = sorted({max(2, len(waits) // 4), len(waits) // 2, len(waits)})
 picked = np.random.default_rng(seed).permutation(waits)
-ends = {p: measures.interval(waits, measures.at(p)) for p in (50, 95)}
+ends = {p: measures.interval(picked, measures.at(p)) for p in (50, 95)}
 spans = ", ".join(f"p{p} from {1000 * low:.0f} to {1000 * high:.0f} ms" for p, (low, high) in ends.items())
 title = f"With all {len(waits)} requests: {spans}"
 figure = figures.sizes(picked, sizes, (50, 95), lane=lane)
