@@ -64,6 +64,11 @@ def test_an_open_loop_waits_for_nobody_and_shows_the_queue():
     assert closed.values("ttft").max() < waits[-1], "a closed loop of one user never meets the queue"
 
 
+def test_a_fast_server_answers_no_more_than_it_was_asked():
+    run = open_loop(Server(), PROMPTS[:3], rate=10, seed=0, count=words)
+    assert run.seconds >= 0.3 and run.requests_per_second <= 10.001
+
+
 def test_arrivals_are_a_poisson_process():
     times = arrival_times(2000, 5.0, seed=3)
     assert times[0] == 0

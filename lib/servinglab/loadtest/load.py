@@ -83,7 +83,8 @@ def closed_loop(ask: Ask, prompts: Sequence[str], *, concurrency: int, count: Co
 def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count: Count) -> Run:
     """Each prompt is sent at its time, however many are on their way: Poisson arrivals, `rate` a second.
 
-    Latencies count from the time a request was due.
+    Latencies count from the time a request was due. The run lasts len(prompts) / rate seconds, or to the last response,
+    whichever is later: n requests have n - 1 gaps, and without one more they would seem answered faster than asked for.
     """
     if not rate > 0 or not prompts:
         raise CourseError(f"An open loop needs prompts and a rate above 0, not {len(prompts)} and {rate}.")
@@ -100,7 +101,7 @@ def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count
         thread.start()
     for thread in threads:
         thread.join()
-    return _run(traces, rate=rate)
+    return _run(traces, len(prompts) / rate, rate=rate)
 
 
 def arrival_times(count: int, rate: float, seed: int) -> np.ndarray:
@@ -129,7 +130,7 @@ def _request(ask: Ask, prompt: str, began: float, due: float | None, count: Coun
     return Trace(due, sent, tuple(arrivals), tokens=count("".join(texts)))
 
 
-def _run(traces: Sequence[Trace], **load: float) -> Run:
+def _run(traces: Sequence[Trace], at_least: float = 0.0, **load: float) -> Run:
     ends = [trace.arrivals[-1] for trace in traces if trace.arrivals]
     first = min(trace.due for trace in traces)
-    return Run(tuple(traces), max(ends) - first if ends else float("nan"), load)
+    return Run(tuple(traces), max(*ends, first + at_least) - first if ends else float("nan"), load)

@@ -62,7 +62,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Run:
-    """The requests of one load, and the seconds from the first due time to the last response."""
+    """The requests of one load, and its seconds: from the first due time to the last response, or a little longer."""
 
     traces: tuple[Trace, ...]
     seconds: float
