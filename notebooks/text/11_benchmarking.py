@@ -308,11 +308,11 @@ plots.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 # Above the capacity a queue grows for as long as you measure: the TTFT at 300 % depends on how long you had patience,
 # and no number describes it. Below, waits come and go with the bursts of chance.
 #
-# How fast does it grow? At 120 % one request in six is still waiting when the last one comes, at 300 % two in three. A
-# sixth of a few dozen requests is no more than a burst brings, so a run this short may not show it: the queue is real,
-# and you would see it after minutes. Two more limits of short runs: the capacity itself was measured in seconds, and a
-# run lasts until its last answer is complete, with fewer and fewer requests on their way. So even below the capacity
-# the answered rate can be lower than the one asked for.
+# How fast does it grow? At 120 % about one request in six is left over when the last one comes, at 300 % two in three,
+# besides those that are being computed. A sixth of a few dozen requests is no more than a burst brings, so a run this
+# short may not show it: the queue is real, and you would see it after minutes. Two more limits of short runs: the
+# capacity itself was measured in seconds, and a run lasts until its last answer is complete, with fewer and fewer
+# requests on their way. So even below the capacity the answered rate can be lower than the one asked for.
 #
 # A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
 # the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
@@ -329,8 +329,8 @@ print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 
 # %% [markdown]
 # By the sender's clock, 499 of 500 requests were fast. But those that were due during the stall were sent late, and
 # their users waited. The sender's silence was coordinated with the server's. **Mistake 5: coordinated omission**, a
-# name by
-# [Gil Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
+# name by [Gil
+# Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
 # The cure is to count from the time a request was *due*. `open_loop` does, and it gives each request a connection of
 # its own.
 #
@@ -493,9 +493,9 @@ print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=(1, swee
 print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=None, rates=(1, 9, 2))))
 
 # %% [markdown]
-# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its
-# page says that it is
-# [being phased out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
+# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its page
+# says that it is [being phased
+# out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
 # for AIPerf. Its flag `--output-tokens-mean-deterministic` sends `min_length`, which the models since TensorRT-LLM 0.20
 # refuse (the input is called `min_tokens` now). So leave it out.
 
