@@ -217,7 +217,7 @@ def waiting(model):
 
 # %% [markdown]
 # `watch` asks for that number every few milliseconds, over a connection that stays open: to make a new client each time
-# takes longer than the burst. `burst` sends the requests.
+# would take many times longer than to ask. `burst` sends the requests.
 
 
 # %%
@@ -320,10 +320,10 @@ server.load("preprocessing")
 
 # %% [markdown]
 # It cannot know who will come, so a lone request waits the whole delay. A full preferred batch leaves at once. Hence
-# the order in which to tune ([Triton's advice](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md)
-# is much the same): first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and
-# the latency budget has room; preferred sizes only where some sizes are really faster, as for the profiles of a
-# TensorRT engine.
+# the order in which to tune ([Triton's
+# advice](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md) is much the same):
+# first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and the latency budget
+# has room; preferred sizes only where some sizes are really faster, as for the profiles of a TensorRT engine.
 #
 # `preprocessing` gains little: its Python code reads one text after another anyway. The template also puts these lines
 # into `tensorrt_llm`. There the delay would only hold requests back: the batch that counts is formed behind it, in the
@@ -681,10 +681,10 @@ no_evict.shutdown()
 # slower. But look at what it costs, the additional tokens read: texts this short are read again in a step or two, while
 # every step with three or four rows instead of two saves more. So a factor below 1 for both loads is no accident.
 #
-# The careful policy wins where a pause is dear: after long prompts and long answers, which take long to read again, and
-# with so many requests that pauses follow each other. And a client whose request is paused sees its stream stand still.
-# So try `max_utilization` if memory, not `max_batch_size`, limits how many run; if pauses pile up, go back. In fp32 a
-# paused text goes on exactly where it was. (In int4 the rows of a batch may differ in the last bits, and a close
+# The careful policy can win where a pause is dear: after long prompts and long answers, which take long to read again,
+# and with so many requests that pauses follow each other. And a client whose request is paused sees its stream stand
+# still. So try `max_utilization` if memory, not `max_batch_size`, limits how many run; if pauses pile up, go back. In
+# fp32 a paused text goes on exactly where it was. (In int4 the rows of a batch may differ in the last bits, and a close
 # decision with them.)
 #
 # ### A shared prefix
@@ -950,11 +950,12 @@ print(as_shell(command("/repository", 2, as_root=True), {}))
 #   --backend-config=python,shm-region-prefix-name=prefix${SLURM_PROCID}_
 # ```
 #
-# On several nodes, engine and repository must be readable under the same path on each of them. Sources: the
-# [backend's guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment),
-# its [multi-instance page](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md),
-# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands
-# has been run here.
+# On several nodes, engine and repository must be readable under the same path on each of them. Sources: the [backend's
+# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment),
+# its [multi-instance
+# page](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md), and
+# [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands has
+# been run here.
 #
 # ## Recap
 #
