@@ -13,7 +13,7 @@ answer_2 = {"static": max(2, 8) + max(3, 5), "inflight": max(8, 2 + 3 + 5)}
     "04.3": """
 blocks = 2048 // 64
 whole = lambda count: -(-count // 64)
-answer_3 = {"guaranteed_no_evict": blocks // whole(200), "max_utilization": blocks // whole(101)}
+answer_3 = {"guaranteed_no_evict": blocks // whole(128 + 150), "max_utilization": blocks // whole(128 + 1)}
 """,
 }
 
@@ -27,7 +27,7 @@ def _steps(**changed: float) -> str:
 
 
 def _requests(**changed: float) -> str:
-    return f"answer_3 = {({'guaranteed_no_evict': 8, 'max_utilization': 16} | changed)!r}"
+    return f"answer_3 = {({'guaranteed_no_evict': 6, 'max_utilization': 10} | changed)!r}"
 
 
 MUTANTS = {
@@ -42,6 +42,8 @@ MUTANTS = {
         ("nanoseconds are milliseconds", _statistics(queue_ms=6_000_000), "nanoseconds"),
         ("counters begin at 0", _statistics(queue_ms=884 / 164), "counters start with the server"),
         ("seconds are milliseconds", _statistics(queue_ms=0.006), "in seconds"),
+        ("half an answer is none", _statistics(queue_ms=None), "queue_ms is still missing"),
+        ("half a wrong answer", _statistics(mean_batch=5, queue_ms=None), "64 inferences were made"),
     ],
     "04.2": [
         ("static lets others in", _steps(static=10), "lets nobody in"),
@@ -56,15 +58,17 @@ MUTANTS = {
         ("a slot is freed by the longest", _steps(inflight=11), "nobody waits for the 8"),
     ],
     "04.3": [
-        ("tokens fill blocks without a rest", _requests(guaranteed_no_evict=10), "not 3.1"),
-        ("only the prompt is reserved", _requests(guaranteed_no_evict=16), "not only for the prompt"),
-        ("the prompt in tokens is reserved", _requests(guaranteed_no_evict=20), "and in whole blocks"),
+        ("tokens fill blocks without a rest", _requests(guaranteed_no_evict=2048 // 278), "not 4.3"),
+        ("only the prompt is reserved", _requests(guaranteed_no_evict=2048 // 128), "not only for the prompt"),
+        ("only max_tokens is reserved", _requests(guaranteed_no_evict=32 // 3), "the prompt and all of max_tokens"),
         ("a request is a block", _requests(guaranteed_no_evict=32), "the number of blocks"),
         ("the batch size is the limit", _requests(guaranteed_no_evict=64), "how many the batch may hold"),
-        ("blocks of one request", _requests(guaranteed_no_evict=4), "how many blocks a request needs"),
-        ("both policies reserve all", _requests(max_utilization=8), "the careful policy"),
-        ("blocks may be cut", _requests(max_utilization=20), "not 1.6"),
-        ("the prompt fits one block", _requests(max_utilization=32), "the prompt has 100"),
-        ("it reserves without rounding", _requests(max_utilization=10), "does not look at max_tokens"),
+        ("blocks of one request", _requests(guaranteed_no_evict=5), "how many blocks a request needs"),
+        ("the next token has room", _requests(max_utilization=32 // 2), "full with it"),
+        ("both policies reserve all", _requests(max_utilization=6), "the careful policy"),
+        ("blocks may be cut", _requests(max_utilization=2048 // 129), "not 2.02"),
+        ("the prompt fits one block", _requests(max_utilization=32), "the prompt has 128"),
+        ("it reserves without rounding", _requests(max_utilization=2048 // 278), "does not look at max_tokens"),
+        ("half an answer is none", _requests(max_utilization=None), "max_utilization is still missing"),
     ],
 }

@@ -31,11 +31,21 @@ def _tokens(formula: str) -> str:
     return f"def tokens_per_step(a, k):\n    return {formula}"
 
 
-def _length(cost: str, least: int = 0) -> str:
+def _length(cost: str, least: int = 0, most: str = "len(v)") -> str:
     return f"""
 def best_length(a, c, v):
-    values = [sum(a**i for i in range(k + 1)) / ({cost}) for k in range({least}, len(v))]
+    values = [sum(a**i for i in range(k + 1)) / ({cost}) for k in range({least}, {most})]
     return {least} + int(np.argmax(values))
+"""
+
+
+_STOPS = """
+def best_length(a, c, v):
+    speedup = lambda k: sum(a**i for i in range(k + 1)) / (k * c + v[k])
+    k = 0
+    while k + 1 < len(v) and speedup(k + 1) > speedup(k):
+        k += 1
+    return k
 """
 
 
@@ -47,6 +57,8 @@ MUTANTS = {
         ("the target decides alone", _rule("p[token]"), "that is p(x):"),
         ("both must like it", _rule("p[token] * q[token]"), "p(x) times q(x)"),
         ("the excess is taken off", _rule("q[token] - p[token]"), "minus the draft's excess"),
+        ("q over p, at most 1", _rule("min(1, q[token] / p[token])"), "swapped p and q"),
+        ("the decision itself", _rule("np.random.random() < p[token] / q[token]"), "you decide, yes or no"),
         ("a ratio may pass 1", _rule("p[token] / q[token]"), "a probability ends at 1"),
         ("a rejected token is drawn anew from p", _rule(rest="p"), "you replace from p"),
         ("the draft may try again", _rule(rest="q"), "has just been rejected"),
@@ -79,5 +91,7 @@ MUTANTS = {
         ("drafting is free", _length("v[k]"), "drafting is not free"),
         ("the draft runs once", _length("c + v[k]"), "once for each drafted token"),
         ("one must draft", _length("k * c + v[k]", least=1), "do not draft"),
+        ("the last length is not tried", _length("k * c + v[k]", most="len(v) - 1"), "the last too"),
+        ("the first that is worse ends the search", _STOPS, "do not stop at the"),
     ],
 }

@@ -50,6 +50,21 @@ MUTANTS = {
         ("the first wait is free", _measure(rate="sum(tokens) / (last - first)"), "the user does wait"),
         ("the pace is the rate", _measure(rate="(sum(tokens) - 1) / (last - first)"), "1 / ITL"),
         ("tokens over the clock", _measure(rate="sum(tokens) / last"), "divides by a time of the clock"),
+        (
+            "waits are tokens after the first response",
+            _measure(itl="(last - first) / (sum(tokens) - tokens[arrivals.index(first)])"),
+            "by all tokens but one",
+        ),
+        (
+            "the empty end is text",
+            _measure(itl="(arrivals[-1] - first) / (sum(tokens) - 1)"),
+            "ITL 0.1667: the last response",
+        ),
+        (
+            "the rate ends with the empty end",
+            _measure(rate="sum(tokens) / (arrivals[-1] - sent)"),
+            "tokens/s 5.333: the last",
+        ),
         ("seconds a token", _measure(rate="(last - sent) / sum(tokens)"), "turn it round"),
     ],
     "11.2": [

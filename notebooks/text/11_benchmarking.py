@@ -63,9 +63,9 @@ plots.style()
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
 precision: str = "fp32"  # weights of the model: "fp32" or "int4"
 batch: int = 4  # requests that the server computes together
-max_tokens: int = 12  # length of each answer, in tokens
+max_tokens: int = 12  # length of each answer, in tokens; at least 3
 words: int = 24  # length of each prompt, in words
-requests: int = 20  # requests of each load
+requests: int = 20  # requests of each load; at least 4
 slack: float = 3.0  # a limit is so many times what a single user gets
 price: float = 1.0  # of the machine, an hour, in your currency
 aiperf: bool = False  # install and run AIPerf as well: 1.2 GB, and minutes
@@ -78,6 +78,7 @@ seed: int = 0  # of the prompts and of the arrivals
 # that turns ids into text itself.
 
 # %%
+assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_tokens at least 3"
 lane = resolve_lane(lane)
 os.environ["no_proxy"] = "127.0.0.1"  # whatever proxy this machine uses, it cannot lead to this server
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-11-")
@@ -113,7 +114,7 @@ def count(text):
 # %%
 ask = triton_ask(client, max_tokens=max_tokens)
 log = list(ask(new_prompts(1)[0]))
-for seconds, text in [*log[:3], *log[-2:]]:
+for seconds, text in [*log[:3], *log[3:][-2:]]:
     print(f"{1000 * seconds:7.1f} ms  {text!r}")
 
 # %% [markdown]
@@ -122,9 +123,11 @@ for seconds, text in [*log[:3], *log[-2:]]:
 #
 # | name | what it is | who feels it |
 # |---|---|---|
-# | TTFT, time to first token | from sending to the first response that holds text | who waits for an answer to begin |
+# | TTFT, time to first token | from sending¹ to the first response that holds text | who waits for an answer to begin |
 # | ITL, inter-token latency | (last − first response) / (tokens − 1) | who reads along |
-# | end-to-end latency | from sending to the last response | a program that needs the whole answer |
+# | end-to-end latency | from sending¹ to the last response that holds text | a program that needs the whole answer |
+#
+# ¹ In an open loop (section 4): from when the request was due.
 #
 # ITL divides by *tokens*, and a response is not a token. It can be empty (half a character), and it can hold several.
 #
@@ -136,12 +139,14 @@ tokens = count("".join(text for _, text in whole))
 print(len(whole), "response with text;", "as many tokens as asked for:", abs(tokens - max_tokens) <= 1)
 
 # %% [markdown]
-# Whoever counts responses reports one token for each such answer. Speculative decoding (several tokens in one
-# response) makes the same mistake smaller, and harder to see. So count the tokens of the whole text with the model's
-# tokenizer. That can be off by one, because a text has more than one way into tokens; AIPerf counts like this, too.
+# **Mistake 1: responses counted as tokens.** Whoever does that reports one token for each such answer. Speculative
+# decoding (several tokens in one response) makes the same mistake smaller, and harder to see. So count the tokens of
+# the whole text with the model's tokenizer. That can be off by one, because a text has more than one way into tokens;
+# AIPerf counts like this, too.
 #
-# **Exercise 11.1** A request was `sent` at a time; its responses came at `arrivals`, with so many `tokens` in each,
-# possibly 0. All times are in seconds on one clock. Return TTFT, ITL and the tokens per second that this user got.
+# **Exercise 11.1** A request was `sent` at a time; its responses came at `arrivals`, with so many `tokens` in each. A
+# response with 0 tokens is none, wherever it comes. All times are in seconds on one clock. Return three numbers: TTFT,
+# ITL, and the tokens per second that this user got: all tokens, divided by the time from sending to the last response.
 
 
 # %% tags=["exercise:11.1"]
@@ -153,10 +158,11 @@ def measure(sent, arrivals, tokens):
 check("11.1", measure)
 
 # %% [markdown]
-# ## 2 Three mistakes before the first figure
+# ## 2 Three more mistakes before the first figure
 #
-# **No warm-up.** The request above was the first after the server's start: memory was touched for the first time,
-# threads and connections were made. `closed_loop` sends prompts for so many users and keeps the times of each request.
+# **Mistake 2: no warm-up.** The request above was the first after the server's start: memory was touched for the first
+# time, threads and connections were made. `closed_loop` sends prompts for so many users and keeps the times of each
+# request.
 #
 # **Predict:** by what factor was the first TTFT longer than that of later requests?
 
@@ -170,8 +176,8 @@ print(f"first request {1000 * first:.0f} ms, median of the next five {1000 * lat
 # Whatever the factor on this page, the first requests belong into no figure: send some, and throw their times away. All
 # loads below come after these.
 #
-# **The same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only what is new
-# (notebook 04). Five times the same long prompt against five different ones, the first of each left out;
+# **Mistake 3: the same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only
+# what is new (notebook 04). Five times the same long prompt against five different ones, the first of each left out;
 # `return_perf_metrics` says how many blocks were reused.
 #
 # **Predict:** how do the two TTFTs compare?
@@ -193,11 +199,13 @@ again, fresh = (measures.percentile(run.values("ttft")[1:], 50) for run in (same
 print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms; reused blocks {sum(blocks):.0f}")
 
 # %% [markdown]
-# If the first number is smaller, you have measured the cache. That is right only if your users send the same beginning,
+# If the first number is smaller, you have measured the cache. Only *whole* blocks are reused, of 64 tokens here, and
+# 120 words are about 120 tokens: one block for each repeat. That is right only if your users send the same beginning,
 # such as one system prompt; then share exactly that much. Tools have options for it.
 #
-# **The client on the server's cores.** Both run on this machine. How much of the processor does the client take? Its
-# share is missing in the server, and a client that comes too late reads times that are too long.
+# **Mistake 4: other work on the server's cores**, and the client is the first suspect. Both run on this machine. How
+# much of the processor does the client take? Its share is missing in the server, and a client that comes too late reads
+# times that are too long.
 
 # %%
 programs = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)] if server.pid else []
@@ -223,17 +231,22 @@ print(f"processor time: client {used[0]:.2f} s, server {used[1]:.2f} s; the clie
 # In a **closed loop** there are so many users, and each sends a request as soon as the last one is answered. More users
 # share a step of the model, so throughput rises; each of them waits longer.
 #
-# **Predict:** from one user to two, from two to four: does throughput double? And what becomes of TTFT with more users
-# than the `batch` that the server computes together?
+# **Predict:** twice as many users: does throughput double? And what becomes of TTFT with more users than the `batch`
+# that the server computes together?
 
 # %%
-sweep = [2**n for n in range(int(math.log2(batch)) + 2)]
+sweep = sorted({*(2**n for n in range(batch.bit_length())), batch, 2 * batch})
 closed = {n: closed_loop(ask, new_prompts(max(requests // 2, 2 * n)), concurrency=n, count=count) for n in sweep}
 for n, run in closed.items():
     medians = [1000 * measures.percentile(run.values(name), 50) for name in ("ttft", "itl")]
-    print(f"{n:2} users: {run.tokens_per_second:6.1f} tokens/s, TTFT {medians[0]:5.0f} ms, ITL {medians[1]:5.1f} ms")
+    times = run.tokens_per_second / closed[1].tokens_per_second
+    print(f"{n:2} users: {run.tokens_per_second:6.1f} tokens/s ({times:.1f} × one user)", end="")
+    print(f", TTFT {medians[0]:5.0f} ms, ITL {medians[1]:5.1f} ms")
 
 # %% [markdown]
+# Throughput would double only if a step of the model took no longer with twice the rows; the ITL says how much longer
+# it took. On a GPU, where most of a step is reading the weights, it can come close; on a few CPU cores it rarely does.
+#
 # This is the picture that a deployment is chosen by. A good point lies right and low.
 
 # %%
@@ -245,41 +258,61 @@ summary += ", ".join(f"{run.tokens_per_second:.0f}" for run in closed.values())
 plots.finish(figures.curves(closed, lane=lane), title, small_print, summary)
 
 # %% [markdown]
-# Beyond `batch` users the server has no place for more: requests queue, TTFT grows by the wait for a place, and
-# throughput has little left to gain. The bars are 95 % intervals of the medians; section 5 says what they are.
+# Beyond `batch` users the server has no place for more: requests queue, and TTFT grows by the wait for a place.
+# Throughput can gain only what empty places had cost: with a queue, a place that falls free is taken at the next step,
+# without a client's pause in between. The bars are 95 % intervals of the medians; section 5 says what they are.
 #
 # ## 4 An open loop: arrivals that wait for nobody
 #
 # Real users do not wait for each other. In an **open loop** requests arrive at a rate, however many are on their way.
 # If the arrivals are independent, the gaps between them are exponential: a Poisson process.
 #
-# The rates below are shares of the most requests per second that the closed loop got answered.
+# The rates below are shares of the most requests per second that the closed loop got answered. Chance would give so few
+# arrivals a rate of their own, easily a quarter off. So `open_loop` scales the gaps until their mean is right: a
+# Poisson process in which the first and the last arrival are given. Each load has its own gaps.
 #
 # **Predict:** at three times that capacity, what does TTFT look like over time?
 
 # %%
 capacity = max(run.requests_per_second for run in closed.values())
 shares = (0.5, 0.8, 1.2, 3.0)
-opened = {s: open_loop(ask, new_prompts(requests), rate=s * capacity, seed=seed, count=count) for s in shares}
-for run in opened.values():
-    p50, p95 = (measures.percentile(run.values("ttft"), percent) for percent in (50, 95))
-    print(f"{run.load['rate']:5.2f}/s asked, {run.requests_per_second:5.2f}/s answered;", end="")
-    print(f" TTFT p50 {p50:.2f} s, p95 {p95:.2f} s")
+opened = {}
+for number, share in enumerate(shares):
+    load = {"rate": share * capacity, "seed": seed + number}
+    opened[share] = open_loop(ask, new_prompts(requests), **load, count=count)
+
+# %% [markdown]
+# A load generator that is late sends less than it was asked for, so the rate at which it really sent is here, too. The
+# last two columns are the median TTFT of the requests that came first, and of those that came last.
+
+# %%
+print("capacity   asked    sent  answered   TTFT p95  first half  second half")
+halves = {share: [np.median(half) for half in np.array_split(run.values("ttft"), 2)] for share, run in opened.items()}
+for share, run in opened.items():
+    rates = (run.load["rate"], run.sent_per_second, run.requests_per_second)
+    p95 = measures.percentile(run.values("ttft"), 95)
+    early, late = halves[share]
+    print(f"{share:8.0%}", *(f"{rate:5.2f}/s" for rate in rates), f"  {p95:8.2f} s {early:9.2f} s {late:10.2f} s")
+
+# %% [markdown]
+# And each request, at the time it was due:
 
 # %%
 labels = {f"{100 * share:.0f} % of capacity": run for share, run in opened.items()}
-early, late = (np.median(half) for half in np.array_split(opened[3.0].values("ttft"), 2))
+early, late = halves[3.0]
 title = f"Median TTFT at 300 % of capacity: first half {early:.1f} s, second half {late:.1f} s"
 summary = "the longest TTFT at each rate: " + ", ".join(f"{max(run.values('ttft')):.2f} s" for run in opened.values())
 plots.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 
 # %% [markdown]
-# Above the capacity a queue grows for as long as you measure: the last figure depends on how long you had patience, and
-# no number describes it. Below, waits come and go with the bursts of chance.
+# Above the capacity a queue grows for as long as you measure: the TTFT at 300 % depends on how long you had patience,
+# and no number describes it. Below, waits come and go with the bursts of chance.
 #
-# Two limits of short runs: chance decides how close together a few dozen arrivals come, and the run lasts until the
-# last answer is complete, with fewer and fewer requests on their way. So even below the capacity the answered rate can
-# be lower than the one asked for. Minutes, not seconds, cure both.
+# How fast does it grow? At 120 % about one request in six is left over when the last one comes, at 300 % two in three,
+# besides those that are being computed. A sixth of a few dozen requests is no more than a burst brings, so a run this
+# short may not show it: the queue is real, and you would see it after minutes. Two more limits of short runs: the
+# capacity itself was measured in seconds, and a run lasts until its last answer is complete, with fewer and fewer
+# requests on their way. So even below the capacity the answered rate can be lower than the one asked for.
 #
 # A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
 # the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
@@ -295,8 +328,9 @@ print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 
 
 # %% [markdown]
 # By the sender's clock, 499 of 500 requests were fast. But those that were due during the stall were sent late, and
-# their users waited. The sender's silence was coordinated with the server's: **coordinated omission**, a name by
-# [Gil Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
+# their users waited. The sender's silence was coordinated with the server's. **Mistake 5: coordinated omission**, a
+# name by [Gil
+# Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
 # The cure is to count from the time a request was *due*. `open_loop` does, and it gives each request a connection of
 # its own.
 #
@@ -325,8 +359,9 @@ print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt i
 # %% [markdown]
 # ## 5 How sure is that?
 #
-# **Averages.** Latencies often have a long tail to one side. Then most requests are below the mean, and a few far above
-# it: nobody feels the mean. Report percentiles: p95 is the value that 95 % of the requests did not exceed.
+# **Mistake 6: averages.** Latencies often have a long tail to one side. Then most requests are below the mean, and a
+# few far above it: nobody feels the mean. Report percentiles: p95 is the value that 95 % of the requests did not
+# exceed.
 #
 # **Predict:** which share of these requests is below their mean?
 
@@ -337,7 +372,7 @@ print(f"TTFT at 80 % of capacity: mean {waits.mean():.3f} s, and {below:.0%} of 
 print("p50, p90, p95, p99:", *(f"{measures.percentile(waits, p):.3f} s" for p in (50, 90, 95, 99)))
 
 # %% [markdown]
-# **Too few requests.** To see something as rare as one in a hundred, a hundred requests are not even enough.
+# **Mistake 7: too few requests.** To see something as rare as one in a hundred, a hundred requests are not even enough.
 # **Predict:** how many do you need to have at least one beyond p99, with a probability of 95 %?
 
 # %% tags=["nbval-check-output"]
@@ -347,14 +382,16 @@ print(needed, "requests: 0.99 to that power is", round(0.99**needed, 3))
 # %% [markdown]
 # How far off is a percentile of few requests? The **bootstrap** answers by drawing from the values you have, with
 # repetition, as many as there are, and computing the percentile again; a thousand times. The middle 95 % of those
-# results are the interval. `scipy.stats.bootstrap` does it.
+# results are the interval. `scipy.stats.bootstrap` does it. The rows of the figure are a quarter, a half and all of the
+# requests at 80 % of capacity, picked at random: the first few would all have come before any queue.
 
 # %%
-sizes = sorted({requests // 4, requests // 2, requests})
-ends = {p: measures.interval(waits, measures.at(p)) for p in (50, 95)}
+sizes = sorted({max(2, len(waits) // 4), len(waits) // 2, len(waits)})
+picked = np.random.default_rng(seed).permutation(waits)
+ends = {p: measures.interval(picked, measures.at(p)) for p in (50, 95)}
 spans = ", ".join(f"p{p} from {1000 * low:.0f} to {1000 * high:.0f} ms" for p, (low, high) in ends.items())
-title = f"With all {requests} requests: {spans}"
-figure = figures.sizes(waits, sizes, (50, 95), lane=lane)
+title = f"With all {len(waits)} requests: {spans}"
+figure = figures.sizes(picked, sizes, (50, 95), lane=lane)
 plots.finish(figure, title, small_print, f"95 % intervals from {', '.join(map(str, sizes))} requests; {spans}")
 
 # %% [markdown]
@@ -380,14 +417,18 @@ for run in opened.values():
 
 # %%
 good = [run.goodput(*limits) for run in opened.values()]
-best = list(opened.values())[int(np.argmax(good))]
-title = f"Goodput is highest, {max(good):.2f}/s, when {best.load['rate']:.2f} requests/s are asked for"
+best = shares[int(np.argmax(good))]
+title = f"Of these four loads, {best:.0%} of capacity had the highest goodput: {max(good):.2f} requests/s"
 summary = "goodput at each rate: " + ", ".join(f"{value:.2f}/s" for value in good)
 plots.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
 
 # %% [markdown]
+# Goodput rises with the rate as long as the limits are kept. Above the capacity as many answers come as before, but
+# later and later, until none keeps the limit: in a long run it falls to nothing. In a run of seconds the queue at 120 %
+# may still be too short to break a limit. If that rate is the best on this page, it would not stay so for minutes.
+#
 # The place where the curve of TTFT turns up is the **knee**. A deployment is operated to the left of it. With few
-# requests its place is rough: on this page you know it to about one step between the rates.
+# requests and four rates its place is rough: at best you know between which two of the rates it lies.
 #
 # **Exercise 11.3** `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for requests that
 # failed. The run took `seconds`. Return the requests per second that kept both limits.
@@ -410,9 +451,13 @@ check("11.3", goodput)
 # %%
 for n, run in closed.items():
     cost = measures.cost_per_million(run.tokens_per_second, price)
-    print(f"{n:2} users: {cost:7.2f} per million output tokens, if the machine is never idle")
+    print(f"{n:2} users: {cost:7.2f} per million output tokens, {run.kept(*limits).mean():4.0%} within the limits")
 
 # %% [markdown]
+# The prices are those of a machine that is never idle. The cheapest load is the one with the highest throughput,
+# whatever its users feel: it is one you want only if the last column, the share of requests within the limits of
+# section 6, is high enough for you.
+#
 # Two honest corrections. Only good requests are worth paying for, so divide by goodput times tokens. And a machine that
 # is idle half of the day costs twice as much a token.
 
@@ -448,9 +493,9 @@ print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=(1, swee
 print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=None, rates=(1, 9, 2))))
 
 # %% [markdown]
-# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its
-# page says that it is
-# [being phased out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
+# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its page
+# says that it is [being phased
+# out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
 # for AIPerf. Its flag `--output-tokens-mean-deterministic` sends `min_length`, which the models since TensorRT-LLM 0.20
 # refuse (the input is called `min_tokens` now). So leave it out.
 
@@ -480,15 +525,15 @@ print(commands.as_shell(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", 
 # `--tokenizer` a local folder; a name is looked up on the network.
 #
 # AIPerf needs an environment of its own, 1.2 GB. This notebook runs it only with `aiperf = True`. Otherwise the next
-# cells show what it said in two runs of `benchmarks/aiperf_run.py`, kept in `data/results/cpu/aiperf.json`. Beside it
-# is the closed loop of this notebook, which sent as many requests through the same front end, half before and half
-# after.
+# cells show runs of `benchmarks/aiperf_run.py`, kept in `data/results/cpu/aiperf.json`. Each run is a pair: AIPerf, and
+# beside it the closed loop of this notebook, which sent as many requests through the same front end, half before and
+# half after. Compare the two of a pair only: machine, weights and load are those of its heading, not of this page.
 
 # %%
 runs = json.loads((find_root() / "data" / "results" / "cpu" / "aiperf.json").read_text())
 if aiperf:
     aiperf_tool.ensure()
-    run = {"aiperf": aiperf_tool.profile(command, Path(scratch.name, "aiperf"))}
+    run = {"aiperf": aiperf_tool.profile(command, Path(scratch.name, "aiperf")), "precision": precision}
     again = openai_ask(frontend.url, model="tensorrt_llm_bls", max_tokens=max_tokens)
     own = closed_loop(again, new_prompts(requests, 64), concurrency=batch, count=count)
     run["closed_loop"] = {f"{name}_ms": 1e3 * own.values(name).mean() for name in ("ttft", "itl")}
@@ -499,31 +544,50 @@ if aiperf:
 # **Predict:** two programs that share nothing but the definitions: how close are they?
 
 # %%
+pairs = {name: [] for name in ("ttft_ms", "itl_ms", "tokens_per_second")}
 for run in runs:
-    print(*(run[name] for name in ("date", "device", "precision", "load_average") if name in run), sep=" · ")
-    for name in ("ttft_ms", "itl_ms", "tokens_per_second"):
-        print(f"  {name:18} AIPerf {run['aiperf'][name]['avg']:7.1f}, this notebook {run['closed_loop'][name]:7.1f}")
+    load = f"load average before {run['load_average']}" if "load_average" in run else "just now"
+    print(*(run[name] for name in ("date", "device", "precision") if name in run), load, sep=" · ")
+    for name, found in pairs.items():
+        found.append((run["aiperf"][name]["avg"], run["closed_loop"][name]))
+        print(f"  {name:18} AIPerf {found[-1][0]:7.1f}, this notebook {found[-1][1]:7.1f}")
 
 # %% [markdown]
-# The last number of a heading is the load average. Far above the number of cores, it says that other work ran as well.
-# Then a factor between two runs can be chance, and only repeating tells. Where two tools differ *again and again*, look
-# first at what they sent (lengths of the prompts, chat template, warm-up), then at what each does between taking the
-# time and sending.
+# Is that a difference between the tools, or one between two moments? Compare two spreads: AIPerf over this notebook,
+# pair by pair; and the largest over the smallest value of one tool alone.
+
+# %%
+for name, found in pairs.items():
+    ratios = [theirs / ours for theirs, ours in found]
+    alone = max(max(values) / min(values) for values in zip(*found, strict=True))
+    said = "on both sides of 1" if min(ratios) < 1 < max(ratios) else "always on the same side of 1"
+    said = said if len(found) > 1 else "one pair: no spread to compare with"
+    print(f"{name:18} AIPerf / this notebook {min(ratios):.2f} to {max(ratios):.2f}, {said}")
+    print(f"{'':18} one tool alone: up to {alone:.2f} times as much in another run")
+
+# %% [markdown]
+# Ratios on both sides of 1, or a single tool that changes as much as the two differ: then nothing here tells them
+# apart. Ratios on one side are a hint, and the more pairs there are, the less it can be chance (with n pairs, 1 in
+# 2ⁿ⁻¹). A load average far above the number of cores says that other work ran as well, which is mistake 4. Where two
+# tools differ *again and again*, look first at what they sent (lengths of the prompts, chat template, warm-up), then at
+# what each does between taking the time and sending.
 #
 # ## Recap
 #
-# - TTFT is felt by who waits, ITL by who reads, and both count from what the user did: from when a request was due.
-# - Count tokens, not responses. Warm up. Send new prompts. Watch the client's processor time.
+# - TTFT is felt by who waits, and counts from when a request was due; ITL by who reads, and counts from the first
+#   token.
+# - The seven mistakes: (1) responses counted as tokens, (2) no warm-up, (3) the same prompt again and again, (4) other
+#   work on the server's cores, (5) coordinated omission, (6) averages, (7) too few requests.
 # - A closed loop gives latency against throughput for so many users. It never shows a queue longer than its users.
 # - An open loop shows the knee. Above the capacity, a latency says only how long you measured.
-# - Percentiles, with intervals, from enough requests; and whole runs repeated.
+# - So: percentiles, with intervals, from enough requests; and whole runs repeated.
 # - Goodput counts what is fast enough. Cost per token is price over throughput, so say which throughput.
 #
 # ## Break it
 #
-# Put other work onto the server's cores: for each core, one process that does nothing but loop. That is what a
-# benchmark client, a build or a neighbour on the same host can do to your figures. **Predict:** what happens to
-# tokens/s and to p95 of TTFT?
+# Mistake 4, on purpose. Put other work onto the server's cores: for each core, one process that does nothing but loop.
+# That is what a benchmark client, a build or a neighbour on the same host can do to your figures. **Predict:** what
+# happens to tokens/s and to p95 of TTFT?
 
 # %%
 alone = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)

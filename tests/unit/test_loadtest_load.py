@@ -59,8 +59,14 @@ def test_an_open_loop_waits_for_nobody_and_shows_the_queue():
     assert waits[-1] > 3 * waits[0]
     assert np.allclose([trace.due for trace in run.traces], arrival_times(8, 100, 0))
     assert all(trace.sent >= trace.due for trace in run.traces)
+    assert 30 < run.sent_per_second <= 110, "as asked for, or less on a busy machine"
     closed = closed_loop(Server(places=1), PROMPTS, concurrency=1, count=words)
     assert closed.values("ttft").max() < waits[-1], "a closed loop of one user never meets the queue"
+
+
+def test_a_fast_server_answers_no_more_than_it_was_asked():
+    run = open_loop(Server(), PROMPTS[:3], rate=10, seed=0, count=words)
+    assert run.seconds >= 0.3 and run.requests_per_second <= 10.001
 
 
 def test_arrivals_are_a_poisson_process():
@@ -68,6 +74,13 @@ def test_arrivals_are_a_poisson_process():
     assert times[0] == 0
     assert stats.kstest(np.diff(times), stats.expon(scale=1 / 5.0).cdf).pvalue > 0.01
     assert np.array_equal(times, arrival_times(2000, 5.0, seed=3))
+
+
+@pytest.mark.parametrize("count, seed", [(8, 5), (20, 0), (2, 1)])
+def test_few_arrivals_have_the_rate_that_was_asked_for(count, seed):
+    gaps = np.diff(arrival_times(count, 5.0, seed))
+    assert np.isclose(gaps.mean(), 1 / 5.0) and (gaps > 0).all()
+    assert arrival_times(1, 5.0, seed).tolist() == [0]
 
 
 def test_failures_are_kept_and_do_not_stop_the_others():

@@ -13,13 +13,17 @@ def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict
     known: part → value → what is wrong with it, None for the right one; advice: part → what to say to other values.
     """
     parts = {name: answer[name] for name in known}
-    if any(is_stub(part) for part in parts.values()):
+    if all(map(is_stub, parts.values())):
         return unattempted()
     for name, part in parts.items():
+        if is_stub(part):
+            continue
         value = float(part)
         near = [said for wanted, said in known[name].items() if math.isclose(value, wanted, rel_tol=1e-3)]
         if not near or near[0]:
             return wrong(f"{name} {part!r}: {near[0] if near else advice[name]}")
+    if missing := [name for name, part in parts.items() if is_stub(part)]:
+        return wrong(f"the other one is right; {missing[0]} is still missing")
     return right(praise)
 
 
@@ -88,27 +92,27 @@ def steps(answer: dict[str, float]) -> Verdict:
     return _judge(answer, _STEPS, advice, praise)
 
 
-# --- 04.3: 2048 tokens in blocks of 64, requests of 100 + 100 ---------------------------------------------------------
+# --- 04.3: 2048 tokens in blocks of 64, requests of 128 + 150 ---------------------------------------------------------
 
 _REQUESTS = {
     "guaranteed_no_evict": {
-        8: None,
-        10: "blocks are not shared: 200 tokens take 4 whole blocks of 64, not 3.1",
+        6: None,
+        7: "blocks are not shared: 278 tokens take 5 whole blocks of 64, not 4.3",
         16: "it reserves for max_tokens as well, not only for the prompt",
-        20: "it reserves for max_tokens as well, and in whole blocks",
+        10: "it reserves for the prompt and all of max_tokens, 278 tokens; 10 requests would have 3 blocks each",
         32: "that is the number of blocks; a request needs several",
         64: "that is how many the batch may hold; the cache is smaller",
-        2: "two blocks hold the prompt; how many requests fit into 32 blocks?",
-        4: "that is how many blocks a request needs; how often does it fit into 32?",
+        5: "that is how many blocks a request needs; how often does it fit into 32?",
     },
     "max_utilization": {
-        16: None,
-        8: "that is the careful policy; this one takes blocks for 101 tokens to begin with",
-        20: "101 tokens take 2 whole blocks of 64, not 1.6",
-        32: "one block holds 64 tokens, and the prompt has 100",
+        10: None,
+        16: "2 blocks hold the prompt and are full with it: the one more token needs a third",
+        6: "that is the careful policy; this one takes blocks for 129 tokens to begin with",
+        15: "129 tokens take 3 whole blocks of 64, not 2.02",
+        32: "one block holds 64 tokens, and the prompt has 128",
         64: "that is how many the batch may hold; the cache is smaller",
-        10: "it does not look at max_tokens: 101 tokens, in whole blocks",
-        2: "that is how many blocks a request takes to begin with; how often do they fit into 32?",
+        7: "it does not look at max_tokens: 129 tokens, in whole blocks",
+        3: "that is how many blocks a request takes to begin with; how often do they fit into 32?",
     },
 }
 
@@ -116,8 +120,8 @@ _REQUESTS = {
 @exercise("04.3", expects="a dict with guaranteed_no_evict and max_utilization, two numbers of requests")
 def requests(answer: dict[str, float]) -> Verdict:
     advice = {
-        "guaranteed_no_evict": "there are 2048 / 64 = 32 blocks; round the 200 tokens of a request up to whole blocks",
-        "max_utilization": "there are 32 blocks; round 101 tokens up to whole blocks",
+        "guaranteed_no_evict": "there are 2048 / 64 = 32 blocks; round the 278 tokens of a request up to whole blocks",
+        "max_utilization": "there are 32 blocks; round 129 tokens up to whole blocks",
     }
-    praise = "4 blocks each against 2 each, out of 32: twice as many start, and not all of them can stay"
+    praise = "5 blocks each against 3 each, out of 32: more requests start, and not all of them can stay"
     return _judge(answer, _REQUESTS, advice, praise)

@@ -45,7 +45,16 @@ def _rests() -> dict[str, np.ndarray]:
 @exercise("10.1", expects="a function rule(p, q, token) that returns a number and an array of probabilities")
 def answer_rule(rule: Callable[[np.ndarray, np.ndarray, int], tuple[float, np.ndarray]]) -> Verdict:
     keep, rest = rule(_P.copy(), _Q.copy(), _DISLIKED)
-    keep, rest = float(keep), np.asarray(rest, float)
+    liked = rule(_P.copy(), _Q.copy(), _LIKED)[0]
+    again = {float(rule(_P.copy(), _Q.copy(), _DISLIKED)[0]) for _ in range(30)}
+    if isinstance(keep, bool | np.bool_) or len(again) > 1:
+        return wrong("you decide, yes or no: return the probability of keeping, a number from 0 to 1, and draw nothing")
+    keep, liked, rest = float(keep), float(liked), np.asarray(rest, float)
+    if math.isclose(keep, 1.0) and math.isclose(liked, 0.4):
+        return wrong(
+            f"{keep:.3g} for a token that the draft likes too much, {liked:.3g} for one that it likes too little: you "
+            "have swapped p and q, the ratio is the target's p over the draft's q"
+        )
     if not math.isclose(keep, 3 / 7, rel_tol=1e-6):
         near = (text for value, text in _KEEP.items() if math.isclose(keep, value, rel_tol=1e-6, abs_tol=1e-9))
         said = next(near, "")
@@ -57,7 +66,7 @@ def answer_rule(rule: Callable[[np.ndarray, np.ndarray, int], tuple[float, np.nd
             return wrong(said)
     if not np.allclose(rest, speculative.residual(_P, _Q)):
         return wrong(f"{np.round(rest, 3).tolist()}: the replacement comes from what is missing, max(0, p - q)")
-    if not math.isclose(liked := float(rule(_P.copy(), _Q.copy(), _LIKED)[0]), 1.0):
+    if not math.isclose(liked, 1.0):
         return wrong(f"{liked:.3g} for a token that the target likes more than the draft: a probability ends at 1")
     return right("p(x)/q(x), at most 1; the replacement makes up for what the draft lacks, and only for that")
 
@@ -91,13 +100,16 @@ def answer_tokens(tokens_per_step: Callable[[float, int], float]) -> Verdict:
         return wrong("a = 1 divides by zero in your formula: a draft that is always right brings k + 1 tokens")
     if not math.isclose(sure, _K + 1):
         return wrong(f"{sure:.4g} for a = 1 and k = {_K}: a draft that is always right brings k + 1 tokens")
-    return right("1 + a + a² + … + a^k: at most k + 1, at least 1, and hardly more than 1/(1 - a) for any k")
+    return right("1 + a + a² + … + a^k: at most k + 1, at least 1, and below 1/(1 - a) for any a < 1")
 
 
 # --- 10.3: the draft length that pays ---------------------------------------------------------------------------------
 
 _RATE, _COST = 0.75, 0.25
 _VERIFY = [1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0]
+_FLAT = [1.0, 1.01, 1.02, 1.03]  # with a good, cheap draft the longest is the best
+_STEP = [1.0, 1.9, 1.95, 2.0, 2.1, 3.5]  # and here 1 guess is worse than none, and 4 are the best
+_GOOD, _CHEAP = 0.9, 0.05
 
 
 def _argmax(value: Callable[[int], float]) -> int:
@@ -125,4 +137,11 @@ def answer_length(best_length: Callable[[float, float, list[float]], int]) -> Ve
     useless = best_length(0.05, 0.3, list(_VERIFY))
     if useless != 0:
         return wrong(f"{useless} for a draft that is hardly ever right: k = 0 is a choice, too, do not draft")
+    if (longest := best_length(_GOOD, _CHEAP, list(_FLAT))) != 3:
+        return wrong(f"{longest} where the longest draft, k = 3, is the best: try every k to len(v) - 1, the last too")
+    if (behind := best_length(_GOOD, _CHEAP, list(_STEP))) != 4:
+        return wrong(
+            f"{behind} where the speed-up falls first and rises later: try every k, do not stop at the "
+            "first that is worse"
+        )
     return right(f"{best}; and 0 for a draft that costs more than it brings")

@@ -34,10 +34,21 @@ _RATE = {
     3 / 0.9: "you count responses with text: count tokens",
     4 / 0.9: "you count responses: count tokens",
     6 / 0.4: "you leave out the wait for the first token, and the user does wait: take the whole time",
-    5 / 0.4: "that is 1 / ITL, the pace after the first token; over the whole answer it is slower",
+    5 / 0.4: "that is 1 / ITL, which some tools call throughput per user; here the first wait counts as well",
     6 / 2.9: "that divides by a time of the clock: subtract the time it was sent",
     0.9 / 6: "that is seconds a token: turn it round",
 }
+_NAMES, _SEVERAL = ("TTFT", "ITL", "tokens/s"), ((0.25, 0.5, 0.75), (2, 2, 0))
+_SECOND = (
+    {0.25: None},
+    {
+        0.25 / 3: None,
+        0.25 / 2: "you divide by the tokens after the first response; ITL divides by all tokens but one, here 3",
+        0.5 / 3: "the last response is empty: the last token came at 0.5 s",
+        0.5 / 2: "the last response is empty, and ITL divides by all tokens but one, here 3",
+    },
+    {8.0: None, 4 / 0.75: "the last response is empty: the last token came at 0.5 s"},
+)
 
 
 @exercise("11.1", expects="a function measure(sent, arrivals, tokens) that returns three numbers")
@@ -45,15 +56,23 @@ def request_times(measure: Callable[[float, Sequence[float], Sequence[int]], tup
     answer = [float(value) for value in measure(_SENT, list(_ARRIVALS), list(_TOKENS))]
     if len(answer) != 3:
         return wrong(f"{len(answer)} numbers came back: return TTFT, ITL and tokens per second")
-    for name, value, known in zip(("TTFT", "ITL", "tokens/s"), answer, (_TTFT, _ITL, _RATE), strict=True):
-        near = [said for number, said in known.items() if math.isclose(value, number, rel_tol=1e-3)]
-        if not near or near[0]:
-            said = near[0] if near else "six tokens came, the first at 2.5 s and the last at 2.9 s; sent at 2.0 s"
-            return wrong(f"{name} {value:.4g}: {said}")
-    other = [float(value) for value in measure(0.0, [0.25, 0.5], [2, 2])]
-    if not np.allclose(other, [0.25, 0.25 / 3, 8.0]):
-        return wrong("right for this request, wrong for one of two responses with two tokens each")
+    fallback = "six tokens came, the first at 2.5 s and the last at 2.9 s; sent at 2.0 s"
+    if said := _first_mistake(answer, (_TTFT, _ITL, _RATE), fallback):
+        return wrong(said)
+    answer = [float(value) for value in measure(0.0, *map(list, _SEVERAL))]
+    fallback = "2 tokens came at 0.25 s and 2 more at 0.5 s"
+    if said := _first_mistake(answer, _SECOND, fallback):
+        arrivals, tokens = map(list, _SEVERAL)
+        return wrong(f"right for one request, but for sent 0, arrivals {arrivals}, tokens {tokens}: {said}")
     return right("0.5 s, then 80 ms a token, although the responses came up to 300 ms apart")
+
+
+def _first_mistake(answer: Sequence[float], known: Sequence[dict[float, str | None]], fallback: str) -> str | None:
+    for name, value, values in zip(_NAMES, answer, known, strict=True):
+        near = [said for number, said in values.items() if math.isclose(value, number, rel_tol=1e-3)]
+        if not near or near[0]:
+            return f"{name} {value:.4g}: {near[0] if near else fallback}"
+    return None
 
 
 # --- 11.2: one connection that is late --------------------------------------------------------------------------------

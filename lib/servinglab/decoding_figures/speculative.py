@@ -50,10 +50,10 @@ def layers(counts: Sequence[int], agreement: Sequence[float], others: Mapping[st
     """Agreement (0 to 1) of the first layers of a target with all of them, and of `others`: label → (layers, agreement)
     as points of their own."""
     fig, axes = plt.subplots(figsize=(WIDTH, 3.2))
-    axes.plot(counts, 100 * np.asarray(agreement), "o-", color=TARGET, markersize=4)
+    axes.plot(counts, 100 * np.asarray(agreement), "o-", color=TARGET, markersize=4, clip_on=False, zorder=3)
     for label, (count, share) in others.items():
         axes.plot(count, 100 * share, "D", color=INK, markersize=7, clip_on=False, zorder=4)
-        axes.annotate(label, (count, 100 * share), (10, 0), textcoords="offset points", va="center", fontsize=9,
+        axes.annotate(label, (count, 100 * share), (10, 14), textcoords="offset points", va="center", fontsize=9,
                       zorder=4, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})  # fmt: skip
     axes.set_xlim(0, max(counts))
     axes.set_ylim(0, 100)

@@ -81,9 +81,10 @@ def closed_loop(ask: Ask, prompts: Sequence[str], *, concurrency: int, count: Co
 
 
 def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count: Count) -> Run:
-    """Each prompt is sent at its time, however many are on their way: a Poisson process with `rate` requests a second.
+    """Each prompt is sent at its time, however many are on their way: Poisson arrivals, `rate` a second.
 
-    Latencies count from the time a request was due.
+    Latencies count from the time a request was due. The run lasts len(prompts) / rate seconds, or to the last response,
+    whichever is later: n requests have n - 1 gaps, and without one more they would seem answered faster than asked for.
     """
     if not rate > 0 or not prompts:
         raise CourseError(f"An open loop needs prompts and a rate above 0, not {len(prompts)} and {rate}.")
@@ -100,13 +101,17 @@ def open_loop(ask: Ask, prompts: Sequence[str], *, rate: float, seed: int, count
         thread.start()
     for thread in threads:
         thread.join()
-    return _run(traces, rate=rate)
+    return _run(traces, len(prompts) / rate, rate=rate)
 
 
 def arrival_times(count: int, rate: float, seed: int) -> np.ndarray:
-    """Seconds at which `count` requests of a Poisson process are due; the first one at 0. The gaps are exponential."""
-    gaps = np.random.default_rng(seed).exponential(1 / rate, count)
-    return np.cumsum(gaps) - gaps[0]
+    """Seconds at which `count` requests are due: the first one at 0, the last one at (count - 1) / rate.
+
+    A Poisson process given these two arrivals: exponential gaps, scaled so that their mean is 1 / rate. Without that,
+    chance puts the rate of 20 arrivals 20 % off and more, and a load "above the capacity" may lie below it.
+    """
+    gaps = np.random.default_rng(seed).exponential(size=count - 1)
+    return np.concatenate([[0.0], np.cumsum(gaps) / max(gaps.sum(), 1e-300) * (count - 1) / rate])
 
 
 def _request(ask: Ask, prompt: str, began: float, due: float | None, count: Count) -> Trace:
@@ -125,7 +130,7 @@ def _request(ask: Ask, prompt: str, began: float, due: float | None, count: Coun
     return Trace(due, sent, tuple(arrivals), tokens=count("".join(texts)))
 
 
-def _run(traces: Sequence[Trace], **load: float) -> Run:
+def _run(traces: Sequence[Trace], at_least: float = 0.0, **load: float) -> Run:
     ends = [trace.arrivals[-1] for trace in traces if trace.arrivals]
     first = min(trace.due for trace in traces)
-    return Run(tuple(traces), max(ends) - first if ends else float("nan"), load)
+    return Run(tuple(traces), max(*ends, first + at_least) - first if ends else float("nan"), load)

@@ -62,7 +62,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Run:
-    """The requests of one load, and the seconds from the first due time to the last response."""
+    """The requests of one load, and its seconds: from the first due time to the last response, or a little longer."""
 
     traces: tuple[Trace, ...]
     seconds: float
@@ -81,6 +81,12 @@ class Run:
     def tokens_per_second(self) -> float:
         """Tokens of all answers over the whole time, waiting included."""
         return sum(trace.tokens or 0 for trace in self.traces if trace.ok) / self.seconds
+
+    @property
+    def sent_per_second(self) -> float:
+        """By the mean gap of what was sent: less than asked for if the load generator was late. nan for one request."""
+        sent = [trace.sent for trace in self.traces]
+        return (len(sent) - 1) / (max(sent) - min(sent)) if len(sent) > 1 else np.nan
 
     @property
     def requests_per_second(self) -> float:
