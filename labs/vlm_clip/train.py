@@ -25,12 +25,14 @@ from torch.nn import functional as F
 import evaluate
 from cliplab import lite0, training, training_data
 from cliplab.mini_clip import FILE, Head, TextTower, VisionTower
+from cliplab.training_data import Pair
 from cliplab.training_features import Known, features
 from servinglab.course import find_root
 from servinglab.errors import CourseError
 from servinglab.notebook import device as device_name
 
 SCALES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of what was learned, beside ConSE
+ALIKE = 0.85  # cosine of two features from which a picture counts as the other one
 HELD_OUT = 8  # one concept in so many
 PLAN = (("fluent", False), ("noto", False), ("clip-art", False), ("twemoji", True), ("emojione", True),
         ("noto-v1", True), ("fluent", True))  # fmt: skip
@@ -67,8 +69,21 @@ def look(tower: VisionTower, folder: Path, seed: int) -> tuple[Known, Known]:
         file = folder / "features" / f"{source}-{'varied' if varied else 'plain'}.npz"
         parts.append(features((p for p in every if p.source == source), trunk, file, varied=varied, seed=seed))
         print(f"{file.stem}: {len(parts[-1].pairs)} pictures", flush=True)
+    every = Known(np.concatenate([p.features for p in parts]), [pair for p in parts for pair in p.pairs])
+    stamps = (Pair("stamps", p.id, p.caption, read=p.file.read_bytes) for p in evaluate.pictures("auto")[0])
+    measured_on = features(stamps, trunk, folder / "features/stamps.npz", varied=False, seed=seed)
+    known = without(every, measured_on.features)
     photos = features(training_data.photos(folder), trunk, folder / "features/photos.npz", varied=False, seed=seed)
-    return Known(np.concatenate([p.features for p in parts]), [pair for p in parts for pair in p.pairs]), photos
+    return known, without(photos, measured_on.features)
+
+
+def without(known: Known, others: np.ndarray) -> Known:
+    """Leave out what looks like one of `others`: some stamps were made from clip art of the same library."""
+    unit = [rows.astype(np.float32) for rows in (known.features, others)]
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in unit]
+    new = (unit[0] @ unit[1].T).max(axis=1) < ALIKE
+    print(f"{int((~new).sum())} of {len(new)} pictures look like one to be measured on, and are left out", flush=True)
+    return Known(known.features[new], [pair for pair, kept in zip(known.pairs, new, strict=True) if kept])
 
 
 class Choice:
