@@ -91,7 +91,7 @@ def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str
         _beside(axes, name, xs[-1], ys[-1])
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.margins(x=0.12)
+    axes.set_xlim(0, 1.13 * max(max(xs) for xs, _ in series.values()))
     return fig
 
 
