@@ -213,7 +213,7 @@ for name, found in tried_out.items():
 #
 # What do longer steps cost? Let v(k) be the time of a step that reads the last token and k guesses, divided by the time
 # of a step without guesses: the **verify cost**. A machine is not equally fast all the time. So the lengths take turns,
-# one step each, and the fastest step of each length counts. **Predict** v(1) and v(8).
+# one step each in shuffled order, and the fastest step of each counts. **Predict** v(1) and v(8).
 
 # %%
 tried = sorted({0, 1, 2, 3, 4, longest, 8})
@@ -221,7 +221,9 @@ tried = sorted({0, 1, 2, 3, 4, longest, 8})
 
 class Turns(Oracle):
     def __init__(self):
-        self.lengths, self.lies = itertools.cycle(tried), False
+        shuffled = np.random.default_rng(seed).permuted
+        self.lengths = itertools.chain.from_iterable(shuffled(tried) for _ in itertools.count())
+        self.lies = False
 
     def propose(self, tokens, at_most):
         self.length = next(self.lengths)
