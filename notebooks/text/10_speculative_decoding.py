@@ -25,7 +25,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 148 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 267 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -206,14 +206,14 @@ for name, found in tried_out.items():
 
 # %% [markdown]
 # The oracle saves three of four steps. The liar saves none: every step rejects all guesses and still brings the one
-# token that the target chooses itself. (The step that reads the prompt reads guesses as well. Its guesses are counted
-# here, the step itself is not: so there are up to three more than three a step. With int4 weights the last digits of
-# the logits depend on how many tokens are read together, so a text may part from the plain one where two tokens are
-# nearly equal. In fp32 it must not.)
+# token that the target chooses itself. (The step that reads the prompt reads three guesses, too. They are counted
+# here, though that step is not: so the oracle may get more than three times its steps. With int4 weights the last
+# digits of the logits depend on how many tokens are read together, so a text may part from the plain one where two
+# tokens are nearly equal. In fp32 it must not.)
 #
 # What do longer steps cost? Let v(k) be the time of a step that reads the last token and k guesses, divided by the time
 # of a step without guesses: the **verify cost**. A machine is not equally fast all the time. So the lengths take turns,
-# one step each, and the fastest step of each length counts. **Predict** v(1) and v(8).
+# one step each in shuffled order, and the fastest step of each counts. **Predict** v(1) and v(8).
 
 # %%
 tried = sorted({0, 1, 2, 3, 4, longest, 8})
@@ -221,7 +221,9 @@ tried = sorted({0, 1, 2, 3, 4, longest, 8})
 
 class Turns(Oracle):
     def __init__(self):
-        self.lengths, self.lies = itertools.cycle(tried), False
+        shuffled = np.random.default_rng(seed).permuted
+        self.lengths = itertools.chain.from_iterable(shuffled(tried) for _ in itertools.count())
+        self.lies = False
 
     def propose(self, tokens, at_most):
         self.length = next(self.lengths)
@@ -229,16 +231,18 @@ class Turns(Oracle):
 
 
 # %% [markdown]
-# Many short answers, until each length had its turn at least 12 times (or there is no end of it):
+# Answer after answer, until each length had its turn at least 12 times (an answer that is too short for the longest
+# ends it, too):
 
 # %%
 turns, timed = Turns(), []
-for _ in range(60):
+for _ in range(30):
     timed.append(run(turns))
     counts = np.bincount(np.concatenate([each.guesses for each in timed]), minlength=9)
     if counts[tried].min() >= 12:
         break
 step_ms = {k: 1e3 * value for k, value in fastest_steps(timed).items() if k in tried}
+tried = list(step_ms)
 
 # %% [markdown]
 # More guesses are more work, so v cannot really fall. Where the measured one does, it is noise (or a length that this
@@ -544,7 +548,8 @@ drafters = {"no draft": None, "prompt lookup": PromptLookup(max_draft=longest), 
 for task, ids in tasks.items():
     for name, drafter in drafters.items():
         found = run(drafter, ids)
-        print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step,{speed(found, fastest_steps([found])):6.1f} tokens/s")
+        per_second = speed(found, fastest_steps([found]))
+        print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step,{per_second:6.1f} tokens/s")
 
 # %% [markdown]
 # Look at the tokens a step, which no clock disturbs. For copying, a drafter without a model does very well; in the
@@ -603,10 +608,10 @@ for name in ("draft", "untrained"):
 
 # %%
 proposing = []
-for begun in range(1, len(answer)):
+for begun in [*range(1, len(answer))] * 4:
     started = time.perf_counter()
-    count = len(draft.propose(prompt_ids + answer[:begun], 3))
-    proposing.append((time.perf_counter() - started) / count)
+    draft.propose(prompt_ids + answer[:begun], 1)
+    proposing.append(time.perf_counter() - started)
 guess_ms = 1e3 * min(proposing)
 draft_cost = guess_ms / step_ms[0]
 print(f"one guess takes {guess_ms:.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
@@ -614,9 +619,9 @@ print(f"weights: draft {draft_precision}, target {precision}")
 
 # %% [markdown]
 # The draft has 2 of 30 layers, but the whole output head, 49,152 × 576 numbers: 35 of the target's 135 million weights,
-# or 0.26. With equal weights c would be about that. On a CPU the draft's weights are int4 (section 3) and have an
-# eighth of the bytes of fp32, so beside a target in fp32 a guess costs less. Not eight times less: int4 numbers must be
-# unpacked before they are multiplied, and each call has a price of its own.
+# or 0.26. If both had the same kind of weights, and nothing else took time, c would be that. On a CPU the draft's
+# weights are int4 (section 3), about an eighth of the bytes of fp32, so beside a target in fp32 a guess costs less. Not
+# eight times less: int4 numbers must be unpacked before they are multiplied, and each call has a price of its own.
 #
 # If each guess is right with probability a, independently, the i-th guess counts only if all before it were right: aⁱ.
 #
@@ -667,13 +672,13 @@ print(f"predicted best: k = {best}, {best_speedup:.2f} times as fast")
 
 
 # %%
-def drafted(k, length):
+def measure(k, length):
     draft.max_draft = max(1, k)
     return run(draft if k else None, length=length)
 
 
-runs = [drafted(k, max_tokens) for k in [0, *lengths]]
-again = [drafted(k, max_tokens // 2) for k in [*reversed(lengths), 0]]
+runs = [measure(k, max_tokens) for k in [0, *lengths]]
+again = [measure(k, max_tokens // 2) for k in [*reversed(lengths), 0]]
 assert precision != "fp32" or all(each.tokens == answer for each in runs)
 speeds = [speed(each, fastest_steps([*runs, *again])) for each in runs]
 gained = [value / speeds[0] for value in speeds[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -51,10 +52,10 @@ def layers(counts: Sequence[int], agreement: Sequence[float], others: Mapping[st
     as points of their own."""
     fig, axes = plt.subplots(figsize=(WIDTH, 3.2))
     axes.plot(counts, 100 * np.asarray(agreement), "o-", color=TARGET, markersize=4, clip_on=False, zorder=3)
-    for label, (count, share) in others.items():
-        axes.plot(count, 100 * share, "D", color=INK, markersize=7, clip_on=False, zorder=4)
-        axes.annotate(label, (count, 100 * share), (10, 14), textcoords="offset points", va="center", fontsize=9,
-                      zorder=4, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})  # fmt: skip
+    for fill, (label, (count, share)) in zip(itertools.cycle((INK, CARD)), others.items(), strict=False):
+        axes.plot(count, 100 * share, "D", color=INK, markerfacecolor=fill, markersize=7, clip_on=False, zorder=4,
+                  label=label)  # fmt: skip
+    axes.legend(loc="upper center")
     axes.set_xlim(0, max(counts))
     axes.set_ylim(0, 100)
     axes.set_xlabel("layers that are computed")
