@@ -26,7 +26,9 @@ from servinglab.client import BLS, ClientError, TritonClient
 from servinglab.errors import CourseError
 
 _PLAIN = ("min_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty")  # as in Triton
-_REFUSED = ("stop", "tools", "logprobs", "response_format", "audio", "modalities")
+_LENGTHS = ("max_completion_tokens", "max_tokens")
+_REFUSED = ("stop", "logit_bias", "logprobs", "top_logprobs", "tools", "functions", "response_format", "audio",
+            "modalities")  # fmt: skip
 _WORDLESS = {"role": "assistant", "content": ""}
 
 
@@ -51,10 +53,11 @@ class OpenAIFrontend:
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def start(self) -> OpenAIFrontend:
-        """Raises CourseError when the port is taken."""
+        """Raises CourseError when the port is taken or is none."""
         self._thread.start()
         self._ready.wait()
         if self._problem:
+            self._client.close()
             raise CourseError(f"No front end on port {self._port}: {self._problem}. Use port=0 for a free one.")
         return self
 
@@ -75,13 +78,14 @@ class OpenAIFrontend:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        # A client that leaves cancels its handler, and with it the request in Triton.
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, handler_cancellation=True)
         try:
             self._loop.run_until_complete(runner.setup())
             site = web.TCPSite(runner, "127.0.0.1", self._port)
             self._loop.run_until_complete(site.start())
             self.url = "http://{}:{}".format(*runner.addresses[0][:2])
-        except OSError as error:
+        except Exception as error:  # a port that is taken, or is none
             self._problem = error
         self._ready.set()
         try:
@@ -97,9 +101,11 @@ class OpenAIFrontend:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         try:
-            body = await request.json()
+            body = json.loads(await request.read())
             prompt, inputs = self._translate(body)
-        except (CourseError, json.JSONDecodeError) as error:
+        except web.HTTPRequestEntityTooLarge as error:
+            return _refuse(str(error.text), error.status)
+        except (CourseError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
             return _refuse(str(error))
         stream = self._client.astream(prompt, model=self._model, deadline=600, **inputs)
         try:
@@ -124,8 +130,12 @@ class OpenAIFrontend:
             raise CourseError(f"There is no model {body['model']!r}; this front end serves {self._model!r}.")
         if (body.get("n") or 1) != 1 or any(body.get(name) for name in _REFUSED):
             raise CourseError(f"This front end gives one plain text; leave out n > 1 and {', '.join(_REFUSED)}.")
+        if body.get("stream") not in (None, True, False) or not isinstance(body.get("stream_options") or {}, dict):
+            raise CourseError("'stream' must be true or false, and 'stream_options' an object.")
         prompt = chat.render(self._folder, [_message(message) for message in body["messages"]])
-        asked = body.get("max_completion_tokens") or body.get("max_tokens") or 64
+        asked = next((body[name] for name in _LENGTHS if body.get(name) is not None), 64)
+        if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+            raise CourseError(f"{' and '.join(_LENGTHS)} are whole numbers of 1 or more, not {asked!r}.")
         inputs = {name: body[name] for name in _PLAIN if body.get(name) is not None}
         if inputs.get("temperature", 0) == 0:  # OpenAI's greedy; Triton's is no top_k and no top_p
             inputs = {name: value for name, value in inputs.items() if name not in ("temperature", "top_p")}
@@ -188,8 +198,10 @@ class _Answer:
 
 def _message(message: Any) -> dict[str, str]:
     content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, list) and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
-        content = "".join(part.get("text", "") for part in content)
+    if isinstance(content, list) and all(
+        isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in content
+    ):
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str) or not isinstance(message.get("role"), str):
         raise CourseError("Each message needs a 'role' and a 'content' of text.")
     return {"role": message["role"], "content": content}
@@ -210,5 +222,6 @@ def _event(body: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
 
 
-def _refuse(message: str) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=400)
+def _refuse(message: str, status: int = 400) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=status)
+

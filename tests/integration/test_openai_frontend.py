@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -81,7 +83,13 @@ def test_seeds_and_temperatures_reach_the_model(web):
         ({"model": "gpt"}, "There is no model 'gpt'"),
         ({"n": 2}, "one plain text"),
         ({"stop": "."}, "one plain text"),
-        ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"max_tokens": -1}, "1 or more, not -1"),
+        ({"max_completion_tokens": 0}, "1 or more, not 0"),
+        ({"max_tokens": [4]}, "1 or more, not [4]"),
+        ({"logit_bias": {"1": 5}}, "one plain text"),
+        ({"stream": "false"}, "'stream' must be"),
+        ({"stream_options": "all"}, "'stream' must be"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}, "'role' and a 'content'"),
     ],
 )
 def test_what_it_cannot_serve_is_refused_with_a_sentence(web, body, said):
@@ -98,6 +106,28 @@ def test_a_closed_loop_through_the_front_end_counts_tokens_and_reports_refusals(
     assert run.failed == 0 and all(abs(trace.tokens - 6) <= 1 and len(trace.arrivals) > 3 for trace in run.traces)
     refused = closed_loop(openai_ask(frontend.url, model="gpt", max_tokens=6), ["A"], concurrency=1, count=count)
     assert "There is no model 'gpt'" in refused.traces[0].error
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"{", b"[" * 100_000, b" " * 2**21], ids=["utf8", "half", "deep", "large"])
+def test_a_body_that_is_no_json_gets_openai_s_error_object(web, body):
+    answer = web.post("/v1/chat/completions", content=body)
+    assert answer.status_code in (400, 413) and answer.json()["error"]["message"]
+
+
+def test_a_client_that_leaves_frees_its_place_whether_it_streams_or_not(frontend, web, client):
+    """As many as the server has places, each for an answer of minutes."""
+    body = {"model": MODEL, "messages": QUESTION, "max_tokens": 3000, "min_tokens": 3000}
+    with httpx.Client(base_url=frontend.url, timeout=1.0, trust_env=False) as impatient:
+        with ThreadPoolExecutor(8) as pool:
+            left = [pool.submit(impatient.post, "/v1/chat/completions", json=body) for _ in range(8)]
+            assert all(isinstance(one.exception(), httpx.ReadTimeout) for one in left)
+    began = time.monotonic()
+    assert ask(web).status_code == 200 and time.monotonic() - began < 20
+
+
+def test_a_port_that_is_none_is_one_sentence(server, smollm2_tokenizer_dir):
+    with pytest.raises(CourseError, match="port 70000"):
+        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, port=70000).start()
 
 
 def test_a_port_that_is_taken_is_one_sentence(frontend, server, smollm2_tokenizer_dir):

@@ -203,6 +203,16 @@ def test_given_draft_tokens_are_read_with_the_prompt(start):
     assert outputs[0].context_logits[-1].argmax() == outputs[0].tokens[0]
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 6])
+def test_given_draft_tokens_are_read_whole_when_blocks_come_one_by_one(start, length):
+    """Else a round of speculation would end early, as if the answer had."""
+    executor, _ = start(tokens_per_block=4, max_tokens_in_paged_kv_cache=40, batch_scheduler_policy="max_utilization")
+    expected = expected_tokens([4] * length, 5)
+    outputs = run(executor, [4] * length, 5, draft_tokens=expected[:4], end_after_draft=True)
+    assert [token for output in outputs for token in output.tokens] == expected
+    assert outputs[-1].metrics.total_draft_tokens == 4
+
+
 def test_counts_of_drafted_and_accepted_tokens(start):
     executor, _ = start()
     metrics = run(executor, max_tokens=9, drafter=Scripted(length=4), draft_tokens=[EXPECTED[0], 96, 96])[-1].metrics

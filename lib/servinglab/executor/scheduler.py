@@ -189,9 +189,11 @@ class Scheduler:
 
     def _first_blocks(self, sequence: Sequence) -> int:
         """What it reserves to begin with."""
-        if self.grows and sequence.width == 1:
-            return self.pool.blocks(len(sequence.tokens) + 1)
-        return sequence.blocks(self.pool)
+        if not self.grows or sequence.width > 1:
+            return sequence.blocks(self.pool)
+        # Given guesses are read together with the prompt; cut short, the answer would look as if it had ended there.
+        given = len(sequence.request.draft_tokens) if sequence.tokens is sequence.request.prompt else 0
+        return min(self.pool.blocks(len(sequence.tokens) + 1 + given), sequence.blocks(self.pool))
 
     def _take(self, sequence: Sequence, blocks: int) -> bool:
         """Reserves what the sequence lacks of so many blocks, or returns False."""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import venv
@@ -70,13 +72,23 @@ def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> di
     # Offline mode forbids its tokenizer even a local folder; and a proxy cannot lead to this machine.
     env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"} | {"no_proxy": "127.0.0.1"}
     words = [str(program), *command[1:], "--ui", "none"]
+    for old in Path(folder).rglob("profile_export_aiperf.json"):
+        old.unlink()
+    # A session of its own: its many processes end with it, and do not go on loading the server.
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    )
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=env)
+        printed, problems = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         raise CourseError(f"AIPerf did not end within {timeout:g} s; ask for fewer requests.") from None
-    found = sorted(Path(folder).rglob("profile_export_aiperf.json"))
-    if done.returncode or not found:
-        raise CourseError(f"AIPerf ended without a result: {_last_line(done.stderr or done.stdout)}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    found = list(Path(folder).rglob("profile_export_aiperf.json"))
+    if child.returncode or not found:
+        raise CourseError(f"AIPerf ended without a result: {_last_line(problems or printed)}")
     return read(found[-1])
 
 

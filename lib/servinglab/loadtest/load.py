@@ -49,20 +49,28 @@ def openai_ask(url: str, *, model: str, max_tokens: int, deadline: float = 120.0
         messages = [{"role": "user", "content": prompt}]
         body = {"model": model, "messages": messages, "max_completion_tokens": max_tokens, "min_tokens": max_tokens,
                 "stream": True}  # fmt: skip
-        began = time.perf_counter()
+        began, complete = time.perf_counter(), False
         try:
             with client.stream("POST", "/v1/chat/completions", json=body) as got:
                 if got.is_error:
                     raise CourseError(f"The server answered {got.status_code}: {got.read().decode(errors='replace')}")
                 for line in got.iter_lines():
+                    seconds = time.perf_counter() - began
+                    if seconds > deadline:
+                        raise CourseError(f"No whole answer from {url} within {deadline:g} s.")
+                    complete = complete or line.strip() == "data: [DONE]"
                     if line.startswith("data: {"):
                         event = json.loads(line[len("data: ") :])
                         if "error" in event:
                             raise CourseError(event["error"]["message"])
                         for choice in event["choices"]:
-                            yield time.perf_counter() - began, choice["delta"].get("content") or ""
+                            yield seconds, choice["delta"].get("content") or ""
         except httpx.HTTPError as error:
             raise CourseError(f"No answer from {url}: {error}.") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CourseError(f"{url} does not stream as OpenAI does ({error!r}).") from None
+        if not complete:
+            raise CourseError(f"{url} ended the stream before [DONE].")
 
     return ask
 
@@ -118,19 +126,20 @@ def _request(ask: Ask, prompt: str, began: float, due: float | None, count: Coun
     sent = time.perf_counter() - began
     due = sent if due is None else float(due)
     arrivals, texts = [], []
+    tokens, error = None, ""
     try:
         for seconds, text in ask(prompt):
             if text:  # half a character, or the end alone: nothing to read yet
                 arrivals.append(sent + seconds)
                 texts.append(text)
-    except CourseError as error:
-        return Trace(due, sent, tuple(arrivals), error=str(error))
-    if not texts:
-        return Trace(due, sent, error="The answer held no text.")
-    return Trace(due, sent, tuple(arrivals), tokens=count("".join(texts)))
+        tokens = count("".join(texts)) if texts else None
+        error = "" if texts else "The answer held no text."
+    except Exception as problem:  # whatever it is, the other requests go on and are counted
+        error = str(problem) or type(problem).__name__
+    return Trace(due, sent, tuple(arrivals), tokens, error, ended=time.perf_counter() - began)
 
 
 def _run(traces: Sequence[Trace], at_least: float = 0.0, **load: float) -> Run:
-    ends = [trace.arrivals[-1] for trace in traces if trace.arrivals]
     first = min(trace.due for trace in traces)
-    return Run(tuple(traces), max(*ends, first + at_least) - first if ends else float("nan"), load)
+    ends = [trace.arrivals[-1] if trace.ok else trace.ended for trace in traces]  # time that was lost counts as well
+    return Run(tuple(traces), max(first + at_least, *ends) - first, load)

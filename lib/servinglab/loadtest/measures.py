@@ -24,7 +24,7 @@ class Trace:
     """One request. All times in seconds since the run began.
 
     due: when it should have been sent; sent: when it was; arrivals: when each response with text came; tokens: how many
-    tokens the answer has in all, None when it failed; error: why.
+    tokens the answer has in all, None when it failed; error: why; ended: when it was known that no more would come.
     """
 
     due: float
@@ -32,6 +32,7 @@ class Trace:
     arrivals: tuple[float, ...] = ()
     tokens: int | None = None
     error: str = ""
+    ended: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -62,7 +63,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class Run:
-    """The requests of one load, and its seconds: from the first due time to the last response, or a little longer."""
+    """The requests of one load, and its seconds: from the first due time to the end of the last one, answered or
+    failed, or a little longer."""
 
     traces: tuple[Trace, ...]
     seconds: float

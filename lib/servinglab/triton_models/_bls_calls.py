@@ -125,10 +125,17 @@ class InnerModels:
         return [text.decode("utf-8") for text in _outputs(response)["OUTPUT"].reshape(-1)]
 
     def stop(self, request_id: str) -> None:
-        """Ask the LLM to cancel the running request with this id; an ended one is no error."""
+        """Ask the LLM, and the draft model if there is one, to cancel the running request with this id; an ended one is
+        no error."""
         one = np.ones((1, 1), np.int32)
         given = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.ones((1, 1), bool)}
-        responses = self._stream(given, [], request_id)
+        self._drain(given, request_id, self.llm)
+        if self.draft:
+            with contextlib.suppress(Exception):  # it may be unloaded: then nothing of it runs
+                self._drain(given, request_id, self.draft)
+
+    def _drain(self, inputs: dict[str, np.ndarray], request_id: str, model: str) -> None:
+        responses = self._stream(inputs, [], request_id, model)
         try:
             for response in responses:
                 _outputs(response)
