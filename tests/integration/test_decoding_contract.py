@@ -19,6 +19,9 @@ Where TensorRT-LLM answers differently:
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -391,6 +394,17 @@ def test_speculative_decoding_answers_as_without_a_draft(ask, sampling):
     rate = totals["total_accepted_draft_tokens"] / totals["total_draft_tokens"]
     assert drafted.outputs["acceptance_rate"].item() == pytest.approx(rate) and rate > 0.4
     assert plain.outputs["total_draft_tokens"].item() == 0
+
+
+def test_a_client_that_leaves_stops_its_draft(ask):
+    """As many as there are places, each with a draft of many seconds."""
+    given = {"num_draft_tokens": 1500, "min_tokens": 1500, "deadline": 1.0}
+    with ThreadPoolExecutor(8) as pool:
+        left = [pool.submit(ask, "tensorrt_llm_bls", 1500, **given) for _ in range(8)]
+        assert all("within 1 s" in str(one.exception()) for one in left)
+    began = time.monotonic()
+    ask("tensorrt_llm_bls", 4, num_draft_tokens=2)
+    assert time.monotonic() - began < 8
 
 
 def test_draft_input_ids_are_verified_by_the_llm(ask, ids):
