@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from live_page import live_page  # noqa: F401  a fixture
+
 # A busy machine is no failure.
 settings.register_profile("course", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("course")

@@ -19,24 +19,17 @@ from typing import Any
 
 import numpy as np
 
+from cliplab.encoder_tensors import LONGEST, TEXT_INPUTS, TEXT_OUTPUT, VISION_INPUTS, VISION_OUTPUT, EncoderError
 from servinglab import assets
 from servinglab.assets.progress import Progress
 from servinglab.assets.store import publish, read_stamp, stamp, workspace
-from servinglab.errors import CourseError
 
 PRECISIONS = ("fp32", "int8")
 DATA = Path(__file__).resolve().parents[3] / "data"
-VISION_INPUTS, VISION_OUTPUT = ("pixel_values",), "image_embedding"
-TEXT_INPUTS, TEXT_OUTPUT = ("input_ids", "attention_mask"), "text_embedding"
-LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the rest of a longer text is cut off
 CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
 _RECIPE = "clip-onnx-2"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
-
-
-class EncoderError(CourseError):
-    """The towers cannot be exported, prepared or run."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cliplab.encoders import VISION_INPUTS, EncoderError
+from cliplab.encoder_tensors import VISION_INPUTS, EncoderError
 from cliplab.prepare import open_picture, to_array
 
 KEEP = 3

@@ -50,6 +50,11 @@ MUTANTS = {
             "a distance is best when small",
         ),
         ("scores are what a search returns", _nearest("np.sort(rows @ query / lengths)[::-1][:k]"), "these are scores"),
+        (
+            "a length is the sum of absolute values",
+            _nearest("np.argsort(-(rows @ query / np.abs(rows).sum(axis=1)))[:k]"),
+            "right for five rows",
+        ),
         ("any order will do", _nearest("np.argsort(-(rows @ query / lengths))[:k][::-1]"), "another order"),
     ],
     "15.3": [
@@ -61,6 +66,11 @@ MUTANTS = {
         ("the filter is only a wish", _filtered("np.argsort(-scores)[:k]"), "the filter was not used"),
         ("times the mask is a filter", _filtered("np.argsort(-scores * keep, kind='stable')[:k]"), "a cosine below 0"),
         ("numbers among those that pass are rows", _filtered("np.argsort(-scores[rows])[:k]"), "count among the rows"),
+        (
+            "twice as many are enough",
+            _filtered("[row for row in np.argsort(-scores)[: 2 * k + 1] if keep[row]][:k]"),
+            "of forty rows",
+        ),
         ("fill up to k", _filtered("[*rows[np.argsort(-scores[rows])], *np.flatnonzero(~keep)][:k]"), "one row passes"),
     ],
     "15.1": [

@@ -120,8 +120,8 @@ answer_1 = {"input_map": None, "output_map": None}  # each a dict: {"one name": 
 check("14.1", answer_1)
 
 # %% [markdown]
-# Start the server and ask. The model has seen none of these pictures in training. **Predict:** of how many is the own
-# caption the first of all labels?
+# Start the server and ask. What was trained for this lab has seen none of these pictures. **Predict:** of how many is
+# the own caption the first of all labels?
 
 # %%
 server = TritonServer(repository).start()
@@ -141,8 +141,8 @@ plots.finish(encoder_figures.gallery(items), title, small_print, summary, photos
 
 # %% [markdown]
 # Some wrong labels are near, the same kind of animal or thing; some are not. A label that comes again and again is a
-# *hub*: its vector lies near to many that have no better place to go. How often the first label is right on all
-# pictures is what notebook 13 has measured. The score is a cosine, not a probability; it only ranks.
+# *hub*: its vector lies near to many that have no better place to go. Notebook 13 measured the other direction, from a
+# sentence to its picture; the two need not agree. The score is a cosine, not a probability; it only ranks.
 #
 # The served vector must be the one that the encoders give without a server. That is worth a check in every deployment,
 # because decoding, resizing and tokenising have moved into another process.
@@ -243,7 +243,9 @@ plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_prin
 
 # %% [markdown]
 # The ensemble is quicker than the sum, because the text's step ran beside the picture's. Against the path of those that
-# must wait for each other it adds a few percent at most: tensors go from step to step in memory, without a client.
+# must wait for each other, timed during the same requests, it adds little: tensors go from step to step in memory,
+# without a client. Both branches share this machine's cores, so each is slower here than it would be alone.
+# `benchmarks/clip_ensemble.py` measures all of that in rounds; `data/results/cpu/clip_ensemble.json` has the figures.
 #
 # You could call the four models yourself. Then the pixels travel twice, 602,112 bytes each way, and every client has to
 # know the wiring. An ensemble is the better choice when the wiring is fixed. When a request decides which way it goes,
@@ -255,7 +257,7 @@ plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_prin
 # none, for it reads one file after the other in any case.
 #
 # **Predict:** you ask each encoder alone, from one client and from `clients` at the same time. Which encoder gains more
-# from company, the one that is small or the one that is large?
+# from company, the quick one (text) or the slow one (pictures)?
 
 # %%
 pixels = [{"pixel_values": to_array(open_picture(data))[None]} for data in files]
@@ -272,8 +274,8 @@ for model, inputs in (("vision_encoder", pixels), ("text_encoder", words)):
 # %% [markdown]
 # Look at the rows of an execution first: without a second client there is nothing to batch. Whether larger batches are
 # also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here, a short text leaves the
-# way between processes to share. A picture keeps a core busy by itself: company gains nothing, and may cost a little,
-# when the layers of several pictures no longer fit the caches.
+# way between processes to share, and several clients keep client, transport and model busy at the same time. A picture
+# keeps a core busy by itself: there company gains little.
 #
 # And through the ensemble, pictures and sentences mixed:
 
@@ -437,7 +439,7 @@ plots.finish(encoder_figures.gallery(previews), title, small_print, summary, pho
 #
 # ### And what is no picture
 #
-# A picture file can be small and its picture huge: here is a header that promises 20,000 by 20,000 pixels, in 89 bytes.
+# A picture file can be small and its picture huge: here is a header that promises 20,000 by 20,000 pixels, in 68 bytes.
 # Decoded that would be 1.2 GB.
 
 # %%
@@ -507,7 +509,8 @@ print(to_text(model_config("vision_encoder", flavour="tensorrt")))
 
 # %% [markdown]
 # This machine's server has no such backend, so nothing of it is shown running here. It needs NVIDIA's plain
-# `tritonserver` image. The text encoder stays as it is: its tokenizer is Python, and it is the small one of the two.
+# `tritonserver` image, and there `pip install onnxruntime tokenizers pillow` for the other models. The text encoder
+# stays as it is: its tokenizer is Python, and it is the quicker one of the two, though its file is four times as large.
 #
 # ## Recap
 #
@@ -520,8 +523,8 @@ print(to_text(model_config("vision_encoder", flavour="tensorrt")))
 # ## Break it
 #
 # Why does a broken picture travel through the ensemble as *data* (`image_state`), and only the last step makes an error
-# of it? Because of what happens otherwise. Here are two steps side by side, of which one fails, and a third that joins
-# them. Nothing else.
+# of it? Because of what can happen otherwise. Here are two steps side by side, of which one fails, and an ensemble that
+# joins them. Nothing else.
 
 # %%
 FRAGILE = """\
@@ -580,8 +583,9 @@ with TritonServer(Path(scratch.name, "fragile")) as fragile, ClipClient(fragile.
 
 # %% [markdown]
 # If your run ends with *No answer*, you have seen a server that hangs for good, also for other requests: Triton 24.10
-# can stop answering when a step fails while a parallel one is still running. A few broken files from a single client
-# would have been enough. In a chain without branches the same error is harmless. What you cannot mend, you go round.
+# can stop answering when a step fails while a parallel one is still running. If it does not, you were lucky: it is a
+# race. A few broken files from a single client can be enough. In a chain without branches the same error is harmless.
+# What you cannot mend, you go round.
 #
 # Stop the server, and leave the record.
 

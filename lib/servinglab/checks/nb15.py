@@ -41,6 +41,11 @@ def nearest_rows(nearest: Callable[[np.ndarray, np.ndarray, int], object]) -> Ve
         return wrong("these are scores: row numbers are asked for, because with them you find the documents")
     answer = [int(row) for row in given]
     if answer == _NEAREST:
+        rows = np.random.default_rng(0).normal(size=(40, 8)) * np.arange(1, 41)[:, None]
+        expected = np.argsort(-(rows @ rows[7] / np.linalg.norm(rows, axis=1)), kind="stable")[:5]
+        found = [int(row) for row in np.asarray(nearest(rows[7].copy(), rows.copy(), 5))]
+        if found != expected.tolist():
+            return wrong(f"right for five rows; of forty others {expected.tolist()} are the best, and not {found}")
         return right("largest cosine first: rows 1, 0, 4, whatever their lengths")
     for order, said in _known_orders():
         if answer == order:
@@ -63,6 +68,10 @@ def filter_before(filtered: Callable[[np.ndarray, np.ndarray, int], object]) -> 
         one = [int(row) for row in filtered(_SCORES.copy(), np.arange(6) == 5, 2)]
         if one != [5]:
             return wrong(f"one row passes and two are asked for: the answer is that one row alone, not {one}")
+        scores, rare = np.linspace(1, -1, 40), np.arange(40) % 13 == 12
+        found = [int(row) for row in filtered(scores.copy(), rare.copy(), 2)]
+        if found != [12, 25]:
+            return wrong(f"of forty rows only 12, 25 and 38 pass: the best two are 12 and 25, and not {found}")
         return right("rows that do not pass never compete; two were asked for and two came")
     if answer == []:
         return wrong("the nearest two, then the filter: both fail it, and nothing is found although two rows pass")
