@@ -11,6 +11,7 @@ from PIL import Image
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
 from cliplab import hub_clip
+from servinglab.assets.store import OFFLINE
 
 TEXTS = ["a red apple", "a photo of a dog, running", "x"]
 
@@ -81,7 +82,7 @@ def test_offline_wishes_are_kept_without_asking(monkeypatch):
 
 
 def test_an_unreachable_mirror_is_noticed(monkeypatch):
-    for name in hub_clip.OFFLINE:
+    for name in OFFLINE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert not hub_clip.reachable(seconds=0.5)

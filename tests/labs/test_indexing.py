@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +17,12 @@ import pytest
 from cliplab.document_server import DocumentServer
 from cliplab.documents import DocumentStore
 from cliplab.indexing import IndexingError, build, check, reindex
+from cliplab.pictures import Picture
 from cliplab.vectors import VectorStore
 
 pytestmark = pytest.mark.xdist_group("stores")
 
 PICTURES = 120
-
-
-@dataclass(frozen=True)
-class Picture:
-    id: str
-    file: Path
-    caption: str
-    category: str
-    price_cents: int
 
 
 def catalogue(folder: Path, count: int) -> list[Picture]:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from cliplab.prepare import open_picture
+from servinglab.assets.store import told_offline
 from servinglab.errors import CourseError
 
 MODEL = "openai/clip-vit-base-patch32"
 HUB = "https://huggingface.co"
-OFFLINE = ("HF_HUB_OFFLINE", "SERVINGLAB_OFFLINE")
 
 
 class HubError(CourseError):
@@ -76,7 +76,7 @@ def reachable(seconds: float = 3.0) -> bool:
     """Whether the hub, or the mirror that HF_ENDPOINT names, answers; False where the environment says offline."""
     import httpx
 
-    if any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in OFFLINE):
+    if told_offline():
         return False
     try:
         return httpx.head(os.environ.get("HF_ENDPOINT", HUB), timeout=seconds).status_code < 500

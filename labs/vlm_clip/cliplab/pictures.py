@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import zlib
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from servinglab import assets
-from servinglab.assets.store import workspace
+from servinglab.assets.store import told_offline, workspace
 from servinglab.course import find_root
 from servinglab.errors import CourseError
 
@@ -99,7 +98,7 @@ def download(package: str, folder: Path, sha256: str) -> Path:
     """Download a Debian package as an ordinary user; the file in `folder`. Raises PicturesError."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise PicturesError(f"The package {package} needs apt-get and dpkg-deb; use the subset on this system.")
-    if any(os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in ("SERVINGLAB_OFFLINE",)):
+    if told_offline("SERVINGLAB_OFFLINE"):
         raise PicturesError(f"SERVINGLAB_OFFLINE is set and {package} was not fetched before; use the subset.")
     lists = folder / "apt"
     (lists / "lists" / "partial").mkdir(parents=True)

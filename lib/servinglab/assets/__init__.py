@@ -7,7 +7,6 @@ Nothing heavy is imported here: conversion and graph building happen in a proces
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from servinglab.assets.datasets import DataSet, datasets
 from servinglab.assets.listing import CachedModel, cached
 from servinglab.assets.place import as_path, locate, read_config
 from servinglab.assets.progress import Progress
-from servinglab.assets.store import cache_dir, workspace
+from servinglab.assets.store import cache_dir, told_offline, workspace
 
 __all__ = [
     "AssetError",
@@ -89,5 +88,4 @@ def prepare(
 
 
 def _is_offline(chosen: bool | None) -> bool:
-    said = [os.environ.get(name, "").lower() for name in ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE")]
-    return any(value in ("1", "true", "yes", "on") for value in said) if chosen is None else chosen
+    return told_offline() if chosen is None else chosen

@@ -24,6 +24,15 @@ STAMP = ".servinglab.json"
 _PARTIAL = ".partial-"
 
 
+OFFLINE = ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE")
+
+
+def told_offline(*variables: str) -> bool:
+    """Whether one of these environment variables is switched on; by default one of OFFLINE."""
+    said = [os.environ.get(name, "").lower() for name in variables or OFFLINE]
+    return any(value in ("1", "true", "yes", "on") for value in said)
+
+
 def cache_dir() -> Path:
     """$SERVINGLAB_CACHE, else $XDG_CACHE_HOME/servinglab, else ~/.cache/servinglab; not created here."""
     try:
