@@ -1,26 +1,36 @@
 """A file of vectors: Milvus Lite opened and released for `vectors.VectorStore` (notebook 15).
 
-milvus-lite starts a program for the file and leaves three things to its caller: whether another Python has the file
-open, when the program may end, and what is wrong with a file that it cannot read.
+milvus-lite starts a program for the file and leaves four things to its caller: whether another Python has the file
+open, when the program may end, what is wrong with a file that it cannot read, and whether what it says it wrote is in
+the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
+import shutil
+import socket
+import sqlite3
+import tempfile
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from servinglab.errors import CourseError
 
+_ROOM = 2**20  # bytes; a new file takes a tenth
 LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
 
 _opened: Counter[str] = Counter()
 _opening = threading.Lock()
+writing = threading.Lock()  # held for a write and `verify`: reading the file meanwhile could make the write fail
 
 
 class VectorError(CourseError):
@@ -47,10 +57,16 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
             time.sleep(0.1)
     except OSError as error:
         raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
+    for path in (file.parent, file):
+        if path.exists() and not os.access(path, os.W_OK):  # milvus-lite would open it and lose what is written
+            raise VectorError(f"Vectors cannot be kept in {path}: you may not write there.")
     with _opening:
+        _clear_dead(file)
         try:
             client = connect(str(file))
         except VectorError:
+            if shutil.disk_usage(file.parent).free < _ROOM:
+                raise VectorError(f"Vectors cannot be kept in {file.parent}: its disk is full; make room.") from None
             raise VectorError(
                 f"{file} is no file of vectors that Milvus can read: remove it and build the index again."
             ) from None
@@ -63,7 +79,51 @@ def release(file: Path) -> None:
     with _opening:
         _opened[str(file)] -= 1
         if _opened[str(file)] <= 0:
-            _manager().release_server(str(file))
+            _end(file)
+
+
+def verify(file: Path, collection: str, rows: Mapping[str, str]) -> None:
+    """See with SQLite, which milvus-lite writes with, whether the file holds the rows that were acknowledged last.
+
+    What milvus-lite cannot insert (a full disk, a file that was removed) it acknowledges all the same, and answers from
+    its memory until it ends; it reports deletions that fail. rows: {id: fingerprint}. Raises VectorError, and ends the
+    program, so that the next one to open the file sees what there is.
+    """
+    newest = f'SELECT milvus_id, CAST(data AS BLOB) FROM "{collection}" ORDER BY id DESC LIMIT {len(rows)}'
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True, timeout=30)) as base:
+            there = {name for name, data in base.execute(newest) if name in rows and rows[name].encode() in data}
+        reason = "" if there == rows.keys() else "is its disk full?"
+    except sqlite3.Error as error:
+        reason = str(error)
+    if reason:
+        with _opening:
+            _end(file)
+        raise VectorError(
+            f"{file} does not hold what was written to it last ({reason}): mend that, open it again, write again."
+        )
+
+
+def _end(file: Path) -> None:
+    manager = _manager()
+    if str(file.resolve()) in manager._servers:
+        manager.release_server(str(file))
+
+
+def _clear_dead(file: Path) -> None:
+    """Forget a program that was killed, and remove the sockets that it and others for this name have left."""
+    server = _manager()._servers.get(str(file.resolve()))
+    if server and server._p.poll() is not None:
+        _end(file)
+    for path in Path(tempfile.gettempdir()).glob(f"tmp*_{file.name}.sock"):
+        with socket.socket(socket.AF_UNIX) as asked:
+            try:
+                asked.connect(str(path))
+            except ConnectionRefusedError:  # nobody listens
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            except OSError:
+                pass
 
 
 def _manager() -> Any:
