@@ -195,7 +195,8 @@ def test_a_program_that_was_killed_is_named_and_started_anew(tmp_path):
     with VectorStore(tmp_path / "killed.db") as second:  # while the first one is still open
         assert len(second) == 0
     first.close()
-    assert not list(Path(tempfile.gettempdir()).glob("tmp*_killed.db.sock"))
+    for left in ("tmp*_killed.db.sock", f"milvus.*.{program.pid}"):
+        assert not list(Path(tempfile.gettempdir()).glob(left))
 
 
 def test_a_collection_of_other_vectors_is_refused_when_it_is_opened(tmp_path, monkeypatch):

@@ -60,6 +60,8 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
     for path in (file.parent, file):
         if path.exists() and not os.access(path, os.W_OK):  # milvus-lite would open it and lose what is written
             raise VectorError(f"Vectors cannot be kept in {path}: you may not write there.")
+    # Without this each program leaves its log in the temporary folder, and says on the terminal what we say here.
+    os.environ.setdefault("GLOG_minloglevel", "3")
     with _opening:
         _clear_dead(file)
         try:
