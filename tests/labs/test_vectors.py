@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,10 @@ def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
         monkeypatch.setattr("cliplab.vector_file.LOCKED_SECONDS", 0.3)
         with pytest.raises(VectorError, match="open in another Python"):
             VectorStore(file)
+        with open(tmp_path / ".other.db.open", "a") as other:  # our own lock: milvus-lite's comes too late
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(VectorError, match="open in another Python"):
+                VectorStore(tmp_path / "other.db")
         monkeypatch.setattr("cliplab.vector_file.LOCKED_SECONDS", 10)
         threading.Timer(0.5, holder.kill).start()
         with VectorStore(file) as opened:  # it waits until the other is gone

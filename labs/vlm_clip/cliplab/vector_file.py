@@ -8,6 +8,7 @@ the file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -20,7 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 from servinglab.errors import CourseError
@@ -29,12 +30,17 @@ _ROOM = 2**20  # bytes; a new file takes a tenth
 LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
 
 _opened: Counter[str] = Counter()
+_held: dict[str, IO[str]] = {}  # locked files beside those that this Python has open
 _opening = threading.Lock()
 writing = threading.Lock()  # held for a write and `verify`: reading the file meanwhile could make the write fail
 
 
 class VectorError(CourseError):
     """The vector store cannot be reached, or refuses something."""
+
+
+class _InUse(VectorError):
+    """Another Python has the file."""
 
 
 def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
@@ -46,31 +52,24 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
         )
     if len(file.name) > 36:
         raise VectorError(f"The name {file.name} is longer than 36 characters, the most that Milvus takes.")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + LOCKED_SECONDS
-        while _locked(file):
-            if time.monotonic() > deadline:
-                raise VectorError(
-                    f"{file} is open in another Python (another notebook?): close it there, or use another file."
-                )
-            time.sleep(0.1)
-    except OSError as error:
-        raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
-    for path in (file.parent, file):
-        if path.exists() and not os.access(path, os.W_OK):  # milvus-lite would open it and lose what is written
-            raise VectorError(f"Vectors cannot be kept in {path}: you may not write there.")
     # Without this each program leaves its log in the temporary folder, and says on the terminal what we say here.
     os.environ.setdefault("GLOG_minloglevel", "3")
     with _opening:
-        _clear_dead(file)
         try:
+            _take(file)
+            _clear_dead(file)
             client = connect(str(file))
-        except VectorError:
+        except OSError as error:
+            _give_back(file)
+            raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
+        except VectorError as error:
+            _give_back(file)
+            if isinstance(error, _InUse):
+                raise
             if shutil.disk_usage(file.parent).free < _ROOM:
                 raise VectorError(f"Vectors cannot be kept in {file.parent}: its disk is full; make room.") from None
             raise VectorError(
-                f"{file} is no file of vectors that Milvus can read: remove it and build the index again."
+                f"{file} is no file of vectors that Milvus can read: move it away and build the index again."
             ) from None
         _opened[str(file)] += 1
     return client
@@ -82,6 +81,7 @@ def release(file: Path) -> None:
         _opened[str(file)] -= 1
         if _opened[str(file)] <= 0:
             _end(file)
+        _give_back(file)
 
 
 def verify(file: Path, collection: str, rows: Mapping[str, str]) -> None:
@@ -104,6 +104,38 @@ def verify(file: Path, collection: str, rows: Mapping[str, str]) -> None:
         raise VectorError(
             f"{file} does not hold what was written to it last ({reason}): mend that, open it again, write again."
         )
+
+
+def _take(file: Path) -> None:
+    """Make the file this Python's, if it is not yet. Waits for a Python, or a program of one, that is ending.
+
+    milvus-lite has a lock too and removes it when a second Python asks: a third one would write beside the first.
+    """
+    if str(file) in _held:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = open(file.parent / f".{file.name}.open", "a")  # noqa: SIM115
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _locked(file):
+                break
+        except BlockingIOError:
+            pass
+        if time.monotonic() > deadline:
+            handle.close()
+            raise _InUse(f"{file} is open in another Python (another notebook?): close it there, or use another file.")
+        time.sleep(0.1)
+    _held[str(file)] = handle
+    if file.exists() and not os.access(file, os.W_OK):  # milvus-lite would open it and lose what is written
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def _give_back(file: Path) -> None:
+    if _opened[str(file)] <= 0 and (handle := _held.pop(str(file), None)):
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough while a fork of this Python lives
+        handle.close()
 
 
 def _end(file: Path) -> None:
@@ -137,11 +169,7 @@ def _manager() -> Any:
 
 
 def _locked(file: Path) -> bool:
-    """Whether another Python has the file open.
-
-    Asked before milvus-lite is: when it finds the file locked, it removes the lock of the other and says only "failed",
-    and whoever comes third would write to the file beside the first.
-    """
+    """Whether a program of milvus-lite has the file open: that of another Python, which may have been killed."""
     lock = file.parent / f".{file.name}.lock"
     # A process that closes a file gives up its own locks on it, so one that has it open must not look.
     if str(file.resolve()) in _manager()._servers or not lock.exists():
