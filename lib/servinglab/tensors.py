@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ class ModelSpec:
     outputs: dict[str, str]
     max_batch_size: int
     decoupled: bool
+    parameters: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> ModelSpec:
@@ -65,7 +66,9 @@ class ModelSpec:
             i.name: InputSpec(i.name, _datatype(i.data_type), tuple(i.dims), i.optional, batched) for i in config.input
         }
         outputs = {o.name: _datatype(o.data_type) for o in config.output}
-        return cls(config.name, inputs, outputs, config.max_batch_size, config.model_transaction_policy.decoupled)
+        decoupled = config.model_transaction_policy.decoupled
+        parameters = {name: value.string_value for name, value in config.parameters.items()}
+        return cls(config.name, inputs, outputs, config.max_batch_size, decoupled, parameters)
 
     def unknown(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name not in self.inputs]

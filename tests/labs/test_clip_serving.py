@@ -63,6 +63,10 @@ def test_picture_text_and_both(clip):
     np.testing.assert_allclose(image.scores, expected[order], atol=1e-5)
 
 
+def test_the_client_knows_which_weights_the_server_has(server, clip):
+    assert clip.encoder and clip.encoder in (server.repository / "fusion" / "config.pbtxt").read_text()
+
+
 def test_rows_of_one_request_may_differ(clip):
     data, text = picture(), "blue sea"
     rows = {"image": [data, b"", data], "text": [b"", text.encode(), text.encode()]}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import clip_standin
 import numpy as np
+import onnx
 import pytest
 
 from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
@@ -68,6 +70,19 @@ def test_writing_again_replaces_and_others_stay(tmp_path, encoders):
     assert batching.max_queue_delay_microseconds == 5000
 
 
+def test_the_weights_have_a_name_that_changes_with_them(tmp_path, encoders):
+    def name(files):
+        folder = write_repository(tmp_path / "models", files, LABELS) / "fusion"
+        return parse((folder / "config.pbtxt").read_text()).parameters["encoder"].string_value
+
+    first = name(encoders)
+    model = onnx.load(encoders.text)
+    model.doc_string = "other weights"
+    onnx.save(model, tmp_path / "text.onnx")
+    other = SimpleNamespace(vision=encoders.vision, text=tmp_path / "text.onnx", tokenizer=encoders.tokenizer)
+    assert len(first) == 16 and name(other) != first == name(encoders)
+
+
 def test_engine_on_a_gpu_box(tmp_path, encoders):
     plan = tmp_path / "vision.plan"
     plan.write_bytes(b"an engine")
@@ -94,6 +109,10 @@ REFUSED = {
     "no labels": ({"labels": []}, "at least one label"),
     "empty label": ({"labels": ["cat", " "]}, "none that is empty"),
     "twice": ({"labels": ["cat", "dog", "cat "]}, "'cat' is there twice"),
+    "one text": ({"labels": "cat"}, "labels must be a list of texts"),
+    "numbers": ({"labels": [1, 2]}, "labels must be a list of texts"),
+    "half a label": ({"top": 2.5}, "top must be 1 or more, not 2.5"),
+    "a wait below 0": ({"queue_delay_microseconds": -1}, "queue_delay_microseconds must be 0 or more, not -1"),
     "no answers": ({"top": 0}, "top must be 1 or more"),
     "no batch": ({"max_batch_size": 0}, "max_batch_size must be 1 or more"),
     "unknown flavour": ({"flavour": "openvino"}, "one of onnx, tensorrt"),

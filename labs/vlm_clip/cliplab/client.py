@@ -64,6 +64,12 @@ class ClipClient:
         """Vectors of many texts, a full batch in each request: float32 [n, 384]."""
         return self._many(texts, lambda part: self._inputs([None] * len(part), part))
 
+    @property
+    def encoder(self) -> str:
+        """A name of the weights behind the server. An index made with other weights finds the wrong pictures and
+        nothing tells you so; give this name to `indexing.build`, which makes such vectors anew."""
+        return self.triton.spec("fusion").parameters.get("encoder", "")
+
     def close(self) -> None:
         self.triton.close()
 

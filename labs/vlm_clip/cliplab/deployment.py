@@ -10,11 +10,12 @@ string stands for "none". Each folder holds all that its model needs: code, weig
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,8 +81,12 @@ def write_repository(
 
     Raises DeploymentError for labels, sizes, files or a flavour that cannot be.
     """
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise DeploymentError("labels must be a list of texts.")
     labels = [label.strip() for label in labels]
     _check(labels, top, max_batch_size, threads, flavour, plan)
+    if not isinstance(queue_delay_microseconds, int) or not 0 <= queue_delay_microseconds < 2**63:
+        raise DeploymentError(f"queue_delay_microseconds must be 0 or more, not {queue_delay_microseconds!r}.")
     names = json.dumps(labels, ensure_ascii=False, indent=0) + "\n"
     files: dict[str, dict[str, str | bytes | Path]] = {
         "image_preprocessing": {"prepare.py": Path(prepare.__file__)},
@@ -99,6 +104,8 @@ def write_repository(
                 model, top=min(top, len(labels)), max_batch_size=max_batch_size, threads=threads, flavour=flavour,
                 queue_delay_microseconds=queue_delay_microseconds,
             )  # fmt: skip
+            if model == "fusion":
+                config.parameters["encoder"].string_value = _weights(files)
             if config.backend == "python":
                 files[model]["model.py"] = SOURCES / f"{model}.py"
             for left in {path.name for path in version.iterdir() if path.is_file()} - files[model].keys():
@@ -107,7 +114,7 @@ def write_repository(
                 _put(version / name, content)
             _put(repository / model / "config.pbtxt", to_text(config))
     except OSError as error:
-        raise DeploymentError(f"{error.filename or repository} cannot be written: {error.strerror}.") from None
+        raise DeploymentError(f"{error.filename or repository} cannot be read or written: {error.strerror}.") from None
     return repository
 
 
@@ -150,12 +157,22 @@ def _check(
     if twice := {label for label in labels if labels.count(label) > 1}:
         raise DeploymentError(f"The label {sorted(twice)[0]!r} is there twice; give each once.")
     for name, value in (("top", top), ("max_batch_size", max_batch_size), ("threads", threads)):
-        if value < 1:
-            raise DeploymentError(f"{name} must be 1 or more, not {value}.")
+        if not isinstance(value, int) or not 1 <= value < 2**31:
+            raise DeploymentError(f"{name} must be 1 or more, not {value!r}.")
     if flavour not in FLAVOURS:
         raise DeploymentError(f"flavour must be one of {', '.join(FLAVOURS)}, not {flavour!r}.")
     if (flavour == "tensorrt") != (plan is not None):
         raise DeploymentError("flavour 'tensorrt' needs plan, the engine's file; flavour 'onnx' has none.")
+
+
+def _weights(files: Mapping[str, Mapping[str, str | bytes | Path]]) -> str:
+    """A name of both encoders' weights, so that an index of other weights is noticed (`ClipClient.encoder`)."""
+    digest = hashlib.sha256()
+    for model in BATCHED:
+        for name, content in files[model].items():
+            if name.startswith("model.") and isinstance(content, Path) and content.suffix != ".py":
+                digest.update(content.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _label_vectors(encoders: Encoders, labels: list[str]) -> bytes:
