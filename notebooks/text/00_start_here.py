@@ -91,7 +91,7 @@ print("this notebook uses:", lane)
 
 # %% tags=["nbval-check-output"]
 for entry in course.load().notebooks:
-    print(f"{entry.id:22} {entry.minutes:3} min  {entry.title}")
+    print(f"{entry.id:24} {entry.minutes:3} min  {entry.title}")
 
 # %% [markdown]
 # One picture goes with all of them. A client sends text. Triton holds several *models*, and each does one job: text to
