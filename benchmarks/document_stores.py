@@ -119,7 +119,8 @@ class PostgreSQL:
 
         with socket.create_server((HOST, 0)) as free:
             self.port = free.getsockname()[1]
-        settings = ["-h", HOST, "-p", str(self.port), "-k", ""]
+        # In the data folder, not in /dev/shm, where it would stay after the last kill.
+        settings = ["-h", HOST, "-p", str(self.port), "-k", "", "-c", "dynamic_shared_memory_type=mmap"]
         with open(self.folder / "log", "w") as output:
             self.process = subprocess.Popen(
                 [*self.prefix, self.programs / "postgres", "-D", self.data, *settings],
