@@ -188,9 +188,10 @@ def main() -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what would fail after the pictures were fetched, or at the end when the weights are written."""
-    for name, least, below in (("steps", 1, 10**7), ("batch", 2, 10**6), ("seed", 0, 2**32), ("dropout", 0, 1)):
-        if not least <= getattr(args, name) < below:
-            raise CourseError(f"--{name} is {getattr(args, name)}; give {least} or more, and less than {below}.")
+    limits = {"steps": (1, 10**7), "tune_steps": (1, 10**7), "batch": (2, 10**6), "seed": (0, 2**32), "dropout": (0, 1)}
+    for name, (least, below) in limits.items():
+        if not least <= (value := getattr(args, name)) < below:
+            raise CourseError(f"--{name.replace('_', '-')} is {value}; give {least} or more, and less than {below}.")
     try:
         torch.zeros(1, device=args.device)
     except (RuntimeError, AssertionError) as error:
