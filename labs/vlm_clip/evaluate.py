@@ -47,16 +47,26 @@ class Measured:
 
 
 @torch.inference_mode()
-def measure(pictures: list[Picture], vision: VisionTower | None = None, text: TextTower | None = None) -> Measured:
-    """Encode pictures and captions with both ways. The towers of the course when left out."""
+def measure(
+    pictures: list[Picture],
+    vision: VisionTower | None = None,
+    text: TextTower | None = None,
+    plain: VisionTower | None = None,
+) -> Measured:
+    """Encode pictures and captions with both ways. The towers of the course when left out.
+
+    plain: the tower whose trunk and classifier ConSE takes, when training changed those of `vision`.
+    """
     vision, encode = vision or VisionTower.load(), sentence_encoder(text or TextTower.load())
-    features = []
+    features, others = [], []
     for first in range(0, len(pictures), BATCH):
         some = [to_array(open_picture(p.file.read_bytes())) for p in pictures[first : first + BATCH]]
-        features.append(vision.trunk(torch.from_numpy(np.stack(some))))
+        pixels = torch.from_numpy(np.stack(some))
+        features.append(vision.trunk(pixels))
+        others.append(plain.trunk(pixels) if plain else features[-1])
     features = torch.cat(features)
     captions = encode([p.caption for p in pictures])
-    logits = vision.head.classifier(features).numpy()
+    logits = (plain or vision).head.classifier(torch.cat(others)).numpy()
     plain = conse.image_vectors(logits, conse.class_texts(encode))
     mini = vision.head(features).numpy()
     return Measured(pictures, retrieval.similarity(captions, mini), retrieval.similarity(captions, plain))

