@@ -25,7 +25,7 @@
 # - say what int8 saves and what it costs, and refuse an engine that turned the vectors away
 # - build a TensorRT engine with a dynamic batch, and write the configuration that serves it
 #
-# **Time:** 45 minutes (last run: 551 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
+# **Time:** 45 minutes (last run: 160 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
 # Previous: [12 · The second road](../../notebooks/12_llm_api.ipynb) · Next: [14 · The ensemble](14_ensemble.ipynb)
@@ -33,6 +33,7 @@
 # %%
 import tempfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -102,10 +103,10 @@ from cliplab.quantise import pixels
 fp32 = prepare()
 tower, towers = VisionTower.load(), OnnxEncoders(fp32, threads=2)
 tower.trunk.to(memory_format=torch.channels_last)  # colours innermost: the same numbers, quicker on a CPU
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # a core for each of two parts; sharing one part would cost more than it brings
 seen = pixels(file.read_bytes() for file in files)
-with torch.inference_mode():
-    features = torch.cat([tower.trunk(part) for part in torch.from_numpy(seen).split(4)])
+with ThreadPoolExecutor(2) as pool:
+    features = torch.cat(list(pool.map(tower.trunk, torch.from_numpy(seen).split(4))))
 sentences = towers.encode_texts(captions)
 print("pixels", seen.shape, "· picture features", tuple(features.shape), "· sentences", sentences.shape)
 
@@ -587,8 +588,6 @@ for name, (vectors, threshold) in candidates.items():
 # it all of them, and put it through the acceptance test on your card. **Predict:** which plan is the smallest?
 
 # %%
-from concurrent.futures import ThreadPoolExecutor
-
 from cliplab.engines import build_plan, config_pbtxt, keep, profile, trtexec
 
 sources = {"vision.fp32": fp32.vision, "vision.fp16": vision_files["fp16"], "vision.int8": root / "vision.int8.onnx"}
