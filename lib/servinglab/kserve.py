@@ -27,6 +27,10 @@ class ClientError(CourseError):
     """A request was refused, failed, or got no answer in time."""
 
 
+class ServerGone(ClientError):
+    """No server answers at the address, or it closed the connection."""
+
+
 class ClientWarning(UserWarning):
     """The request is valid, but probably not what was meant."""
 
@@ -121,11 +125,11 @@ def as_client_error(error: grpc.RpcError, url: str, seconds: float | None, what:
         return ClientError(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
     if code is grpc.StatusCode.UNAVAILABLE:
         if what or "Socket closed" in details or "recvmsg" in details:
-            return ClientError(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+            return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
         if "connect" in details.lower() or "resol" in details.lower():
-            return ClientError(f"No server answers at {url}: is it running, and is this its gRPC port?")
+            return ServerGone(f"No server answers at {url}: is it running, and is this its gRPC port?")
     if code is grpc.StatusCode.UNKNOWN and "Stream removed" in details:
-        return ClientError(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+        return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
     if code is grpc.StatusCode.CANCELLED:
         return ClientError(f"The request was cancelled{what}.")
     if code is grpc.StatusCode.UNIMPLEMENTED and not details:

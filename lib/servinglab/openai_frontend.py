@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from servinglab import chat
 from servinglab.client import BLS, ClientError, TritonClient
 from servinglab.errors import CourseError
+from servinglab.kserve import ServerGone
 
 _PLAIN = ("min_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty")  # as in Triton
 _LENGTHS = ("max_completion_tokens", "max_tokens")
@@ -111,7 +112,7 @@ class OpenAIFrontend:
         try:
             first = await anext(stream, None)  # an error before the first token can still have a status of its own
         except ClientError as error:
-            return _refuse(str(error))
+            return _refuse(str(error), 503 if isinstance(error, ServerGone) else 400)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self._model}
         answer = _Answer(request, head, self._count, self._count(prompt), inputs["max_tokens"])
         async with stream:
@@ -157,7 +158,7 @@ class _Answer:
             async for chunk in _chain(first, stream):
                 self._texts.append(chunk.text)
         except ClientError as error:
-            return _refuse(str(error))
+            return _refuse(str(error), 503 if isinstance(error, ServerGone) else 400)
         message = {"role": "assistant", "content": "".join(self._texts)}
         choice = {"index": 0, "message": message, "finish_reason": self._reason()}
         return web.json_response(
@@ -223,5 +224,6 @@ def _event(body: dict[str, Any]) -> bytes:
 
 
 def _refuse(message: str, status: int = 400) -> web.Response:
-    return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=status)
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return web.json_response({"error": {"message": message, "type": kind}}, status=status)
 

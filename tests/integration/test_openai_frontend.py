@@ -125,6 +125,13 @@ def test_a_client_that_leaves_frees_its_place_whether_it_streams_or_not(frontend
     assert ask(web).status_code == 200 and time.monotonic() - began < 20
 
 
+def test_without_its_server_it_answers_503(smollm2_tokenizer_dir):
+    with OpenAIFrontend("127.0.0.1:9", smollm2_tokenizer_dir) as alone, httpx.Client(trust_env=False) as web:
+        answer = web.post(f"{alone.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=60)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"].startswith("No server answers at 127.0.0.1:9: ")
+
+
 def test_a_port_that_is_none_is_one_sentence(server, smollm2_tokenizer_dir):
     with pytest.raises(CourseError, match="port 70000"):
         OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, port=70000).start()
