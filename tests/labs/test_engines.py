@@ -48,7 +48,7 @@ def test_a_plan_is_built_here_for_each_precision(files, precision, monkeypatch):
 
 def test_trtexec_is_given_the_shapes_of_the_profile():
     words = shlex.split(engines.trtexec("text", "fp16", batch=(1, 8, 32), tokens=(1, 16, 64)))
-    assert words[:4] == ["trtexec", "--onnx=text.fp16.onnx", "--saveEngine=text.plan", "--stronglyTyped"]
+    assert words[:4] == ["trtexec", "--onnx=text.fp16.onnx", "--saveEngine=text.fp16.plan", "--stronglyTyped"]
     assert words[4:] == [
         "--minShapes=input_ids:1x1,attention_mask:1x1",
         "--optShapes=input_ids:8x16,attention_mask:8x16",
@@ -60,6 +60,14 @@ def test_the_file_decides_the_precision_and_no_flag_does():
     words = shlex.split(engines.trtexec("vision", "int8"))
     assert "--onnx=vision.int8.onnx" in words and "--maxShapes=pixel_values:32x3x224x224" in words
     assert not {"--fp16", "--int8"} & set(words), "TensorRT 11 refuses them"
+
+
+def test_kept_files_replace_those_of_an_earlier_run(files, tmp_path):
+    folder = engines.keep({"vision.old.plan": b"old"}, tmp_path / "home" / "engines")
+    assert engines.keep({"vision.fp16.onnx": files["fp16"], "vision.fp16.plan": b"new"}, folder) == folder
+    assert {path.name for path in folder.iterdir()} == {"vision.fp16.onnx", "vision.fp16.plan"}
+    assert (folder / "vision.fp16.onnx").read_bytes() == files["fp16"].read_bytes()
+    assert not list(folder.parent.glob(".partial-*"))
 
 
 @pytest.mark.parametrize("version", ["8.6.1", "9.3.0"])

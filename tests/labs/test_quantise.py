@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 
 from cliplab.encoders import EncoderError, export, session
 from cliplab.quantise import accept, drift, dynamic_int8, half, static_int8
@@ -73,6 +74,8 @@ def test_dynamic_int8_needs_none(fp32, tmp_path):
     kinds = {node.op_type for node in onnx.load(small).graph.node}
     assert "MatMulInteger" in kinds and "Conv" in kinds and "ConvInteger" not in kinds
     assert 0 < drift(run(small), run(fp32)) < 6e-3
+    weights = [numpy_helper.to_array(w) for w in onnx.load(small).graph.initializer if w.name.endswith("_quantized")]
+    assert 40 < max(int(np.abs(weight.astype(int)).max()) for weight in weights) <= 64, "7 bits are safe without VNNI"
 
 
 def test_half_precision_keeps_its_inputs(fp32, tmp_path):

@@ -7,11 +7,13 @@ from TensorRT 10.x to 11.x"; Triton's documentation of the TensorRT backend (the
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from cliplab.encoder_tensors import LONGEST, TEXT_INPUTS, TEXT_OUTPUT, VISION_INPUTS, VISION_OUTPUT, EncoderError
 from cliplab.prepare import SIZE
+from servinglab.assets.store import publish, workspace
 from servinglab.engine.plan import Plan, Profile, build
 
 TOWERS = ("vision", "text")
@@ -48,20 +50,35 @@ def build_plan(onnx: Path, tower: str, **sizes: Three) -> Plan:
 def trtexec(tower: str, precision: str = "fp16", *, version: str = "10.14", **sizes: Three) -> str:
     """The command that builds the plan in NVIDIA's container, for the card it runs on.
 
-    precision: "fp32", "fp16" or "int8": which ONNX file it reads, ``vision.fp16.onnx`` for example. Its types are the
-    plan's: ``--stronglyTyped`` says so to TensorRT 10, and TensorRT 11, which has no other way, lets it pass. version:
-    of TensorRT. Raises EncoderError for a version below 10 or an unknown precision.
+    precision: "fp32", "fp16" or "int8": which ONNX file it reads, ``vision.fp16.onnx`` for example; the plan becomes
+    ``vision.fp16.plan``. The file's types are the plan's: ``--stronglyTyped`` says so to TensorRT 10, and TensorRT 11,
+    which has no other way, lets it pass. version: of TensorRT. Raises EncoderError for a version below 10 or an
+    unknown precision.
     """
     _known(tower)
     require_tensorrt(version)
     if precision not in PRECISIONS:
         raise EncoderError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}.")
     shapes = profile(tower, **sizes)
-    words = ["trtexec", f"--onnx={tower}.{precision}.onnx", f"--saveEngine={tower}.plan", "--stronglyTyped"]
+    words = ["trtexec", f"--onnx={tower}.{precision}.onnx", f"--saveEngine={tower}.{precision}.plan", "--stronglyTyped"]
     for flag, place in (("min", 0), ("opt", 1), ("max", 2)):
         each = (f"{name}:{'x'.join(map(str, three[place]))}" for name, three in shapes.items())
         words.append(f"--{flag}Shapes={','.join(each)}")
     return shlex.join(words)
+
+
+def keep(files: Mapping[str, Path | bytes], folder: Path) -> Path:
+    """Put files, by name, into ``folder``, which is replaced as a whole, and return it. Raises AssetError."""
+    need = sum(len(content) if isinstance(content, bytes) else content.stat().st_size for content in files.values())
+    with workspace(folder.parent, need) as scratch:
+        (made := scratch / folder.name).mkdir()
+        for name, content in files.items():
+            if isinstance(content, bytes):
+                (made / name).write_bytes(content)
+            else:
+                shutil.copyfile(content, made / name)
+        publish(made, folder)
+    return folder
 
 
 def require_tensorrt(version: str) -> None:

@@ -536,9 +536,9 @@ assert all(right)
 # %% [markdown]
 # ## 6 The same on a GPU box
 #
-# With a TensorRT engine from notebook 13 only one folder changes: `vision_encoder` has no `model.py` any more, and its
-# configuration names another backend. Tensors and wiring stay. `write_repository(…, flavour="tensorrt", plan=…)` writes
-# it.
+# With a plan that `trtexec` has made of notebook 13's files, `vision.fp16.plan` say, only one folder changes:
+# `vision_encoder` has no `model.py` any more, and its configuration names another backend. Tensors and wiring stay.
+# `write_repository(…, flavour="tensorrt", plan="vision.fp16.plan")` writes it.
 
 # %% tags=["nbval-check-output"]
 print(to_text(model_config("vision_encoder", flavour="tensorrt")))
