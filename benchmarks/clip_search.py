@@ -30,6 +30,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -166,12 +167,15 @@ def main() -> None:
             ClipClient(server.grpc_url) as clip, TritonClient(server.grpc_url) as llm,
             DocumentStore(store.uri) as documents, VectorStore(root / "vectors.db") as vectors,
         ):  # fmt: skip
-            build = lambda some: indexing.build(some, clip.embed_images, vectors, documents, progress=False)  # noqa: E731
+            build = partial(
+                indexing.build, embed=clip.embed_images, vectors=vectors, documents=documents, encoder=clip.encoder,
+                progress=False,
+            )  # fmt: skip
             build(shop)
             enough = {"text": 0.25, "image": 0.5, "both": 0.3}
             answerer = Answerer(llm, assets.tokenizer("smollm2"), enough)
             result = run(Search(clip.embed, vectors, documents), answerer, shop, moving, build, options)
-            agreement = indexing.check(vectors, documents, shop)
+            agreement = indexing.check(vectors, documents, shop, encoder=clip.encoder)
             result |= {"stores_agree": agreement.agree, "pictures": agreement.pictures, "device": device()}
             result |= {"date": str(date.today()), "load_average": round(os.getloadavg()[0], 1)}
     if options.json:

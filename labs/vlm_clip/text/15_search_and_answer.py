@@ -165,7 +165,7 @@ from cliplab.vectors import VectorStore
 shop = [picture for picture in catalogue(source) if picture.id not in not_sold]
 safe = lambda done, total: print(done, "of", total, flush=True)
 with DocumentStore(uri) as documents, VectorStore(file) as vectors, ClipClient(address) as clip:
-    indexing.build(shop, clip.embed_images, vectors, documents, progress=safe)
+    indexing.build(shop, clip.embed_images, vectors, documents, encoder=clip.encoder, progress=safe)
 """
 
 # %% [markdown]
@@ -201,8 +201,8 @@ assert not lost
 # **Predict:** you start the same build again. Does it begin at the beginning?
 
 # %%
-wanted = {"shop": shop, "embed": clip.embed_images, "vectors": vectors, "documents": documents}
-wanted["pictures"] = wanted.pop("shop")
+wanted = {"pictures": shop, "embed": clip.embed_images, "vectors": vectors, "documents": documents}
+wanted["encoder"] = clip.encoder  # a name that follows from the weights
 again = indexing.build(**wanted, progress=lambda done, total: print(done, "of", total, end=" · "))
 print("\n" + str(again))
 print(indexing.build(**wanted, progress=False))
@@ -525,7 +525,7 @@ vectors.upsert(["ghost"], vectors_of_captions[:1], [category], [100], ["0" * 64]
 found = search(query)
 print("shown:", ", ".join(hit.id for hit in found.hits))
 print("missing:", ", ".join(found.missing))
-print(indexing.check(vectors, documents, shop))
+print(indexing.check(vectors, documents, shop, encoder=clip.encoder))
 
 # %% [markdown]
 # A search notices a vector without its document, because it had something to look up. A picture without a vector is
@@ -534,7 +534,7 @@ print(indexing.check(vectors, documents, shop))
 # `reindex` compares with the catalogue, and writes or removes only what differs.
 
 # %% tags=["nbval-check-output"]
-print(indexing.reindex(shop, clip.embed_images, vectors, documents, progress=False))
+print(indexing.reindex(**wanted, progress=False))
 
 # %%
 found = search(query)
@@ -702,7 +702,7 @@ except CourseError as error:
 # %%
 store = DocumentServer(root / "documents")
 documents = DocumentStore(store.uri)
-agreement = indexing.check(vectors, documents, shop)
+agreement = indexing.check(vectors, documents, shop, encoder=clip.encoder)
 print(agreement)
 
 # %% [markdown]
