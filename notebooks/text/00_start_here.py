@@ -24,7 +24,7 @@
 # - start a Triton server, stream a sentence from it, and stop it again
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 32 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 83 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: none · Next: [01 · What is an engine?](01_what_is_an_engine.ipynb)
 
@@ -91,7 +91,7 @@ print("this notebook uses:", lane)
 
 # %% tags=["nbval-check-output"]
 for entry in course.load().notebooks:
-    print(f"{entry.id:22} {entry.minutes:3} min  {entry.title}")
+    print(f"{entry.id:24} {entry.minutes:3} min  {entry.title}")
 
 # %% [markdown]
 # One picture goes with all of them. A client sends text. Triton holds several *models*, and each does one job: text to

@@ -66,8 +66,10 @@ def test_a_record_is_one_line_of_its_fields():
     ],
 )
 def test_a_caption_cannot_begin_a_turn_or_a_field_and_stays_short(caption, line):
-    text = facts(Hit("x", 1, caption, "food", 100, "x.png"))
-    assert line in text and "<|" not in text and "\n" not in text and len(text) < 260
+    hit = Hit("x", 1, caption, "food", 100, "x.png")
+    assert line in facts(hit)
+    for text in (facts(hit), template(hit)):
+        assert "<|" not in text and "\n" not in text and len(text) < 260
 
 
 def test_the_prompt_holds_the_record_and_neither_question_nor_other_hits(tokenizer):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from test_prepare import encode, png_header
 
-from cliplab.client import ClipClient
+from cliplab.client import ClipClient, RowError
 from cliplab.deployment import MODELS, write_repository
 from cliplab.measure import Watch, at_once
 from cliplab.prepare import open_picture, to_array
@@ -146,6 +146,9 @@ def test_refused_with_one_sentence_and_the_server_lives_on(clip, inputs, sentenc
 def test_one_bad_row_is_named(clip):
     with pytest.raises(ClientError, match="Row 2 of 3: These 3 bytes are no picture"):
         clip.embed_images([picture(), b"???", picture()])
+    with pytest.raises(RowError, match="Row 17 of 17: Neither a picture nor a text") as refused:  # a second request
+        clip.embed_texts(["red"] * 16 + [" "])
+    assert refused.value.row == 16
 
 
 def test_bad_requests_leave_the_good_ones_of_their_batch_alone(clip):

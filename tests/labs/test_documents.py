@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -23,6 +24,17 @@ def document(number: int, **changes) -> dict:
 def server(tmp_path_factory):
     with DocumentServer(tmp_path_factory.mktemp("documents")) as server:
         yield server
+
+
+def test_a_second_server_on_a_folder_waits_and_leaves_the_first_ones_log_alone(tmp_path, monkeypatch):
+    """It would read there that it listens, at the port of the first."""
+    (tmp_path / "server.log").write_text("listening on 127.0.0.1:1")
+    monkeypatch.setattr("cliplab.document_server.LOCKED_SECONDS", 0.1)
+    with open(tmp_path / ".lock", "a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DocumentServerError, match="open: stop it, or use another folder"):
+            DocumentServer(tmp_path)
+    assert "listening" in (tmp_path / "server.log").read_text()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cliplab.client import RowError
 from cliplab.document_server import DocumentServer
 from cliplab.documents import DocumentStore
 from cliplab.indexing import IndexingError, build, check, reindex
@@ -130,9 +131,42 @@ def test_what_cannot_be_indexed_is_said_in_a_sentence(stores, pictures):
     with pytest.raises(IndexingError, match="shape \\[1, 384\\] for 16 pictures"):
         build(pictures, lambda batch: embed(batch[:1]), *stores, progress=False)
     assert len(stores[0]) == len(stores[1]) == 0
+    refused = RowError(1, 16, "These 3 bytes are no picture that can be read.")
+    with pytest.raises(IndexingError, match="'p001' \\(.*1.png\\) cannot be indexed: These 3 bytes"):
+        build(pictures, lambda _: (_ for _ in ()).throw(refused), *stores, progress=False)
     pictures[5].file.unlink()
     with pytest.raises(IndexingError, match="'p005' cannot be read: .*5.png: No such file"):
         build(pictures, embed, *stores, progress=False)
+    with pytest.raises(IndexingError, match="batch is -1"):  # it would write nothing and say that it has
+        build(pictures, embed, *stores, batch=-1, progress=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": ""}, {"id": 5}, {"id": "x" * 300}, {"id": "a\0b"}, {"category": None}, {"category": "c" * 200},
+     {"caption": "\ud800"}, {"caption": "x" * 10**6}, {"price_cents": 2.5}, {"price_cents": "12"},
+     {"price_cents": None}, {"price_cents": 2**70}, {"price_cents": -1}],
+    ids=repr,
+)  # fmt: skip
+def test_a_picture_that_cannot_be_stored_is_refused_before_anything_is_written(pictures, change):
+    class Untouched:
+        def rows(self):
+            return {}
+
+        all = rows
+
+    changed = [pictures[0], replace(pictures[1], **change)]
+    with pytest.raises(IndexingError, match="picture '?(p001|x*|5|a.*b)'?.* (needs|has) .*\\.$"):
+        build(changed, embed, Untouched(), Untouched(), progress=False)
+
+
+def test_documents_that_somebody_wrote_by_hand_are_found_and_removed(stores, pictures):
+    documents = stores[1]
+    build(pictures, embed, *stores, progress=False)
+    documents._pictures.insert_many([{"_id": 5}, {"caption": "without an id of its own"}])
+    found = check(*stores, pictures)
+    assert len(found.orphans) == 2 and "2 orphans (5, " in str(found)
+    assert reindex(pictures, embed, *stores, progress=False).agree
 
 
 def build_slowly(folder: Path, uri: str, acknowledged, embedded) -> None:

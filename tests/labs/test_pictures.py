@@ -70,6 +70,15 @@ def test_a_price_follows_from_the_id():
     assert prices == {id: pictures.invented_price(id) for id in prices} and len(set(prices.values())) > 200
 
 
+def test_a_picture_is_blank_when_white_hides_all_of_it(tmp_path):
+    stamps = {p.id: p for p in pictures.catalogue()}
+    assert pictures.is_blank(stamps["naturalforces/lightningbolt"])  # a white drawing on transparency
+    assert not pictures.is_blank(stamps["household/dishes/glass"])  # nearly as pale
+    (dot := Image.new("RGBA", (9, 9), (0, 0, 0, 0))).putpixel((4, 4), (255, 255, 254, 255))
+    dot.save(tmp_path / "dot.png")
+    assert not pictures.is_blank(pictures.Picture("dot", tmp_path / "dot.png", "A dot.", "none", 100))
+
+
 @needs_dpkg
 def test_the_whole_set_comes_once_without_root(package, cache, tmp_path):
     assert len(pictures.catalogue("auto")) >= 200  # nothing fetched yet: the subset

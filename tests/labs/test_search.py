@@ -89,12 +89,16 @@ def test_a_vector_without_a_document_is_named_and_not_shown(memory):
     found = Search(embed, memory, Memory({"pear": RECORDS["pear"]}))("apple", k=3)
     assert [hit.id for hit in found.hits] == ["pear"]
     assert found.missing == ("apple", "boat")
+    no_price = {name: value for name, value in RECORDS["apple"].items() if name != "price_cents"}
+    found = Search(embed, memory, Memory({**RECORDS, "apple": no_price}))("apple", k=3)
+    assert found.missing == ("apple",) and len(found.hits) == 2
 
 
 @pytest.mark.parametrize(
     "given, said",
     [({}, "Nothing to search"), ({"text": "  \n"}, "Nothing to search"), ({"image": b""}, "Nothing to search"),
      ({"text": "apple", "k": 0}, "k is 0"), ({"text": "apple", "k": 101}, "1 to 100"),
+     ({"text": "apple", "k": 2.5}, "k is 2.5"), ({"text": 5}, "text as a string"), ({"image": "a.png"}, "as the bytes"),
      ({"image": b"not a picture"}, "cannot be read")],
 )  # fmt: skip
 def test_mistakes_are_one_sentence(search, given, said):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from cliplab.vectors import VectorError, VectorStore, expression
@@ -109,8 +113,10 @@ def test_what_cannot_be_stored_is_refused_in_a_sentence(store, change, word):
 def test_a_filter_cannot_be_broken_out_of():
     assert expression('x" or id != "', 5) == 'category == "x\\" or id != \\"" and price_cents < 5'
     assert expression() == ""
-    with pytest.raises(VectorError):
-        expression("a\nb")
+    assert expression(None, 2.5) == "price_cents < 3"  # 2 cents are below 2.5
+    for wrong in [("a\nb",), (5,), (["a"],), (None, "1 or id != ''"), (None, float("nan")), (None, float("inf"))]:
+        with pytest.raises(VectorError, match="^(The category|below_cents is) .*\\.$"):
+            expression(*wrong)
 
 
 def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
@@ -123,6 +129,10 @@ def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
         monkeypatch.setattr("cliplab.vector_file.LOCKED_SECONDS", 0.3)
         with pytest.raises(VectorError, match="open in another Python"):
             VectorStore(file)
+        with open(tmp_path / ".other.db.open", "a") as other:  # our own lock: milvus-lite's comes too late
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(VectorError, match="open in another Python"):
+                VectorStore(tmp_path / "other.db")
         monkeypatch.setattr("cliplab.vector_file.LOCKED_SECONDS", 10)
         threading.Timer(0.5, holder.kill).start()
         with VectorStore(file) as opened:  # it waits until the other is gone
@@ -140,7 +150,7 @@ def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
         (tmp_path / ("long" * 10 + ".db"), "36 characters"),
         ("vectors.txt", "must end in .db"),
         (tmp_path / "broken.db" / "a.db", "cannot be kept"),
-        ("http://127.0.0.1:1", "No Milvus answers at http://127.0.0.1:1"),
+        ("http://user:secret@127.0.0.1:1", "No Milvus answers at http://…@127.0.0.1:1"),
     ]:
         with pytest.raises(VectorError) as caught:
             VectorStore(uri)
@@ -160,3 +170,41 @@ def test_closing_one_leaves_the_other_open(tmp_path, capfd):
     with pytest.raises(VectorError, match="Milvus at .*HNSW"):  # Milvus Lite has none; said once
         VectorStore(tmp_path / "b.db", index="HNSW")
     assert "pkg_resources" not in capfd.readouterr().err
+
+
+def test_what_is_not_in_the_file_is_not_acknowledged(tmp_path, data):
+    """Milvus Lite acknowledges what it cannot insert, on a full disk too; here the file is gone."""
+    row = {"vectors": data[0][:1], "categories": ["c"], "prices_cents": [1], "fingerprints": ["f"]}
+    store = VectorStore(tmp_path / "a.db")
+    store.upsert(["a"], **row)
+    (tmp_path / "a.db").unlink()
+    with pytest.raises(VectorError, match="could not delete"):  # this it says by itself
+        store.delete(["a"])
+    with pytest.raises(VectorError, match="a.db does not hold what was written to it last .*again\\.$"):
+        store.upsert(["b"], **row)
+    with pytest.raises(VectorError, match="is closed"):
+        len(store)
+    with VectorStore(tmp_path / "a.db") as again:  # and not what the program had in its memory
+        assert again.rows() == {}
+
+
+def test_a_program_that_was_killed_is_named_and_started_anew(tmp_path):
+    first = VectorStore(tmp_path / "killed.db")
+    (program,) = (p for p in psutil.Process().children(recursive=True) if "killed.db" in " ".join(p.cmdline()))
+    program.kill()
+    program.wait()
+    with pytest.raises(VectorError, match="killed.db has ended: close this store and open it again"):
+        first.rows()
+    with VectorStore(tmp_path / "killed.db") as second:  # while the first one is still open
+        assert len(second) == 0
+    first.close()
+    for left in ("tmp*_killed.db.sock", f"milvus.*.{program.pid}"):
+        assert not list(Path(tempfile.gettempdir()).glob(left))
+
+
+def test_a_collection_of_other_vectors_is_refused_when_it_is_opened(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("cliplab.vectors.DIMENSIONS", 512)
+        VectorStore(tmp_path / "a.db").close()
+    with pytest.raises(VectorError, match="vectors of 512 numbers, not 384.*use another"):
+        VectorStore(tmp_path / "a.db")

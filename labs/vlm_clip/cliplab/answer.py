@@ -49,9 +49,9 @@ def messages(hit: Hit, *, example: bool = True) -> list[dict[str, str]]:
 
 def template(hit: Hit) -> str:
     """The same sentence without a model."""
-    name = hit.caption.rstrip(". ")
+    name = _plain(hit.caption.rstrip(". "))
     name = name[:1].lower() + name[1:] if re.match(r"(A|An|The|Some|Two|Three) ", name) else name
-    return f"I found {name} for {hit.price} in the category {hit.category}."
+    return f"I found {name} for {hit.price} in the category {_plain(hit.category)}."
 
 
 @dataclass(frozen=True)

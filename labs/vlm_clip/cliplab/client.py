@@ -29,6 +29,14 @@ class Embedding:
     seconds: float
 
 
+class RowError(ClientError):
+    """One item of many was refused: `row`, counted from 0, and the `reason`."""
+
+    def __init__(self, row: int, rows: int, reason: str) -> None:
+        super().__init__(f"Row {row + 1} of {rows}: {reason}" if rows > 1 else reason)
+        self.row, self.reason = row, reason
+
+
 class ClipClient:
     """A client of one server, at "host:port" of its gRPC side; threads may share it.
 
@@ -68,16 +76,22 @@ class ClipClient:
     def _many(self, items, inputs) -> np.ndarray:
         if isinstance(items, (bytes, str)):
             raise ClientError("Give a list of pictures or of texts; embed() takes a single one.")
+        items, vectors = list(items), []
         size = self.triton.spec(self.model).max_batch_size
-        parts = [items[start : start + size] for start in range(0, len(items), size)]
-        vectors = [self._ask(inputs(part)).outputs["embedding"] for part in parts]
+        for start in range(0, len(items), size):
+            result = self._ask(inputs(items[start : start + size]), start, len(items))
+            vectors.append(result.outputs["embedding"])
         return np.concatenate(vectors) if vectors else np.zeros((0, DIMENSIONS), np.float32)
 
-    def _ask(self, inputs: dict[str, np.ndarray]) -> Result:
+    def _ask(self, inputs: dict[str, np.ndarray], first: int = 0, rows: int = 1) -> Result:
+        """`first`: which of the caller's `rows` the first one is; an error names the caller's."""
         try:
             return self.triton.infer_inputs(self.model, inputs, deadline=self.deadline)
         except ClientError as error:
-            raise ClientError(re.sub(r"^in ensemble '[^']*', ", "", str(error))) from None
+            said = re.sub(r"^in ensemble '[^']*', ", "", str(error))
+            if found := re.match(r"Row (\d+) of \d+: (.+)", said):
+                raise RowError(first + int(found[1]) - 1, rows, found[2]) from None
+            raise ClientError(said) from None
 
     @staticmethod
     def _inputs(images: Sequence[bytes | None], texts: Sequence[str | None]) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ SecantusDB is a program of its own under GPL-2.0; this course only starts it and
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -30,6 +31,7 @@ from servinglab.triton_process import TritonProcess
 
 HOST = "127.0.0.1"
 PROGRAM = "secantusd-py"
+LOCKED_SECONDS = 2.0  # how long a Python that was killed may take to end
 
 
 class DocumentServerError(CourseError):
@@ -53,13 +55,14 @@ class DocumentServer:
             raise DocumentServerError(f"{PROGRAM} is not in this environment: run `make setup`.")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.folder / ".lock", "a")  # noqa: SIM115
+            self._take_lock()
             self.log.write_text("")
+            (self.folder / "settings.toml").write_text("")
         except OSError as error:
             raise DocumentServerError(f"Documents cannot be kept in {self.folder}: {error.strerror}.") from None
         # Port 0: the kernel gives a free one. An empty file of settings: a file elsewhere must not change anything.
-        settings = self.folder / "settings.toml"
-        settings.write_text("")
-        command = [program, "--config", str(settings), "--host", HOST, "--port", "0"]
+        command = [program, "--config", str(self.folder / "settings.toml"), "--host", HOST, "--port", "0"]
         command += ["--storage-path", str(self.folder / "data")]
         env = {name: value for name, value in os.environ.items() if not name.startswith("SECANTUS")}
         try:
@@ -88,10 +91,10 @@ class DocumentServer:
                 return int(found[1])
             if not self._process.alive():
                 if "resource busy" in text.lower():
-                    raise DocumentServerError(
-                        f"Another server has the documents in {self.folder} open: stop it, or use another folder."
-                    )
-                reason = (text.strip().splitlines() or ["it said nothing"])[-1][:300]
+                    raise self._busy()
+                free = shutil.disk_usage(self.folder).free
+                silent = "it said nothing" if free > 2**20 else "its disk is full"
+                reason = (text.strip().splitlines() or [silent])[-1][:300]
                 raise DocumentServerError(f"{PROGRAM} ended while it started ({reason}): its log is {self.log}.")
             if time.monotonic() > deadline:
                 raise DocumentServerError(
@@ -99,9 +102,28 @@ class DocumentServer:
                 )
             time.sleep(0.02)
 
+    def _take_lock(self) -> None:
+        """Until this server has ended: a second one would read in the first one's log that it listens."""
+        deadline = time.monotonic() + LOCKED_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise self._busy() from None
+                time.sleep(0.05)
+
+    def _busy(self) -> DocumentServerError:
+        return DocumentServerError(
+            f"Another server has the documents in {self.folder} open: stop it, or use another folder."
+        )
+
     def stop(self) -> None:
         """End the server in order and wait for it. No effect the second time."""
         self._process.stop()
+        if not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # closing is not enough while a fork of this Python lives
+            self._lock.close()
 
     def __enter__(self) -> DocumentServer:
         return self

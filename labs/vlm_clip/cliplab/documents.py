@@ -39,7 +39,7 @@ class DocumentStore:
         import pymongo
         from pymongo.errors import PyMongoError
 
-        self.address = _without_password(uri)
+        self.address = without_password(uri)
         try:
             self._client = pymongo.MongoClient(
                 uri, serverSelectionTimeoutMS=timeout * 1e3, timeoutMS=timeout * 1e3, appname="servinglab"
@@ -115,7 +115,7 @@ class DocumentStore:
             raise DocumentError(f"The document store {self.address} could not {what}: {_reason(error)}.") from None
 
 
-def _without_password(uri: str) -> str:
+def without_password(uri: str) -> str:
     """An address as it may be printed."""
     head, at, tail = uri.rpartition("@")
     return f"{head.partition('://')[0]}://…@{tail}" if at else uri
@@ -125,4 +125,6 @@ def _reason(error: Exception) -> str:
     text = str(error).splitlines()[0]
     for addition in (" (configured", ", Timeout:", ", full error:"):
         text = text.partition(addition)[0]
+    if text == "internal server error":
+        text += "; is its disk full? Its log says more"
     return text.strip().rstrip(".")[:300]

@@ -21,9 +21,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cliplab.client import RowError
+from cliplab.vectors import CATEGORY_BYTES, ID_BYTES
 from servinglab.errors import CourseError
 
 BATCH = 16  # pictures embedded and written together: what a SIGKILL can cost at most
+CAPTION_BYTES = 10_000
 
 
 class Picture(Protocol):
@@ -73,7 +76,7 @@ class Agreement:
         if self.agree:
             return f"The stores agree on {self.pictures} pictures."
         parts = [
-            f"{len(ids)} {name.replace('_', ' ')} ({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})"
+            f"{len(ids)} {name.replace('_', ' ')} ({', '.join(map(str, ids[:3]))}{', …' if len(ids) > 3 else ''})"
             for name, ids in self.problems().items()
         ]
         return f"The stores disagree: {'; '.join(parts)}. Run reindex."
@@ -103,11 +106,14 @@ def build(
         encoder: a name of what makes the vectors; another name makes all of them anew.
         licence: of pictures that name none themselves.
         progress: a bar, nothing, or a function called with (pictures done, pictures in all).
-    Raises IndexingError for a picture that cannot be read or vectors of a wrong shape; the stores' own errors pass.
+    Raises IndexingError for a picture that cannot be read or stored, which it names, and for vectors of a wrong shape;
+    the stores' own errors pass.
     """
+    if batch < 1:
+        raise IndexingError(f"batch is {batch}; write 1 picture or more at a time.")
     wanted = {document["_id"]: (picture, document) for picture, document in _wanted(pictures, encoder, licence)}
     rows, records = vectors.rows(), documents.all()
-    gone = sorted((set(rows) | set(records)) - set(wanted))
+    gone = sorted((set(rows) | set(records)) - set(wanted), key=str)
     vectors.delete([name for name in gone if name in rows])
     documents.delete([name for name in gone if name in records])
 
@@ -141,7 +147,7 @@ def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = Non
         found["missing"] = set(wanted) - either
         same = both & set(wanted) - found["different"]
         found["outdated"] = {name for name in same if records[name] != wanted[name]}
-    return Agreement(len(either), **{name: tuple(sorted(ids)) for name, ids in found.items()})
+    return Agreement(len(either), **{name: tuple(sorted(ids, key=str)) for name, ids in found.items()})
 
 
 def reindex(
@@ -157,6 +163,7 @@ def _wanted(pictures: Iterable[Picture], encoder: str, licence: str) -> Iterator
     """Each picture with the document that it should have."""
     seen = set()
     for picture in pictures:
+        _check(picture)
         if picture.id in seen:
             raise IndexingError(f"The catalogue has the id {picture.id!r} twice.")
         seen.add(picture.id)
@@ -170,13 +177,29 @@ def _wanted(pictures: Iterable[Picture], encoder: str, licence: str) -> Iterator
         yield picture, document
 
 
+def _check(picture: Picture) -> None:
+    """Refuse what one store would take and the other not: nothing is written yet."""
+    for name, value, most in (
+        ("id", picture.id, ID_BYTES), ("category", picture.category, CATEGORY_BYTES),
+        ("caption", picture.caption, CAPTION_BYTES),
+    ):  # fmt: skip
+        size = len(value.encode(errors="replace")) if isinstance(value, str) else -1
+        if not 0 <= size <= most or (name == "id" and not value):
+            raise IndexingError(f"The picture {picture.id!r:.60} needs a text of at most {most} bytes as its {name}.")
+        if not value.isprintable() and (name != "caption" or any("\ud800" <= c <= "\udfff" for c in value)):
+            raise IndexingError(f"The {name} of the picture {picture.id!r:.60} has a character that cannot be stored.")
+    price = picture.price_cents
+    if not isinstance(price, int) or isinstance(price, bool) or not 0 <= price < 2**63:
+        raise IndexingError(f"The picture {picture.id!r:.60} has the price {price!r:.40}; give whole cents from 0 on.")
+
+
 def _row(document: Document) -> tuple[str, str, int]:
     """What the vector store keeps of a document."""
     return tuple(document.get(field) for field in ("fingerprint", "category", "price_cents"))
 
 
 def _write(batch: list[tuple[Picture, Document]], embed: Embed, vectors: Any, documents: Any) -> None:
-    made = np.asarray(embed([_read(picture) for picture, _ in batch]), dtype=np.float32)
+    made = np.asarray(_embedded([picture for picture, _ in batch], embed), dtype=np.float32)
     if made.ndim != 2 or len(made) != len(batch) or not np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-3):
         raise IndexingError(
             f"embed gave an array of shape {list(made.shape)} for {len(batch)} pictures; it must give one vector of "
@@ -187,11 +210,23 @@ def _write(batch: list[tuple[Picture, Document]], embed: Embed, vectors: Any, do
     vectors.upsert([picture.id for picture, _ in batch], made, categories, prices, fingerprints)
 
 
+def _embedded(pictures: list[Picture], embed: Embed) -> np.ndarray:
+    """The vectors. An error about one row becomes one about the picture."""
+    try:
+        return embed([_read(picture) for picture in pictures])
+    except RowError as error:
+        picture = pictures[error.row]
+        raise IndexingError(f"The picture {picture.id!r} ({picture.file}) cannot be indexed: {error.reason}") from None
+
+
 def _read(picture: Picture) -> bytes:
     try:
         return picture.file.read_bytes()
     except OSError as error:
-        raise IndexingError(f"The picture {picture.id!r} cannot be read: {picture.file}: {error.strerror}.") from None
+        raise IndexingError(
+            f"The picture {picture.id!r} cannot be read: {picture.file}: {error.strerror}. Bring it back, or take it "
+            "out of the catalogue."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cliplab.prepare import open_picture
 from servinglab import assets
 from servinglab.assets.store import told_offline, workspace
 from servinglab.course import find_root
@@ -69,6 +70,11 @@ def catalogue(source: Literal["subset", "full", "auto"] = "subset") -> list[Pict
             f"{len(missing)} pictures are missing, {missing[0]} among them; bring them back with `git checkout data`."
         )
     return found
+
+
+def is_blank(picture: Picture) -> bool:
+    """Whether there is nothing to see: on white, all pixels have one colour. So it is with white on transparency."""
+    return all(low == high for low, high in open_picture(picture.file.read_bytes()).getextrema())
 
 
 def full_folder() -> Path:

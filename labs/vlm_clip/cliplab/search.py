@@ -50,8 +50,9 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """What one search gave. `hits`: best first. `missing`: ids that have a vector and no document, so that nothing can
-    be said about them; not empty means that the stores disagree (`indexing.check` finds all of it)."""
+    """What one search gave. `hits`: best first. `missing`: ids that have a vector and no document, or one without
+    a price, so that nothing can be said about them; not empty means that the stores disagree (`indexing.check` finds
+    all of it)."""
 
     query: str
     kind: str  # "text", "image" or "both"
@@ -80,16 +81,19 @@ class Search:
         Raises CourseError when there is neither a sentence nor a picture, or when k is not 1 to 100; the errors of the
         encoder and of the stores pass through, each one sentence.
         """
-        text = text.strip()
+        if not isinstance(text, str | None) or not isinstance(image, bytes | None):
+            raise CourseError("Search takes text as a string, and image as the bytes of a picture file.")
+        text = (text or "").strip()
         if not text and not image:
             raise CourseError("Nothing to search for: give a sentence, a picture, or both.")
-        if not 1 <= k <= MOST:
-            raise CourseError(f"k is {k}; ask for 1 to {MOST} hits.")
+        if type(k) is not int or not 1 <= k <= MOST:
+            raise CourseError(f"k is {k!r}; ask for 1 to {MOST} hits.")
         vector = np.asarray(self.embed(image=image or None, text=text or None).vector, dtype=np.float32)
         (near,) = self.vectors.search(vector.reshape(1, -1), k, category=category, below_cents=below_cents)
         records = self.documents.get([name for name, _ in near])
-        hits = tuple(_hit(name, score, records[name]) for name, score in near if name in records)
-        missing = tuple(name for name, _ in near if name not in records)
+        usable = {name for name, record in records.items() if isinstance(record.get("price_cents"), int)}
+        hits = tuple(_hit(name, score, records[name]) for name, score in near if name in usable)
+        missing = tuple(name for name, _ in near if name not in usable)
         return Found(text, "both" if text and image else "text" if text else "image", hits, missing)
 
 

@@ -40,7 +40,7 @@ def trade(points: Iterable[Mapping[str, Any]]) -> Figure:
     """
     points = list(points)
     sizes = sorted({point["vectors"] for point in points})
-    fig, panels = plt.subplots(1, len(sizes), figsize=(plots.WIDTH, 3.1), sharey=True, squeeze=False)
+    fig, panels = plt.subplots(1, len(sizes), figsize=(plots.WIDTH, 3.1), sharex=True, sharey=True, squeeze=False)
     for axes, size in zip(panels[0], sizes, strict=True):
         for index, colour in _INDEXES.items():
             own = [point for point in points if point["vectors"] == size and point["index"] == index]
@@ -49,6 +49,7 @@ def trade(points: Iterable[Mapping[str, Any]]) -> Figure:
             axes.plot(x, y, marker="o", markersize=4, color=colour, label=_NAMES[index])
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
         axes.set_title(f"{size:,} vectors", fontsize=10)
         axes.set_xlabel("time of one query (ms)")
     panels[0][0].set_ylabel("recall of the true ten nearest")

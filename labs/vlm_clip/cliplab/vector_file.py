@@ -1,30 +1,46 @@
 """A file of vectors: Milvus Lite opened and released for `vectors.VectorStore` (notebook 15).
 
-milvus-lite starts a program for the file and leaves three things to its caller: whether another Python has the file
-open, when the program may end, and what is wrong with a file that it cannot read.
+milvus-lite starts a program for the file and leaves four things to its caller: whether another Python has the file
+open, when the program may end, what is wrong with a file that it cannot read, and whether what it says it wrote is in
+the file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import os
+import shutil
+import socket
+import sqlite3
+import tempfile
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import quote
 
 from servinglab.errors import CourseError
 
+_ROOM = 2**20  # bytes; a new file takes a tenth
 LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
 
 _opened: Counter[str] = Counter()
+_held: dict[str, IO[str]] = {}  # locked files beside those that this Python has open
 _opening = threading.Lock()
+writing = threading.Lock()  # held for a write and `verify`: reading the file meanwhile could make the write fail
 
 
 class VectorError(CourseError):
     """The vector store cannot be reached, or refuses something."""
+
+
+class _InUse(VectorError):
+    """Another Python has the file."""
 
 
 def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
@@ -36,23 +52,24 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
         )
     if len(file.name) > 36:
         raise VectorError(f"The name {file.name} is longer than 36 characters, the most that Milvus takes.")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + LOCKED_SECONDS
-        while _locked(file):
-            if time.monotonic() > deadline:
-                raise VectorError(
-                    f"{file} is open in another Python (another notebook?): close it there, or use another file."
-                )
-            time.sleep(0.1)
-    except OSError as error:
-        raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
+    # Without this each program leaves its log in the temporary folder, and says on the terminal what we say here.
+    os.environ.setdefault("GLOG_minloglevel", "3")
     with _opening:
         try:
+            _take(file)
+            _clear_dead(file)
             client = connect(str(file))
-        except VectorError:
+        except OSError as error:
+            _give_back(file)
+            raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
+        except VectorError as error:
+            _give_back(file)
+            if isinstance(error, _InUse):
+                raise
+            if shutil.disk_usage(file.parent).free < _ROOM:
+                raise VectorError(f"Vectors cannot be kept in {file.parent}: its disk is full; make room.") from None
             raise VectorError(
-                f"{file} is no file of vectors that Milvus can read: remove it and build the index again."
+                f"{file} is no file of vectors that Milvus can read: move it away and build the index again."
             ) from None
         _opened[str(file)] += 1
     return client
@@ -63,7 +80,84 @@ def release(file: Path) -> None:
     with _opening:
         _opened[str(file)] -= 1
         if _opened[str(file)] <= 0:
-            _manager().release_server(str(file))
+            _end(file)
+        _give_back(file)
+
+
+def verify(file: Path, collection: str, rows: Mapping[str, str]) -> None:
+    """See with SQLite, which milvus-lite writes with, whether the file holds the rows that were acknowledged last.
+
+    What milvus-lite cannot insert (a full disk, a file that was removed) it acknowledges all the same, and answers from
+    its memory until it ends; it reports deletions that fail. rows: {id: fingerprint}. Raises VectorError, and ends the
+    program, so that the next one to open the file sees what there is.
+    """
+    newest = f'SELECT milvus_id, CAST(data AS BLOB) FROM "{collection}" ORDER BY id DESC LIMIT {len(rows)}'
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True, timeout=30)) as base:
+            there = {name for name, data in base.execute(newest) if name in rows and rows[name].encode() in data}
+        reason = "" if there == rows.keys() else "is its disk full?"
+    except sqlite3.Error as error:
+        reason = str(error)
+    if reason:
+        with _opening:
+            _end(file)
+        raise VectorError(
+            f"{file} does not hold what was written to it last ({reason}): mend that, open it again, write again."
+        )
+
+
+def _take(file: Path) -> None:
+    """Make the file this Python's, if it is not yet. Waits for a Python, or a program of one, that is ending.
+
+    milvus-lite has a lock too and removes it when a second Python asks: a third one would write beside the first.
+    """
+    if str(file) in _held:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = open(file.parent / f".{file.name}.open", "a")  # noqa: SIM115
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _locked(file):
+                break
+        except BlockingIOError:
+            pass
+        if time.monotonic() > deadline:
+            handle.close()
+            raise _InUse(f"{file} is open in another Python (another notebook?): close it there, or use another file.")
+        time.sleep(0.1)
+    _held[str(file)] = handle
+    if file.exists() and not os.access(file, os.W_OK):  # milvus-lite would open it and lose what is written
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def _give_back(file: Path) -> None:
+    if _opened[str(file)] <= 0 and (handle := _held.pop(str(file), None)):
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough while a fork of this Python lives
+        handle.close()
+
+
+def _end(file: Path) -> None:
+    manager = _manager()
+    if str(file.resolve()) in manager._servers:
+        manager.release_server(str(file))
+
+
+def _clear_dead(file: Path) -> None:
+    """Forget a program that was killed, and remove the sockets that it and others for this name have left."""
+    server = _manager()._servers.get(str(file.resolve()))
+    if server and server._p.poll() is not None:
+        _end(file)
+    for path in Path(tempfile.gettempdir()).glob(f"tmp*_{file.name}.sock"):
+        with socket.socket(socket.AF_UNIX) as asked:
+            try:
+                asked.connect(str(path))
+            except ConnectionRefusedError:  # nobody listens
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            except OSError:
+                pass
 
 
 def _manager() -> Any:
@@ -75,11 +169,7 @@ def _manager() -> Any:
 
 
 def _locked(file: Path) -> bool:
-    """Whether another Python has the file open.
-
-    Asked before milvus-lite is: when it finds the file locked, it removes the lock of the other and says only "failed",
-    and whoever comes third would write to the file beside the first.
-    """
+    """Whether a program of milvus-lite has the file open: that of another Python, which may have been killed."""
     lock = file.parent / f".{file.name}.lock"
     # A process that closes a file gives up its own locks on it, so one that has it open must not look.
     if str(file.resolve()) in _manager()._servers or not lock.exists():

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cliplab.vector_file import VectorError, open_file, release
+from cliplab.documents import without_password
+from cliplab.vector_file import VectorError, open_file, release, verify, writing
 
 __all__ = ["INDEXES", "VectorError", "VectorStore", "expression"]
 
@@ -24,6 +27,7 @@ DIMENSIONS = 384
 ID_BYTES, CATEGORY_BYTES, FINGERPRINT_BYTES = 200, 100, 64
 # What an index is built with. Milvus Lite has FLAT, IVF_FLAT and AUTOINDEX; a server has them all.
 INDEXES = {"FLAT": {}, "IVF_FLAT": {"nlist": 64}, "HNSW": {"M": 16, "efConstruction": 200}, "AUTOINDEX": {}}
+FIELDS = ("id", "vector", "category", "price_cents", "fingerprint")
 PAGE = 1000  # rows of one call when many are written or all are read; a message of Milvus has an end
 
 
@@ -43,6 +47,7 @@ class VectorStore:
         timeout: float = 30.0,
     ) -> None:  # fmt: skip
         self.uri, self.collection, self.timeout = str(uri), collection, timeout
+        self.address = without_password(self.uri)
         if index not in INDEXES:
             raise VectorError(f"There is no index {index!r}: choose one of {', '.join(INDEXES)}.")
         self._file = Path(self.uri).expanduser().absolute() if "://" not in self.uri else None
@@ -66,7 +71,7 @@ class VectorStore:
                 return MilvusClient(uri=uri, token=token, timeout=min(self.timeout, 10))
             except (MilvusException, RuntimeError, OSError) as error:
                 raise VectorError(
-                    f"No Milvus answers at {uri}: start it, or correct the address. ({_reason(error)})"
+                    f"No Milvus answers at {self.address}: start it, or correct the address. ({_reason(error)})"
                 ) from None
 
     def _prepare(self, index: str) -> None:
@@ -87,7 +92,20 @@ class VectorStore:
                     self.collection, schema=schema, index_params=indexes, consistency_level="Strong",
                     timeout=self.timeout,
                 )  # fmt: skip
+            else:
+                self._same_fields()
             self._client.load_collection(self.collection, timeout=self.timeout)
+
+    def _same_fields(self) -> None:
+        fields = self._client.describe_collection(self.collection, timeout=self.timeout)["fields"]
+        found = {field["name"]: field.get("params", {}).get("dim") for field in fields}
+        if found != dict.fromkeys(FIELDS) | {"vector": DIMENSIONS}:
+            size = found.get("vector")
+            what = f"vectors of {size} numbers, not {DIMENSIONS}" if size not in (None, DIMENSIONS) else "other fields"
+            raise VectorError(
+                f"The collection {self.collection} at {self.address} was made for something else (it has {what}): use "
+                "another, or remove it and build the index again."
+            )
 
     def upsert(
         self, ids: Sequence[str], vectors: np.ndarray, categories: Sequence[str], prices_cents: Sequence[int],
@@ -115,8 +133,18 @@ class VectorStore:
             )
         ]
         for start in range(0, len(rows), PAGE):
-            with self._speaking("write vectors"):
-                self._client.upsert(self.collection, rows[start : start + PAGE], timeout=self.timeout)
+            part = rows[start : start + PAGE]
+            with self._speaking("write vectors"), writing:
+                self._client.upsert(self.collection, part, timeout=self.timeout)
+                if self._file:
+                    self._verify(part)
+
+    def _verify(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        try:
+            verify(self._file, self.collection, {row["id"]: row["fingerprint"] for row in rows})
+        except VectorError:
+            self.close()
+            raise
 
     def search(
         self, vectors: np.ndarray, k: int = 5, *, category: str | None = None, below_cents: int | None = None,
@@ -148,7 +176,7 @@ class VectorStore:
     def delete(self, ids: Sequence[str]) -> None:
         """Remove rows; ids that are not there do not matter."""
         if ids := list(ids):
-            with self._speaking("delete vectors"):
+            with self._speaking("delete vectors"), writing:
                 self._client.delete(self.collection, ids=ids, timeout=self.timeout)
 
     def clear(self) -> None:
@@ -184,23 +212,30 @@ class VectorStore:
         from pymilvus.exceptions import MilvusException
 
         if self._client is None:
-            raise VectorError(f"The vector store {self.uri} is closed: open it again.")
+            raise VectorError(f"The vector store {self.address} is closed: open it again.")
         try:
             yield
         except MilvusException as error:
-            raise VectorError(f"Milvus at {self.uri} could not {what}: {_reason(error)}.") from None
+            if self._file and "Fail connecting" in _reason(error):
+                raise VectorError(
+                    f"The program that keeps {self._file} has ended: close this store and open it again."
+                ) from None
+            raise VectorError(f"Milvus at {self.address} could not {what}: {_reason(error)}.") from None
 
 
 def expression(category: str | None = None, below_cents: int | None = None) -> str:
     """A filter in Milvus's language. The category is quoted, so that no text can become part of the language."""
     parts = []
     if category is not None:
-        if not category.isprintable():  # Milvus Lite has no way to write a line break
-            raise VectorError(f"The category {category!r} has a character that cannot be printed.")
+        if not isinstance(category, str) or not category.isprintable():  # Milvus Lite cannot write a line break
+            raise VectorError(f"The category {category!r:.60} is no text, or has a character that cannot be printed.")
         quoted = category.replace("\\", "\\\\").replace('"', '\\"')
         parts.append(f'category == "{quoted}"')
     if below_cents is not None:
-        parts.append(f"price_cents < {int(below_cents)}")
+        try:
+            parts.append(f"price_cents < {math.ceil(below_cents)}")
+        except (TypeError, ValueError, OverflowError):
+            raise VectorError(f"below_cents is {below_cents!r:.60}; give a number of cents.") from None
     return " and ".join(parts)
 
 

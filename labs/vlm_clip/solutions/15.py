@@ -95,6 +95,11 @@ MUTANTS = {
                  "acknowledge(item)"),
             "store is swallowed",
         ),
+        (
+            "a write returns whether it worked",
+            _add("if put_document(item) and upsert_vector(item):", "    acknowledge(item)"),
+            "expect no return value",
+        ),
         ("no acknowledgement is needed", _add("put_document(item)", "upsert_vector(item)"), "nobody hears"),
         ("the document store is a cache", _add("upsert_vector(item)", "acknowledge(item)"), "document is not written"),
     ],

@@ -23,7 +23,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 40 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 187 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -237,14 +237,14 @@ print(f"the longest path alone {path_ms:.1f} ms: {ensemble_ms / path_ms:.2f} tim
 # Drawn as a timetable, from the request to the response:
 
 # %%
-title = f"A request takes {ensemble_ms / path_ms:.2f} times its longest path: the frame itself is nearly free"
+title = f"A request takes {ensemble_ms / path_ms:.2f} times its longest path, {ensemble_ms / sum_ms:.2f} times the sum"
 summary = f"the ensemble beside its four steps, mean of {len(pictures)} requests, one at a time"
 plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_print, summary)
 
 # %% [markdown]
-# The ensemble is quicker than the sum, because the text's step ran beside the picture's. Against the path of those that
-# must wait for each other, timed during the same requests, it adds little: tensors go from step to step in memory,
-# without a client. Both branches share this machine's cores, so each is slower here than it would be alone.
+# Below 1 time the sum, the text's step ran beside the picture's. What is above 1 time the path of those that must wait
+# for each other, timed during the same requests, is the frame's own: tensors go from step to step in memory, without a
+# client. Both branches share this machine's cores, so each is slower here than it would be alone.
 # `benchmarks/clip_ensemble.py` measures all of that in rounds; `data/results/cpu/clip_ensemble.json` has the figures.
 #
 # You could call the four models yourself. Then the pixels travel twice, 602,112 bytes each way, and every client has to
@@ -256,34 +256,68 @@ plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_prin
 # Both encoders have `dynamic_batching { }`: requests that wait go through the model together. `image_preprocessing` has
 # none, for it reads one file after the other in any case.
 #
-# **Predict:** you ask each encoder alone, from one client and from `clients` at the same time. Which encoder gains more
-# from company, the quick one (text) or the slow one (pictures)?
+# Several clients at once help in two ways: client, transport and model work at the same time, and requests can share an
+# execution. To tell them apart you need a control: the same model, the same clients, and no batching. `batching` takes
+# the block out of the configuration, or puts it back, and Triton loads the model again.
+
+
+# %%
+def batching(model, on):
+    config = model_config(model, top=3)
+    if not on:
+        config.ClearField("dynamic_batching")
+    (repository / model / "config.pbtxt").write_text(to_text(config))
+    server.load(model)
+
 
 # %%
 pixels = [{"pixel_values": to_array(open_picture(data))[None]} for data in files]
 words = [{"text": np.array([[picture.caption.encode()]], dtype=object)} for picture in pictures]
 speed = {}
-for model, inputs in (("vision_encoder", pixels), ("text_encoder", words)):
-    for count in (1, clients):
-        watch, many = Watch(server.http_url, [model]), (inputs * requests)[:requests]
-        speed[model, count] = at_once(lambda values, m=model: clip.triton.infer_inputs(m, values), many, count)
-        did = watch.served()[model]
-        print(f"{model:14} {count} at once: {speed[model, count]:5.0f} requests/s,", end=" ")
-        print(f"{did.mean_batch:.1f} rows an execution, {did.queue_ms:5.1f} ms in the queue")
+
+
+def ask(model, inputs, count, name):
+    clip.triton.infer_inputs(model, inputs[0])  # a model that was just loaded is slow once
+    watch, many = Watch(server.http_url, [model]), (inputs * requests)[:requests]
+    speed[model, name] = at_once(lambda values: clip.triton.infer_inputs(model, values), many, count)
+    did = watch.served()[model]
+    print(f"{model:14} {name:27} {speed[model, name]:5.0f} requests/s,", end=" ")
+    print(f"{did.mean_batch:.1f} rows an execution, {did.queue_ms:5.1f} ms in the queue")
+
 
 # %% [markdown]
-# Look at the rows of an execution first: without a second client there is nothing to batch. Whether larger batches are
-# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here, a short text leaves the
-# way between processes to share, and several clients keep client, transport and model busy at the same time. A picture
-# keeps a core busy by itself: there company gains little.
+# **Predict:** what does company bring to each encoder, the quick one (text) and the slow one (pictures), and how much
+# of it is the batching?
+
+# %%
+alone, control, batched = "1 client", f"{clients} clients, no batching", f"{clients} clients, batching"
+for model, inputs in (("vision_encoder", pixels), ("text_encoder", words)):
+    batching(model, on=False)
+    ask(model, inputs, 1, alone)
+    ask(model, inputs, clients, control)
+    batching(model, on=True)
+    ask(model, inputs, clients, batched)
+server.load("clip")
+
+# %%
+for model in ("vision_encoder", "text_encoder"):
+    company, together = speed[model, control] / speed[model, alone], speed[model, batched] / speed[model, control]
+    print(f"{model:14} company alone x {company:.2f}, batching on top x {together:.2f}")
+
+# %% [markdown]
+# Look at the rows of an execution first: the control has 1, so nothing there is batching's. Whether larger batches are
+# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here a picture keeps a core
+# busy by itself, and a batch saves it little more than the way between processes, of which a short text, being quick,
+# has more to save. But a batch of texts is padded to its longest. Each line is one short measurement: believe a factor
+# near 1 only when it comes again.
 #
 # And through the ensemble, pictures and sentences mixed:
 
 # %%
 mixed = [(files[n % shown], None) if n % 2 else (None, pictures[n % shown].caption) for n in range(requests)]
-for count in (1, clients):
-    speed["clip", count] = at_once(lambda pair: clip.embed(*pair), mixed, count)
-    print(f"{count} at once: {speed['clip', count]:5.1f} requests/s")
+for count, name in ((1, alone), (clients, batched)):
+    speed["clip", name] = at_once(lambda pair: clip.embed(*pair), mixed, count)
+    print(f"{name}: {speed['clip', name]:5.1f} requests/s")
 
 # %% [markdown]
 # ## 4 The batch dimension
@@ -425,17 +459,19 @@ for number, (name, data) in enumerate(unusual.items()):
     previews.append((path, f"{name}: {likeness[name]:.3f}"))
 
 # %% [markdown]
-# This is what `vision_encoder` gets of each, and how near its vector is to that of the plain file.
+# This is what `open_picture` makes of each, before it becomes 224 pixels wide, and how near its vector is to that of
+# the plain file. One picture, so the cosines are an example and no rule.
 
 # %%
-title = f"Cosine with the plain file: {min(likeness.values()):.2f} or more"
-summary = "the same picture as plain, CMYK, 16-bit, transparent, turned and animated file, as the tower sees it"
+lowest = min(likeness, key=likeness.get)
+title = f"One picture in six files: the furthest from the plain one is {lowest}, cosine {likeness[lowest]:.2f}"
+summary = "the same picture as plain, CMYK, 16-bit, transparent, turned and animated file, decoded"
 plots.finish(encoder_figures.gallery(previews), title, small_print, summary, photos=True)
 
 # %% [markdown]
-# A grey picture has lost its colours, the others are nearly the plain one. **Predict:** what would each of them have
-# given without care? The turned one would lie on its side. The 16-bit one would be white: its values go to 65,535, and
-# Pillow cuts them off at 255.
+# A grey picture has lost its colours, and a transparent one shows white where the background was; CMYK, the turn and
+# the animation should cost next to nothing. **Predict:** what would each of them have given without care? The turned
+# one would lie on its side. The 16-bit one would be white: its values go to 65,535, and Pillow cuts them off at 255.
 #
 # ### And what is no picture
 #
@@ -516,7 +552,8 @@ print(to_text(model_config("vision_encoder", flavour="tensorrt")))
 #
 # - An ensemble is wiring: keys are the model's names, values the ensemble's. What is ready starts, so branches overlap.
 # - It has no "if". An empty string stands for "none", and a step may skip what it does not need.
-# - It adds next to nothing to its longest path; the statistics of steps and ensemble show it for your own requests.
+# - What it adds to its longest path, the statistics of steps and ensemble show for your own requests.
+# - Batching needs a control: the same clients without it. Company alone brings something, too.
 # - `max_batch_size` above 0 puts the rows in front of `dims`, everywhere. Lint before you load: some mistakes load.
 # - Refuse bombs by the header, turn by EXIF, put transparency on white, say what was cut off.
 #
@@ -595,7 +632,7 @@ server.stop()
 scratch.cleanup()
 
 # %%
-rates = {f"{model}, {count} at once": round(value, 1) for (model, count), value in speed.items()}
+rates = {f"{model}, {name}": round(value, 1) for (model, name), value in speed.items()}
 record(
     "14", lane=lane, seed=seed, precision=precision, requests_per_second=rates,
     ensemble_over_longest_path=round(ensemble_ms / path_ms, 3), ensemble_over_sum=round(ensemble_ms / sum_ms, 3),

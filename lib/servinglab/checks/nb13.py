@@ -85,16 +85,20 @@ def _ranks(scores: Array) -> Array:
 def _recall_mistakes() -> dict[float, str]:
     ranks, count = _ranks(_SCORES), len(_SCORES)
     return {
-        float(np.mean(_ranks(_SCORES.T) < _K)): "you ranked captions for each picture (the other axis): a caption "
-        "looks for its picture along its row",
-        float(np.mean(_ranks(-_SCORES) < _K)): "you took the lowest scores: the best are the highest",
-        float(np.mean(ranks < 1)): "that is recall at 1: the own picture may be any of the k best",
-        float(np.mean(ranks == _K - 1)): "you look at place k only: the k best are places 1 to k",
-        float(np.mean(ranks <= _K)): "those are k + 1 places: a rank that counts from 0 must be below k",
-        float(np.mean(ranks < _K)) / _K: "that is precision: of k pictures only one is right, so nothing is divided "
-        "by k",
-        float(np.sum(ranks < _K)): "that is a count: a share is divided by the number of captions",
-        _K / count: "that is what guessing gives, k of all pictures: count how often the own picture is among them",
+        float(np.mean(_ranks(_SCORES.T) < _K)): "you ranked the sentences for each picture, down a column (the other "
+        "axis): compare the own score, on the diagonal, with its row",
+        float(np.mean(_ranks(-_SCORES) < _K)): "you took the lowest scores for the best: a cosine is high for what is "
+        "alike, so count the scores above the own one",
+        float(np.mean(ranks < 1)): "that is recall at 1, whatever k is: the own picture may be any of the k best",
+        float(np.mean(ranks == _K - 1)): "you look at place k only: the k best are places 1 to k, so write < or <=, "
+        "not ==",
+        float(np.mean(ranks <= _K)): "those are k + 1 places: if your rank counts from 0, found means rank < k",
+        float(np.mean(ranks < _K)) / _K: "that is precision at k, the share of the k answers that are right: recall "
+        "is a share of the sentences, so leave out the division by k",
+        float(np.sum(ranks < _K)): "that is a count, how many sentences found their picture: divide it by their "
+        "number, len(scores)",
+        _K / count: "that is k over the number of pictures, what guessing gives, and it does not look at the scores: "
+        "count in which rows the own picture is among the k best",
     }
 
 
@@ -103,11 +107,25 @@ def recall_at_k(recall: Callable[[Array, int], float]) -> Verdict:
     answer = float(recall(_SCORES.copy(), _K))
     if abs(answer - np.mean(_ranks(_SCORES) < _K)) > _CLOSE:
         near = [said for value, said in _recall_mistakes().items() if abs(answer - value) <= _CLOSE]
-        return wrong(near[0] if near else f"{answer:.3g}: in the example 4 of 8 captions find theirs among three")
+        otherwise = (
+            f"{answer:.3g} for a table of 8 sentences and k = 3, where 4 of 8 find their picture, so 0.5: count in "
+            "each row the scores above the one on the diagonal; found means fewer than k"
+        )
+        return wrong(near[0] if near else otherwise)
     scores = np.random.default_rng(13).normal(size=(40, 40))
     for k in (1, 5, 40):
-        if abs(float(recall(scores.copy(), k)) - np.mean(_ranks(scores) < k)) > _CLOSE:
-            return wrong(f"right for 8 captions and k = 3, wrong for 40 and k = {k}: take both from the arguments")
+        answer = float(recall(scores.copy(), k))
+        if abs(answer - np.mean(_ranks(scores) < k)) <= _CLOSE:
+            continue
+        if abs(answer - np.mean(np.diag(np.argsort(-scores, axis=1)) < k)) <= _CLOSE:
+            return wrong(
+                "you took the numbers of argsort for places: they say which picture is at a place; look where in the "
+                "row's order the own number stands, or count the scores above the own one"
+            )
+        return wrong(
+            f"right for 8 sentences and k = 3, wrong for 40 and k = {k}: a fixed number stands where k or len(scores) "
+            "belongs; take both from the arguments"
+        )
     return right("0.5: four of eight captions find their own picture among three")
 
 
@@ -125,21 +143,32 @@ def _softmax(scores: Array, axis: int | None) -> Array:
 def _label_mistakes() -> dict[str, Array]:
     sharp = _COSINES / _TEMPERATURE
     return {
-        "you let the pictures compete for a label (axis 1): then an answer depends on which other pictures came in "
-        "the same batch": _softmax(sharp, 1),
-        "the whole table adds up to 1: each picture has a distribution of its own": _softmax(sharp, None),
-        "without the temperature cosines are too near to each other: every label gets about the same": _softmax(
-            _COSINES, 0
-        ),
-        "you multiply by the temperature: a small one must sharpen, so divide": _softmax(_COSINES * _TEMPERATURE, 0),
-        "you divide the probabilities: the temperature belongs inside, before exp": _softmax(_COSINES, 0)
-        / _TEMPERATURE,
-        "those are shares of the cosines: a softmax takes exp of them first": _COSINES / _COSINES.sum(axis=0),
-        "those do not add up to 1: divide by the sum over the labels": np.exp(sharp),
-        "a sigmoid judges each label alone: here the labels compete": 1 / (1 + np.exp(-sharp)),
-        "those are log probabilities: take exp": np.log(_softmax(sharp, 0)),
-        "that names the winner only: a probability says how sure": (_COSINES == _COSINES.max(axis=0)).astype(float),
-    }
+        "each row adds up to 1, so the pictures compete for a label, and an answer depends on which other pictures "
+        "came in the same batch: sum over the labels, axis 0": _softmax(sharp, 1),
+        "the whole table adds up to 1: each picture has a distribution of its own, so sum over axis 0 only":
+            _softmax(sharp, None),
+        "that is a softmax without the temperature, and every label gets about the same, because cosines are near to "
+        "each other: divide the scores by the temperature before exp": _softmax(_COSINES, 0),
+        "you multiply by the temperature: a small one must sharpen, so divide the scores by it":
+            _softmax(_COSINES * _TEMPERATURE, 0),
+        "you divide the probabilities by the temperature, and they add up to 20: it belongs inside, divide the scores "
+        "before exp": _softmax(_COSINES, 0) / _TEMPERATURE,
+        "those are shares of the cosines, which fail as soon as one is negative: a softmax divides by the temperature "
+        "and takes exp first": _COSINES / _COSINES.sum(axis=0),
+        "that is exp of the scores, and the columns do not add up to 1: divide each by its sum over the labels, axis 0":
+            np.exp(sharp),
+        "that is a sigmoid, which judges each label alone: here the labels compete, so divide exp by its sum over them":
+            1 / (1 + np.exp(-sharp)),
+        "those are log probabilities: take exp of the result": np.log(_softmax(sharp, 0)),
+        "that is 1 for the winner only, and 0 for the others: a probability says how sure it is; use exp, not max":
+            (_COSINES == _COSINES.max(axis=0)).astype(float),
+    }  # fmt: skip
+
+
+def _column(answer: Array) -> str:
+    if answer.shape != _COSINES.shape:
+        return f"has the shape {list(answer.shape)}, not {list(_COSINES.shape)}"
+    return "is " + ", ".join(f"{value:.2f}" for value in answer[:, 0])
 
 
 @exercise("13.3", expects="a function probabilities(scores, temperature) that returns an array [labels, pictures]")
@@ -149,13 +178,22 @@ def label_probabilities(probabilities: Callable[[Array, float], Array]) -> Verdi
     if _same(answer, truth.T):
         return wrong("rows and columns have changed places: labels are the rows, as in the scores")
     if not _same(answer, truth):
-        otherwise = "each column must be a softmax over the labels of scores / temperature"
+        otherwise = (
+            "for one picture with cosines 0.30, 0.10, 0.22 to three labels and temperature 0.05, the column is 0.82, "
+            f"0.02, 0.17, and yours {_column(answer)}: exp of scores / temperature, divided by its sum over the labels"
+        )
         return wrong(_said(answer, _label_mistakes()) or otherwise)
     alone = np.asarray(probabilities(_COSINES[:, :1].copy(), _TEMPERATURE), dtype=float)
     if not _same(alone, truth[:, :1]):
-        return wrong("a picture alone gets other probabilities than in a batch: nothing may depend on its neighbours")
+        return wrong(
+            "right for two pictures at once, but a picture alone gets other probabilities: work on each column by "
+            "itself, whatever their number"
+        )
     with np.errstate(all="ignore"):
         extreme = np.asarray(probabilities(_COSINES.copy(), 1e-4), dtype=float)
     if not np.isfinite(extreme).all():
-        return wrong("exp overflows for a small temperature: subtract each column's largest score first")
+        return wrong(
+            "right at temperature 0.05, but at 0.0001 exp overflows and the answer is not finite: subtract each "
+            "column's largest value before exp, which changes no probability"
+        )
     return right("picture 0 is label 0 with 82 %, and it would be so in any batch")

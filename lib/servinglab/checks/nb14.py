@@ -64,23 +64,26 @@ def fuse(answer: Callable[[Array | None, Array | None], Array]) -> Verdict:
 # --- 14.3: the batch dimension ----------------------------------------------------------------------------------------
 
 _DIMS = {
-    (-1, 3, 224, 224): "Triton puts the batch in front by itself: with -1 in dims it would want five dimensions",
-    (1, 3, 224, 224): "the 1 is the batch, and Triton adds that by itself: it would want five dimensions",
-    (16, 3, 224, 224): "16 is max_batch_size, which is written above; dims is one row",
-    (2, 3, 224, 224): "2 is the number of rows of one request; dims is one row, whatever a request sends",
-    (224, 224, 3): "that is how PIL stores a picture; this graph takes the colours first",
-    (-1, 224, 224): "three colours are three numbers for each pixel: write 3, the batch is not in dims",
-    (150528,): "that is the right number of values, flattened: the graph takes [3, 224, 224]",
+    (-1, 3, 224, 224): "Triton puts the batch in front by itself, and with -1 here it would want five dimensions: "
+    "leave the -1 out",
+    (1, 3, 224, 224): "the 1 is the batch, which Triton puts in front by itself, so it would want five dimensions: "
+    "leave the 1 out",
+    (16, 3, 224, 224): "16 is the batch, and it is written above as max_batch_size: leave it out, dims is one row",
+    (2, 3, 224, 224): "2 is the number of rows of one request: leave it out, dims is one row whatever a request sends",
+    (224, 224, 3): "that is how PIL stores a picture, colours last: this graph takes them first",
+    (-1, 224, 224): "you put the batch in the place of the colours: each pixel has three, so write 3 there",
+    (150528,): "that is the right number of values, flattened: keep the graph's three dimensions",
 }
 _SHAPES = {
-    (3, 224, 224): "that is one picture without a batch dimension: Triton would take 3 for the number of rows",
-    (1, 3, 224, 224): "that is one picture; two of them are two rows",
-    (2, 1, 3, 224, 224): "each row is a picture already, of dims [3, 224, 224]: no 1 between",
-    (1, 2, 3, 224, 224): "a request has one batch dimension: its 2 rows",
-    (6, 224, 224): "two pictures are not one with six colours: rows have their own dimension",
-    (-1, 3, 224, 224): "-1 stands in metadata, for any number; a request has a real number of rows",
-    (16, 3, 224, 224): "16 is the most that may come; this request has two rows",
-    (2, 224, 224, 3): "that is how PIL stores a picture; this graph takes the colours first",
+    (3, 224, 224): "that is one picture without a batch dimension, and Triton would take 3 for the number of rows: put "
+    "the number of pictures in front",
+    (1, 3, 224, 224): "that is a request with one picture: two of them are two rows, so the first number is 2",
+    (2, 1, 3, 224, 224): "five dimensions are one too many: a row is a picture already, with no 1 between",
+    (1, 2, 3, 224, 224): "five dimensions are one too many: a request has one batch dimension, its 2 rows",
+    (6, 224, 224): "that is one picture with six colours: rows have a dimension of their own, in front of the 3",
+    (-1, 3, 224, 224): "-1 stands in metadata, for any number: a request has a real number of rows, here 2",
+    (16, 3, 224, 224): "16 is the most rows that may come: this request has 2",
+    (2, 224, 224, 3): "that is how PIL stores pictures, colours last: this graph takes them first",
 }
 
 
@@ -91,8 +94,11 @@ def batch(answer: Mapping[str, list[int]]) -> Verdict:
     for part, truth, known in (("dims", (3, 224, 224), _DIMS), ("shape", (2, 3, 224, 224), _SHAPES)):
         given = tuple(int(size) for size in answer[part])
         if given != truth:
-            hint = "one row, without the batch" if part == "dims" else "the rows first, then dims"
-            return wrong(f"{part}: {known.get(given, hint)}")
+            hint = {
+                "dims": "that is not one row of this graph: take the graph's shape and leave out the batch",
+                "shape": "that is not two rows of this graph: write the number of rows first, then one row",
+            }[part]
+            return wrong(f"{part} is {list(given)}: {known.get(given, hint)}")
     return right("dims is one row; max_batch_size above 0 puts the number of rows in front, on every way to the model")
 
 
@@ -105,16 +111,24 @@ _ADVICE = {
 }
 _KNOWN = {
     "input_map": {
-        ("pixel_values", "images"): "it is the wrong way round: the key is what the model calls its input, images",
-        ("images", "images"): "no tensor of the ensemble is called images: the value is what step 1 makes",
-        ("pixel_values", "pixel_values"): "ours has the same name on both sides, this model calls its input images",
-        ("images", "image"): "image holds the file's bytes: this step wants what image_preprocessing made of it",
+        ("pixel_values", "images"): "it is the wrong way round: the key is what the model calls its input, images, and "
+        "the value the ensemble's tensor",
+        ("images", "images"): "no tensor of the ensemble is called images: the value is the name of what "
+        "image_preprocessing makes, which you see in the step printed above",
+        ("pixel_values", "pixel_values"): "only our own model has the same name on both sides: the new one calls its "
+        "input images, and that is the key",
+        ("images", "image"): "the ensemble's image holds the file's bytes, and this step wants what "
+        "image_preprocessing made of them: its name is the value in the step printed above",
     },
     "output_map": {
-        ("image_embedding", "features"): "it is the wrong way round: also for outputs the key is the model's own name",
-        ("features", "features"): "then fusion waits for image_embedding, and no step makes it",
-        ("image_embedding", "image_embedding"): "the model declares no image_embedding, it calls its output features",
-        ("features", "embedding"): "embedding is what fusion makes at the end; this step makes image_embedding",
+        ("image_embedding", "features"): "it is the wrong way round: also for outputs the key is the model's own name, "
+        "features, and the value the ensemble's tensor",
+        ("features", "features"): "then fusion waits for image_embedding, and no step makes it: give the ensemble's "
+        "tensor its old name as the value",
+        ("image_embedding", "image_embedding"): "the new model declares no image_embedding: it calls its output "
+        "features, and that is the key",
+        ("features", "embedding"): "embedding is what fusion makes at the end: this step's result keeps the name that "
+        "fusion reads, as in the step printed above",
     },
 }  # fmt: skip
 
@@ -128,6 +142,9 @@ def maps(answer: Mapping[str, Mapping[str, str]]) -> Verdict:
     for part, truth in _MAPS.items():
         if dict(answer[part]) != truth:
             pairs = tuple(answer[part].items())
-            said = _KNOWN[part].get(pairs[0]) if len(pairs) == 1 else f"it has {len(pairs)} entries, the step needs 1"
-            return wrong(f"{part}: {said or _ADVICE[part]}")
+            if len(pairs) != 1:
+                return wrong(f"{part}: it has {len(pairs)} entries, the step needs 1: {_ADVICE[part]}")
+            key, value = pairs[0]
+            said = _KNOWN[part].get(pairs[0]) or f"{key!r} to {value!r} names something else: {_ADVICE[part]}"
+            return wrong(f"{part}: {said}")
     return right("the key belongs to the model, the value to the ensemble: so a model of others fits in unchanged")

@@ -93,20 +93,24 @@ class _Outage(Exception):
     """What a store raises when it cannot be reached."""
 
 
+_CALLS = {"document": "put_document", "vector": "upsert_vector", "acknowledge": "acknowledge"}
+
+
 def _run(add: Callable[..., object], failing: str | None) -> tuple[list[str], bool]:
     """The calls that worked, in order, and whether the caller heard of the failure."""
     done: list[str] = []
 
     def call(name: str) -> Callable[[object], None]:
-        def work(_item: object) -> None:
+        def work(item: object) -> None:
             if name == failing:
                 raise _Outage(f"the {name} store does not answer")
             done.append(name)
 
+        work.__qualname__ = _CALLS[name]  # what Python says when it is called in a wrong way
         return work
 
     try:
-        add("kite", call("document"), call("vector"), call("acknowledge"))
+        add("kite", *map(call, _CALLS))
     except _Outage:
         return done, True
     return done, False
@@ -117,19 +121,37 @@ def order_of_writes(add: Callable[..., object]) -> Verdict:
     done, _ = _run(add, None)
     for name in ("document", "vector"):
         if name not in done:
-            return wrong(f"although nothing fails, the {name} is not written")
+            return wrong(
+                f"both stores work, and yet the {name} is not written: call {_CALLS[name]}(item), and expect no return "
+                "value of any of the three"
+            )
     if "acknowledge" not in done:
-        return wrong("nobody hears that the item is safe, so it would be sent again for ever: call acknowledge")
+        return wrong("nobody hears that the item is safe, so it will be sent again: end with acknowledge(item)")
     for failing in ("document", "vector"):
         done, heard_of = _run(add, failing)
         if "acknowledge" in done and not heard_of:
-            return wrong(f"the error of the {failing} store is swallowed, and a missing item is acknowledged")
+            return wrong(
+                f"an error of the {failing} store is swallowed, and an item that is not whole is acknowledged: leave "
+                "out try, so that the error ends add"
+            )
         if done[:1] == ["acknowledge"]:
-            return wrong("acknowledged before anything was written: the caller believes in an item that is nowhere")
+            return wrong(
+                "the item is acknowledged before anything was written: when a store fails now, the caller believes in "
+                "an item that is nowhere; call acknowledge last"
+            )
         if "acknowledge" in done:
-            return wrong("acknowledged after one of two writes: when the other fails, the item stays half there")
+            return wrong(
+                "the item is acknowledged after one of two writes: when the other fails, the caller believes in half "
+                "an item; call acknowledge last"
+            )
         if "vector" in done and "document" not in done:
-            return wrong("the vector is there before its document: a search finds what it can say nothing about")
+            return wrong(
+                "the vector is written before its document: when the document store fails now, a search finds an item "
+                "about which nothing can be said; write the document first"
+            )
         if not heard_of:
-            return wrong(f"the error of the {failing} store is swallowed: the caller must hear of it, to try again")
+            return wrong(
+                f"an error of the {failing} store is swallowed, so nobody tries again: leave out try, so that the "
+                "error reaches the caller"
+            )
     return right("document, vector, acknowledge: a failure leaves at most a document that no search finds")

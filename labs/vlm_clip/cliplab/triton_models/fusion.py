@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+KINDS = ("image", "text")
 NOTHING = "Neither a picture nor a text was given: send one of them, or both."
 
 OPPOSITE = "Picture and text point in opposite directions: there is no vector between them."
@@ -47,18 +48,27 @@ class TritonPythonModel:
 def _fuse(given):
     """The mean direction of what was given, as vectors of length 1: float32 [rows, size]."""
     total = np.zeros_like(given["image_embedding"])
-    for kind in ("image", "text"):
-        for row, (vector, (state,)) in enumerate(zip(given[f"{kind}_embedding"], given[f"{kind}_state"], strict=True)):
-            if state == b"given":
-                total[row] += _unit(vector, kind)
-            elif state != b"none":
-                where = f"Row {row + 1} of {len(total)}: " if len(total) > 1 else ""
-                raise InputError(f"{where}{state.decode()}")
-    length = np.linalg.norm(total, axis=1, keepdims=True)
-    if not length.all():
-        row = int(length[:, 0].argmin())
-        empty = all(given[f"{kind}_state"][row, 0] == b"none" for kind in ("image", "text"))
-        raise InputError(NOTHING if empty else OPPOSITE)
+    for row in range(len(total)):
+        try:
+            total[row] = _middle({n: (given[f"{n}_embedding"][row], given[f"{n}_state"][row, 0]) for n in KINDS})
+        except InputError as error:
+            raise InputError(f"Row {row + 1} of {len(total)}: {error}") from None
+    return total
+
+
+def _middle(given):
+    parts = []
+    for kind, (vector, state) in given.items():
+        if state == b"given":
+            parts.append(_unit(vector, kind))
+        elif state != b"none":
+            raise InputError(state.decode())
+    if not parts:
+        raise InputError(NOTHING)
+    total = np.sum(parts, axis=0)
+    length = np.linalg.norm(total)
+    if not length:
+        raise InputError(OPPOSITE)
     return total / length
 
 
