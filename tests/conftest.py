@@ -17,6 +17,11 @@ settings.load_profile("course")
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# Beside other workers, one thread each: threads that wait for each other and for a core take up to ten times as long.
+# Before anything imports torch or numpy, and for all processes that the tests start.
+if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Started by nohup or in the background of a script, we would ignore these, and so would each process that a test starts
 # and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,12 +30,37 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+# Files whose tests use the same servers, or would disturb each other.
+TOGETHER = {
+    "test_answer.py": "triton", "test_server_supervisor.py": "triton", "test_encoders.py": "clip",
+    "test_clip_serving.py": "clip", "test_vectors.py": "stores", "test_indexing.py": "stores",
+    "test_documents.py": "stores",
+}  # fmt: skip
+
+
+def group(nodeid: str) -> str:
+    """The tests that share a Triton stay in one worker, so that there is one of each kind a run. So do those of a file,
+    so that what its fixtures make is made once. Only the notebooks are shared out one by one, and come last."""
+    path = Path(nodeid.split("::")[0])
+    if path.parent.name in ("integration", "reliability"):
+        return "triton"
+    return nodeid if path.parent.name == "notebooks" else TOGETHER.get(path.name, path.name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """By `group`: pytest 9.2 overlooks the group that pytest-xdist 3.8 adds to the name of a marked test."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
 def pytest_collection_modifyitems(items):
-    """The tests that share a Triton stay in one worker, so that there is one of each kind a run."""
     for item in items:
-        if {"integration", "reliability"} & set(item.path.parts):
-            item.add_marker(pytest.mark.xdist_group("triton"))
         if "reliability" in item.path.parts:
             item.add_marker(pytest.mark.reliability)
 
@@ -77,7 +107,6 @@ def hf_model(smollm2_checkpoint):
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(2)
     return AutoModelForCausalLM.from_pretrained(smollm2_checkpoint, dtype=torch.float32).eval()
 
 

@@ -130,7 +130,6 @@ def test_the_template_says_the_record():
 
 
 @pytest.mark.integration
-@pytest.mark.xdist_group("triton")  # the server of tests/integration
 def test_the_served_model_says_the_record(client, smollm2_tokenizer_dir):
     answerer = Answerer(client, smollm2_tokenizer_dir, ENOUGH)
     sentence = "".join(answerer.stream(Found("fruit", "text", (PEACH,))))
@@ -138,7 +137,6 @@ def test_the_served_model_says_the_record(client, smollm2_tokenizer_dir):
 
 
 @pytest.mark.integration
-@pytest.mark.xdist_group("triton")
 def test_a_failing_server_is_one_sentence(smollm2_tokenizer_dir):
     from servinglab.client import TritonClient
 

@@ -18,7 +18,7 @@ from cliplab.prepare import open_picture, to_array
 from servinglab.client import ClientError
 from servinglab.server import TritonServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("clip")]
+pytestmark = pytest.mark.integration
 LABELS = ["red apple", "green leaf", "blue sea"]
 
 

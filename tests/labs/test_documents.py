@@ -14,8 +14,6 @@ import pytest
 from cliplab.document_server import DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
 
-pytestmark = pytest.mark.xdist_group("stores")
-
 
 def document(number: int, **changes) -> dict:
     fields = {"caption": f"A picture, number {number}: é", "category": f"c{number % 3}", "price_cents": number}

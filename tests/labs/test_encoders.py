@@ -73,7 +73,6 @@ def ours():
     return OnnxEncoders()
 
 
-@pytest.mark.xdist_group("clip")
 class TestPrepared:
     """The files that the lab serves."""
 

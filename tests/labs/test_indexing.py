@@ -21,8 +21,6 @@ from cliplab.indexing import IndexingError, build, check, reindex
 from cliplab.pictures import Picture
 from cliplab.vectors import VectorStore
 
-pytestmark = pytest.mark.xdist_group("stores")
-
 PICTURES = 120
 
 

@@ -15,8 +15,6 @@ import pytest
 
 from cliplab.vectors import VectorError, VectorStore, expression
 
-pytestmark = pytest.mark.xdist_group("stores")
-
 ROWS = 400
 # Names that would end a quotation or the whole filter if they were pasted in.
 CATEGORIES = ["animals", 'a "quoted" one', "back\\slash\\", "it's", "é ☃ 😀", 'x" or category != "', "{a} %s", "a\\"]

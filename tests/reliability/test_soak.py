@@ -15,7 +15,7 @@ from servinglab.server import TritonServer
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROMPTS = ["The capital of France is", "Once upon a time", "1, 2, 3, 4,", "Grüße aus 東京:", "def add(a, b):"]
-CONCURRENCY, MAX_TOKENS = 16, 24
+CONCURRENCY, MAX_TOKENS = 16, 12
 ROADS = ("bls", "ensemble", "whole", "http")
 
 
@@ -71,7 +71,7 @@ def soak(server, client, requests):
     before = resident(server)
     chance = random.Random(7)
     jobs = [
-        (chance.choice(ROADS), chance.choice(PROMPTS), chance.randrange(1, 12) if chance.random() < 0.3 else None)
+        (chance.choice(ROADS), chance.choice(PROMPTS), chance.randrange(1, 8) if chance.random() < 0.3 else None)
         for _ in range(requests)
     ]
 

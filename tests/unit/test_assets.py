@@ -183,8 +183,8 @@ def test_transformers_4_reads_the_same_model(gguf, tmp_path):
 
     overlay = tmp_path / "overlay"
     old = ["transformers==4.57.6", "huggingface-hub<1", "tokenizers<0.23"]
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(overlay), *old]
-    installed = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile", "--target", str(overlay)]
+    installed = subprocess.run([*command, *old], capture_output=True, text=True, check=False)
     if installed.returncode:
         pytest.skip(f"pip cannot install transformers 4.57 here: {installed.stderr.strip()[-200:]}")
     checkpoint.convert_gguf(gguf, tmp_path / "checkpoint")
@@ -455,7 +455,7 @@ def workers(cache: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_killed_preparations_leave_nothing_half_made(tiny, cache):
-    """kill -9 at random moments, the last ones late; then one undisturbed run."""
+    """kill -9 at random moments, the last ones late; then two undisturbed runs at once, of which one waits."""
     random.seed(1)
     code = f"print(assets.engine({str(tiny)!r}, 'int4'))"
     for latest in (1, 3, 6, 10):
@@ -469,7 +469,14 @@ def test_killed_preparations_leave_nothing_half_made(tiny, cache):
         assert not workers(cache), "the preparation outlived its parent"
         for engine in cache.glob("models/*/engine-*"):
             assert store.read_stamp(engine) is not None
-    folder = Path(last_line(python(code)))
+    both = [python(code), python(code)]
+    answers = [process.communicate(timeout=200) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert answers[0][0] == answers[1][0]
+    said = answers[0][1] + answers[1][1]
+    assert said.count("writing the int4 graph") == 1
+    assert said.count("another process is preparing it; waiting") == 1
+    folder = Path(answers[0][0].strip())
     assert sorted(p.name for p in folder.iterdir()) == [
         ".servinglab.json",
         "config.json",
@@ -489,17 +496,6 @@ def test_control_c_stops_the_preparation(tiny, cache):
     assert last_line(process).startswith("KeyboardInterrupt")
     assert not workers(cache)
     assert not list(cache.glob("models/*/.partial-*"))
-
-
-def test_two_processes_prepare_once(tiny, cache):
-    code = f"print(assets.engine({str(tiny)!r}))"
-    both = [python(code), python(code)]
-    answers = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert answers[0][0] == answers[1][0]
-    said = answers[0][1] + answers[1][1]
-    assert said.count("writing the fp32 graph") == 1
-    assert said.count("another process is preparing it; waiting") == 1
 
 
 # Hub ------------------------------------------------------------------------------------------------------------------

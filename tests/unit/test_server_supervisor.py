@@ -78,7 +78,6 @@ def test_orphans_are_reaped(tmp_path):
     assert not psutil.pid_exists(child) and not psutil.pid_exists(answer["pid"])
 
 
-@pytest.mark.xdist_group("triton")  # a real server that is killed meanwhile removes empty folders as well
 def test_the_empty_folder_of_a_killed_server_goes_and_others_stay(tmp_path):
     earlier, full = (Path("/tmp") / f"python_env_{kind}{os.getpid() % 10**5:05}" for kind in "ef")
     earlier.mkdir()
