@@ -23,7 +23,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 187 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 38 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -553,7 +553,7 @@ print(to_text(model_config("vision_encoder", flavour="tensorrt")))
 # - An ensemble is wiring: keys are the model's names, values the ensemble's. What is ready starts, so branches overlap.
 # - It has no "if". An empty string stands for "none", and a step may skip what it does not need.
 # - What it adds to its longest path, the statistics of steps and ensemble show for your own requests.
-# - Batching needs a control: the same clients without it. Company alone brings something, too.
+# - Batching needs a control, the same clients without it: company alone can bring something, too.
 # - `max_batch_size` above 0 puts the rows in front of `dims`, everywhere. Lint before you load: some mistakes load.
 # - Refuse bombs by the header, turn by EXIF, put transparency on white, say what was cut off.
 #
