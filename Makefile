@@ -9,6 +9,9 @@ JOBS ?= 2
 BIN = .venv/bin
 export PYTHON TORCH
 
+# Images of containers often set it. Then every process compiles again all that it imports, and takes twice as long to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup course test lab fetch bundle lint lock pages
 
 help:
