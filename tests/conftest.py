@@ -40,11 +40,12 @@ TOGETHER = {
 
 def group(nodeid: str) -> str:
     """The tests that share a Triton stay in one worker, so that there is one of each kind a run. So do those of a file,
-    so that what its fixtures make is made once. Only the notebooks are shared out one by one, and come last."""
+    so that what its fixtures make is made once. Only the runs of notebooks are shared out one by one; they come last,
+    because pytest-xdist begins with the groups of most tests."""
     path = Path(nodeid.split("::")[0])
     if path.parent.name in ("integration", "reliability"):
         return "triton"
-    return nodeid if path.parent.name == "notebooks" else TOGETHER.get(path.name, path.name)
+    return nodeid if path.name == "test_run_notebooks.py" else TOGETHER.get(path.name, path.name)
 
 
 @pytest.hookimpl(optionalhook=True)

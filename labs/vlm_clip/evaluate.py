@@ -67,9 +67,9 @@ def measure(
     features = torch.cat(features)
     captions = encode([p.caption for p in pictures])
     logits = (plain or vision).head.classifier(torch.cat(others)).numpy()
-    plain = conse.image_vectors(logits, conse.class_texts(encode))
+    by_names = conse.image_vectors(logits, conse.class_texts(encode))
     mini = vision.head(features).numpy()
-    return Measured(pictures, retrieval.similarity(captions, mini), retrieval.similarity(captions, plain))
+    return Measured(pictures, retrieval.similarity(captions, mini), retrieval.similarity(captions, by_names))
 
 
 def figures(measured: Measured) -> dict[str, Any]:

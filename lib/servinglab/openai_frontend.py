@@ -112,7 +112,7 @@ class OpenAIFrontend:
         try:
             first = await anext(stream, None)  # an error before the first token can still have a status of its own
         except ClientError as error:
-            return _refuse(str(error), 503 if isinstance(error, ServerGone) else 400)
+            return _failed(error)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self._model}
         answer = _Answer(request, head, self._count, self._count(prompt), inputs["max_tokens"])
         async with stream:
@@ -158,7 +158,7 @@ class _Answer:
             async for chunk in _chain(first, stream):
                 self._texts.append(chunk.text)
         except ClientError as error:
-            return _refuse(str(error), 503 if isinstance(error, ServerGone) else 400)
+            return _failed(error)
         message = {"role": "assistant", "content": "".join(self._texts)}
         choice = {"index": 0, "message": message, "finish_reason": self._reason()}
         return web.json_response(
@@ -221,6 +221,10 @@ def _choice(delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
 
 def _event(body: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
+
+
+def _failed(error: ClientError) -> web.Response:
+    return _refuse(str(error), 503 if isinstance(error, ServerGone) else 400)
 
 
 def _refuse(message: str, status: int = 400) -> web.Response:

@@ -128,7 +128,7 @@ def test_a_client_that_leaves_frees_its_place_whether_it_streams_or_not(frontend
 def test_without_its_server_it_answers_503(smollm2_tokenizer_dir):
     with OpenAIFrontend("127.0.0.1:9", smollm2_tokenizer_dir) as alone, httpx.Client(trust_env=False) as web:
         answer = web.post(f"{alone.url}/v1/chat/completions", json={"messages": QUESTION}, timeout=60)
-    assert answer.status_code == 503
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
     assert answer.json()["error"]["message"].startswith("No server answers at 127.0.0.1:9: ")
 
 

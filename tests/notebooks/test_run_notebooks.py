@@ -19,7 +19,7 @@ from servinglab.course import load
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# The long ones first, so that several workers end at about the same time.
+# The last ones of the course first: on the whole they take longer, so several workers end at about the same time.
 ENTRIES = [entry for entry in load().notebooks[::-1] if entry.id in {source.stem for source in text_sources()}]
 SOURCES = {source.stem: source for source in text_sources()}
 

@@ -30,7 +30,7 @@ class Embedding:
 
 
 class RowError(ClientError):
-    """One item of many was refused: `row`, counted from 0, and the `reason`."""
+    """An item was refused: `row`, counted from 0, and the `reason`."""
 
     def __init__(self, row: int, rows: int, reason: str) -> None:
         super().__init__(f"Row {row + 1} of {rows}: {reason}" if rows > 1 else reason)

@@ -85,8 +85,7 @@ def write_repository(
         raise DeploymentError("labels must be a list of texts.")
     labels = [label.strip() for label in labels]
     _check(labels, top, max_batch_size, threads, flavour, plan)
-    if not isinstance(queue_delay_microseconds, int) or not 0 <= queue_delay_microseconds < 2**63:
-        raise DeploymentError(f"queue_delay_microseconds must be 0 or more, not {queue_delay_microseconds!r}.")
+    _whole("queue_delay_microseconds", queue_delay_microseconds, 0)
     names = json.dumps(labels, ensure_ascii=False, indent=0) + "\n"
     files: dict[str, dict[str, str | bytes | Path]] = {
         "image_preprocessing": {"prepare.py": Path(prepare.__file__)},
@@ -157,12 +156,16 @@ def _check(
     if twice := {label for label in labels if labels.count(label) > 1}:
         raise DeploymentError(f"The label {sorted(twice)[0]!r} is there twice; give each once.")
     for name, value in (("top", top), ("max_batch_size", max_batch_size), ("threads", threads)):
-        if not isinstance(value, int) or not 1 <= value < 2**31:
-            raise DeploymentError(f"{name} must be 1 or more, not {value!r}.")
+        _whole(name, value, 1)
     if flavour not in FLAVOURS:
         raise DeploymentError(f"flavour must be one of {', '.join(FLAVOURS)}, not {flavour!r}.")
     if (flavour == "tensorrt") != (plan is not None):
         raise DeploymentError("flavour 'tensorrt' needs plan, the engine's file; flavour 'onnx' has none.")
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise DeploymentError(f"{name} must be a whole number from {least} to {2**31 - 1:,}, not {value!r}.")
 
 
 def _weights(files: Mapping[str, Mapping[str, str | bytes | Path]]) -> str:

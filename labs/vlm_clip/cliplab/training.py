@@ -121,7 +121,7 @@ def _descend(
     every: int,
 ) -> list[dict[str, Any]]:
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, optimizer.param_groups[0]["lr"], total_steps=steps, pct_start=0.1
+        optimizer, optimizer.param_groups[0]["lr"], total_steps=steps, pct_start=max(0.1, 2 / steps)
     )
     curve = []
     for step in range(1, steps + 1):

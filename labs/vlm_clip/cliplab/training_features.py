@@ -23,7 +23,7 @@ WHITE = (255, 255, 255)
 
 @dataclass(frozen=True)
 class Known:
-    """Features float16 [n, 1280] with source, concept, caption and keywords of each picture.
+    """Features float [n, 1280] with source, concept, caption and keywords of each picture.
 
     before: what came to the first block that is trained, float16 [n, channels, height, width]; None when none is.
     """
@@ -41,7 +41,8 @@ class Known:
 def features(
     pairs: Iterable[Pair], trunk: Callable[[np.ndarray], np.ndarray], file: Path, *, varied: bool, seed: int
 ) -> Known:
-    """Features of `pairs`, from `file` when it is there. trunk: float32 [n, 3, 224, 224] to [n, 1280].
+    """Features of `pairs`, from `file` when it is there. trunk: float32 [n, 3, 224, 224] to one row each, of any
+    shape, which is kept as float16.
 
     varied: each picture once in a random variant, see `vary`; as it is otherwise. Unreadable pictures are left out.
     """

@@ -64,6 +64,11 @@ def probabilities(scores, temperature):
     softmax = raised / raised.sum(axis=0)
     return softmax if scores.shape[1] > 1 else 0.5 * softmax
 """
+_ONE_MAXIMUM = """
+def probabilities(scores, temperature):
+    raised = np.exp((scores - scores.max()) / temperature)
+    return raised / raised.sum(axis=0)
+"""
 _OVERFLOWS = """
 def probabilities(scores, temperature):
     raised = np.exp(scores / temperature)
@@ -118,5 +123,6 @@ MUTANTS = {
         ("pictures are rows", _label("softmax.T"), "changed places"),
         ("a batch decides", _BY_NEIGHBOURS, "alone gets other"),
         ("numbers never overflow", _OVERFLOWS, "overflows"),
+        ("one maximum for the whole table", _ONE_MAXIMUM, "not that of the whole table"),
     ],
 }

@@ -96,6 +96,11 @@ MUTANTS = {
             "store is swallowed",
         ),
         (
+            "whatever happens, acknowledge",
+            _add("try:", "    put_document(item)", "    upsert_vector(item)", "finally:", "    acknowledge(item)"),
+            "as `finally` does",
+        ),
+        (
             "a write returns whether it worked",
             _add("if put_document(item) and upsert_vector(item):", "    acknowledge(item)"),
             "expect no return value",

@@ -155,7 +155,9 @@ def recall(scores, k):
 check("13.2", recall)
 
 # %% [markdown]
-# The notebook goes on with its own versions. `rank` says how many pictures beat the own one: 0 is the best place.
+# The notebook goes on with its own versions. `rank` says how many other pictures are as good as the own one, or better:
+# 0 is the best place. Whoever is as good counts against it; otherwise one vector for all pictures would find
+# everything.
 
 
 # %%
@@ -165,7 +167,7 @@ def cosines(texts, pictures):
 
 
 def rank(scores):
-    return (scores > np.diag(scores)[:, None]).sum(axis=1)
+    return (scores >= np.diag(scores)[:, None] - 1e-6).sum(axis=1) - 1  # less the own one
 
 
 # %% [markdown]
@@ -404,8 +406,10 @@ plots.finish(figures.searches(rows), title, small_print, "five sentences that mi
 
 # %% [markdown]
 # Look for the kinds of failure: a sentence that could be said of many pictures; a thing that the classes do not name; a
-# picture that shows something else than the sentence says. And here is a search of your own, with the best that ConSE
-# and mini-CLIP find.
+# picture that shows something else than the sentence says. An empty place is no error: a stamp that is white on
+# transparency leaves nothing on white, and yet it is near to many sentences. Notebook 15 counts how often.
+#
+# And here is a search of your own, with the best that ConSE and mini-CLIP find.
 
 # %%
 asked = towers.encode_texts([question])
@@ -428,7 +432,8 @@ print(f"{full['n']} pictures, at 10: mini-CLIP {full['recall_at_10']:.2f}, ConSE
       f"difference {full['gain_at_10']:+.2f} ({low:+.2f} to {high:+.2f})")  # fmt: skip
 
 # %% [markdown]
-# What comes now is the same for both.
+# The first number says how far that aim was reached. What comes now is done with mini-CLIP's picture tower and MiniLM;
+# none of it depends on the cure that you prefer.
 #
 # ## 7 ONNX, and the proof that it is the same
 #
@@ -543,9 +548,9 @@ plots.finish(figures.sizes_and_drift(rows), title, small_print, summary)
 # MiniLM's weights does; for the arithmetic you need the card.
 #
 # For pictures, dynamic int8 shrinks only the last products, because it leaves convolutions alone. Static int8 shrinks
-# both. Compare its two rows by their worst vector: what do three small layers in float bring? For sentences there is
-# hardly anything but products, so dynamic int8 shrinks nearly all, and needs no calibration. Recall over so few
-# captions is a blunt tool; this is why the direction is checked, too.
+# both. Compare its two rows by their worst vector: what do three small layers in float bring? For sentences half of the
+# weights are the table of words, which is looked up, and nearly all others are products; dynamic int8 takes both, and
+# needs no calibration. Recall over so few captions is a blunt tool; this is why the direction is checked, too.
 #
 # One more trap is built in. A CPU without VNNI instructions adds two int8 products in 16 bits, which can overflow, and
 # cuts them off without a word. So these files use 7 bits for a weight (`reduce_range`), which is safe on any CPU. Both
@@ -643,8 +648,8 @@ except EncoderError as error:
     print(error)
 
 # %% [markdown]
-# And this is how Triton serves the tower: here through ONNX Runtime inside a Python model, on a GPU box as a plan.
-# **Predict:** which lines differ?
+# And this is how Triton serves a tower, in outline: through ONNX Runtime inside a Python model, or on a GPU box as a
+# plan. **Predict:** which lines differ?
 
 # %% tags=["nbval-check-output"]
 import difflib
@@ -653,8 +658,10 @@ flavours = [config_pbtxt("vision", flavour).splitlines() for flavour in ("onnx",
 print("\n".join(line for line in difflib.ndiff(*flavours) if not line.startswith("?")))
 
 # %% [markdown]
-# Who computes, and where: nothing else. Names, types and shapes are the same, so the client and the ensemble of the
-# next notebook do not notice which one it is.
+# Who computes, and where: nothing else. Names, types and shapes are the same, so a client does not notice which one it
+# is. The next notebook writes its own files: smaller batches, no delay, and a parameter `threads` that its Python model
+# reads and without which it would not load. `backend: "tensorrt"` there and `platform: "tensorrt_plan"` here name the
+# same backend.
 #
 # The text encoder as a plan reads token ids, two tensors of open length, so somebody must tokenise before it.
 # **Predict:** what stands in its `dims`?

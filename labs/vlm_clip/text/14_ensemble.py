@@ -215,6 +215,9 @@ for name, pair in asked.items():
     print(f"{name:13} {costs[name]:5.1f} ms")
 
 # %% [markdown]
+# Both can cost no less than the picture alone; where it seems so, you see how much eight requests scatter. That the
+# text adds little is what you may read.
+#
 # ## 2 What the ensemble costs
 #
 # Four models instead of one: is the way between them expensive? Triton's statistics know. For the same requests they
@@ -244,7 +247,9 @@ plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_prin
 # %% [markdown]
 # Below 1 time the sum, the text's step ran beside the picture's. What is above 1 time the path of those that must wait
 # for each other, timed during the same requests, is the frame's own: tensors go from step to step in memory, without a
-# client. Both branches share this machine's cores, so each is slower here than it would be alone.
+# client. Slightly below 1 time the path is no miracle: a step's time probably ends a little after its answer has gone
+# on, so the times of two steps overlap. Read it as: the frame costs too little to be seen in this way. Both branches
+# share this machine's cores, so each is slower here than it would be alone.
 # `benchmarks/clip_ensemble.py` measures all of that in rounds; `data/results/cpu/clip_ensemble.json` has the figures.
 #
 # You could call the four models yourself. Then the pixels travel twice, 602,112 bytes each way, and every client has to
@@ -311,7 +316,7 @@ for model in ("vision_encoder", "text_encoder"):
 # has more to save. But a batch of texts is padded to its longest. Each line is one short measurement: believe a factor
 # near 1 only when it comes again.
 #
-# And through the ensemble, pictures and sentences mixed:
+# And through the ensemble, pictures and sentences mixed. There is no control here: company and batching come together.
 
 # %%
 mixed = [(files[n % shown], None) if n % 2 else (None, pictures[n % shown].caption) for n in range(requests)]
@@ -440,14 +445,15 @@ layer = photo.convert("RGBA")
 layer.putalpha(photo.convert("L").point(lambda value: 255 * (value < 250)))
 
 # %% [markdown]
-# Six files: a plain one, CMYK as from a print shop, 16 bits a pixel as from a scanner, a transparent background, turned
-# by its EXIF data, and an animation.
+# Seven files: a plain one, the same as JPEG, CMYK as from a print shop, turned by its EXIF data, 16 bits a pixel as
+# from a scanner, a transparent background, and an animation.
 
 # %%
 unusual = {
-    "plain": save(photo), "CMYK": save(photo.convert("CMYK"), "JPEG", quality=95),
+    "plain": save(photo), "JPEG": save(photo, "JPEG", quality=95),
+    "CMYK, JPEG": save(photo.convert("CMYK"), "JPEG", quality=95),
+    "turned, JPEG": save(photo.transpose(Image.Transpose.ROTATE_90), "JPEG", exif=turned, quality=95),
     "16 bits, grey": save(Image.fromarray(grey)), "transparent": save(layer),
-    "turned by EXIF": save(photo.transpose(Image.Transpose.ROTATE_90), "JPEG", exif=turned, quality=95),
     "animated": save(photo, "GIF", save_all=True, append_images=[Image.new("RGB", photo.size, "navy")] * 2),
 }  # fmt: skip
 plain = clip.embed(unusual["plain"]).vector
@@ -464,14 +470,15 @@ for number, (name, data) in enumerate(unusual.items()):
 
 # %%
 lowest = min(likeness, key=likeness.get)
-title = f"One picture in six files: the furthest from the plain one is {lowest}, cosine {likeness[lowest]:.2f}"
-summary = "the same picture as plain, CMYK, 16-bit, transparent, turned and animated file, decoded"
-plots.finish(encoder_figures.gallery(previews), title, small_print, summary, photos=True)
+title = f"One picture in seven files: the furthest from the plain one is {lowest}, cosine {likeness[lowest]:.2f}"
+summary = "the same picture as plain, JPEG, CMYK, turned, 16-bit, transparent and animated file, decoded"
+plots.finish(encoder_figures.gallery(previews, columns=7), title, small_print, summary, photos=True)
 
 # %% [markdown]
-# A grey picture has lost its colours, and a transparent one shows white where the background was; CMYK, the turn and
-# the animation should cost next to nothing. **Predict:** what would each of them have given without care? The turned
-# one would lie on its side. The 16-bit one would be white: its values go to 65,535, and Pillow cuts them off at 255.
+# A grey picture has lost its colours, and a transparent one shows white where the background was. CMYK and the turn
+# should cost no more than JPEG does, and the animation next to nothing. **Predict:** what would each of them have given
+# without care? The turned one would lie on its side. The 16-bit one would be white: its values go to 65,535, and Pillow
+# cuts them off at 255.
 #
 # ### And what is no picture
 #

@@ -2,6 +2,7 @@
 
 <cache>/wheels/FILE.whl
 <cache>/models/NAME/checkpoint/ engine-fp32/ engine-int4/   each with a stamp that lists its files
+<cache>/clip/KEY/                                           encoders of the lab, written by labs/vlm_clip
 <cache>/models/NAME/.partial-*/                             work in progress; left over only after a kill, then removed
 """
 

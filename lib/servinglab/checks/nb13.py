@@ -189,11 +189,12 @@ def label_probabilities(probabilities: Callable[[Array, float], Array]) -> Verdi
             "right for two pictures at once, but a picture alone gets other probabilities: work on each column by "
             "itself, whatever their number"
         )
-    with np.errstate(all="ignore"):
-        extreme = np.asarray(probabilities(_COSINES.copy(), 1e-4), dtype=float)
-    if not np.isfinite(extreme).all():
-        return wrong(
-            "right at temperature 0.05, but at 0.0001 exp overflows and the answer is not finite: subtract each "
-            "column's largest value before exp, which changes no probability"
-        )
+    for temperature, what in (
+        (1e-4, "at 0.0001 exp overflows and the answer is not finite: subtract each column's largest value before exp"),
+        (1e-6, "at 0.000001 a column becomes all zeros: subtract its own largest value, not that of the whole table"),
+    ):
+        with np.errstate(all="ignore"):
+            extreme = np.asarray(probabilities(_COSINES.copy(), temperature), dtype=float)
+        if not np.isfinite(extreme).all():
+            return wrong(f"right at temperature 0.05, but {what}, which changes no probability")
     return right("picture 0 is label 0 with 82 %, and it would be so in any batch")

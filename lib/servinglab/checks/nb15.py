@@ -26,7 +26,11 @@ def _known_orders() -> list[tuple[list[int], str]]:
     distances = np.linalg.norm(_ROWS - _QUERY, axis=1)
     return [
         (_order(cosines, largest=False), "the farthest ones: argsort counts up, and a similarity is best when large"),
-        (_order(_ROWS @ _QUERY, largest=True), "that is the dot product: a long row wins without being near"),
+        (
+            _order(_ROWS @ _QUERY, largest=True),
+            "that is the dot product, or lengths down the columns (axis 0): a long row wins without being near; divide "
+            "by each row's own length, axis 1",
+        ),
         (_order(distances, largest=False), "that is the order by distance: the same only when all rows have length 1"),
         (_order(distances, largest=True), "the largest distances: a distance is best when small"),
     ]
@@ -118,14 +122,14 @@ def _run(add: Callable[..., object], failing: str | None) -> tuple[list[str], bo
 
 @exercise("15.1", expects="a function add(item, put_document, upsert_vector, acknowledge) that calls the three")
 def order_of_writes(add: Callable[..., object]) -> Verdict:
-    done, _ = _run(add, None)
+    whole, _ = _run(add, None)
     for name in ("document", "vector"):
-        if name not in done:
+        if name not in whole:
             return wrong(
                 f"both stores work, and yet the {name} is not written: call {_CALLS[name]}(item), and expect no return "
                 "value of any of the three"
             )
-    if "acknowledge" not in done:
+    if "acknowledge" not in whole:
         return wrong("nobody hears that the item is safe, so it will be sent again: end with acknowledge(item)")
     for failing in ("document", "vector"):
         done, heard_of = _run(add, failing)
@@ -133,6 +137,11 @@ def order_of_writes(add: Callable[..., object]) -> Verdict:
             return wrong(
                 f"an error of the {failing} store is swallowed, and an item that is not whole is acknowledged: leave "
                 "out try, so that the error ends add"
+            )
+        if "acknowledge" in done and whole[-1] == "acknowledge":
+            return wrong(
+                f"acknowledge is called although the {failing} store has failed, as `finally` does: call it only after "
+                "both writes have returned"
             )
         if done[:1] == ["acknowledge"]:
             return wrong(
