@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from cliplab.vector_file import verify
 from cliplab.vectors import VectorError, VectorStore, expression
 
 ROWS = 400
@@ -186,6 +187,16 @@ def test_what_is_not_in_the_file_is_not_acknowledged(tmp_path, data):
         len(store)
     with VectorStore(tmp_path / "a.db") as again:  # and not what the program had in its memory
         assert again.rows() == {}
+
+
+def test_what_was_acknowledged_is_compared_with_the_file(tmp_path, data):
+    file, fingerprint = tmp_path / "a.db", "3f" * 32
+    with VectorStore(file) as store:
+        store.upsert(["a", "b"], data[0][:2], ["c"] * 2, [1] * 2, [fingerprint] * 2)
+        verify(file, "pictures", {"a": fingerprint, "b": fingerprint})
+        for wrong in {"a": "0" * 64}, {"not there": fingerprint}, {"a": fingerprint, "b": "0" * 64}:
+            with pytest.raises(VectorError, match="is its disk full"):
+                verify(file, "pictures", wrong)
 
 
 def test_a_program_that_was_killed_is_named_and_started_anew(tmp_path):
