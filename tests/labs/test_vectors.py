@@ -7,13 +7,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import psutil
 import pytest
 
-from cliplab.vector_file import verify
+from cliplab.vector_file import verify, writing
 from cliplab.vectors import VectorError, VectorStore, expression
 
 ROWS = 400
@@ -197,6 +199,28 @@ def test_what_was_acknowledged_is_compared_with_the_file(tmp_path, data):
         for wrong in {"a": "0" * 64}, {"not there": fingerprint}, {"a": fingerprint, "b": "0" * 64}:
             with pytest.raises(VectorError, match="is its disk full"):
                 verify(file, "pictures", wrong)
+
+
+def test_writers_of_a_file_wait_for_each_other_and_those_of_a_server_do_not(tmp_path, data, monkeypatch):
+    store = VectorStore(tmp_path / "a.db")
+    with ThreadPoolExecutor() as pool:
+        with writing:
+            tasks = [
+                pool.submit(store.upsert, ["a"], data[0][:1], ["c"], [1], ["f"]),
+                pool.submit(store.delete, ["a"]),
+                pool.submit(store.clear),
+                opened := pool.submit(VectorStore, tmp_path / "a.db"),
+            ]
+            assert not wait(tasks, 0.5, FIRST_COMPLETED).done
+            store.close()
+        for task in tasks[:3]:
+            with pytest.raises(VectorError, match="is closed: open it again"):
+                task.result()
+        opened.result().close()
+        server = MagicMock(has_collection=lambda *_, **__: False)
+        monkeypatch.setattr(VectorStore, "_connect", lambda *_: server)
+        with writing:
+            pool.submit(lambda: VectorStore("http://milvus").clear()).result(5)
 
 
 def test_a_program_that_was_killed_is_named_and_started_anew(tmp_path):
