@@ -163,7 +163,8 @@ def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
 
 
 def test_closing_one_leaves_the_other_open(tmp_path, capfd):
-    one, two = VectorStore(tmp_path / "a.db"), VectorStore(tmp_path / "a.db")
+    (tmp_path / "link").symlink_to(tmp_path)
+    one, two = VectorStore(tmp_path / "a.db"), VectorStore(tmp_path / "link" / "a.db")
     one.close()
     one.close()
     assert len(two) == 0

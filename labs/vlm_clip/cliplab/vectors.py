@@ -53,7 +53,7 @@ class VectorStore:
         self.address = without_password(self.uri)
         if index not in INDEXES:
             raise VectorError(f"There is no index {index!r}: choose one of {', '.join(INDEXES)}.")
-        self._file = Path(self.uri).expanduser().absolute() if "://" not in self.uri else None
+        self._file = Path(self.uri).expanduser().resolve() if "://" not in self.uri else None
         self._writing = writing if self._file else contextlib.nullcontext()
         if self._file:
             self._client = open_file(self._file, self._connect)
