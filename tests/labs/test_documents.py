@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import psutil
 import pytest
 from filelock import FileLock
+from pymongo.errors import PyMongoError
 
 from cliplab.document_server import DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
@@ -81,6 +83,20 @@ def test_a_document_without_a_field_is_refused(store):
     assert len(store) == 0
 
 
+@pytest.mark.parametrize(("free", "reason"), [(0, "its disk is full"), (2**30, "it said nothing")])
+def test_a_server_that_ends_without_a_word(tmp_path, monkeypatch, free, reason):
+    monkeypatch.setattr("cliplab.document_server.PROGRAM", "true")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(DocumentServerError, match=f"^true ended while it started .{reason}.: its log is "):
+        DocumentServer(tmp_path)
+
+
+def test_an_error_that_says_nothing_points_to_the_disk_and_the_log(store):
+    with pytest.raises(DocumentError, match="could not write: internal server error; is its disk full"):
+        with store._speaking("write"):
+            raise PyMongoError("internal server error, full error: {'ok': 0.0}")
+
+
 def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_behind(tmp_path):
     first = DocumentServer(tmp_path)
     with DocumentStore(first.uri) as store:
@@ -93,8 +109,6 @@ def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_beh
     with DocumentServer(tmp_path) as second:
         with DocumentStore(second.uri) as store:
             assert store.all() == {f"p{n}": document(n) for n in range(60)}
-        with pytest.raises(DocumentServerError, match="open: stop it, or use another folder"):
-            DocumentServer(tmp_path)
         assert psutil.Process(second.pid).net_connections()[0].laddr.ip == "127.0.0.1"
     assert not psutil.pid_exists(second.pid)
     with pytest.raises(DocumentError, match="No document store answers"):

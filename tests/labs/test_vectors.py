@@ -9,6 +9,7 @@ import tempfile
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
         holder.wait()
 
 
-def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
+def test_files_and_addresses_that_cannot_be_opened(store, tmp_path, monkeypatch):
     (tmp_path / "broken.db").write_bytes(b"no database" * 1000)
     for uri, word in [
         (tmp_path / "broken.db", "build the index again"),
@@ -160,6 +161,9 @@ def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
         assert word in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(VectorError, match="no index"):
         VectorStore(tmp_path / "a.db", index="TREE")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))  # Milvus Lite says no more than above
+    with pytest.raises(VectorError, match="cannot be kept in .*: its disk is full; make room\\.$"):
+        VectorStore(tmp_path / "broken.db")
 
 
 def test_closing_one_leaves_the_other_open(tmp_path, capfd):
