@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
+from filelock import FileLock
+from pymongo.errors import PyMongoError
 
 from cliplab.document_server import DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
+from servinglab.triton_install import ServerError
 
 
 def document(number: int, **changes) -> dict:
@@ -28,13 +33,29 @@ def server(tmp_path_factory):
 
 def test_a_second_server_on_a_folder_waits_and_leaves_the_first_ones_log_alone(tmp_path, monkeypatch):
     """It would read there that it listens, at the port of the first."""
-    (tmp_path / "server.log").write_text("listening on 127.0.0.1:1")
-    monkeypatch.setattr("cliplab.document_server.LOCKED_SECONDS", 0.1)
-    with open(tmp_path / ".lock", "a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(DocumentServerError, match="open: stop it, or use another folder"):
+    log = tmp_path / "server-1.log"
+    log.write_text("listening on 127.0.0.1:1")
+    with FileLock(tmp_path / ".lock", thread_local=False) as held:
+        with monkeypatch.context() as patched, pytest.raises(DocumentServerError, match="open: stop it, or use anoth"):
+            patched.setattr("cliplab.document_server.LOCKED_SECONDS", 0.1)
             DocumentServer(tmp_path)
-    assert "listening" in (tmp_path / "server.log").read_text()
+        assert "listening" in log.read_text()
+        monkeypatch.setattr("cliplab.document_server.LOCKED_SECONDS", 30)
+        threading.Timer(0.5, held.release).start()
+        with DocumentServer(tmp_path) as server:
+            assert server.port != 1
+
+
+def test_a_start_that_fails_leaves_the_folder_to_the_next(tmp_path, monkeypatch):
+    (tmp_path / "settings.toml").mkdir()
+    with pytest.raises(DocumentServerError, match="cannot be kept in .*: Is a directory\\.$") as first:
+        DocumentServer(tmp_path)
+    (tmp_path / "settings.toml").rmdir()
+    monkeypatch.setattr("cliplab.document_server.TritonProcess", MagicMock(side_effect=ServerError))
+    with pytest.raises(DocumentServerError, match="could not be started") as second:
+        DocumentServer(tmp_path)
+    FileLock(tmp_path / ".lock").acquire(timeout=0)
+    assert first and second  # their tracebacks hold the servers, and what those have open
 
 
 @pytest.fixture
@@ -62,6 +83,20 @@ def test_a_document_without_a_field_is_refused(store):
     assert len(store) == 0
 
 
+@pytest.mark.parametrize(("free", "reason"), [(0, "its disk is full"), (2**30, "it said nothing")])
+def test_a_server_that_ends_without_a_word(tmp_path, monkeypatch, free, reason):
+    monkeypatch.setattr("cliplab.document_server.PROGRAM", "true")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(DocumentServerError, match=f"^true ended while it started .{reason}.: its log is "):
+        DocumentServer(tmp_path)
+
+
+def test_an_error_that_says_nothing_points_to_the_disk_and_the_log(store):
+    with pytest.raises(DocumentError, match="could not write: internal server error; is its disk full"):
+        with store._speaking("write"):
+            raise PyMongoError("internal server error, full error: {'ok': 0.0}")
+
+
 def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_behind(tmp_path):
     first = DocumentServer(tmp_path)
     with DocumentStore(first.uri) as store:
@@ -74,24 +109,24 @@ def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_beh
     with DocumentServer(tmp_path) as second:
         with DocumentStore(second.uri) as store:
             assert store.all() == {f"p{n}": document(n) for n in range(60)}
-        with pytest.raises(DocumentServerError, match="open: stop it, or use another folder"):
-            DocumentServer(tmp_path)
         assert psutil.Process(second.pid).net_connections()[0].laddr.ip == "127.0.0.1"
     assert not psutil.pid_exists(second.pid)
     with pytest.raises(DocumentError, match="No document store answers"):
         DocumentStore(second.uri, timeout=0.3)
 
 
-def test_the_server_ends_with_the_python_that_started_it(tmp_path):
+def test_the_server_ends_with_the_python_that_started_it_and_the_next_one_waits_for_that(tmp_path):
     code = (
-        "import os, sys; from cliplab.document_server import DocumentServer\n"
-        "print(DocumentServer(sys.argv[1]).pid, flush=True); os.kill(os.getpid(), 9)"
+        "import os, sys; from cliplab.document_server import DocumentServer; from servinglab import triton_process\n"
+        "triton_process.GRACE_SECONDS = 2; server = DocumentServer(sys.argv[1]); print(server.pid, flush=True)\n"
+        "os.kill(server.pid, 19); os.kill(os.getpid(), 9)"  # a server that is stopped does not end when it is told to
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, tmp_path]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=60)
-    gone, alive = psutil.wait_procs([psutil.Process(p) for p in [int(done.stdout)] if psutil.pid_exists(p)], timeout=8)
-    assert not alive
+    assert psutil.pid_exists(int(done.stdout))
+    with DocumentServer(tmp_path):
+        assert not psutil.pid_exists(int(done.stdout))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import psutil
 import pytest
 
+from cliplab.vector_file import verify, writing
 from cliplab.vectors import VectorError, VectorStore, expression
 
 ROWS = 400
@@ -142,7 +146,7 @@ def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
         holder.wait()
 
 
-def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
+def test_files_and_addresses_that_cannot_be_opened(store, tmp_path, monkeypatch):
     (tmp_path / "broken.db").write_bytes(b"no database" * 1000)
     for uri, word in [
         (tmp_path / "broken.db", "build the index again"),
@@ -157,10 +161,14 @@ def test_files_and_addresses_that_cannot_be_opened(store, tmp_path):
         assert word in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(VectorError, match="no index"):
         VectorStore(tmp_path / "a.db", index="TREE")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))  # Milvus Lite says no more than above
+    with pytest.raises(VectorError, match="cannot be kept in .*: its disk is full; make room\\.$"):
+        VectorStore(tmp_path / "broken.db")
 
 
 def test_closing_one_leaves_the_other_open(tmp_path, capfd):
-    one, two = VectorStore(tmp_path / "a.db"), VectorStore(tmp_path / "a.db")
+    (tmp_path / "link").symlink_to(tmp_path)
+    one, two = VectorStore(tmp_path / "a.db"), VectorStore(tmp_path / "link" / "a.db")
     one.close()
     one.close()
     assert len(two) == 0
@@ -186,6 +194,38 @@ def test_what_is_not_in_the_file_is_not_acknowledged(tmp_path, data):
         len(store)
     with VectorStore(tmp_path / "a.db") as again:  # and not what the program had in its memory
         assert again.rows() == {}
+
+
+def test_what_was_acknowledged_is_compared_with_the_file(tmp_path, data):
+    file, fingerprint = tmp_path / "a.db", "3f" * 32
+    with VectorStore(file) as store:
+        store.upsert(["a", "b"], data[0][:2], ["c"] * 2, [1] * 2, [fingerprint] * 2)
+        verify(file, "pictures", {"a": fingerprint, "b": fingerprint})
+        for wrong in {"a": "0" * 64}, {"not there": fingerprint}, {"a": fingerprint, "b": "0" * 64}:
+            with pytest.raises(VectorError, match="is its disk full"):
+                verify(file, "pictures", wrong)
+
+
+def test_writers_of_a_file_wait_for_each_other_and_those_of_a_server_do_not(tmp_path, data, monkeypatch):
+    store = VectorStore(tmp_path / "a.db")
+    with ThreadPoolExecutor() as pool:
+        with writing:
+            tasks = [
+                pool.submit(store.upsert, ["a"], data[0][:1], ["c"], [1], ["f"]),
+                pool.submit(store.delete, ["a"]),
+                pool.submit(store.clear),
+                opened := pool.submit(VectorStore, tmp_path / "a.db"),
+            ]
+            assert not wait(tasks, 0.5, FIRST_COMPLETED).done
+            store.close()
+        for task in tasks[:3]:
+            with pytest.raises(VectorError, match="is closed: open it again"):
+                task.result()
+        opened.result().close()
+        server = MagicMock(has_collection=lambda *_, **__: False)
+        monkeypatch.setattr(VectorStore, "_connect", lambda *_: server)
+        with writing:
+            pool.submit(lambda: VectorStore("http://milvus").clear()).result(5)
 
 
 def test_a_program_that_was_killed_is_named_and_started_anew(tmp_path):

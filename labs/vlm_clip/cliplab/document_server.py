@@ -17,7 +17,6 @@ SecantusDB is a program of its own under GPL-2.0; this course only starts it and
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -25,13 +24,16 @@ import sys
 import time
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from servinglab.errors import CourseError
 from servinglab.triton_install import ServerError
-from servinglab.triton_process import TritonProcess
+from servinglab.triton_process import GRACE_SECONDS, TritonProcess
 
 HOST = "127.0.0.1"
 PROGRAM = "secantusd-py"
 LOCKED_SECONDS = 2.0  # how long a Python that was killed may take to end
+ENDING_SECONDS = GRACE_SECONDS + 5.0  # and then its server: the supervisor waits, kills, and looks that all are gone
 
 
 class DocumentServerError(CourseError):
@@ -49,28 +51,13 @@ class DocumentServer:
 
     def __init__(self, folder: str | Path, *, timeout: float = 60.0) -> None:
         self.folder = Path(folder).expanduser().absolute()
-        self.log = self.folder / "server.log"
+        self._lock = FileLock(self.folder / ".lock", thread_local=False)  # held until the server has ended
+        self._process: TritonProcess | None = None
         program = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
         if not program:
             raise DocumentServerError(f"{PROGRAM} is not in this environment: run `make setup`.")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.folder / ".lock", "a")  # noqa: SIM115
-            self._take_lock()
-            self.log.write_text("")
-            (self.folder / "settings.toml").write_text("")
-        except OSError as error:
-            raise DocumentServerError(f"Documents cannot be kept in {self.folder}: {error.strerror}.") from None
-        # Port 0: the kernel gives a free one. An empty file of settings: a file elsewhere must not change anything.
-        command = [program, "--config", str(self.folder / "settings.toml"), "--host", HOST, "--port", "0"]
-        command += ["--storage-path", str(self.folder / "data")]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("SECANTUS")}
-        try:
-            self._process = TritonProcess(command, env, self.log)  # ends whatever it is told to start
-        except ServerError:
-            raise DocumentServerError(f"{PROGRAM} could not be started: its log is {self.log}.") from None
-        try:
-            self.port = self._wait(timeout)
+            self.port = self._open(program, timeout)
         except BaseException:
             self.stop()
             raise
@@ -83,15 +70,45 @@ class DocumentServer:
     def pid(self) -> int:
         return self._process.pid
 
-    def _wait(self, timeout: float) -> int:
+    def _open(self, program: str, timeout: float) -> int:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=LOCKED_SECONDS)
+            deadline = time.monotonic() + ENDING_SECONDS
+            while not (port := self._start(program, timeout)):
+                if time.monotonic() > deadline:
+                    raise Timeout(self._lock.lock_file)
+            return port
+        except Timeout:
+            raise DocumentServerError(
+                f"Another server has the documents in {self.folder} open: stop it, or use another folder."
+            ) from None
+        except OSError as error:
+            raise DocumentServerError(f"Documents cannot be kept in {self.folder}: {error.strerror}.") from None
+        except ServerError:
+            raise DocumentServerError(f"{PROGRAM} could not be started: its log is {self.log}.") from None
+
+    def _start(self, program: str, timeout: float) -> int | None:
+        """The port, or None if a server has the folder open: that of a Python which was killed, for a while."""
+        for old in self.folder.glob("server-*.log"):
+            old.unlink()
+        # A log of its own: that server may still say in its log that it listens.
+        self.log = self.folder / f"server-{time.time_ns()}.log"
+        (self.folder / "settings.toml").write_text("")
+        # Port 0: the kernel gives a free one. An empty file of settings: a file elsewhere must not change anything.
+        command = [program, "--config", str(self.folder / "settings.toml"), "--host", HOST, "--port", "0"]
+        command += ["--storage-path", str(self.folder / "data")]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SECANTUS")}
+        self._process = TritonProcess(command, env, self.log)  # ends whatever it is told to start
         deadline = time.monotonic() + timeout
         while True:
+            alive = self._process.alive()  # before its log is read: what it says last counts
             text = self.log.read_text(errors="replace")
             if found := re.search(r"listening on \S+:(\d+)", text):
                 return int(found[1])
-            if not self._process.alive():
+            if not alive:
                 if "resource busy" in text.lower():
-                    raise self._busy()
+                    return None
                 free = shutil.disk_usage(self.folder).free
                 silent = "it said nothing" if free > 2**20 else "its disk is full"
                 reason = (text.strip().splitlines() or [silent])[-1][:300]
@@ -102,28 +119,11 @@ class DocumentServer:
                 )
             time.sleep(0.02)
 
-    def _take_lock(self) -> None:
-        """Until this server has ended: a second one would read in the first one's log that it listens."""
-        deadline = time.monotonic() + LOCKED_SECONDS
-        while True:
-            try:
-                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise self._busy() from None
-                time.sleep(0.05)
-
-    def _busy(self) -> DocumentServerError:
-        return DocumentServerError(
-            f"Another server has the documents in {self.folder} open: stop it, or use another folder."
-        )
-
     def stop(self) -> None:
         """End the server in order and wait for it. No effect the second time."""
-        self._process.stop()
-        if not self._lock.closed:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # closing is not enough while a fork of this Python lives
-            self._lock.close()
+        if self._process:
+            self._process.stop()
+        self._lock.release()
 
     def __enter__(self) -> DocumentServer:
         return self

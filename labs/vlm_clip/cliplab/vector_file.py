@@ -21,8 +21,10 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
+
+from filelock import FileLock, Timeout
 
 from servinglab.errors import CourseError
 
@@ -30,7 +32,7 @@ _ROOM = 2**20  # bytes; a new file takes a tenth
 LOCKED_SECONDS = 5.0  # how long a file may still be held by the program of a Python that was killed
 
 _opened: Counter[str] = Counter()
-_held: dict[str, IO[str]] = {}  # locked files beside those that this Python has open
+_held: dict[str, FileLock] = {}  # locked files beside those that this Python has open
 _opening = threading.Lock()
 writing = threading.Lock()  # held for a write and `verify`: reading the file meanwhile could make the write fail
 
@@ -44,7 +46,7 @@ class _InUse(VectorError):
 
 
 def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
-    """What `connect` gives for the file, which is made if it is not there. Waits for a Python that is ending."""
+    """What `connect` gives for a resolved path; the file is made if need be. Waits for a Python that is ending."""
     if file.suffix != ".db" or not all(c.isascii() and (c.isalnum() or c in ".-_") for c in file.name):
         raise VectorError(
             f"{file.name} cannot be a file of vectors: its name must end in .db and have only letters, digits, dots, "
@@ -59,19 +61,19 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
             _take(file)
             _clear_dead(file)
             client = connect(str(file))
+            _opened[str(file)] += 1
         except OSError as error:
-            _give_back(file)
             raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
-        except VectorError as error:
-            _give_back(file)
-            if isinstance(error, _InUse):
-                raise
+        except _InUse:
+            raise
+        except VectorError:
             if shutil.disk_usage(file.parent).free < _ROOM:
                 raise VectorError(f"Vectors cannot be kept in {file.parent}: its disk is full; make room.") from None
             raise VectorError(
                 f"{file} is no file of vectors that Milvus can read: move it away and build the index again."
             ) from None
-        _opened[str(file)] += 1
+        finally:
+            _give_back(file)
     return client
 
 
@@ -79,8 +81,6 @@ def release(file: Path) -> None:
     """To be called once for each `open_file`. After the last one of this Python, the file's program has ended."""
     with _opening:
         _opened[str(file)] -= 1
-        if _opened[str(file)] <= 0:
-            _end(file)
         _give_back(file)
 
 
@@ -114,43 +114,43 @@ def _take(file: Path) -> None:
     if str(file) in _held:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle = open(file.parent / f".{file.name}.open", "a")  # noqa: SIM115
+    lock = _held[str(file)] = FileLock(file.parent / f".{file.name}.open", thread_local=False)  # any thread may close
     deadline = time.monotonic() + LOCKED_SECONDS
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _locked(file):
-                break
-        except BlockingIOError:
-            pass
-        if time.monotonic() > deadline:
-            handle.close()
-            raise _InUse(f"{file} is open in another Python (another notebook?): close it there, or use another file.")
-        time.sleep(0.1)
-    _held[str(file)] = handle
+    try:
+        lock.acquire(timeout=LOCKED_SECONDS)
+        while _locked(file):
+            if time.monotonic() > deadline:
+                raise Timeout(lock.lock_file)
+            time.sleep(0.1)
+    except Timeout:
+        raise _InUse(
+            f"{file} is open in another Python (another notebook?): close it there, or use another file."
+        ) from None
     if file.exists() and not os.access(file, os.W_OK):  # milvus-lite would open it and lose what is written
         raise PermissionError(errno.EACCES, "Permission denied")
 
 
 def _give_back(file: Path) -> None:
-    if _opened[str(file)] <= 0 and (handle := _held.pop(str(file), None)):
-        fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough while a fork of this Python lives
-        handle.close()
+    """Unless this Python still has the file open."""
+    if _opened[str(file)] <= 0 and (lock := _held.pop(str(file), None)):
+        _end(file)
+        lock.release()
 
 
 def _end(file: Path) -> None:
     manager = _manager()
-    if str(file.resolve()) in manager._servers:
+    if str(file) in manager._servers:
         manager.release_server(str(file))
 
 
 def _clear_dead(file: Path) -> None:
     """Forget a program that was killed, and remove the sockets that it and others for this name have left."""
-    server = _manager()._servers.get(str(file.resolve()))
+    server = _manager()._servers.get(str(file))
     if server and server._p.poll() is not None:
         _end(file)
     for path in Path(tempfile.gettempdir()).glob(f"tmp*_{file.name}.sock"):
         with socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(1)
             try:
                 asked.connect(str(path))
             except ConnectionRefusedError:  # nobody listens
@@ -172,7 +172,7 @@ def _locked(file: Path) -> bool:
     """Whether a program of milvus-lite has the file open: that of another Python, which may have been killed."""
     lock = file.parent / f".{file.name}.lock"
     # A process that closes a file gives up its own locks on it, so one that has it open must not look.
-    if str(file.resolve()) in _manager()._servers or not lock.exists():
+    if str(file) in _manager()._servers or not lock.exists():
         return False
     with open(lock, "a") as handle:
         try:

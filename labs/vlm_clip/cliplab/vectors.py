@@ -14,12 +14,15 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cliplab.documents import without_password
 from cliplab.vector_file import VectorError, open_file, release, verify, writing
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
 
 __all__ = ["INDEXES", "VectorError", "VectorStore", "expression"]
 
@@ -50,7 +53,8 @@ class VectorStore:
         self.address = without_password(self.uri)
         if index not in INDEXES:
             raise VectorError(f"There is no index {index!r}: choose one of {', '.join(INDEXES)}.")
-        self._file = Path(self.uri).expanduser().absolute() if "://" not in self.uri else None
+        self._file = Path(self.uri).expanduser().resolve() if "://" not in self.uri else None
+        self._writing = writing if self._file else contextlib.nullcontext()
         if self._file:
             self._client = open_file(self._file, self._connect)
         else:
@@ -77,27 +81,27 @@ class VectorStore:
     def _prepare(self, index: str) -> None:
         from pymilvus import DataType, MilvusClient
 
-        with self._speaking("open the collection"):
-            if not self._client.has_collection(self.collection, timeout=self.timeout):
+        with self._writing, self._speaking("open the collection") as client:
+            if not client.has_collection(self.collection, timeout=self.timeout):
                 schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
                 schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=ID_BYTES)
                 schema.add_field("vector", DataType.FLOAT_VECTOR, dim=DIMENSIONS)
                 schema.add_field("category", DataType.VARCHAR, max_length=CATEGORY_BYTES)
                 schema.add_field("price_cents", DataType.INT64)
                 schema.add_field("fingerprint", DataType.VARCHAR, max_length=FINGERPRINT_BYTES)
-                indexes = self._client.prepare_index_params()
+                indexes = client.prepare_index_params()
                 indexes.add_index("vector", index_type=index, metric_type="COSINE", params=INDEXES[index])
                 # Strong: a search sees every write that was acknowledged before it, on a cluster too.
-                self._client.create_collection(
+                client.create_collection(
                     self.collection, schema=schema, index_params=indexes, consistency_level="Strong",
                     timeout=self.timeout,
                 )  # fmt: skip
             else:
-                self._same_fields()
-            self._client.load_collection(self.collection, timeout=self.timeout)
+                self._same_fields(client)
+            client.load_collection(self.collection, timeout=self.timeout)
 
-    def _same_fields(self) -> None:
-        fields = self._client.describe_collection(self.collection, timeout=self.timeout)["fields"]
+    def _same_fields(self, client: MilvusClient) -> None:
+        fields = client.describe_collection(self.collection, timeout=self.timeout)["fields"]
         found = {field["name"]: field.get("params", {}).get("dim") for field in fields}
         if found != dict.fromkeys(FIELDS) | {"vector": DIMENSIONS}:
             size = found.get("vector")
@@ -134,8 +138,8 @@ class VectorStore:
         ]
         for start in range(0, len(rows), PAGE):
             part = rows[start : start + PAGE]
-            with self._speaking("write vectors"), writing:
-                self._client.upsert(self.collection, part, timeout=self.timeout)
+            with self._writing, self._speaking("write vectors") as client:
+                client.upsert(self.collection, part, timeout=self.timeout)
                 if self._file:
                     self._verify(part)
 
@@ -154,8 +158,8 @@ class VectorStore:
         than `below_cents`. effort: what the index may spend, {"nprobe": cells} for IVF_FLAT or {"ef": candidates} for
         HNSW."""
         vectors = _checked(vectors)
-        with self._speaking("search"):
-            found = self._client.search(
+        with self._speaking("search") as client:
+            found = client.search(
                 self.collection, list(vectors), limit=k, filter=expression(category, below_cents),
                 output_fields=["id"], search_params={"params": dict(effort or {})}, timeout=self.timeout,
             )  # fmt: skip
@@ -164,10 +168,8 @@ class VectorStore:
     def rows(self) -> dict[str, tuple[str, str, int]]:
         """{id: (fingerprint, category, price in cents)} of every row."""
         fields, found = ["id", "category", "price_cents", "fingerprint"], {}
-        with self._speaking("read all rows"):
-            pages = self._client.query_iterator(
-                self.collection, batch_size=PAGE, output_fields=fields, timeout=self.timeout
-            )
+        with self._speaking("read all rows") as client:
+            pages = client.query_iterator(self.collection, batch_size=PAGE, output_fields=fields, timeout=self.timeout)
             while page := pages.next():
                 found |= {row["id"]: (row["fingerprint"], row["category"], row["price_cents"]) for row in page}
             pages.close()
@@ -176,17 +178,17 @@ class VectorStore:
     def delete(self, ids: Sequence[str]) -> None:
         """Remove rows; ids that are not there do not matter."""
         if ids := list(ids):
-            with self._speaking("delete vectors"), writing:
-                self._client.delete(self.collection, ids=ids, timeout=self.timeout)
+            with self._writing, self._speaking("delete vectors") as client:
+                client.delete(self.collection, ids=ids, timeout=self.timeout)
 
     def clear(self) -> None:
         """Remove the whole collection; the store is to be opened anew afterwards."""
-        with self._speaking("remove the collection"):
-            self._client.drop_collection(self.collection, timeout=self.timeout)
+        with self._writing, self._speaking("remove the collection") as client:
+            client.drop_collection(self.collection, timeout=self.timeout)
 
     def __len__(self) -> int:
-        with self._speaking("count rows"):
-            (row,) = self._client.query(
+        with self._speaking("count rows") as client:
+            (row,) = client.query(
                 self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong", timeout=self.timeout
             )
         return row["count(*)"]
@@ -208,13 +210,15 @@ class VectorStore:
         self.close()
 
     @contextlib.contextmanager
-    def _speaking(self, what: str) -> Iterator[None]:
+    def _speaking(self, what: str) -> Iterator[MilvusClient]:
+        """The client, for as long as the block lasts: another thread may close the store meanwhile."""
         from pymilvus.exceptions import MilvusException
 
-        if self._client is None:
+        client = self._client
+        if client is None:
             raise VectorError(f"The vector store {self.address} is closed: open it again.")
         try:
-            yield
+            yield client
         except MilvusException as error:
             if self._file and "Fail connecting" in _reason(error):
                 raise VectorError(
