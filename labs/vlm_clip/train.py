@@ -188,7 +188,7 @@ def main() -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what would fail after the pictures were fetched, or at the end when the weights are written."""
-    limits = {"steps": (2, 10**7), "tune_steps": (2, 10**7), "batch": (2, 10**6), "seed": (0, 2**32), "dropout": (0, 1)}
+    limits = {"steps": (1, 10**7), "tune_steps": (1, 10**7), "batch": (2, 10**6), "seed": (0, 2**32), "dropout": (0, 1)}
     limits |= {"rate": (1e-9, 10), "tune_rate": (1e-9, 10), "decay": (0, 100)}
     limits |= {"loss_temperature": (1e-3, 100), "class_temperature": (1e-3, 100)}
     for name, (least, below) in limits.items():

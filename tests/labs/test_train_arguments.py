@@ -12,7 +12,7 @@ import train
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--steps", "1"], "--steps is 1; give 2 or more"),
+        (["--steps", "0"], "--steps is 0; give 1 or more"),
         (["--tune-rate", "nan"], "--tune-rate is nan; give 1e-09 or more"),
         (["--loss-temperature", "0"], "--loss-temperature is 0.0; give 0.001 or more"),
         (["--dropout", "1.5"], "--dropout is 1.5"),

@@ -56,8 +56,8 @@ def test_orderly_stop_lets_the_server_finish(tmp_path):
 
 @pytest.mark.parametrize("word, limits", [(b"stop\n", (1.0, 2.5)), (b"", (1.0, 2.5)), (b"kill\n", (0.0, 0.9))])
 def test_a_server_that_ignores_the_signal_is_killed_with_its_children(tmp_path, word, limits):
-    forever = "trap '' TERM; while :; do sleep 1; done"
-    script = f"({forever}) & echo $! > {tmp_path}/child; {forever}"
+    forever = "while :; do sleep 1; done"
+    script = f"trap '' TERM; ({forever}) & echo $! > {tmp_path}/child; {forever}"  # ignored from the first moment on
     process, answer = start(tmp_path, script)
     child = int(wait_for(tmp_path / "child"))
     shm = supervisor.SHM / (answer["shm_prefix"] + "x")

