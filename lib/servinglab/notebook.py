@@ -47,7 +47,7 @@ def device(lane: str = "auto") -> str:
     if resolve_lane(lane) == "trtllm":
         return _gpu() or "no GPU found"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cpu = f"cpu, {_cpu_name()}, {cores} core{'s' * (cores != 1)}"
+    cpu = f"cpu, {cpu_name()}, {cores} core{'s' * (cores != 1)}"
     from servinglab.executor.device import cuda_name  # onnxruntime, which a client of another machine may lack
 
     return f"cuda, {found} (int4: {cpu})" if (found := cuda_name()) else cpu
@@ -132,7 +132,7 @@ def _triton() -> str:
     return f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})"
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
 """Pages made from data: the index of a run, and the parts of README.md and environment.yml that derive from others.
 
-    python -m servinglab.pages     writes those parts again (make pages)
+python -m servinglab.pages     writes those parts again (make pages)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from servinglab.notebook import device
 SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
 SCHEDULING_RESULTS = Path("data") / "results" / "cpu" / "scheduling.json"
 GPU_RESULTS = Path("data") / "results" / "h200" / "gpu.json"
+COURSE_RESULTS = (Path("data") / "results" / "cpu" / "course_run.json", GPU_RESULTS.with_name("course_run.json"))
 DRAFT_CARD = Path("data") / "draft" / "README.md"
 DRAFT_RESULTS = Path("data") / "draft" / "smollm2-draft.json"
 CLIP_CARD = Path("data") / "mini_clip" / "README.md"
@@ -118,6 +119,22 @@ def gpu_table(results: dict[str, Any] | None) -> str:
     return "\n".join([f"| measured in one run ({how}) | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
 
 
+def course_table(runs: list[dict[str, Any] | None]) -> str:
+    """How long the notebooks took on each of some machines, from what benchmarks/course_run.py found."""
+    runs = [run for run in runs if run]
+    if not runs:
+        return "Not measured yet: `python benchmarks/course_run.py` writes the figures that belong here."
+    heads = [f"{run['cpu'] if run['device'] == 'cpu' else run['device']}, {run['cores']} cores" for run in runs]
+    lines = [f"| seconds | {' | '.join(heads)} |", f"|---|{'---:|' * len(runs)}"]
+    for rows in zip(*(run["notebooks"] for run in runs), strict=True):
+        cells = [f"{row['seconds']:.0f}" if row["status"] == "passed" else row["status"] for row in rows]
+        lines.append(f"| {rows[0]['id']} | {' | '.join(cells)} |")
+    lines.append(f"| all, on {' and '.join(run['date'] for run in runs)} | " + " | ".join(
+        f"{run['seconds']:.0f}" for run in runs
+    ) + " |")  # fmt: skip
+    return "\n".join(lines)
+
+
 def draft_table(results: dict[str, Any] | None) -> str:
     """The figures on the draft model's card, all of them from what tools/train_draft.py wrote beside the weights."""
     if results is None:
@@ -193,6 +210,7 @@ def derived(root: Path) -> dict[Path, str]:
     readme = fill(readme, "benchmark", benchmark_table(_stored(root / SERVING_RESULTS)))
     readme = fill(readme, "scheduling", scheduling_table(_stored(root / SCHEDULING_RESULTS)))
     readme = fill(readme, "gpu", gpu_table(_stored(root / GPU_RESULTS)))
+    readme = fill(readme, "course", course_table([_stored(root / path) for path in COURSE_RESULTS]))
     card = fill((root / DRAFT_CARD).read_text(encoding="utf-8"), "draft", draft_table(_stored(root / DRAFT_RESULTS)))
     clip = fill((root / CLIP_CARD).read_text(encoding="utf-8"), "clip", clip_table(_stored(root / CLIP_RESULTS)))
     return {

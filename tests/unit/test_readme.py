@@ -73,7 +73,7 @@ def test_the_figures_are_those_of_the_results_file():
 
 def test_there_are_no_other_measured_figures():
     rest = README
-    for name in ("benchmark", "notebooks", "scheduling", "gpu"):
+    for name in ("benchmark", "notebooks", "scheduling", "gpu", "course"):
         rest = rest.replace(part(name), "")
     assert not re.findall(r"\d+(?:\.\d+)? ?(?:×|tok|ms|%)", rest)
 
@@ -100,6 +100,24 @@ def test_figures_of_scheduling_and_of_a_gpu_come_out_as_they_are():
     assert all(text in table for text in ("11 tok", "1,188 tok", "107 ×", "10%", "22,598 tok", "a GPU", "2026-01-01"))
     assert "gRPC" not in table
     assert "| 612 tok" in pages.gpu_table({**speeds, **facts, "triton_tok_s": 612.0})
+
+
+def test_the_times_of_the_notebooks_come_out_as_they_are():
+    def run(device, *rows):
+        rows = [dict(zip(("id", "status", "seconds"), row, strict=True)) for row in rows]
+        return {"device": device, "cpu": "a CPU", "cores": 2, "date": "2026-01-01", "seconds": 99.6, "notebooks": rows}
+
+    both = [
+        run("cpu", ("00", "passed", 12.4), ("01", "failed", 3.0)),
+        None,
+        run("a GPU", ("00", "passed", 9.5), ("01", "passed", 4.0)),
+    ]
+    lines = pages.course_table(both).splitlines()
+    assert lines[0] == "| seconds | a CPU, 2 cores | a GPU, 2 cores |"
+    assert lines[2:4] == ["| 00 | 12 | 10 |", "| 01 | failed | 4 |"] and lines[4].endswith("| 100 | 100 |")
+    assert "Not measured yet" in pages.course_table([None, None])
+    stored = [pages._stored(ROOT / path) for path in pages.COURSE_RESULTS]
+    assert part("course") == pages.course_table(stored), "run make pages"
 
 
 def test_every_file_and_folder_it_names_exists():

@@ -218,7 +218,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """How a product is cut into programs: the fastest of some 20 ways each, by benchmarks/gpu_tiles.py on an H200.
+    """How a product is cut into programs: what was fastest of some 20 ways each, tried on an H200.
 
     A matrix unit computes 16 rows or more; up to FEW_ROWS are multiplied element by element, each row on its own.
     """

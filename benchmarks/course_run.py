@@ -1,0 +1,72 @@
+"""What an executed course left behind, as one JSON: how long each notebook took, and the figures that it recorded.
+
+    course run --out build
+    python benchmarks/course_run.py build > data/results/cpu/course_run.json
+
+Run it in the environment and on the machine of the run: device and versions are theirs.
+
+Keys
+    device, cpu, cores, versions, date (of the last notebook)
+    seconds               of all notebooks together
+    notebooks             [{id, status, seconds, error, figures}]; figures: what the notebook passed to `record`
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from servinglab import course, notebook, runner
+from servinglab.errors import CourseError
+from servinglab.executor.device import cuda_name
+
+PACKAGES = ("torch", "transformers", "servinglab")
+COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
+
+
+def collect(out: Path) -> dict[str, Any]:
+    """The results in `out`, in the order of the course. Raises CourseError when a notebook has none."""
+    found = {result.id: result for result in runner.earlier(out)}
+    listed = [each.id for each in course.load().notebooks]
+    if missing := [name for name in listed if name not in found]:
+        raise CourseError(f"{out} has no result of {', '.join(missing)}: course run --out {out} makes them.")
+    rows = [
+        {"id": name, "status": found[name].status, "seconds": found[name].seconds, "error": found[name].error,
+         "figures": figures(out / "records" / f"{name[:2]}.json") if found[name].status == "passed" else {}}
+        for name in listed
+    ]  # fmt: skip
+    last = max((out / f"{name}.ipynb").stat().st_mtime for name in listed)
+    return {
+        "device": cuda_name() or "cpu",
+        "cpu": notebook.cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": notebook.versions() | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "date": datetime.date.fromtimestamp(last).isoformat(),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "notebooks": rows,
+    }
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """What a notebook recorded with its last cell."""
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    return {name: value for name, value in recorded.items() if name not in COMMON}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="the folder that `course run` wrote into")
+    try:
+        print(json.dumps(collect(parser.parse_args().out), indent=2))
+    except CourseError as error:
+        sys.exit(f"course_run: {error}")
+
+
+if __name__ == "__main__":
+    main()
