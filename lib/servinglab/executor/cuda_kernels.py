@@ -16,14 +16,6 @@ import triton.language as tl
 
 
 @triton.jit
-def _normed(x, gain, rows, row_ok, at, K: tl.constexpr):
-    """[rows, at] of x times the gain of the norm, and the sum of the squares before that."""
-    ok = row_ok[:, None] & (at < K)[None, :]
-    found = tl.load(x + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
-    return found * tl.load(gain + at, mask=at < K, other=0.0)[None, :], tl.sum(found * found, axis=1)
-
-
-@triton.jit
 def _add_products(a, b, x, w, low, pair_ok, at, K: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr):
     """a, b [rows, pairs] += x [rows, at] times the weight rows `low`, and times those GROUP further."""
     ok = pair_ok[:, None] & (at < K)[None, :]
@@ -39,6 +31,26 @@ def _add_products(a, b, x, w, low, pair_ok, at, K: tl.constexpr, GROUP: tl.const
         a += tl.sum(x * wa.to(tl.float32), axis=1)[None, :]
         b += tl.sum(x * wb.to(tl.float32), axis=1)[None, :]
     return a, b
+
+
+@triton.jit
+def _normed_products(
+    x, gain, w, rows, row_ok, low, pair_ok, eps, K: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """a, b [rows, pairs]: x through the norm, times the weight rows `low`, and times those GROUP further."""
+    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
+    squares = tl.zeros((BLOCK_R,), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        at = k + tl.arange(0, BLOCK_K)
+        ok = row_ok[:, None] & (at < K)[None, :]
+        chunk = tl.load(x + rows[:, None] * K + at[None, :], mask=ok, other=0.0)
+        squares += tl.sum(chunk * chunk, axis=1)
+        chunk *= tl.load(gain + at, mask=at < K, other=0.0)[None, :]
+        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, GROUP, DOT)
+    scale = tl.rsqrt(squares / K + eps)[:, None]  # of a whole row: known only now
+    return a * scale, b * scale
 
 
 @triton.jit
@@ -60,16 +72,9 @@ def project_qkv(
     rows, pairs, low, pair_ok = _places((HEADS + 2 * KV_HEADS) * HALF, HALF, BLOCK_R, BLOCK_P)
     length = tl.load(lengths + rows, mask=rows < count, other=0)
     row_ok = length > 0
-    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    squares = tl.zeros((BLOCK_R,), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        at = k + tl.arange(0, BLOCK_K)
-        chunk, new = _normed(x, gain, rows, row_ok, at, K)
-        squares += new
-        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, HALF, DOT)
-    scale = tl.rsqrt(squares / K + eps)[:, None]
-    a, b = a * scale, b * scale
+    a, b = _normed_products(
+        x, gain, w, rows, row_ok, low, pair_ok, eps, K, HALF, BLOCK_R, BLOCK_P, BLOCK_K, DOT
+    )  # fmt: skip
 
     position = tl.where(row_ok, length - 1, 0)
     head, lane = pairs // HALF, pairs % HALF
@@ -165,16 +170,9 @@ def gate_up(
     """gated [rows, WIDTH] = silu(gate) * up of the normalised x; w holds the rows of gate, then those of up."""
     rows, pairs, low, pair_ok = _places(WIDTH, WIDTH, BLOCK_R, BLOCK_P)
     row_ok = tl.load(lengths + rows, mask=rows < count, other=0) > 0
-    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    squares = tl.zeros((BLOCK_R,), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        at = k + tl.arange(0, BLOCK_K)
-        chunk, new = _normed(x, gain, rows, row_ok, at, K)
-        squares += new
-        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, WIDTH, DOT)
-    scale = tl.rsqrt(squares / K + eps)[:, None]
-    a, b = a * scale, b * scale
+    a, b = _normed_products(
+        x, gain, w, rows, row_ok, low, pair_ok, eps, K, WIDTH, BLOCK_R, BLOCK_P, BLOCK_K, DOT
+    )  # fmt: skip
     out = gated + rows[:, None] * WIDTH + pairs[None, :]
     tl.store(out, a * tl.sigmoid(a) * b, mask=row_ok[:, None] & pair_ok[None, :])
 
@@ -209,16 +207,10 @@ def vocabulary(
     to, pairs, low, pair_ok = _places(VOCAB // 2, VOCAB // 2, BLOCK_R, BLOCK_P)
     row_ok = to < count
     rows = tl.load(picked + to, mask=row_ok, other=0)
-    a = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    b = tl.zeros((BLOCK_R, BLOCK_P), tl.float32)
-    squares = tl.zeros((BLOCK_R,), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        at = k + tl.arange(0, BLOCK_K)
-        chunk, new = _normed(x, gain, rows, row_ok, at, K)
-        squares += new
-        a, b = _add_products(a, b, chunk, w, low, pair_ok, at, K, VOCAB // 2, DOT)
-    scale = tl.rsqrt(squares / K + eps)[:, None]
+    a, b = _normed_products(
+        x, gain, w, rows, row_ok, low, pair_ok, eps, K, VOCAB // 2, BLOCK_R, BLOCK_P, BLOCK_K, DOT
+    )  # fmt: skip
     ok = row_ok[:, None] & pair_ok[None, :]
     out = logits + to.to(tl.int64)[:, None] * VOCAB + pairs[None, :]
-    tl.store(out, a * scale, mask=ok)
-    tl.store(out + VOCAB // 2, b * scale, mask=ok)
+    tl.store(out, a, mask=ok)
+    tl.store(out + VOCAB // 2, b, mask=ok)
