@@ -10,11 +10,13 @@ import textwrap
 import threading
 import time
 
+import httpx
 import psutil
 import pytest
 from server_traces import TINY_MODELS, Mark, Trace, broken_repository
 
 from servinglab.client import ClientError, TritonClient
+from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.server import ServerError, TritonServer
 
 SUPERVISOR, TRITON, STUB = "supervisor.py", "bin/tritonserver", "triton_python_backend_stub"
@@ -101,7 +103,7 @@ LATER = [pytest.param(model, marks=pytest.mark.long) for model in ("tensorrt_llm
 
 
 @pytest.mark.parametrize("model", ["tensorrt_llm", *LATER])
-def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, model):
+def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, smollm2_tokenizer_dir, model):
     """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. Now and then it
     dies of the death of the process, when that was writing a response. `course serve` sees both."""
     with TritonServer(int4_repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
@@ -113,6 +115,10 @@ def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, 
             list(stream)
         with pytest.raises(ClientError) as second:
             client.generate(COUNT, max_tokens=2, deadline=20)
+        with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir) as frontend:
+            body = {"messages": [{"role": "user", "content": COUNT}]}
+            answer = httpx.post(f"{frontend.url}/v1/chat/completions", json=body, timeout=20, trust_env=False)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
         died_too = server.pid is None
     if died_too:
         assert "has it stopped? Its log says why." in str(first.value) and "No server answers at" in str(second.value)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.errors import CourseError
-from servinglab.triton_models._common import ERRORS_AS_DATA, FAULT, GENERATED
+from servinglab.errors import FAULT, CourseError
+from servinglab.triton_models._common import ERRORS_AS_DATA, GENERATED
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
