@@ -60,11 +60,9 @@ MAX_WAITING_FOR_FIRST = 24
 # When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock.
 # If ours was not the longer grip, that thread would free Python objects, and soon the process dies (seen in 24.10).
 KEEP_ENDED_SECONDS = 10.0
+DIED = "is not healthy"  # Triton's word for a model whose Python process has died
 _ONE = np.ones((1, 1), np.int32)
 _STOP = {"input_ids": _ONE, "input_lengths": _ONE, "request_output_len": _ONE, "stop": np.ones((1, 1), bool)}
-
-
-DIED = "is not healthy"  # Triton's word for a model whose Python process has died
 
 
 class InnerModelError(CourseError):
