@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 from servinglab import kserve, triton_log
 from servinglab.client_http import HttpSide, HttpStream
 from servinglab.client_stream import AsyncTokenStream, Chunk, TokenStream, text_of, texts_of
-from servinglab.kserve import ClientError, ClientWarning
+from servinglab.kserve import ClientError, ClientWarning, ServerGone
 from servinglab.tensors import ModelSpec, to_tensors
 
 __all__ = ["AsyncTokenStream", "Chunk", "ClientError", "ClientWarning", "Result", "TokenStream", "TritonClient"]
@@ -188,7 +188,9 @@ class TritonClient:
     def explain(self, model: str, error: ClientError) -> ClientError:
         """The server's sentence, cleaned, with what helps a learner further."""
         spec = self._specs.pop(model, None)
-        message = triton_log.clean(str(error))
+        message, kind = triton_log.clean(str(error)), type(error)
+        if re.search("unknown model|is not found|no available versions|is not ready|Python process died", message):
+            kind = ServerGone
         if "unknown model" in message or "is not found" in message or "no available versions" in message:
             message = f"There is no model '{model}' at this server ({message})."
             try:
@@ -201,14 +203,14 @@ class TritonClient:
             message += ". Use generate_stream(), or ask for one answer: without stream, for one prompt."
         elif spec and (found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message)):
             if (inner := re.search(r"for model '([^']+)'", message)) and inner[1] != model:
-                return type(error)(f"{message}. '{inner[1]}' is a step of '{model}': their configurations disagree.")
+                return kind(f"{message}. '{inner[1]}' is a step of '{model}': their configurations disagree.")
             wanted = spec.inputs.get(found[1])
             if wanted is None:
                 message += f": {spec.advice(found[1])}"
             else:
                 batch = ", the first dimension is the batch" if wanted.batched else ""
                 message += f". '{model}' declares '{found[1]}' as {wanted.datatype} {wanted.shape}{batch}."
-        return type(error)(message if message.endswith((".", "?", "!")) else message + ".")
+        return kind(message if message.endswith((".", "?", "!")) else message + ".")
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from servinglab import kserve
 from servinglab.client_stream import Chunk, text_of
-from servinglab.kserve import ClientError
+from servinglab.kserve import ClientError, DeadlinePassed
 from servinglab.tensors import ModelSpec
 
 # Members of a generate answer that are not outputs of the model.
@@ -116,7 +116,7 @@ class HttpStream:
         try:
             seconds, found = self._arrived.get(timeout=max(left, 0.0))
         except queue.Empty:
-            raise ClientError(f"No end of the answer from {self._url} within {self._deadline:g} s.") from None
+            raise DeadlinePassed(f"No end of the answer from {self._url} within {self._deadline:g} s.") from None
         if found is None:
             raise StopIteration
         if isinstance(found, Exception):
@@ -195,7 +195,7 @@ def check(found: Any, status: int, url: str) -> None:
 
 def as_client_error(error: Exception, url: str, deadline: float) -> ClientError:
     if isinstance(error, httpx.TimeoutException):
-        return ClientError(f"No answer from {url} within {deadline:g} s.")
+        return DeadlinePassed(f"No answer from {url} within {deadline:g} s.")
     if isinstance(error, httpx.ConnectError):
         return ClientError(f"No server answers at {url}: is it running, and is this its HTTP port?")
     if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol)):

@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 
 from servinglab import kserve
-from servinglab.kserve import ClientError
+from servinglab.kserve import ClientError, DeadlinePassed
 
 END_SECONDS = 1.0  # how long the end of a call may take after its last response
 
@@ -108,7 +108,7 @@ class TokenStream:
         try:
             seconds, message = self._arrived.get(timeout=max(left, 0) + 1)  # gRPC's own deadline comes first
         except queue.Empty:
-            raise ClientError(f"No answer from {self._url} within {self._deadline:g} s{progress}.") from None
+            raise DeadlinePassed(f"No answer from {self._url} within {self._deadline:g} s{progress}.") from None
         if message is None or self.cancelled:
             raise StopIteration
         if isinstance(message, grpc.RpcError):
@@ -242,6 +242,7 @@ class AsyncTokenStream:
         self._over = True
         if self._call is not None:
             self._call.cancel()
+            self._ended.set()  # or gRPC's task that reads our requests would wait for more
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close()

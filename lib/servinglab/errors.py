@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+FAULT = "failed on this request:"  # marks, in a message of our Triton models, an error that is not the client's
+
 
 class CourseError(Exception):
     """An expected failure. Its message is one clear sentence: what went wrong, where, and what to do."""

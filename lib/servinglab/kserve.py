@@ -28,7 +28,11 @@ class ClientError(CourseError):
 
 
 class ServerGone(ClientError):
-    """No server answers at the address, or it closed the connection."""
+    """Nobody is there to answer: no server at the address, a closed connection, a model that died or is not loaded."""
+
+
+class DeadlinePassed(ClientError):
+    """No answer, or no end of it, in the time allowed."""
 
 
 class ClientWarning(UserWarning):
@@ -122,7 +126,7 @@ def as_client_error(error: grpc.RpcError, url: str, seconds: float | None, what:
     """One sentence for a failed call; `seconds` is the deadline it ran under, `what` how far it came."""
     code, details = error.code(), (error.details() or "").strip()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ClientError(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
+        return DeadlinePassed(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
     if code is grpc.StatusCode.UNAVAILABLE:
         if what or "Socket closed" in details or "recvmsg" in details:
             return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")

@@ -3,18 +3,31 @@
     with OpenAIFrontend(server.grpc_url, tokenizer_dir) as frontend:
         ...  # POST {frontend.url}/v1/chat/completions
 
-On 127.0.0.1 only; knows messages, max_tokens, max_completion_tokens, min_tokens, temperature, top_p, seed, the two
-penalties and stream, and refuses what it cannot serve (several choices, stop, tools, images). Without a temperature it
-is greedy. NVIDIA's container has a complete one (openai_frontend/main.py).
+On 127.0.0.1 only. It serves the keys of `_SERVED` and ignores those of `_IGNORED`, which change no answer; any other
+one is refused with status 400 and a sentence that names it, unless its value asks for nothing. What differs from
+OpenAI: without temperature and top_p it is greedy, and without a length an answer ends after 64 tokens. A request whose
+deadline passes gets 504, one whose model or server is gone 503, one that a model failed on 500. In a stream that has
+begun, the error is an event of its own (`event: error`, without which AIPerf takes it for an answer), then [DONE].
+NVIDIA's container has a complete front end (openai_frontend/main.py).
+
+`usage` counts the answer's tokens anew: no model of the contract says how many it generated (sequence_length ends in
+the BLS model, and log probabilities would cost the model work that nobody asked for). A text has more than one way into
+tokens, and a sampled one often took another than the tokenizer's. So the count is held between two bounds: each
+response with text stands for a token or more, and there are never more tokens than were asked for. It can still be off
+by a few where an answer ended early, or where one response brought several tokens (the bytes of one character, or those
+of a reader that was far behind). Special tokens, which have no text, and the token that ends an answer do not count.
+The finish_reason "length" hangs on this count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import threading
 import time
 import uuid
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +36,22 @@ from tokenizers import Tokenizer
 
 from servinglab import chat
 from servinglab.client import BLS, ClientError, TritonClient
-from servinglab.errors import CourseError
-from servinglab.kserve import ServerGone
+from servinglab.errors import FAULT, CourseError
+from servinglab.kserve import DeadlinePassed, ServerGone, check_deadline
 
 _PLAIN = ("min_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty")  # as in Triton
 _LENGTHS = ("max_completion_tokens", "max_tokens")
-_REFUSED = ("stop", "logit_bias", "logprobs", "top_logprobs", "tools", "functions", "response_format", "audio",
-            "modalities")  # fmt: skip
+_SERVED = ("messages", "model", "stream", "stream_options", *_LENGTHS, *_PLAIN)
+_IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+            "prompt_cache_retention", "prediction", "parallel_tool_calls")  # fmt: skip
+# Values with which a key that is not served asks for nothing, so that a client which sends all of them is not refused.
+_NEUTRAL = {
+    "n": [1], "best_of": [1], "echo": [False], "suffix": [""], "stop": ["", []], "logit_bias": [{}],
+    "logprobs": [False], "top_logprobs": [0], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
+    "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]],
+}  # fmt: skip
+_UNSAID = {"tool_calls": [[]], "annotations": [[]]}  # the same in an answer that is sent back as a message
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}  # OpenAI's → templates'
 _WORDLESS = {"role": "assistant", "content": ""}
 
 
@@ -41,10 +63,14 @@ class OpenAIFrontend:
         tokenizer_dir: folder of the model's tokenizer, with its chat template; tokens for `usage` are counted with it.
         model: the Triton model, which is also the name that clients give.
         port: 0 for a free one.
+        deadline: seconds that a whole answer may take; then the request is cancelled in Triton.
     """
 
-    def __init__(self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = BLS, port: int = 0) -> None:
-        self.url = ""
+    def __init__(
+        self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = BLS, port: int = 0, deadline: float = 600.0
+    ) -> None:
+        check_deadline(deadline)
+        self.url, self._deadline = "", deadline
         self._client = TritonClient(grpc_url)
         self._folder, self._model, self._port = Path(tokenizer_dir), model, port
         self._tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
@@ -108,17 +134,17 @@ class OpenAIFrontend:
             return _refuse(str(error.text), error.status)
         except (CourseError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
             return _refuse(str(error))
-        stream = self._client.astream(prompt, model=self._model, deadline=600, **inputs)
+        stream = self._client.astream(prompt, model=self._model, deadline=self._deadline, **inputs)
         try:
             first = await anext(stream, None)  # an error before the first token can still have a status of its own
         except ClientError as error:
-            return _failed(error)
+            return _refuse(str(error), _status(error))
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self._model}
         answer = _Answer(request, head, self._count, self._count(prompt), inputs["max_tokens"])
         async with stream:
             if not body.get("stream"):
                 return await answer.whole(first, stream)
-            return await answer.streamed(first, stream, bool((body.get("stream_options") or {}).get("include_usage")))
+            return await answer.streamed(first, stream, bool(_options(body).get("include_usage")))
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -129,19 +155,24 @@ class OpenAIFrontend:
             raise CourseError("'messages' must be a list of objects with 'role' and 'content'.")
         if body.get("model", self._model) != self._model:
             raise CourseError(f"There is no model {body['model']!r}; this front end serves {self._model!r}.")
-        if (body.get("n") or 1) != 1 or any(body.get(name) for name in _REFUSED):
-            raise CourseError(f"This front end gives one plain text; leave out n > 1 and {', '.join(_REFUSED)}.")
-        if body.get("stream") not in (None, True, False) or not isinstance(body.get("stream_options") or {}, dict):
-            raise CourseError("'stream' must be true or false, and 'stream_options' an object.")
+        _check_known(body, (*_SERVED, *_IGNORED), _NEUTRAL)
+        flags = (body.get("stream"), _options(body).get("include_usage"))
+        if not all(flag is None or isinstance(flag, bool) for flag in flags):
+            raise CourseError("'stream' and 'include_usage' must be true or false.")
         prompt = chat.render(self._folder, [_message(message) for message in body["messages"]])
         asked = next((body[name] for name in _LENGTHS if body.get(name) is not None), 64)
         if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
             raise CourseError(f"{' and '.join(_LENGTHS)} are whole numbers of 1 or more, not {asked!r}.")
         inputs = {name: body[name] for name in _PLAIN if body.get(name) is not None}
-        if inputs.get("temperature", 0) == 0:  # OpenAI's greedy; Triton's is no top_k and no top_p
-            inputs = {name: value for name, value in inputs.items() if name not in ("temperature", "top_p")}
-        elif "top_p" not in inputs:
-            inputs["top_p"] = 1.0
+        sampled = inputs.keys() & {"temperature", "top_p"}
+        for name in sampled:
+            value = inputs[name]
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+                raise CourseError(f"{name!r} is a number of 0 or more, not {value!r}.")
+        if not sampled or 0 in (inputs[name] for name in sampled):  # Triton's greedy is no top_k and no top_p
+            inputs = {name: value for name, value in inputs.items() if name not in sampled}
+        else:  # without a seed, Triton takes the same one for each request
+            inputs = {"top_p": 1.0, "seed": secrets.randbits(63), **inputs}
         return prompt, {"max_tokens": asked, "exclude_input_in_output": True, **inputs}
 
 
@@ -158,7 +189,7 @@ class _Answer:
             async for chunk in _chain(first, stream):
                 self._texts.append(chunk.text)
         except ClientError as error:
-            return _failed(error)
+            return _refuse(str(error), _status(error))
         message = {"role": "assistant", "content": "".join(self._texts)}
         choice = {"index": 0, "message": message, "finish_reason": self._reason()}
         return web.json_response(
@@ -176,7 +207,7 @@ class _Answer:
                 if chunk.text:
                     await self._send(response, [_choice({"content": chunk.text})])
         except ClientError as error:
-            await response.write(_event({"error": {"message": str(error)}}))
+            await response.write(b"event: error\n" + _event(_error(str(error), _status(error))))
         else:
             await self._send(response, [_choice({}, self._reason())])
             if usage:
@@ -188,13 +219,32 @@ class _Answer:
         await response.write(_event({**self._head, "object": "chat.completion.chunk", "choices": choices, **more}))
 
     def _usage(self) -> dict[str, int]:
-        answer = self._count("".join(self._texts))
+        answer = self._tokens()
         return {"prompt_tokens": self._prompt_tokens, "completion_tokens": answer,
                 "total_tokens": self._prompt_tokens + answer}  # fmt: skip
 
     def _reason(self) -> str:
         """Triton does not say why an answer ended; as long as was asked for means that the length ended it."""
-        return "length" if self._count("".join(self._texts)) >= self._asked else "stop"
+        return "length" if self._tokens() >= self._asked else "stop"
+
+    def _tokens(self) -> int:
+        """See the top of this file."""
+        return min(self._asked, max(sum(map(bool, self._texts)), self._count("".join(self._texts))))
+
+
+def _check_known(given: dict[str, Any], known: Collection[str], neutral: Mapping[str, list]) -> None:
+    """Raises CourseError for another key that asks for something."""
+    for name, value in given.items():
+        if name not in known and value is not None and value not in neutral.get(name, ()):
+            raise CourseError(f"This front end cannot do what {name!r} asks for: leave it out.")
+
+
+def _options(body: dict[str, Any]) -> dict[str, Any]:
+    options = body.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise CourseError("'stream_options' must be an object.")
+    _check_known(options, ("include_usage", "include_obfuscation"), {})
+    return options
 
 
 def _message(message: Any) -> dict[str, str]:
@@ -203,9 +253,11 @@ def _message(message: Any) -> dict[str, str]:
         isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in content
     ):
         content = "".join(part["text"] for part in content)
-    if not isinstance(content, str) or not isinstance(message.get("role"), str):
-        raise CourseError("Each message needs a 'role' and a 'content' of text.")
-    return {"role": message["role"], "content": content}
+    role = message.get("role") if isinstance(content, str) else None
+    if not isinstance(role, str) or role not in _ROLES:
+        raise CourseError(f"Each message needs a 'role' and a 'content' of text; roles are {', '.join(_ROLES)}.")
+    _check_known(message, ("role", "content"), _UNSAID)
+    return {"role": _ROLES[role], "content": content}
 
 
 async def _chain(first: Any, stream: Any):
@@ -223,11 +275,20 @@ def _event(body: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
 
 
-def _failed(error: ClientError) -> web.Response:
-    return _refuse(str(error), 503 if isinstance(error, ServerGone) else 400)
+def _status(error: ClientError) -> int:
+    """The HTTP status of a request that Triton did not answer; what is no fault of its own counts as the client's."""
+    if isinstance(error, DeadlinePassed):
+        return 504
+    if isinstance(error, ServerGone):
+        return 503
+    return 500 if FAULT in str(error) else 400
+
+
+def _error(message: str, status: int) -> dict[str, Any]:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": message, "type": kind, "code": status}}
 
 
 def _refuse(message: str, status: int = 400) -> web.Response:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return web.json_response({"error": {"message": message, "type": kind}}, status=status)
+    return web.json_response(_error(message, status), status=status)
 

@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from servinglab import chat
+from servinglab.client import ClientError
 from servinglab.errors import CourseError
 from servinglab.loadtest.load import closed_loop, openai_ask
-from servinglab.openai_frontend import OpenAIFrontend
+from servinglab.openai_frontend import OpenAIFrontend, _Answer, _status
 
 pytestmark = pytest.mark.integration
 QUESTION = [{"role": "user", "content": "Name three fruits."}]
@@ -81,20 +82,136 @@ def test_seeds_and_temperatures_reach_the_model(web):
         ({"messages": []}, "'messages' must be"),
         ({"messages": [{"role": "user"}]}, "'role' and a 'content'"),
         ({"model": "gpt"}, "There is no model 'gpt'"),
-        ({"n": 2}, "one plain text"),
-        ({"stop": "."}, "one plain text"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "roles are system, developer, user, assistant"),
+        ({"messages": [{"role": ["user"], "content": "a"}]}, "roles are system, developer, user, assistant"),
+        ({"messages": [{"role": "user", "content": "a", "name": "Ada"}]}, "cannot do what 'name' asks for"),
+        ({"temprature": 1}, "cannot do what 'temprature' asks for: leave it out"),
+        ({"top_p": -0.5}, "'top_p' is a number of 0 or more, not -0.5"),
+        ({"top_p": 1.5}, "top_p is 1.5; it must be from 0 (off) to 1"),
+        ({"temperature": False}, "'temperature' is a number of 0 or more, not False"),
+        ({"stream_options": {"include_usage": "false"}}, "must be true or false"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "cannot do what 'continuous_usage_stats' asks for"),
         ({"max_tokens": -1}, "1 or more, not -1"),
         ({"max_completion_tokens": 0}, "1 or more, not 0"),
         ({"max_tokens": [4]}, "1 or more, not [4]"),
-        ({"logit_bias": {"1": 5}}, "one plain text"),
-        ({"stream": "false"}, "'stream' must be"),
-        ({"stream_options": "all"}, "'stream' must be"),
+        ({"stream": "false"}, "must be true or false"),
+        ({"stream_options": "all"}, "'stream_options' must be"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}, "'role' and a 'content'"),
     ],
 )
 def test_what_it_cannot_serve_is_refused_with_a_sentence(web, body, said):
     answer = ask(web, **body)
     assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+ASK_FOR_MORE = {
+    "n": 2, "stop": ["."], "logit_bias": {"1": 5}, "logprobs": True, "top_logprobs": 2, "tools": [{"type": "function"}],
+    "tool_choice": "required", "functions": [{}], "function_call": {"name": "f"}, "best_of": 2, "echo": True,
+    "suffix": ".", "response_format": {"type": "json_object"}, "modalities": ["audio"], "audio": {"voice": "alloy"},
+    "reasoning_effort": "high", "verbosity": "low", "web_search_options": {}, "top_k": 5, "ignore_eos": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ASK_FOR_MORE)
+def test_a_key_that_would_change_the_answer_is_refused_by_its_name(web, key):
+    answer = ask(web, **{key: ASK_FOR_MORE[key]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == f"This front end cannot do what {key!r} asks for: leave it out."
+
+
+def test_keys_that_change_nothing_and_values_that_ask_for_nothing_are_taken(web, reference):
+    nothing = {"n": 1, "stop": [], "tools": [], "logprobs": False, "response_format": {"type": "text"}, "audio": None}
+    ignored = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "seed": 3}
+    answer = ask(web, **nothing, **ignored).json()
+    assert answer["choices"][0]["message"]["content"] == reference
+    said_before = [*QUESTION, answer["choices"][0]["message"] | {"tool_calls": None, "refusal": None}, *QUESTION]
+    assert ask(web, messages=said_before).status_code == 200
+
+
+def test_a_developer_speaks_as_the_system_does(web):
+    spoken = {
+        role: ask(web, messages=[{"role": role, "content": "Answer in French."}, *QUESTION]).json()["choices"]
+        for role in ("system", "developer", "user")
+    }
+    assert spoken["developer"] == spoken["system"] != spoken["user"]
+
+
+def test_top_p_alone_samples_anew_each_time_and_top_p_0_is_greedy(web, reference):
+    texts = {ask(web, top_p=1).json()["choices"][0]["message"]["content"] for _ in range(4)}
+    assert len(texts) > 1
+    assert ask(web, top_p=0, temperature=1).json()["choices"][0]["message"]["content"] == reference
+
+
+# --- usage
+
+
+def test_usage_of_a_text_that_the_tokenizer_would_write_otherwise(web, client, smollm2_tokenizer_dir, hf_tokenizer):
+    """The log probabilities of the same answer over gRPC say how many tokens it has: one each."""
+    given = {"temperature": 2.0, "top_p": 1.0, "seed": 2, "min_tokens": 24}
+    prompt = chat.render(smollm2_tokenizer_dir, QUESTION)
+    chunks = list(client.stream(prompt, max_tokens=24, exclude_input_in_output=True, return_log_probs=True, **given))
+    tokens = [chunk for chunk in chunks if chunk.outputs][-1].outputs["output_log_probs"].shape[-1]
+    answer = ask(web, max_tokens=24, **given).json()
+    text = answer["choices"][0]["message"]["content"]
+    assert text == "".join(chunk.text for chunk in chunks)
+    assert len(hf_tokenizer(text, add_special_tokens=False)["input_ids"]) > tokens == 24
+    assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (24, "length")
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "said"),
+    [
+        (["", "", "", "🜁"], 8, 3),  # one character of four bytes, a token each: the tokenizer would write it as three
+        (["", "🜁"], 2, 2),  # never more than were asked for
+        (["h", "e", "l"], 8, 3),  # "hel" is one token of the tokenizer
+        (["hel", ""], 8, 1),  # the end token is none
+    ],
+)
+def test_usage_where_a_response_is_not_a_token(hf_tokenizer, texts, asked, said):
+    answer = _Answer(None, {}, lambda text: len(hf_tokenizer.encode(text)), 5, asked)
+    answer._texts += texts
+    assert answer._usage() == {"prompt_tokens": 5, "completion_tokens": said, "total_tokens": 5 + said}
+    assert answer._reason() == ("length" if said == asked else "stop")
+
+
+# --- errors
+
+
+def test_a_deadline_that_passes_is_504_and_in_a_stream_an_error_event_and_the_end(server, smollm2_tokenizer_dir):
+    long = {"max_tokens": 1500, "min_tokens": 1500}
+    with (
+        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=2.0) as slow,
+        httpx.Client(base_url=slow.url, timeout=30, trust_env=False) as web,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        whole, streamed = pool.submit(ask, web, **long), pool.submit(ask, web, stream=True, **long)
+        with pytest.raises(CourseError, match="No further answer from .* within 2 s"):
+            list(openai_ask(slow.url, model=MODEL, max_tokens=1500)("Count."))
+        whole, streamed = whole.result(), streamed.result()
+    assert (whole.status_code, whole.json()["error"]["type"]) == (504, "server_error")
+    assert "within 2 s" in whole.json()["error"]["message"]
+    *before, error, done, end = streamed.text.split("\n\n")
+    assert (done, end, streamed.status_code) == ("data: [DONE]", "", 200) and len(before) > 2
+    name, data = error.split("\n")
+    found = json.loads(data.removeprefix("data: "))["error"]
+    assert (name, found["code"], found["type"]) == ("event: error", 504, "server_error")
+    assert "within 2 s" in found["message"]
+
+
+def test_a_fault_of_a_model_is_500_and_a_request_that_it_refuses_400(web):
+    assert _status(ClientError("tensorrt_llm failed on this request: MemoryError: (the server's log …)")) == 500
+    assert ask(web, max_tokens=4, min_tokens=-1).status_code == 400
+
+
+def test_a_deadline_that_is_none_is_one_sentence(server, smollm2_tokenizer_dir):
+    with pytest.raises(CourseError, match="deadline must be a number of seconds"):
+        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=0)
+
+
+def test_a_model_that_is_not_loaded_is_503(server, smollm2_tokenizer_dir):
+    with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, model="gone") as lost:
+        answer = httpx.post(f"{lost.url}/v1/chat/completions", json={"messages": QUESTION}, trust_env=False)
+    assert answer.status_code == 503 and "There is no model 'gone'" in answer.json()["error"]["message"]
 
 
 def test_a_closed_loop_through_the_front_end_counts_tokens_and_reports_refusals(frontend, hf_tokenizer):

@@ -10,11 +10,14 @@ import textwrap
 import threading
 import time
 
+import httpx
 import psutil
 import pytest
 from server_traces import TINY_MODELS, Mark, Trace, broken_repository
 
 from servinglab.client import ClientError, TritonClient
+from servinglab.openai_frontend import OpenAIFrontend
+from servinglab.repository import build_default
 from servinglab.server import ServerError, TritonServer
 
 SUPERVISOR, TRITON, STUB = "supervisor.py", "bin/tritonserver", "triton_python_backend_stub"
@@ -101,7 +104,7 @@ LATER = [pytest.param(model, marks=pytest.mark.long) for model in ("tensorrt_llm
 
 
 @pytest.mark.parametrize("model", ["tensorrt_llm", *LATER])
-def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, model):
+def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, smollm2_tokenizer_dir, model):
     """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. Now and then it
     dies of the death of the process, when that was writing a response. `course serve` sees both."""
     with TritonServer(int4_repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
@@ -113,12 +116,33 @@ def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, 
             list(stream)
         with pytest.raises(ClientError) as second:
             client.generate(COUNT, max_tokens=2, deadline=20)
+        with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir) as frontend:
+            body = {"messages": [{"role": "user", "content": COUNT}]}
+            answer = httpx.post(f"{frontend.url}/v1/chat/completions", json=body, timeout=20, trust_env=False)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
         died_too = server.pid is None
     if died_too:
         assert "has it stopped? Its log says why." in str(first.value) and "No server answers at" in str(second.value)
     else:
         assert DIED == str(first.value) or "No further answer from" in str(first.value)
         assert DIED == str(second.value)
+    trace.assert_gone(1.0)
+
+
+def test_the_process_of_a_draft_model_is_killed_in_the_middle_of_an_answer(tmp_path, smollm2_engine_int4):
+    repository = build_default(tmp_path, precision="int4", draft_engine_dir=smollm2_engine_int4)
+    with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        trace = Trace(server.pid)
+        # A draft of so many tokens is what the process is at when it is killed.
+        answer = long_stream(client, stream=False, num_draft_tokens=1499, deadline=60)
+        time.sleep(1.0)
+        began = time.monotonic()
+        stub_of(server, "tensorrt_llm_draft").kill()
+        with pytest.raises(ClientError) as caught:
+            list(answer)
+        assert str(caught.value) == DIED and time.monotonic() - began < 10
+        (whole,) = [chunk.text for chunk in client.stream(COUNT, max_tokens=2, stream=False) if chunk.outputs]
+        assert whole.endswith(" seven eight")
     trace.assert_gone(1.0)
 
 

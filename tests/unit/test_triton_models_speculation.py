@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
 import triton_fakes
 from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens
-from triton_fakes import InferenceResponse, Sender, Tensor, arguments, request, strings
+from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _wordlists, tensorrt_llm, tensorrt_llm_bls
+from servinglab.triton_models import _bls_speculation, _wordlists, tensorrt_llm, tensorrt_llm_bls
 from servinglab.triton_models._bls_speculation import check_draft
 from servinglab.triton_models._common import InputError
 
@@ -69,12 +71,14 @@ def serve(tmp_path, monkeypatch):
     )
     made = []
 
-    def build(draft_seq_len=MAX_SEQ_LEN, decoupled=True, excluded=False, draft="tensorrt_llm_draft"):
+    def build(
+        draft_seq_len=MAX_SEQ_LEN, decoupled=True, excluded=False, draft="tensorrt_llm_draft", kv_tokens=("", "")
+    ):
         triton_fakes.MODELS.update(preprocessing=preprocessing, postprocessing=postprocessing)
         counted = []
-        for name, folder, length in (
-            ("tensorrt_llm", tmp_path / "target", MAX_SEQ_LEN),
-            ("tensorrt_llm_draft", tmp_path / "draft", draft_seq_len),
+        for name, folder, length, room in (
+            ("tensorrt_llm", tmp_path / "target", MAX_SEQ_LEN, kv_tokens[0]),
+            ("tensorrt_llm_draft", tmp_path / "draft", draft_seq_len, kv_tokens[1]),
         ):
             model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
             config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": length}}
@@ -83,7 +87,7 @@ def serve(tmp_path, monkeypatch):
             (folder / "model.onnx").touch()
             inner = tensorrt_llm.TritonPythonModel()
             given = {"gpt_model_path": folder, "exclude_input_in_output": excluded}
-            inner.initialize(arguments(name, decoupled, **given))
+            inner.initialize(arguments(name, decoupled, max_tokens_in_paged_kv_cache=room, **given))
             triton_fakes.MODELS[name] = Counted(inner)
             counted.append(triton_fakes.MODELS[name])
             made.append(inner)
@@ -177,10 +181,80 @@ def test_a_round_is_one_call_to_each_and_reads_only_what_is_new(serve):
     assert draft.model.executor.stats()["prompt_tokens"] <= len(PROMPT) + 3 * len(draft.calls)
 
 
-def test_a_draft_whose_engine_is_shorter_stops_guessing(serve):
-    bls, target, draft = serve(draft_seq_len=16)
-    outputs = ask(bls, 30, num_draft_tokens=INT(4), exclude_input_in_output=True)
-    assert outputs["text_output"][0] == text_of(EXPECTED[:30])
+@pytest.mark.parametrize(
+    ("smaller", "max_tokens", "fits"), [({"draft_seq_len": 16}, 30, 16), ({"kv_tokens": ("", 64)}, 100, 64)]
+)
+@pytest.mark.parametrize("case", ["greedy", "seeded", "stop word", "end_id", "log probs"])
+def test_where_the_draft_s_engine_or_cache_ends_the_llm_goes_on_alone_in_one_call(
+    serve, smaller, max_tokens, fits, case
+):
+    bls, target, draft = serve(**smaller)
+    plain = ask(bls, max_tokens, **CASES[case])
+    target.calls.clear()
+    outputs = ask(bls, max_tokens, num_draft_tokens=INT(4), **CASES[case])
+    assert outputs["text_output"].tolist() == plain["text_output"].tolist()
+    if case == "log probs":
+        np.testing.assert_allclose(outputs["output_log_probs"], plain["output_log_probs"], rtol=1e-5)
+    calls = [call for call in target.calls if call["request_output_len"].item() > 1]
+    if case in ("greedy", "seeded"):
+        assert "draft_input_ids" not in calls[-1] and all("draft_input_ids" in call for call in calls[:-1])
+        assert fits - 6 < calls[-1]["input_ids"].size <= fits + 1
+
+
+def test_a_request_that_can_never_fit_is_refused_at_once_as_without_a_draft(serve):
+    bls, target, draft = serve(kv_tokens=(64, ""))
+    plain = ask(bls, 100)
+    assert "needs 2 KV cache blocks of 64 tokens, but the cache has 1" in plain.message()
+    target.calls.clear()
+    speculative = ask(bls, 100, num_draft_tokens=INT(4))
+    assert (speculative.message(), speculative.code()) == (plain.message(), "INVALID_ARG")
+    assert len(target.calls) == len(draft.calls) == 1
+    plain, speculative = (ask(bls, 59, num_draft_tokens=INT(length)) for length in (0, 4))
+    assert speculative["text_output"] == plain["text_output"] == [text_of(EXPECTED[:59], PROMPT)]
+
+
+def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
+    bls, _, draft = serve()
+    outputs = ask(bls, 9, num_draft_tokens=INT(10**6), exclude_input_in_output=True)
+    assert outputs["text_output"][0] == text_of(EXPECTED[:9])
+    assert draft.calls[0]["request_output_len"].item() == 8
+
+
+def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
+    """As Triton 24.10 has it: the call that was being served never ends, and later ones get an error."""
+    bls, *_ = serve()
+    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.05)
+    said, calls, never = "Stub process 'tensorrt_llm_draft_0_0' is not healthy.", [], threading.Event()
+
+    def dead(inputs, request_id):
+        calls.append(inputs)
+        if len(calls) == 1:
+            never.wait(30)
+        yield InferenceResponse(error=TritonError(said))
+
+    triton_fakes.MODELS["tensorrt_llm_draft"] = dead
+    began = time.monotonic()
+    for _ in range(2):  # the second one meets a process that is dead
+        error = ask(bls, num_draft_tokens=INT(4))
+        assert (error.message(), error.code()) == (said, "UNAVAILABLE")
+    assert time.monotonic() - began < 5
+    never.set()
+
+
+def test_a_draft_that_is_slow_is_waited_for(serve, monkeypatch):
+    bls, _, draft = serve()
+    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.02)
+    serving = draft.model.execute
+
+    def slowly(requests):
+        if "stop" not in triton_fakes.as_dict(requests[0]):
+            time.sleep(0.1)
+        return serving(requests)
+
+    monkeypatch.setattr(draft.model, "execute", slowly)
+    outputs = ask(bls, 9, num_draft_tokens=INT(8), exclude_input_in_output=True)
+    assert outputs["text_output"][0] == text_of(EXPECTED[:9])
+    assert any("stop" in call for call in draft.calls)
 
 
 def test_draft_input_ids_to_the_llm_alone_bring_the_right_ones_and_one_more(serve):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -64,7 +65,8 @@ def ensure(tell: Any = print) -> Path:
 def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> dict[str, Any]:
     """Run a command of `commands.aiperf` whose artifacts go to `folder`; returns {"ttft_ms": {"avg", "p50", …}, …}.
 
-    Raises CourseError when AIPerf fails, says nothing within `timeout` seconds, or is not installed.
+    Raises CourseError when AIPerf or one of its requests fails, when it says nothing within `timeout` seconds, and when
+    it is not installed.
     """
     program = find()
     if program is None:
@@ -72,8 +74,8 @@ def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> di
     # Offline mode forbids its tokenizer even a local folder; and a proxy cannot lead to this machine.
     env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"} | {"no_proxy": "127.0.0.1"}
     words = [str(program), *command[1:], "--ui", "none"]
-    for old in Path(folder).rglob("profile_export_aiperf.json"):
-        old.unlink()
+    export = Path(folder, "profile_export_aiperf.json")  # folders below it hold one of each phase, the warm-up's too
+    export.unlink(missing_ok=True)
     # A session of its own: its many processes end with it, and do not go on loading the server.
     child = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
@@ -86,15 +88,22 @@ def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> di
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    found = list(Path(folder).rglob("profile_export_aiperf.json"))
-    if child.returncode or not found:
-        raise CourseError(f"AIPerf ended without a result: {_last_line(problems or printed)}")
-    return read(found[-1])
+    if child.returncode or not export.is_file():
+        raise CourseError(f"AIPerf ended without a result: {_problem(problems or printed)}")
+    return read(export)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """AIPerf's JSON export, reduced to what notebook 11 compares; what it did not measure is left out."""
+    """AIPerf's JSON export, reduced to what notebook 11 compares; what it did not measure is left out.
+
+    Raises CourseError when requests failed: AIPerf leaves them out of every other number, and ends as if all were well.
+    """
     export = json.loads(Path(path).read_text(encoding="utf-8"))
+    if failed := export.get("error_request_count", {}).get("avg"):  # absent without errors
+        total = failed + export.get("request_count", {}).get("avg", 0)  # which counts only those that were answered
+        first = next(iter(export.get("error_summary") or ()), {}).get("error_details", {})
+        why = f"{first.get('code')} {first.get('type')}: {first.get('message')}"[:300]
+        raise CourseError(f"{failed:g} of AIPerf's {total:g} requests failed, so its numbers are of the others: {why}")
     found = {}
     for ours, theirs in METRICS.items():
         values = export.get(theirs)
@@ -105,6 +114,12 @@ def read(path: Path) -> dict[str, Any]:
 
 def _folder() -> Path:
     return cache_dir() / "tools" / f"aiperf-{VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _problem(text: str) -> str:
+    """The last error of AIPerf's log."""
+    errors = re.findall(r"^[\d:.]+ +(?:ERROR|CRITICAL) +(.*?)(?: \(\w+\.py:\d+\))?$", text, re.M)
+    return errors[-1][:300] if errors else _last_line(text)
 
 
 def _last_line(text: str) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.errors import CourseError
-from servinglab.triton_models._common import ERRORS_AS_DATA, FAULT, GENERATED
+from servinglab.errors import FAULT, CourseError
+from servinglab.triton_models._common import ERRORS_AS_DATA, GENERATED
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
@@ -60,6 +60,9 @@ MAX_WAITING_FOR_FIRST = 24
 # When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock.
 # If ours was not the longer grip, that thread would free Python objects, and soon the process dies (seen in 24.10).
 KEEP_ENDED_SECONDS = 10.0
+DIED = "is not healthy"  # Triton's word for a model whose Python process has died
+_ONE = np.ones((1, 1), np.int32)
+_STOP = {"input_ids": _ONE, "input_lengths": _ONE, "request_output_len": _ONE, "stop": np.ones((1, 1), bool)}
 
 
 class InnerModelError(CourseError):
@@ -72,7 +75,7 @@ class InnerModelError(CourseError):
         super().__init__(message)
         if FAULT in message:
             self.code = pb_utils.TritonError.INTERNAL
-        elif "is not ready" in message:
+        elif "is not ready" in message or DIED in message:
             self.code = pb_utils.TritonError.UNAVAILABLE
 
 
@@ -127,12 +130,19 @@ class InnerModels:
     def stop(self, request_id: str) -> None:
         """Ask the LLM, and the draft model if there is one, to cancel the running request with this id; an ended one is
         no error."""
-        one = np.ones((1, 1), np.int32)
-        given = {"input_ids": one, "input_lengths": one, "request_output_len": one, "stop": np.ones((1, 1), bool)}
-        self._drain(given, request_id, self.llm)
+        self._drain(_STOP, request_id, self.llm)
         if self.draft:
             with contextlib.suppress(Exception):  # it may be unloaded: then nothing of it runs
-                self._drain(given, request_id, self.draft)
+                self._drain(_STOP, request_id, self.draft)
+
+    def check_alive(self, model: str) -> None:
+        """Raise InnerModelError when the process of a `tensorrt_llm` has died: Triton 24.10 says so to a new call, and
+        never ends those that were being served."""
+        try:
+            self._drain(_STOP, "", model)
+        except InnerModelError as error:  # any other one is an answer, for example that a stop needs an id
+            if DIED in str(error):
+                raise
 
     def _drain(self, inputs: dict[str, np.ndarray], request_id: str, model: str) -> None:
         responses = self._stream(inputs, [], request_id, model)

@@ -5,6 +5,12 @@ those that it would have chosen itself, and one more. The KV cache of both model
 a round reads only what is new. The text is that of a request without a draft, sampled with a seed as well: each call
 says how many ids the answer has so far, and random numbers and min_tokens go on from there.
 
+Whatever goes wrong with the draft alone does not change the text: where its engine or its KV cache is the smaller one,
+the LLM goes on without it, in one call for all that is left. But when its process dies, the request ends with an error.
+What can never fit the LLM is refused in the first round, as without a draft. num_draft_tokens has no upper limit: a
+round asks for no more than max_tokens - 1 guesses, and this executor verifies any number at once. An engine of
+TensorRT-LLM has one, the --max_draft_len it was built with (0 without the flag), and refuses what is above it.
+
 Limits are those of NVIDIA's BLS model: one prompt, one beam, no streaming, no context logits. Differences: it returns
 the log probabilities and metrics of its last round only, repeats the same random numbers in every round, loses the
 embedding bias after the first, and goes one round too far when end_id ends the answer. And it ignores
@@ -13,7 +19,10 @@ return_generation_logits, which is refused here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +39,8 @@ LIMITS = {
 }
 IDS = ["output_ids", "sequence_length"]
 FULL = "exceeds maximum input length"  # of the engine; what TensorRT-LLM says, too
+TOO_LONG = (FULL, "KV cache blocks")  # for an engine, or for its cache
+ALIVE_SECONDS = 1.0  # after so long without an answer the draft model is asked whether it is still there
 
 
 def draft_length(inputs: dict[str, np.ndarray]) -> int:
@@ -70,18 +81,23 @@ def speculate(
 
     given: inputs of the LLM; outputs: those to ask for; reply: whose id the calls get, and which may end early.
     """
-    answer = _Answer(given)
+    answer, drafting, fits = _Answer(given), True, False
     while not (answer.ended or reply.cancelled or reply.closed):
         guesses: list[int] = []
-        count = min(length, answer.room - 1)
+        count = min(length, answer.room - 1) if drafting else 0
         if count > 0:
             asked = answer.inputs(count) | {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
+            call = partial(_call, models, asked, reply.id, IDS, models.draft, answer.generated)
             try:
-                guesses = _ids(_call(models, asked, reply.id, IDS, models.draft, answer.generated))
+                guesses = _ids(_unless_it_dies(call, lambda: models.check_alive(models.draft)))
             except InnerModelError as error:
-                if FULL not in str(error):  # the draft's engine may be the smaller one
+                if not any(words in str(error) for words in TOO_LONG):
                     raise
-        asked = answer.inputs(len(guesses) + 1)
+                drafting = False
+        # A call ends when its draft is verified, whatever length it asks for. So the first one asks for all of the
+        # answer, and what has no place in the KV cache is refused now and not after many rounds.
+        whole = not drafting or (guesses and not fits)
+        asked = answer.inputs(answer.room if whole else len(guesses) + 1)
         if guesses:
             asked["draft_input_ids"] = np.array([guesses], np.int32)
         try:
@@ -90,8 +106,27 @@ def speculate(
             if FULL not in str(error) or not answer.generated:
                 raise
             answer.ended = True  # as where the LLM itself meets its max_seq_len
+        fits = fits or whole
+        answer.ended = answer.ended or not drafting
     if not (reply.cancelled or reply.closed):
         yield answer.response(_holds_prompt(models, given, reply.id))
+
+
+def _unless_it_dies(call: Callable[[], Any], check: Callable[[], None]) -> Any:
+    """What `call` returns, or the error of `check`. A call to a process that has died never returns: the thread that
+    makes it is left behind, with its place among those that may wait, until the server is restarted."""
+    future: Future = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    while not wait([future], ALIVE_SECONDS).done:
+        check()
+    return future.result()
 
 
 class _Answer:

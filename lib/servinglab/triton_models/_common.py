@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.errors import CourseError
+from servinglab.errors import FAULT, CourseError
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 TRUE = {"true", "yes", "1", "t", "y"}
@@ -22,7 +22,6 @@ GENERATED = "generated_tokens"
 MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mistake
 LARGE_BYTES = 2**16  # no answer without logits is as large
 SPARE_BYTES = 2**24
-FAULT = "failed on this request:"  # marks, in a message, an error that is not the client's
 
 
 class InputError(CourseError):
