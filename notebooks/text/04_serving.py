@@ -276,7 +276,8 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
 plots.style()
 curves = {name: points for name, (_, points) in rows.items()}
 small_print = plots.provenance(lane, burst=burst_size)
-empty = [max((at for at, n in points if n), default=0) for points in curves.values()]
+last = [max((i for i, (_, n) in enumerate(points[:-1]) if n), default=-1) for points in curves.values()]
+empty = [points[i + 1][0] for i, points in zip(last, curves.values(), strict=True)]
 times = f"{empty[0]:.2f}, {empty[1]:.2f} and {empty[2]:.2f} s"
 title = f"The queue is empty after {times}: a step down is an execution"
 summary = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
@@ -443,10 +444,13 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
 
 # %% [markdown]
 # A step of an LLM reads all weights once, for however many rows: two half-full instances read them twice. They also
-# split the memory for the KV cache, and a request cannot move to the other one when its own is full. So: **one
-# instance, a large batch**. More instances of an LLM make sense on *other* GPUs. The models around it are another
+# split the memory for the KV cache, and a request cannot move to the other one when its own is full. (Where arithmetic
+# and not memory is the limit, as with int4 on a CPU, the two may be equally fast. The memory is still paid twice.) So:
+# **one instance, a large batch**. More instances of an LLM make sense on *other* GPUs. The models around it are another
 # matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch is large ([backend's
 # guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md)).
+# But keep one of `postprocessing` if you stream: with several, the pieces of a text may come in the wrong order
+# ([issue 614](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614)).
 #
 # ## 4 In-flight batching
 #
@@ -492,9 +496,9 @@ inflight.shutdown()
 
 # %% [markdown]
 # Each step brings one token for every slot that is taken. Steps are what the scheduler decides; a full step costs a
-# little more time than one with empty slots (on a busy CPU much more), so time gains less than steps. In the lower
-# panel no bar begins before all of the batch before it have ended. In the upper one a free slot is taken
-# at the next token; only the end, when nobody waits any more, is ragged.
+# little more time than one with empty slots (on a busy CPU much more), so time gains less than steps; and other work on
+# this machine changes seconds, never steps. In the lower panel no bar begins before all of the batch before it have
+# ended. In the upper one a free slot is taken at the next token; only the end, when nobody waits any more, is ragged.
 #
 # **Exercise 04.2** Four requests of 2, 8, 3 and 5 tokens arrive together, in this order, and there are two slots. A
 # step gives one token to each request in a slot; reading prompts costs nothing. After how many steps is the last one
@@ -794,9 +798,9 @@ plots.finish(fig, title, plots.provenance(lane, weights=precision, answers=len(t
 # The bar of `tensorrt_llm` ends when its `execute` returns, which is when the request has been handed to the executor:
 # generation is not in it. `tensorrt_llm_bls` waits for the LLM all the time, and its bar is short for the same reason:
 # its `execute` starts a thread for each request and returns. The tokenizers do their work inside `execute`, so one of
-# them may well look slowest; `postprocessing` is called again for every few tokens. A dashboard of `nv_inference_*`
-# alone shows a quick LLM however slow the answers are. For the LLM look at the executor's own figures. NVIDIA's backend
-# publishes them beside these, as
+# them may well look slowest; `postprocessing` is called again at every step, for the tokens of all streams. A dashboard
+# of `nv_inference_*` alone shows a quick LLM however slow the answers are. For the LLM look at the executor's own
+# figures. NVIDIA's backend publishes them beside these, as
 # [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics):
 # requests waiting and active, KV blocks used and free, tokens of the running batch. Ours has none of these; per request
 # you have `return_perf_metrics`.
