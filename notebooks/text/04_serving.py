@@ -24,7 +24,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine of several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -469,14 +469,20 @@ print(lengths, "together", sum(lengths), "tokens")
 # **Predict:** with `slots` slots, how many times the steps does static batching take? And which share of its
 # slots × time is empty?
 
+
 # %%
+def lasted(metrics):
+    return max(m.last_token_time_ns for m in metrics) - min(m.arrival_time_ns for m in metrics)
+
+
 runs, steps = {}, {}
 with Executor(engine, max_batch_size=slots, batching_strategy="V1", **options) as static:
     run_all(static, load[:1], [2])
-    for name, executor in (("in-flight", inflight), ("static", static)):
+    for name, executor in [("in-flight", inflight), ("static", static)] * 2:  # in turn; the faster run counts
         before = executor.stats()["steps"]
-        runs[name], _ = run_all(executor, prompts[:requests], lengths)
+        metrics, _ = run_all(executor, prompts[:requests], lengths)
         steps[name] = executor.stats()["steps"] - before
+        runs[name] = min(runs.get(name, metrics), metrics, key=lasted)
 print("steps of the model:", steps)
 
 # %% [markdown]
@@ -486,7 +492,7 @@ print("steps of the model:", steps)
 
 # %%
 idle = {name: slot_figures.idle_share(metrics) for name, metrics in runs.items()}
-ends = [max(m.last_token_time_ns for m in r) - min(m.arrival_time_ns for m in r) for r in runs.values()]
+ends = [lasted(metrics) for metrics in runs.values()]
 more = steps["static"] / steps["in-flight"]
 title = f"Static batching takes {more:.1f} times the steps and {ends[1] / ends[0]:.1f} times the time"
 small_print = plots.provenance(lane, seed, weights=precision, executor=inflight.device)
@@ -498,7 +504,8 @@ inflight.shutdown()
 # Each step brings one token for every slot that is taken. Steps are what the scheduler decides; a full step costs a
 # little more time than one with empty slots (on a busy CPU much more), so time gains less than steps; and other work on
 # this machine changes seconds, never steps. In the lower panel no bar begins before all of the batch before it have
-# ended. In the upper one a free slot is taken at the next token; only the end, when nobody waits any more, is ragged.
+# ended. (If its first batch is not full, the others had not arrived when it began.) In the upper one a free slot is
+# taken at the next token; only the end, when nobody waits any more, is ragged.
 #
 # **Exercise 04.2** Four requests of 2, 8, 3 and 5 tokens arrive together, in this order, and there are two slots. A
 # step gives one token to each request in a slot; reading prompts costs nothing. After how many steps is the last one
@@ -660,9 +667,8 @@ with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager
             metrics, texts[load, policy] = run_all(executor, *work)
             counts = [executor.stats()[name] - before[name] for name in ("steps", "prompt_tokens", "paused")]
             steps_of[load, policy], read, paused[load, policy] = counts
-            last = max(m.last_token_time_ns for m in metrics) - min(m.arrival_time_ns for m in metrics)
             print(f"{load:6} {policy:20} {counts[0]:3} steps, {read:3} tokens read, {counts[2]} paused", end="")
-            print(f", {last / 1e9:.2f} s")
+            print(f", {lasted(metrics) / 1e9:.2f} s")
 
 # %% [markdown]
 # Seconds depend on what else runs on this machine; steps are what a policy decides. Which one needed fewer, and are the
