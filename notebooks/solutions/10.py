@@ -31,10 +31,10 @@ def _tokens(formula: str) -> str:
     return f"def tokens_per_step(a, k):\n    return {formula}"
 
 
-def _length(cost: str, least: int = 0, most: str = "len(v)") -> str:
+def _length(cost: str, least: int = 0, most: str = "len(v)", tokens: str = "range(k + 1)") -> str:
     return f"""
 def best_length(a, c, v):
-    values = [sum(a**i for i in range(k + 1)) / ({cost}) for k in range({least}, {most})]
+    values = [sum(a**i for i in {tokens}) / ({cost}) for k in range({least}, {most})]
     return {least} + int(np.argmax(values))
 """
 
@@ -71,6 +71,12 @@ MUTANTS = {
         ("differences are probabilities", _rule(rest="p - q"), "p - q is negative"),
         ("differences count both ways", _rule(rest="abs(p - q) / abs(p - q).sum()"), "|p - q|"),
         ("what the draft has too much", _rule(rest="np.maximum(q - p, 0) / 0.4"), "too much, q - p"),
+        (
+            "only the rejected token can be negative",
+            _rule(rest="np.where(np.arange(len(p)) == token, 0, p - q) / np.delete(p - q, token).sum()"),
+            "right for three tokens, but",
+        ),
+        ("the rest is what it was in one example", _rule(rest="np.maximum(p - q, 0) / 0.4"), "right for three tokens"),
         ("what both have", _rule(rest="np.minimum(p, q) / np.minimum(p, q).sum()"), "that is min(p, q)"),
     ],
     "10.2": [
@@ -83,6 +89,9 @@ MUTANTS = {
         ("k does not matter", _tokens("1 / (1 - a)"), "the limit of an endless draft: stop"),
         ("endless, without the target's own", _tokens("a / (1 - a)"), "endless draft, without"),
         ("one term too many", _tokens("sum(a**i for i in range(k + 2))"), "one term too many"),
+        ("k is always 3", _tokens("1 + a + a**2 + a**3"), "for this k"),
+        ("a is never 0", _tokens("np.exp(np.arange(k + 1) * np.log(a)).sum()"), "never right"),
+        ("0 is as good as 1", _tokens("k + 1 if a in (0, 1) else (1 - a ** (k + 1)) / (1 - a)"), "never right"),
         ("a is never 1", _tokens("(1 - a ** (k + 1)) / (1 - a)"), "divides by zero"),
     ],
     "10.3": [
@@ -90,6 +99,10 @@ MUTANTS = {
         ("verifying is free", _length("1 + k * c"), "the verifying step grows"),
         ("drafting is free", _length("v[k]"), "drafting is not free"),
         ("the draft runs once", _length("c + v[k]"), "once for each drafted token"),
+        ("the first draft costs twice", _length("(k + 1) * c + v[k]"), "not (k + 1) c"),
+        ("costs are multiplied", _length("(1 + k * c) * v[k]"), "one after the other"),
+        ("the target's own token is no gain", _length("k * c + v[k]", tokens="range(1, k + 1)"), "own token is"),
+        ("the speed-up is asked for", "def best_length(a, c, v):\n    return 1.49", "not its speed-up"),
         ("one must draft", _length("k * c + v[k]", least=1), "do not draft"),
         ("the last length is not tried", _length("k * c + v[k]", most="len(v) - 1"), "the last too"),
         ("the first that is worse ends the search", _STOPS, "do not stop at the"),

@@ -68,7 +68,7 @@ to_copy: str = "The lighthouse keeper found a letter in a green bottle on the th
 max_tokens: int = 32  # length of the answers, in tokens
 longest: int = 6  # the longest draft that is tried, at least 3 tokens
 temperature: float = 0.8  # of the sampled answers
-trials: int = 4000  # draws of each statistical test
+trials: int = 4000  # draws of each statistical test, at least 1,000
 seed: int = 0  # seed of the tests and of the sampled answers
 
 # %% [markdown]
@@ -82,6 +82,7 @@ seed: int = 0  # seed of the tests and of the sampled answers
 # says where.)
 
 # %%
+assert trials >= 1000 and longest >= 3, "trials must be at least 1,000, longest at least 3"
 lane = resolve_lane(lane)
 executor = Executor(assets.engine("smollm2", precision), max_batch_size=4, max_seq_len=512)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
@@ -209,7 +210,7 @@ for name, found in tried_out.items():
 # token that the target chooses itself. (The step that reads the prompt reads three guesses, too. They are counted
 # here, though that step is not: so the oracle may get more than three times its steps. With int4 weights the last
 # digits of the logits depend on how many tokens are read together, so a text may part from the plain one where two
-# tokens are nearly equal. In fp32 it must not.)
+# tokens are nearly equal; behind that place the oracle guesses no better than the liar. In fp32 it must not.)
 #
 # What do longer steps cost? Let v(k) be the time of a step that reads the last token and k guesses, divided by the time
 # of a step without guesses: the **verify cost**. A machine is not equally fast all the time. So the lengths take turns,
@@ -219,29 +220,33 @@ for name, found in tried_out.items():
 tried = sorted({0, 1, 2, 3, 4, longest, 8})
 
 
-class Turns(Oracle):
-    def __init__(self):
+class Turns:
+    def __init__(self, drafter, lengths):
         shuffled = np.random.default_rng(seed).permuted
-        self.lengths = itertools.chain.from_iterable(shuffled(tried) for _ in itertools.count())
-        self.lies = False
+        self.drafter = drafter
+        self.lengths = itertools.chain.from_iterable(shuffled(lengths).tolist() for _ in itertools.count())
 
     def propose(self, tokens, at_most):
-        self.length = next(self.lengths)
-        return super().propose(tokens, at_most)
+        return self.drafter.propose(tokens, min(next(self.lengths), at_most))
 
 
 # %% [markdown]
 # Answer after answer, until each length had its turn at least 12 times (an answer that is too short for the longest
 # ends it, too):
 
+
 # %%
-turns, timed = Turns(), []
-for _ in range(30):
-    timed.append(run(turns))
-    counts = np.bincount(np.concatenate([each.guesses for each in timed]), minlength=9)
-    if counts[tried].min() >= 12:
-        break
-step_ms = {k: 1e3 * value for k, value in fastest_steps(timed).items() if k in tried}
+def in_turn(drafter, lengths):
+    turns, timed = Turns(drafter, lengths), []
+    for _ in range(30):
+        timed.append(run(turns))
+        counts = np.bincount(np.concatenate([each.guesses for each in timed]), minlength=max(lengths) + 1)
+        if counts[lengths].min() >= 12:
+            break
+    return fastest_steps(timed)
+
+
+step_ms = {k: 1e3 * value for k, value in in_turn(Oracle(max(tried)), tried).items() if k in tried}
 tried = list(step_ms)
 
 # %% [markdown]
@@ -604,16 +609,19 @@ for name in ("draft", "untrained"):
 # ## 6 How many guesses pay
 #
 # Three numbers decide. v(k) you have. The **acceptance** a: with what probability is a guess right? The **draft
-# cost** c: how long does one guess take, in steps of the target?
+# cost** c: how long does one guess take, in steps of the target? (Their time is taken again, in turn with the guesses:
+# the machine may be faster or slower now than in section 1.)
 
 # %%
-proposing = []
-for begun in [*range(1, len(answer))] * 4:
-    started = time.perf_counter()
-    draft.propose(prompt_ids + answer[:begun], 1)
-    proposing.append(time.perf_counter() - started)
+proposing, plain_steps = [], []
+for _ in range(4):
+    plain_steps += run().steps.tolist()
+    for begun in range(1, len(answer)):
+        started = time.perf_counter()
+        draft.propose(prompt_ids + answer[:begun], 1)
+        proposing.append(time.perf_counter() - started)
 guess_ms = 1e3 * min(proposing)
-draft_cost = guess_ms / step_ms[0]
+draft_cost = min(proposing) / min(plain_steps)
 print(f"one guess takes {guess_ms:.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
 print(f"weights: draft {draft_precision}, target {precision}")
 
@@ -667,20 +675,16 @@ for k, value in zip(lengths, predicted, strict=True):
 print(f"predicted best: k = {best}, {best_speedup:.2f} times as fast")
 
 # %% [markdown]
-# The prediction is made. Now measure: every length from none to the longest, and back again with half of the answer,
-# only for the clock.
+# The prediction is made. Now measure. Each length, from none to the longest, writes the answer once: that counts the
+# tokens a step. For the clock they take turns again, step by step, so that all of them meet the same machine.
 
 
 # %%
-def measure(k, length):
-    draft.max_draft = max(1, k)
-    return run(draft if k else None, length=length)
-
-
-runs = [measure(k, max_tokens) for k in [0, *lengths]]
-again = [measure(k, max_tokens // 2) for k in [*reversed(lengths), 0]]
+draft.max_draft = longest
+runs = [run(Turns(draft, [k])) for k in [0, *lengths]]
 assert precision != "fp32" or all(each.tokens == answer for each in runs)
-speeds = [speed(each, fastest_steps([*runs, *again])) for each in runs]
+clock = fastest_steps(runs) | in_turn(draft, [0, *lengths])
+speeds = [speed(each, clock) for each in runs]
 gained = [value / speeds[0] for value in speeds[1:]]
 per_step = [each.per_step for each in runs[1:]]
 
@@ -707,8 +711,8 @@ print(f"measured within 10 % of the best draft: k = {', '.join(map(str, close))}
 print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no draft, measured {gained[-1]:.2f}")
 
 # %% [markdown]
-# Every guess is paid for, but the last one of a long draft counts only if all before it were right: with probability
-# aᵏ. So a longer draft wins less and less, while its cost goes on growing.
+# Every guess is paid for, but the last one of a long draft counts only if it and all before it were right: with
+# probability aᵏ. So a longer draft wins less and less, while its cost goes on growing.
 #
 # ## 7 Served
 #
@@ -854,9 +858,13 @@ for version in ("0.10.0", "0.12.0", "0.15.0", "0.17.0"):
 # - **ReDrafter.** `--speculative_decoding_mode explicit_draft_tokens`. In Triton: `decoding_mode` redrafter.
 #
 # `trtllm-build` belongs to the engines of TensorRT (notebook 02). With the LLM API of notebook 12 you pass a
-# `speculative_config`: a draft model, EAGLE-3, n-grams or multi-token prediction, each with `max_draft_len`
-# ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)). There EAGLE-3 lives;
-# MEDUSA and lookahead stay behind. Both lists are read from documents and sources; none of these methods ran here.
+# `speculative_config`
+# ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)): with `max_draft_len` a
+# `DraftTargetDecodingConfig` (a draft model), an `NGramDecodingConfig` (prompt lookup) or an `EagleDecodingConfig`
+# (EAGLE-3; `Eagle3DecodingConfig` in later versions), or an `MTPDecodingConfig` (multi-token prediction, for models
+# trained with it; in version 1.0 with `num_nextn_predict_layers`). In `model.yaml` of Triton's `llmapi` model,
+# `decoding_type` takes the place of the class. There EAGLE-3 lives; MEDUSA and lookahead stay behind. Both lists are
+# read from documents and sources; none of these methods ran here.
 #
 # ## Recap
 #
@@ -893,8 +901,8 @@ together = {k: four_at_once(**({"num_draft_tokens": k} if k else {})) for k in (
 print(*(f"{k} guesses: {speed:.1f} tokens/s for four streams together" for k, speed in together.items()), sep="\n")
 
 # %% [markdown]
-# NVIDIA's documentation says the same of its own: speculation is for low batch sizes. Use it where latency counts and
-# the server has arithmetic to spare; a full batch has none.
+# NVIDIA's documentation (section 8) says the same of its own: speculation is for low batch sizes. Use it where latency
+# counts and the server has arithmetic to spare; a full batch has none.
 #
 # A second one: ask for a draft where there is none. What does the server say?
 

@@ -25,7 +25,7 @@
 # - turn tokens per second into a price, and into energy where power can be read
 # - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
 #
-# **Time:** 45 minutes (last run: 58 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 82 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -241,11 +241,16 @@ for n, run in closed.items():
     medians = [1000 * measures.percentile(run.values(name), 50) for name in ("ttft", "itl")]
     times = run.tokens_per_second / closed[1].tokens_per_second
     print(f"{n:2} users: {run.tokens_per_second:6.1f} tokens/s ({times:.1f} × one user)", end="")
-    print(f", TTFT {medians[0]:5.0f} ms, ITL {medians[1]:5.1f} ms")
+    under_way = run.requests_per_second * run.values("latency").mean()
+    print(f", TTFT {medians[0]:5.0f} ms, ITL {medians[1]:5.1f} ms, {under_way:4.1f} under way")
 
 # %% [markdown]
 # Throughput would double only if a step of the model took no longer with twice the rows; the ITL says how much longer
 # it took. On a GPU, where most of a step is reading the weights, it can come close; on a few CPU cores it rarely does.
+#
+# The last column checks the others, by [Little's law](https://doi.org/10.1287/opre.9.3.383): requests a second, times
+# the mean seconds that each is under way, is how many are under way on average. In a closed loop that is the number of
+# users, or a little less, because at the end of a load some have nothing left to send.
 #
 # This is the picture that a deployment is chosen by. A good point lies right and low.
 
@@ -419,6 +424,7 @@ for run in opened.values():
 good = [run.goodput(*limits) for run in opened.values()]
 best = shares[int(np.argmax(good))]
 title = f"Of these four loads, {best:.0%} of capacity had the highest goodput: {max(good):.2f} requests/s"
+title = title if max(good) else "In none of these four loads was any request within both limits"
 summary = "goodput at each rate: " + ", ".join(f"{value:.2f}/s" for value in good)
 plots.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
 
@@ -570,7 +576,8 @@ for name, found in pairs.items():
 # apart. Ratios on one side are a hint, and the more pairs there are, the less it can be chance (with n pairs, 1 in
 # 2ⁿ⁻¹). A load average far above the number of cores says that other work ran as well, which is mistake 4. Where two
 # tools differ *again and again*, look first at what they sent (lengths of the prompts, chat template, warm-up), then at
-# what each does between taking the time and sending.
+# the processor time that each takes itself (mistake 4 once more: AIPerf runs as several processes, here on the cores of
+# the server), then at what each does between taking the time and sending.
 #
 # ## Recap
 #

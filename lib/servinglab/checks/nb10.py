@@ -26,20 +26,39 @@ _KEEP = {
 }
 
 
-def _rests() -> dict[str, np.ndarray]:
+# Two tokens that the draft likes too much: what only strikes out the rejected one, or divides by 0.4, shows here.
+_P4, _Q4 = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.2, 0.6, 0.1, 0.1])
+
+
+def _rests(p: np.ndarray, q: np.ndarray, token: int) -> dict[str, np.ndarray]:
     """What a wrong function gives as the distribution of the replacement: message → distribution."""
-    rest = np.maximum(_P - _Q, 0)
-    without = np.where(np.arange(3) == _DISLIKED, 0, _P)
+    excess, least = np.maximum(q - p, 0), np.minimum(p, q)
+    others = np.where(np.arange(len(p)) == token, 0, p)
     return {
-        "you replace from p: the tokens that were kept come on top, so the draft's favourites come out too often": _P,
-        "you replace from the draft's q, which is what has just been rejected": _Q,
-        "you strike the rejected token out of p: what is missing of each token is p - q, not p": without / 0.7,
-        "right shape, but it does not sum to 1: divide by the sum of what is left": rest,
-        "p - q is negative where the draft has too much: nothing is missing there, so it counts as 0": _P - _Q,
-        "that is |p - q|: where the draft has too much, nothing is missing": np.abs(_P - _Q) / np.abs(_P - _Q).sum(),
-        "that is what the draft has too much, q - p: the target lacks p - q": np.maximum(_Q - _P, 0) / 0.4,
-        "that is min(p, q), what has been kept already: what is missing is p - min(p, q)": np.minimum(_P, _Q) / 0.6,
+        "you replace from p: the tokens that were kept come on top, so the draft's favourites come out too often": p,
+        "you replace from the draft's q, which is what has just been rejected": q,
+        "you strike the rejected token out of p: what is missing of each token is p - q, not p": others / others.sum(),
+        "that is |p - q|: where the draft has too much, nothing is missing": np.abs(p - q) / np.abs(p - q).sum(),
+        "that is what the draft has too much, q - p: the target lacks p - q": excess / excess.sum(),
+        "that is min(p, q), what has been kept already: what is missing is p - min(p, q)": least / least.sum(),
     }
+
+
+def _rest_mistake(rest: np.ndarray, p: np.ndarray, q: np.ndarray, token: int) -> str:
+    """What is wrong with the distribution of the replacement, "" if nothing is."""
+    if rest.shape != p.shape:
+        return f"the replacement has shape {list(rest.shape)}: one probability for each token of the vocabulary"
+    missing = speculative.residual(p, q)
+    if np.allclose(rest, missing):
+        return ""
+    for said, mistaken in _rests(p, q, token).items():
+        if np.allclose(rest, mistaken):
+            return said
+    if (rest < 0).any():
+        return "p - q is negative where the draft has too much: nothing is missing there, so it counts as 0"
+    if rest.sum() > 0 and np.allclose(rest / rest.sum(), missing):
+        return "right shape, but it does not sum to 1: divide by the sum of what is left"
+    return f"{np.round(rest, 3).tolist()}: the replacement comes from what is missing, max(0, p - q)"
 
 
 @exercise("10.1", expects="a function rule(p, q, token) that returns a number and an array of probabilities")
@@ -59,15 +78,16 @@ def answer_rule(rule: Callable[[np.ndarray, np.ndarray, int], tuple[float, np.nd
         near = (text for value, text in _KEEP.items() if math.isclose(keep, value, rel_tol=1e-6, abs_tol=1e-9))
         said = next(near, "")
         return wrong(f"{keep:.3g}: {said or 'keep with probability p(x) / q(x) where that is below 1'}")
-    if rest.shape != _P.shape:
-        return wrong(f"the replacement has shape {list(rest.shape)}: one probability for each token of the vocabulary")
-    for said, mistaken in _rests().items():
-        if np.allclose(rest, mistaken):
-            return wrong(said)
-    if not np.allclose(rest, speculative.residual(_P, _Q)):
-        return wrong(f"{np.round(rest, 3).tolist()}: the replacement comes from what is missing, max(0, p - q)")
+    if said := _rest_mistake(rest, _P, _Q, _DISLIKED):
+        return wrong(said)
     if not math.isclose(liked, 1.0):
         return wrong(f"{liked:.3g} for a token that the target likes more than the draft: a probability ends at 1")
+    keep, rest = rule(_P4.copy(), _Q4.copy(), 1)
+    said = _rest_mistake(np.asarray(rest, float), _P4, _Q4, 1)
+    if not math.isclose(float(keep), 0.5):
+        said = f"the token is kept with {float(keep):.3g}, not p/q = 0.5"
+    if said:
+        return wrong(f"right for three tokens, but for p {_P4.tolist()}, q {_Q4.tolist()}, token 1: {said}")
     return right("p(x)/q(x), at most 1; the replacement makes up for what the draft lacks, and only for that")
 
 
@@ -88,60 +108,90 @@ _TOKENS = {
 }
 
 
+_OTHERS = (
+    (1.0, 3, "a draft that is always right brings k + 1 tokens"),
+    (0.0, 4, "a draft that is never right brings the target's own token, 1"),
+    (0.6, 1, "add 1 + a + … up to a^k, for this k"),
+    (0.3, 5, "add 1 + a + … up to a^k, for this k"),
+)
+
+
 @exercise("10.2", expects="a function tokens_per_step(a, k) that returns a number")
 def answer_tokens(tokens_per_step: Callable[[float, int], float]) -> Verdict:
     answer = float(tokens_per_step(_A, _K))
     if not math.isclose(answer, _EXPECTED, rel_tol=1e-6):
         said = next((text for value, text in _TOKENS.items() if math.isclose(answer, value, rel_tol=1e-6)), "")
         return wrong(f"{answer:.4g}: {said or 'add 1 + a + a² + … + a^k'}")
-    try:
-        sure = float(tokens_per_step(1.0, _K))
-    except ZeroDivisionError:
-        return wrong("a = 1 divides by zero in your formula: a draft that is always right brings k + 1 tokens")
-    if not math.isclose(sure, _K + 1):
-        return wrong(f"{sure:.4g} for a = 1 and k = {_K}: a draft that is always right brings k + 1 tokens")
+    for a, k, why in _OTHERS:
+        wanted = speculative.expected_tokens(a, k)
+        try:
+            other = float(tokens_per_step(a, k))
+        except ZeroDivisionError:
+            return wrong(f"a = {a:g} divides by zero in your formula: {why}")
+        if not math.isclose(other, wanted, rel_tol=1e-6):
+            return wrong(f"right for a = {_A} and k = {_K}, but {other:.4g} for a = {a:g} and k = {k}: {why}")
     return right("1 + a + a² + … + a^k: at most k + 1, at least 1, and below 1/(1 - a) for any a < 1")
 
 
 # --- 10.3: the draft length that pays ---------------------------------------------------------------------------------
 
-_RATE, _COST = 0.75, 0.25
-_VERIFY = [1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0]
-_FLAT = [1.0, 1.01, 1.02, 1.03]  # with a good, cheap draft the longest is the best
-_STEP = [1.0, 1.9, 1.95, 2.0, 2.1, 3.5]  # and here 1 guess is worse than none, and 4 are the best
-_GOOD, _CHEAP = 0.9, 0.05
+_Case = tuple[float, float, list[float]]  # a, c, v
+_CASES: list[_Case] = [
+    (0.75, 0.25, [1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0]),
+    (0.05, 0.3, [1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.4, 1.6, 2.0]),  # hardly ever right: none is the best
+    (0.9, 0.05, [1.0, 1.01, 1.02, 1.03]),  # a good, cheap draft: the longest is the best
+    (0.9, 0.05, [1.0, 1.9, 1.95, 2.0, 2.1, 3.5]),  # 1 guess is worse than none, and 4 are the best
+    (0.85, 0.3, [1.0, 1.3, 1.6, 1.9, 2.2, 2.5, 2.8]),
+    (0.9, 0.1, [1.0, 1.1, 1.2, 1.4, 1.7, 2.1, 2.6, 3.2]),
+    (0.8, 0.02, [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.8]),
+    (0.6, 0.1, [1.0, 1.0, 1.1, 1.26, 1.26, 1.3, 1.34]),
+]
 
 
-def _argmax(value: Callable[[int], float]) -> int:
-    return max(range(len(_VERIFY)), key=value)
+def _largest(denominator: Callable[..., float], least: int = 0, spare: int = 0, own: float = 0.0) -> Callable:
+    """best_length with another cost of a round, other bounds of k, or `own` tokens taken off each round."""
+
+    def choose(a: float, c: float, v: list[float]) -> int:
+        value = lambda k: (speculative.expected_tokens(a, k) - own) / denominator(c, v[k], k)  # noqa: E731
+        return max(range(least, len(v) - spare), key=value)
+
+    return choose
 
 
-def _lengths() -> dict[int, str]:
-    """What wrong functions choose: draft length → message."""
-    tokens = [speculative.expected_tokens(_RATE, k) for k in range(len(_VERIFY))]
-    return {
-        _argmax(lambda k: tokens[k]): "the longest draft brings most tokens a step, but steps become slower: divide",
-        _argmax(lambda k: tokens[k] / (1 + k * _COST)): "the verifying step grows, too: divide by k c + v(k)",
-        _argmax(lambda k: tokens[k] / _VERIFY[k]): "drafting is not free: divide by k c + v(k)",
-        _argmax(lambda k: tokens[k] / (_COST + _VERIFY[k])): "the draft runs once for each drafted token: k c, not c",
-    }
+def _cost(c: float, v: float, k: int) -> float:
+    return k * c + v
+
+
+def _stops(a: float, c: float, v: list[float]) -> int:
+    value = lambda k: speculative.expected_tokens(a, k) / _cost(c, v[k], k)  # noqa: E731
+    return next((k for k in range(len(v) - 1) if value(k + 1) <= value(k)), len(v) - 1)
+
+
+_right_length = _largest(_cost)
+_LENGTHS = {
+    "the longest draft brings most tokens a step, but steps become slower: divide": _largest(lambda c, v, k: 1),
+    "the verifying step grows, too: divide by k c + v(k)": _largest(lambda c, v, k: 1 + k * c),
+    "drafting is not free: divide by k c + v(k)": _largest(lambda c, v, k: v),
+    "the draft runs once for each drafted token: k c, not c": _largest(lambda c, v, k: c + v),
+    "k guesses cost k c, not (k + 1) c": _largest(lambda c, v, k: (k + 1) * c + v),
+    "drafting and verifying come one after the other: add k c and v(k)": _largest(lambda c, v, k: (1 + k * c) * v),
+    "the target's own token is missing: a round brings 1 + a + … + a^k": _largest(_cost, own=1.0),
+    "k = 0 is a choice, too: do not draft where the draft is hardly ever right": _largest(_cost, least=1),
+    "the longest draft is never tried: try every k to len(v) - 1, the last too": _largest(_cost, spare=1),
+    "the speed-up may fall first and rise later: try every k, do not stop at the first that is worse": _stops,
+}
 
 
 @exercise("10.3", expects="a function best_length(a, c, v) that returns a whole number")
 def answer_length(best_length: Callable[[float, float, list[float]], int]) -> Verdict:
-    best, _ = speculative.best_k(_RATE, _COST, lambda k: _VERIFY[k], longest=len(_VERIFY) - 1)
-    answer = best_length(_RATE, _COST, list(_VERIFY))
-    if answer != best:
-        said = _lengths().get(answer, "take the k with the largest (1 + a + … + a^k) / (k c + v[k])")
-        return wrong(f"{answer}: {said}")
-    useless = best_length(0.05, 0.3, list(_VERIFY))
-    if useless != 0:
-        return wrong(f"{useless} for a draft that is hardly ever right: k = 0 is a choice, too, do not draft")
-    if (longest := best_length(_GOOD, _CHEAP, list(_FLAT))) != 3:
-        return wrong(f"{longest} where the longest draft, k = 3, is the best: try every k to len(v) - 1, the last too")
-    if (behind := best_length(_GOOD, _CHEAP, list(_STEP))) != 4:
-        return wrong(
-            f"{behind} where the speed-up falls first and rises later: try every k, do not stop at the "
-            "first that is worse"
-        )
-    return right(f"{best}; and 0 for a draft that costs more than it brings")
+    answers = [float(best_length(a, c, list(v))) for a, c, v in _CASES]
+    if odd := [answer for answer in answers if not answer.is_integer()]:
+        return wrong(f"{odd[0]:.4g} is no draft length: return the k, not its speed-up")
+    wanted = [_right_length(*case) for case in _CASES]
+    if answers == wanted:
+        return right(f"{wanted[0]}; and 0 for a draft that costs more than it brings")
+    said = next((text for text, mistaken in _LENGTHS.items() if answers == [mistaken(*case) for case in _CASES]), "")
+    at = next(n for n, answer in enumerate(answers) if answer != wanted[n])
+    a, c, v = _CASES[at]
+    said = said or "take the k with the largest (1 + a + … + a^k) / (k c + v[k])"
+    return wrong(f"{answers[at]:g} for a = {a}, c = {c}, v = {v}, where {wanted[at]} is the best: {said}")
