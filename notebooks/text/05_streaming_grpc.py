@@ -884,7 +884,8 @@ except ClientError as error:
 
 # %% [markdown]
 # A text that was cut off must never look complete. Who notices first depends on the moment: a model that can no longer
-# call another one, or the client, whose connection ends.
+# call another one, or the client, whose connection ends. (Triton gives requests under way two seconds. A GPU may be
+# done with this answer by then: all chunks come, and nothing was cut off.)
 #
 # Try more: send `stream` as False over `ModelStreamInfer`, leave out `enable_empty_final_response` in section 5's last
 # loop, or ask for `streams = 9` with a batch size of 8 and look at the time to the first token.
