@@ -24,7 +24,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine of several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 97 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 72 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -707,6 +707,11 @@ questions = [f"House {rules} Question: how do {things} work?" for things in ("ti
 questions.append(questions[-1].replace("House", "Office", 1))
 for question in questions[:2]:
     perf(question.replace("House", "School", 1))
+
+# %% [markdown]
+# Now the four, each by its own times:
+
+# %%
 firsts = []
 for asked in questions:
     found = perf(asked)
