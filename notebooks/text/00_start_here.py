@@ -70,7 +70,7 @@ for line in lines:
 #
 # | lane | server | what computes the tokens | needs |
 # |---|---|---|---|
-# | `embedded` | the Triton that came with this environment | a small executor on your CPU | nothing else |
+# | `embedded` | the Triton that came with this environment | a small executor on your CPU or CUDA GPU | nothing else |
 # | `trtllm` | Triton in NVIDIA's container | a TensorRT-LLM engine on a GPU | an NVIDIA GPU and Docker |
 #
 # `auto` takes `trtllm` inside NVIDIA's container and `embedded` everywhere else. Which one is it here?

@@ -538,16 +538,18 @@ def perf(prompt, max_tokens=4):
 # %%
 times = {name: at for name, at in perf("The lighthouse", max_tokens=tokens).items() if name.endswith("_time_ns")}
 for name, at in sorted(times.items(), key=lambda pair: pair[1]):
-    print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:5.0f} ms")
+    print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:7.1f} ms")
 
 # %% [markdown]
-# Now two requests more than the served LLM has places, all at once.
+# Now two requests more than the served LLM has places, all at once. Each is long enough, by the times above, to take a
+# quarter of a second alone: so the first is still busy when the last one arrives, on a GPU as well.
 #
 # **Predict:** who sees the two that wait: Triton's queue, or the executor's?
 
 # %%
 places = web.get("/v2/models/tensorrt_llm/config").json()["max_batch_size"]
-before, length = settled("tensorrt_llm"), max(tokens, places + 4)  # the first is still busy when all have arrived
+per_token = max((times["last_token_time_ns"] - times["first_token_time_ns"]) / max(tokens - 1, 1), 0.25e6)
+before, length = settled("tensorrt_llm"), max(tokens, places + 4, round(0.25e9 / per_token))
 with ThreadPoolExecutor(places + 2) as pool:
     asked = list(pool.map(lambda n: perf(f"Lighthouse {n}", max_tokens=length), range(places + 2)))
 in_executor = sorted((one["first_scheduled_time_ns"] - one["arrival_time_ns"]) / 1e6 for one in asked)
@@ -599,7 +601,7 @@ for name, (layers, heads, size, width) in shapes.items():
 # %%
 tiny = {"max_batch_size": 4, "tokens_per_block": 16, "max_tokens_in_paged_kv_cache": 128, **options}
 no_evict = Executor(engine, **tiny)
-four = [f"Story {number} of the old lighthouse:" for number in range(1, 5)]
+four = [f"Chapter {number} of the old lighthouse:" for number in range(1, 5)]
 run_all(no_evict, four[:1], [2])
 metrics, _ = run_all(no_evict, four, [38] * 4)
 
@@ -660,7 +662,8 @@ loads = {
 # %%
 texts, paused, steps_of = {}, {}, {}
 with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager:
-    run_all(eager, four[:1], [2])
+    for executor in (no_evict, eager):  # warm up: on a GPU the first prompt of each size has a step to prepare
+        run_all(executor, [four[0], four[0] * 5, loads["short"][0][0]], [2] * 3)
     for load, work in loads.items():
         for policy, executor in (("guaranteed_no_evict", no_evict), ("max_utilization", eager)):
             before = executor.stats()
@@ -694,8 +697,8 @@ no_evict.shutdown()
 # The careful policy can win where a pause is dear: after long prompts and long answers, which take long to read again,
 # and with so many requests that pauses follow each other. And a client whose request is paused sees its stream stand
 # still. So try `max_utilization` if memory, not `max_batch_size`, limits how many run; if pauses pile up, go back. In
-# fp32 a paused text goes on exactly where it was. (In int4 the rows of a batch may differ in the last bits, and a close
-# decision with them.)
+# fp32 a paused text goes on where it was. (In int4, and on a GPU, the last bits of a logit depend on how many tokens
+# are read together, and a close decision with them. In fp32 that takes a far closer one than these texts have.)
 #
 # ### A shared prefix
 #
@@ -704,7 +707,7 @@ no_evict.shutdown()
 # blocks when a request ends, and drops the least recently used ones when memory is needed.
 #
 # The served LLM has it on. Ask three questions about one document, then one about a document that differs in its first
-# word.
+# word. (Two questions about a third document go ahead, without a figure: the first prompt of each size may be slower.)
 #
 # **Predict:** the time to first token of each, relative to the first.
 
@@ -712,12 +715,19 @@ no_evict.shutdown()
 rules = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(1, 25))
 questions = [f"House {rules} Question: how do {things} work?" for things in ("tides", "clocks", "kites")]
 questions.append(questions[-1].replace("House", "Office", 1))
+for question in questions[:2]:
+    perf(question.replace("House", "School", 1))
+
+# %% [markdown]
+# Now the four, each by its own times:
+
+# %%
 firsts = []
 for asked in questions:
     found = perf(asked)
     firsts.append((found["first_token_time_ns"] - found["arrival_time_ns"]) / 1e6)
     reused, new = found["kv_cache_reused_blocks"], found["kv_cache_alloc_new_blocks"]
-    print(f"{asked[:6]} … {asked[-20:]:20} {firsts[-1]:5.0f} ms to first token, {reused} blocks reused, {new} new")
+    print(f"{asked[:6]} … {asked[-20:]:20} {firsts[-1]:6.1f} ms to first token, {reused} blocks reused, {new} new")
 
 # %% [markdown]
 # The second and the third question had nearly all of their blocks there already. Only *whole* blocks are reused, and a
@@ -883,16 +893,20 @@ for path in ("minilm", "minilm/versions/1", "minilm/versions/2"):
 # %% [markdown]
 # ### The same with the LLM, in the middle of an answer
 #
-# Load `tensorrt_llm` again with another scheduler policy while two clients stream.
+# Load `tensorrt_llm` again with another scheduler policy while two clients stream. Their answers have at most 16
+# tokens: up to there each is a response of its own, however far the stream falls behind a fast model.
 #
 # **Predict:** is a stream that has begun cut off, moved, or finished by the old instance?
 
 
 # %%
+few = min(tokens, 16)
+
+
 def keep_streaming(until):
     counts = []
     while not until.is_set() or not counts:
-        stream = client.stream("A fox", max_tokens=tokens, min_tokens=tokens)
+        stream = client.stream("A fox", max_tokens=few, min_tokens=few)
         counts.append(sum(1 for chunk in stream if chunk.outputs))
     return counts
 
@@ -915,7 +929,7 @@ with ThreadPoolExecutor(2) as pool:
 # %%
 counts = Counter(count for each in clients for count in each.result())
 print("answers by their number of responses:", dict(counts))
-assert set(counts) == {tokens}
+assert set(counts) == {few}
 policy = web.get("/v2/models/tensorrt_llm/config").json()["parameters"]["batch_scheduler_policy"]["string_value"]
 print("now:", policy)
 

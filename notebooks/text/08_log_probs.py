@@ -392,7 +392,7 @@ plots.finish(figures.costs(samples), title, small_print, summary)
 # The honest answer: do not choose logs for speed. A processor adds about as fast as it multiplies; compare the two rows
 # of the other layout. Where product and sum differ, NumPy's loop does it: its sum keeps several partial sums. Logs cost
 # time when you take them again and again, so keep those you have. And all of it is small beside the softmax, which both
-# ways need, and smaller still beside the model.
+# ways need, and on a CPU smaller still beside the model.
 #
 # Where logs do save work is with **parts** of a sequence. Keep the running sum, and the log prob of any span is one
 # subtraction. **Predict:** the last 20 tokens of the story, from running products?

@@ -25,7 +25,7 @@
 # - say what a length penalty divides, and what it cannot mend
 # - choose between beams and sampling by the task and by what they cost
 #
-# **Time:** 40 minutes (last run: 82 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [10 · Speculation](10_speculative_decoding.ipynb)
 
@@ -233,8 +233,9 @@ whole = {"stream": False, "exclude_input_in_output": True, "return_log_probs": T
 
 
 def read(stream):
-    """Texts of all answers, and the tensors of the last response."""
+    """Texts of all answers, and the tensors of the last. Samples arrive as they end, so they are put in order."""
     responses = [chunk.outputs for chunk in stream if chunk.outputs]
+    responses.sort(key=lambda outputs: int(outputs.get("sequence_index", np.zeros(1)).flat[0]))
     return [text.decode() for outputs in responses for text in outputs["text_output"]], responses[-1]
 
 
@@ -531,10 +532,12 @@ for name, rates in timed.items():
 
 # %% [markdown]
 # Sampling and a second beam do a little more than greedy decoding. If one of them looks faster here, that is noise:
-# read the ranges.
+# read the ranges. (On a GPU this executor chooses the greedy token there. For the others the logits, 200 kB a row, go
+# to the processor first: beside a step of under a millisecond that is no little more.)
 #
 # And the memory, which is not measured but calculated. For each token of each beam every layer keeps a key and a value
-# for each of its KV heads. The engine's configuration has the numbers; this server keeps them in float32, 4 bytes.
+# for each of its KV heads. The engine's configuration has the numbers; this server keeps them in float32, 4 bytes (in
+# bf16 on a GPU half of that).
 #
 # **Predict:** how many megabytes does the longest of these stories need with 8 beams, how many with one?
 
@@ -740,7 +743,8 @@ plots.finish(figures.right_answers(panels, task_colours), title, small_print, su
 # the right panel the bars overlap, but all rows had the same puzzles, so look at the p. Beams with a check solved
 # twelve puzzles that greedy decoding did not, and lost none: p = 0.0005. Against checked samples they lead by seven to
 # none, p = 0.016. Whoever asks three questions finds a p below 0.05 more easily, so multiply by 3: 0.0015 and 0.047.
-# The first is shown, the second just so. `items = 60` asks all puzzles there are.
+# The first is shown, the second just so. `items = 60` asks all puzzles there are. (Those counts are of this page's run
+# on a CPU. Another device has other last digits, so a close choice, and a count with it, may come out differently.)
 #
 # Without the check beams hardly lead, and that tells where they win. They are the *likeliest* candidates that the
 # search found, none twice in the same tokens; samples repeat the likely ones and waste others. So the right answer is

@@ -297,7 +297,8 @@ for share, run in opened.items():
     rates = (run.load["rate"], run.sent_per_second, run.requests_per_second)
     p95 = measures.percentile(run.values("ttft"), 95)
     early, late = halves[share]
-    print(f"{share:8.0%}", *(f"{rate:5.2f}/s" for rate in rates), f"  {p95:8.2f} s {early:9.2f} s {late:10.2f} s")
+    print(f"{share:8.0%}", *(f"{rate:5.2f}/s" for rate in rates), end="")
+    print(f" {1000 * p95:8.0f} ms {1000 * early:8.0f} ms {1000 * late:9.0f} ms")
 
 # %% [markdown]
 # And each request, at the time it was due:
@@ -305,8 +306,9 @@ for share, run in opened.items():
 # %%
 labels = {f"{100 * share:.0f} % of capacity": run for share, run in opened.items()}
 early, late = halves[3.0]
-title = f"Median TTFT at 300 % of capacity: first half {early:.1f} s, second half {late:.1f} s"
-summary = "the longest TTFT at each rate: " + ", ".join(f"{max(run.values('ttft')):.2f} s" for run in opened.values())
+title = f"Median TTFT at 300 % of capacity: first half {1000 * early:.0f} ms, second half {1000 * late:.0f} ms"
+longest = (1000 * max(run.values("ttft")) for run in opened.values())
+summary = "the longest TTFT at each rate: " + ", ".join(f"{wait:.0f} ms" for wait in longest)
 plots.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 
 # %% [markdown]
@@ -316,8 +318,9 @@ plots.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 # How fast does it grow? At 120 % about one request in six is left over when the last one comes, at 300 % two in three,
 # besides those that are being computed. A sixth of a few dozen requests is no more than a burst brings, so a run this
 # short may not show it: the queue is real, and you would see it after minutes. Two more limits of short runs: the
-# capacity itself was measured in seconds, and a run lasts until its last answer is complete, with fewer and fewer
-# requests on their way. So even below the capacity the answered rate can be lower than the one asked for.
+# capacity itself was measured in seconds (on a GPU in a fraction of one; there `requests = 200` says more), and a run
+# lasts until its last answer is complete, with fewer and fewer requests on their way. So even below the capacity the
+# answered rate can be lower than the one asked for.
 #
 # A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
 # the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
@@ -373,8 +376,8 @@ print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt i
 # %%
 waits = opened[0.8].values("ttft")
 below = np.mean(waits < waits.mean())
-print(f"TTFT at 80 % of capacity: mean {waits.mean():.3f} s, and {below:.0%} of the requests are below it")
-print("p50, p90, p95, p99:", *(f"{measures.percentile(waits, p):.3f} s" for p in (50, 90, 95, 99)))
+print(f"TTFT at 80 % of capacity: mean {1000 * waits.mean():.0f} ms, and {below:.0%} of the requests are below it")
+print("p50, p90, p95, p99:", *(f"{1000 * measures.percentile(waits, p):.0f} ms" for p in (50, 90, 95, 99)))
 
 # %% [markdown]
 # **Mistake 7: too few requests.** To see something as rare as one in a hundred, a hundred requests are not even enough.

@@ -108,6 +108,18 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("rows", [8, 32, 256])
+def test_the_pieces_of_a_product_fit_into_99_kib_of_shared_memory(rows, itemsize):
+    """What a program has on its way: pieces of the rows and of two weight matrices, for all stages but one."""
+    from servinglab.executor.cuda_model import _MANY, _Tiles
+
+    for product in _MANY:
+        tile = _Tiles(rows, itemsize).blocks(product)
+        piece = (tile["BLOCK_R"] + 2 * tile["BLOCK_P"]) * tile["BLOCK_K"] * itemsize
+        assert piece * (tile["num_stages"] - 1) < 99 * 1024, product
+
+
 @pytest.mark.skipif(INTERPRETED, reason="minutes in the interpreter")
 def test_executors_of_one_process_do_not_disturb_each_other(llama, cuda_executor):
     """One records its steps while another replays its own; memory that a step works in belongs to nobody else."""

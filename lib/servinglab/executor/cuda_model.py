@@ -143,7 +143,7 @@ class CudaModel:
         """The residual stream float32 [rows, hidden] behind the last layer."""
         config, buffers, hidden, width = self._config, self._cache.buffers, self._hidden, self._width
         ids, slots, lengths, _ = scratch.inputs
-        seq, eps, tiles = buffers.shape[3], config.norm_epsilon, _Tiles(rows)
+        seq, eps, tiles = buffers.shape[3], config.norm_epsilon, _Tiles(rows, self._dtype.itemsize)
         kv = {"HEADS": self._heads, "KV_HEADS": config.kv_heads, "D": config.head_size}
         qkv_pairs = (self._heads + 2 * config.kv_heads) * config.head_size // 2
         x = self._weights.embed.index_select(0, ids[:rows]).float()
@@ -177,7 +177,7 @@ class CudaModel:
 
     def _vocabulary(self, scratch: _Scratch, x: Any, heads: int) -> Any:
         """Fills the logits of the picked rows of x, and returns the likeliest token of each, int64 [heads]."""
-        weights, tiles = self._weights, _Tiles(heads)
+        weights, tiles = self._weights, _Tiles(heads, self._dtype.itemsize)
         padded = weights.head.shape[0]
         cuda_kernels.vocabulary[tiles.grid("vocab", padded // 2)](
             x, weights.norm, weights.head, scratch.inputs[3], scratch.logits, heads, self._config.norm_epsilon,
@@ -221,9 +221,12 @@ class _Tiles:
     """How a product is cut into programs: what was fastest of some 20 ways each, tried on an H200.
 
     A matrix unit computes 16 rows or more; up to FEW_ROWS are multiplied element by element, each row on its own.
+    itemsize: bytes of a weight. fp32 has pieces of half the length, or they would not fit into the 99 KiB of shared
+    memory of most cards.
     """
 
     rows: int
+    itemsize: int
 
     def grid(self, product: str, pairs: int) -> tuple[int, int]:
         tile = self.blocks(product)
@@ -236,7 +239,7 @@ class _Tiles:
             return {"BLOCK_R": 1, "BLOCK_P": pairs, "BLOCK_K": inner, "DOT": False, "num_warps": warps}
         rows, pairs, inner, stages = _MANY[product]
         rows = min(rows, max(16, self.rows))
-        tile = {"BLOCK_R": rows, "BLOCK_P": pairs, "BLOCK_K": inner, "DOT": True}
+        tile = {"BLOCK_R": rows, "BLOCK_P": pairs, "BLOCK_K": 2 * inner // self.itemsize, "DOT": True}
         return {**tile, "num_warps": 4, "num_stages": stages}
 
 
