@@ -22,7 +22,9 @@ from .model import EngineConfig, ExecutorError
 # Several executors may live in one process: what one records must not meet what another launches.
 _one_at_a_time = threading.RLock()
 MAX_ROWS = 256
-FEW_ROWS = 4
+# benchmarks/gpu_steps.py measures other numbers.
+FEW_ROWS = {2: 4, 4: 4}  # by the bytes of a weight: up to so many rows, products go element by element
+SPLIT_ROWS = 4  # up to so many, the attention of a row is split
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -105,7 +107,7 @@ class CudaModel:
 
     def _record(self, rows: int, heads: int) -> _Step:
         config, on_cuda = self._config, self._device.type == "cuda"
-        splits = 16 if rows <= FEW_ROWS else 1
+        splits = 16 if rows <= SPLIT_ROWS else 1
         host = torch.zeros((4, max(rows, heads)), dtype=torch.int32, pin_memory=on_cuda)
         best = torch.zeros(heads, dtype=torch.int64, pin_memory=on_cuda)
         part = (rows, self._heads, splits)
@@ -234,7 +236,7 @@ class _Tiles:
 
     def blocks(self, product: str) -> dict[str, Any]:
         """What the kernel of a product is told, warps and pipeline stages included."""
-        if self.rows <= FEW_ROWS:
+        if self.rows <= FEW_ROWS[self.itemsize]:
             pairs, inner, warps = _FEW[product]
             return {"BLOCK_R": 1, "BLOCK_P": pairs, "BLOCK_K": inner, "DOT": False, "num_warps": warps}
         rows, pairs, inner, stages = _MANY[product]
