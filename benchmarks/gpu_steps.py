@@ -1,6 +1,6 @@
 """One step of the model on a CUDA device by the number of rows, for other values of FEW_ROWS and SPLIT_ROWS.
 
-    python benchmarks/gpu_steps.py [--few 4 16 64] [--split 4 64] [--json]
+    python benchmarks/gpu_steps.py [--precision fp32 bf16] [--few 4 16 64] [--split 4 64] [--json]
 
 SmolLM2-135M, each row with 300 tokens before it; the ways take turns, and the figures are medians. `executor/
 cuda_model.py` says what the two numbers do.
@@ -57,6 +57,7 @@ def measure(precision, few, split, rounds):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--few", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--split", type=int, nargs="+", default=[4, 64])
     parser.add_argument("--rounds", type=int, default=30)
@@ -65,7 +66,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("gpu_steps: there is no CUDA device here, so there is nothing to measure.")
     result = {
-        "step_us": {name: measure(name, options.few, options.split, options.rounds) for name in ("fp32", "bf16")},
+        "step_us": {name: measure(name, options.few, options.split, options.rounds) for name in options.precision},
         "rounds": options.rounds,
         "device": torch.cuda.get_device_name(0),
         "torch": torch.__version__,
