@@ -22,10 +22,10 @@ def _add_products(a, b, x, w, low, pair_ok, at, K: tl.constexpr, GROUP: tl.const
     where = w + low.to(tl.int64)[:, None] * K + at[None, :]
     wa = tl.load(where, mask=ok, other=0.0)
     wb = tl.load(where + GROUP * K, mask=ok, other=0.0)
-    if DOT:
+    if DOT:  # fp32 as three TF32 products: 2 to 4 times as fast as "ieee" (data/results/h200), and it passes its tests
         x = x.to(wa.dtype)
-        a = tl.dot(x, tl.trans(wa), a, input_precision="ieee")
-        b = tl.dot(x, tl.trans(wb), b, input_precision="ieee")
+        a = tl.dot(x, tl.trans(wa), a, input_precision="tf32x3")
+        b = tl.dot(x, tl.trans(wb), b, input_precision="tf32x3")
     else:  # few rows, each a program of its own: a matrix unit would compute 16
         x = x.to(tl.float32)
         a += tl.sum(x * wa.to(tl.float32), axis=1)[None, :]

@@ -23,15 +23,15 @@ from .model import EngineConfig, ExecutorError
 _one_at_a_time = threading.RLock()
 MAX_ROWS = 256
 # benchmarks/gpu_steps.py measures other numbers.
-FEW_ROWS = {2: 4, 4: 4}  # by the bytes of a weight: up to so many rows, products go element by element
-SPLIT_ROWS = 4  # up to so many, the attention of a row is split
+FEW_ROWS = {2: 4, 4: 8}  # by the bytes of a weight: up to so many rows, products go element by element
+SPLIT_ROWS = 16  # up to so many, the attention of a row is split
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class CudaModel:
     """The weights on the device of `cache`, and the recorded steps. Not thread-safe.
 
-    config: of an engine in fp32 or bf16; the arithmetic is done in that type, sums in float32 (never TF32).
+    config: of an engine in fp32 or bf16; the arithmetic is done in that type, sums in float32.
     Raises ExecutorError when the engine is of another kind.
     """
 
