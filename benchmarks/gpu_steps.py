@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_steps.py [--precision fp32 bf16] [--few 4 16 64] [--split 4 64] [--json]
 
-SmolLM2-135M, each row with 300 tokens before it; the ways take turns, and the figures are medians. `executor/
-cuda_model.py` says what the two numbers do.
+SmolLM2-135M, each row with 300 tokens before it; the ways take turns, and the figures are medians.
+`executor/cuda_model.py` says what the two numbers do; gpu_steps_fp32_ieee.json was made with input_precision="ieee" in
+`_add_products` of cuda_kernels.py.
 
 Keys of --json
     step_us       {precision: {"few, split": {rows: microseconds}}}
