@@ -13,7 +13,7 @@ from servinglab.assets import cache_dir
 from servinglab.triton_admin import TritonAdmin
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, port_error
-from servinglab.triton_registry import announce, new_log, running
+from servinglab.triton_registry import announce, announced, new_log
 
 __all__ = ["ServerError", "TritonServer", "running"]
 
@@ -119,7 +119,10 @@ class TritonServer(TritonAdmin):
 
     def announce(self) -> Path:
         """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
-        return announce(self)
+        return announce(
+            self.pid, grpc_url=self.grpc_url, http_url=self.http_url, metrics_url=self.metrics_url,
+            log=str(self.log_path), repository=str(self.repository),
+        )  # fmt: skip
 
     # --- starting ---------------------------------------------------------------------------------------------
 
@@ -169,6 +172,20 @@ class TritonServer(TritonAdmin):
             f"--exit-timeout-secs={EXIT_SECONDS}",
             *self._flags,
         ]
+
+
+def running() -> list[TritonServer]:
+    """Announced servers that answer now, newest first, each attached."""
+    found = []
+    for state in announced():
+        try:
+            server = TritonServer.attach(state["grpc_url"], state["http_url"])
+        except ServerError:  # alive, not ready
+            continue
+        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
+        server.log_path = Path(state["log"])
+        found.append(server)
+    return found
 
 
 def _is_model(folder: Path) -> bool:

@@ -8,15 +8,10 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from servinglab import supervisor
 from servinglab.assets import cache_dir
-from servinglab.triton_install import ServerError
-
-if TYPE_CHECKING:
-    from servinglab.server import TritonServer
-
 
 LOGS_KEPT = 100  # the one that explains a failure should outlive the servers of a whole test run
 
@@ -47,13 +42,9 @@ def new_log() -> Path:
     return folder / f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
 
 
-def announce(server: TritonServer) -> Path:
-    """Write the state file of a started server; `running` removes it when the server has ended."""
-    state = {
-        "pid": server.pid, "started": supervisor.start_time(server.pid), "grpc_url": server.grpc_url,
-        "http_url": server.http_url, "metrics_url": server.metrics_url,
-        "log": str(server.log_path), "repository": str(server.repository),
-    }  # fmt: skip
+def announce(pid: int, **facts: str) -> Path:
+    """Write the state file of a started server: its pid and what `announced` shall tell of it."""
+    state = {"pid": pid, "started": supervisor.start_time(pid), **facts}
     path = run_folder() / f"server-{time.time_ns()}.json"
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(state))
@@ -61,10 +52,8 @@ def announce(server: TritonServer) -> Path:
     return path
 
 
-def running() -> list[TritonServer]:
-    """Announced servers that answer now, newest first, each attached; forgets those that are gone."""
-    from servinglab.server import TritonServer
-
+def announced() -> list[dict[str, Any]]:
+    """What was said of the servers whose process still lives, newest first; forgets the others."""
     found = []
     for path in sorted(run_folder().glob("server-*.json"), reverse=True):
         try:
@@ -72,14 +61,8 @@ def running() -> list[TritonServer]:
             alive = supervisor.start_time(state["pid"]) == state["started"]
         except (OSError, ValueError, KeyError):
             alive = False
-        if not alive:
+        if alive:
+            found.append(state)
+        else:
             path.unlink(missing_ok=True)
-            continue
-        try:
-            server = TritonServer.attach(state["grpc_url"], state["http_url"])
-        except ServerError:  # alive, not ready
-            continue
-        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
-        server.log_path = Path(state["log"])
-        found.append(server)
     return found
