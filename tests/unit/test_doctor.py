@@ -94,6 +94,30 @@ def test_a_missing_wheel_and_a_missing_libpython_are_named(monkeypatch):
     assert line.cure == "pip install nvidia-pytriton==0.7.0"
 
 
+@pytest.mark.parametrize(
+    ("found", "cures"),
+    [
+        ({"torch": "2.11.0"}, {"models": "PyTorch is this machine's own"}),
+        ({"torch": "2.11.0", "numpy": None}, dict.fromkeys(["models", "base"], "install.sh of the bundle")),
+        ({"pytest": None}, {"test": "the bundle has no tests' packages"}),
+    ],
+)
+def test_where_the_bundle_was_installed_no_cure_is_make_setup(found, cures, monkeypatch, tmp_path):
+    (tmp_path / "course.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    requires = ["numpy<2", "torch==2.13.0; extra == 'models'", "numpy; extra == 'models'", "pytest; extra == 'test'"]
+    versions = {"numpy": "1.26.4", "torch": "2.13.0", "pytest": "9.2.0", **found}
+    monkeypatch.setattr(metadata, "requires", lambda name: requires)
+    monkeypatch.setattr(_software, "version", versions.get)
+
+    def seen():
+        return {line.name.removeprefix("packages: "): line.cure for line in _software.packages() if line.cure}
+
+    assert seen() == dict.fromkeys(cures, "make setup")
+    (tmp_path / ".bundle").touch()
+    assert {group: cures[group] in cure for group, cure in seen().items()} == dict.fromkeys(cures, True)
+
+
 def test_missing_and_wrong_packages_are_listed_by_extra(monkeypatch):
     needs = ["httpx>=0.28", 'nvidia-pytriton==0.7.0; extra == "server"', 'torch==2.13.0; extra == "models"',
              'tomli>=2; python_version < "3"', 'servinglab[server]; extra == "all"']

@@ -45,10 +45,27 @@ def packages() -> Iterator[Line]:
         if missing or wrong:
             what = {"missing": missing, "other version": wrong}
             detail = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in what.items() if names)
-            yield Line(status, f"packages: {group}", detail, "make setup")
+            yield Line(status, f"packages: {group}", detail, _cure(group, missing, wrong))
         else:
             shown = [f"{r.name} {version(r.name)}" for r in requirements if r.name in SHOWN]
             yield Line(OK, f"packages: {group}", ", ".join([f"{len(requirements)} installed", *shown]))
+
+
+def _cure(group: str, missing: list[str], wrong: list[str]) -> str:
+    """For packages; where the offline bundle was installed, make setup would find its work done."""
+    from servinglab import course
+
+    try:
+        bundled = (course.find_root() / ".bundle").exists()
+    except CourseError:  # the lib alone, without the course
+        bundled = False
+    if not bundled:
+        return "make setup"
+    if group == "test":
+        return "nothing to do: the bundle has no tests' packages"
+    if not missing and all(name.startswith("torch ") for name in wrong):
+        return "nothing to do: PyTorch is this machine's own"
+    return "run install.sh of the bundle again"
 
 
 def triton() -> Iterator[Line]:
