@@ -213,6 +213,14 @@ def test_a_request_that_can_never_fit_is_refused_at_once_as_without_a_draft(serv
     assert speculative["text_output"] == plain["text_output"] == [text_of(EXPECTED[:59], PROMPT)]
 
 
+@pytest.mark.parametrize("max_tokens", [0, -4])
+def test_a_length_below_1_is_refused_as_without_a_draft(serve, max_tokens):
+    bls, *_ = serve()
+    plain, speculative = (ask(bls, max_tokens, num_draft_tokens=INT(length)) for length in (0, 4))
+    assert f"is {max_tokens}; it must be from 1" in plain.message()
+    assert (speculative.message(), speculative.code()) == (plain.message(), "INVALID_ARG")
+
+
 def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
     bls, _, draft = serve()
     outputs = ask(bls, 9, num_draft_tokens=INT(10**6), exclude_input_in_output=True)

@@ -97,7 +97,8 @@ def speculate(
         # A call ends when its draft is verified, whatever length it asks for. So the first one asks for all of the
         # answer, and what has no place in the KV cache is refused now and not after many rounds.
         whole = not drafting or (guesses and not fits)
-        asked = answer.inputs(answer.room if whole else len(guesses) + 1)
+        # Without room from the start (max_tokens below 1) it is the LLM that refuses.
+        asked = answer.inputs(answer.room if whole else min(len(guesses) + 1, answer.room))
         if guesses:
             asked["draft_input_ids"] = np.array([guesses], np.int32)
         try:
