@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -247,6 +248,30 @@ def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
         assert (error.message(), error.code()) == (said, "UNAVAILABLE")
     assert time.monotonic() - began < 5
     never.set()
+
+
+def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_draft(serve, monkeypatch):
+    bls, *_ = serve()
+    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.05)
+    died, never = threading.Event(), threading.Event()
+
+    def dying(inputs, request_id):  # no generator: as in Triton, the call itself waits for the first response
+        if "stop" not in inputs:
+            never.wait(30)
+            return iter(())
+        error = TritonError("Stub process 'tensorrt_llm_draft_0_0' is not healthy.")
+        return iter([InferenceResponse(error=error)] if died.is_set() else ())
+
+    triton_fakes.MODELS["tensorrt_llm_draft"] = dying
+    with ThreadPoolExecutor(31) as pool:
+        drafted = [pool.submit(ask, bls, num_draft_tokens=INT(4)) for _ in range(30)]
+        time.sleep(0.5)
+        died.set()
+        assert all("is not healthy" in one.result(10).message() for one in drafted)
+        plain = pool.submit(ask, bls, 9)
+        done = wait([plain], 5).done
+        never.set()
+    assert done and plain.result()["text_output"] == [text_of(EXPECTED[:9], PROMPT)]
 
 
 def test_a_draft_that_is_slow_is_waited_for(serve, monkeypatch):

@@ -115,7 +115,7 @@ def speculate(
 
 def _unless_it_dies(call: Callable[[], Any], check: Callable[[], None]) -> Any:
     """What `call` returns, or the error of `check`. A call to a process that has died never returns: the thread that
-    makes it is left behind, with its place among those that may wait, until the server is restarted."""
+    makes it is left behind, with its place among those that may draft, until the server is restarted."""
     future: Future = Future()
 
     def run() -> None:
