@@ -141,9 +141,9 @@ class OpenAIFrontend:
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
         except asyncio.TimeoutError:
-            return _refuse(f"The request's body did not arrive within {self._deadline:g} s.", 408)
+            return _refuse(f"The request's body did not arrive within {self._deadline:g} s.", 408, close=True)
         except web.RequestPayloadError:
-            return _refuse("The request's body is not encoded as its headers say.")
+            return _refuse("The request's body is not encoded as its headers say.", close=True)
         except CourseError as error:
             return _refuse(str(error))
         except (ValueError, RecursionError) as error:  # ValueError: no UTF-8 as well
@@ -327,6 +327,10 @@ def _error(message: str, status: int) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "code": status}}
 
 
-def _refuse(message: str, status: int = 400) -> web.Response:
-    return web.json_response(_error(message, status), status=status)
+def _refuse(message: str, status: int = 400, *, close: bool = False) -> web.Response:
+    """close: nothing more can be read from the connection."""
+    answer = web.json_response(_error(message, status), status=status)
+    if close:
+        answer.force_close()
+    return answer
 

@@ -244,6 +244,7 @@ GOOD = json.dumps({"messages": QUESTION, "max_tokens": 2}).encode()
 def test_a_body_that_is_not_encoded_as_it_says_is_400_and_no_traceback(web, caplog, encoding):
     answer = web.post("/v1/chat/completions", content=GOOD, headers={"Content-Encoding": encoding})
     assert answer.status_code == 400 and "not encoded as its headers say" in answer.json()["error"]["message"]
+    assert answer.headers["Connection"] == "close" and ask(web).status_code == 200
     assert not caplog.records
 
 
