@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import threading
 import time
@@ -31,7 +32,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 from tokenizers import Tokenizer
 
 from servinglab import chat
@@ -53,6 +54,7 @@ _NEUTRAL = {
 _UNSAID = {"tool_calls": [[]], "annotations": [[]]}  # the same in an answer that is sent back as a message
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}  # OpenAI's → templates'
 _WORDLESS = {"role": "assistant", "content": ""}
+_ROADS = "GET /v1/models and POST /v1/chat/completions"
 
 
 class OpenAIFrontend:
@@ -73,19 +75,25 @@ class OpenAIFrontend:
         self.url, self._deadline = "", deadline
         self._client = TritonClient(grpc_url)
         self._folder, self._model, self._port = Path(tokenizer_dir), model, port
-        self._tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
+        file = self._folder / "tokenizer.json"
+        if not file.is_file():
+            raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
+        self._tokenizer = Tokenizer.from_file(str(file))
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def start(self) -> OpenAIFrontend:
-        """Raises CourseError when the port is taken or is none."""
+        """Raises CourseError when the port is taken or is none, and when it has been started before."""
+        if self._thread.ident is not None:
+            raise CourseError("This front end has been started already: make a new one.")
         self._thread.start()
         self._ready.wait()
         if self._problem:
             self._client.close()
-            raise CourseError(f"No front end on port {self._port}: {self._problem}. Use port=0 for a free one.")
+            why = str(self._problem).rstrip(".")
+            raise CourseError(f"No front end on port {self._port}: {why}. Use port=0 for a free one.")
         return self
 
     def stop(self) -> None:
@@ -102,11 +110,11 @@ class OpenAIFrontend:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        app = web.Application()
+        app = web.Application(middlewares=[_refuse_other_roads])
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
         # A client that leaves cancels its handler, and with it the request in Triton.
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1, handler_cancellation=True)
+        runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=1, handler_cancellation=True)
         try:
             self._loop.run_until_complete(runner.setup())
             site = web.TCPSite(runner, "127.0.0.1", self._port)
@@ -128,12 +136,18 @@ class OpenAIFrontend:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         try:
-            body = json.loads(await request.read())
+            body = json.loads(await asyncio.wait_for(request.read(), self._deadline))
             prompt, inputs = self._translate(body)
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
-        except (CourseError, ValueError, RecursionError) as error:  # ValueError: no JSON, or no UTF-8
+        except asyncio.TimeoutError:
+            return _refuse(f"The request's body did not arrive within {self._deadline:g} s.", 408, close=True)
+        except web.RequestPayloadError:
+            return _refuse("The request's body is not encoded as its headers say.", close=True)
+        except CourseError as error:
             return _refuse(str(error))
+        except (ValueError, RecursionError) as error:  # ValueError: no UTF-8 as well
+            return _refuse(f"The request's body is no JSON that can be read: {error}.")
         stream = self._client.astream(prompt, model=self._model, deadline=self._deadline, **inputs)
         try:
             first = await anext(stream, None)  # an error before the first token can still have a status of its own
@@ -165,9 +179,10 @@ class OpenAIFrontend:
             raise CourseError(f"{' and '.join(_LENGTHS)} are whole numbers of 1 or more, not {asked!r}.")
         inputs = {name: body[name] for name in _PLAIN if body.get(name) is not None}
         sampled = inputs.keys() & {"temperature", "top_p"}
-        for name in sampled:
-            value = inputs[name]
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+        for name, value in inputs.items():
+            if not isinstance(value, (int, float)) or isinstance(value, bool):  # for Triton, a list is a batch
+                raise CourseError(f"{name!r} is a number, not {value!r}.")
+            if name in sampled and not value >= 0:
                 raise CourseError(f"{name!r} is a number of 0 or more, not {value!r}.")
         if not sampled or 0 in (inputs[name] for name in sampled):  # Triton's greedy is no top_k and no top_p
             inputs = {name: value for name, value in inputs.items() if name not in sampled}
@@ -232,6 +247,27 @@ class _Answer:
         return min(self._asked, max(sum(map(bool, self._texts)), self._count("".join(self._texts))))
 
 
+@web.middleware
+async def _refuse_other_roads(request: web.Request, handler: Any) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+        answer = _refuse(f"This front end serves {_ROADS}, not {request.method} {request.path}.", error.status)
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what a client did: bytes that are no HTTP, or badly encoded (they got their 400), and a cut connection."""
+    error = record.exc_info and record.exc_info[1]
+    return not isinstance(error, (http_exceptions.HttpProcessingError, web.RequestPayloadError, ConnectionError))
+
+
+_LOG = logging.getLogger(__name__)
+_LOG.addFilter(_is_news)
+
+
 def _check_known(given: dict[str, Any], known: Collection[str], neutral: Mapping[str, list]) -> None:
     """Raises CourseError for another key that asks for something."""
     for name, value in given.items():
@@ -240,7 +276,9 @@ def _check_known(given: dict[str, Any], known: Collection[str], neutral: Mapping
 
 
 def _options(body: dict[str, Any]) -> dict[str, Any]:
-    options = body.get("stream_options") or {}
+    options = body.get("stream_options")
+    if options is None:
+        return {}
     if not isinstance(options, dict):
         raise CourseError("'stream_options' must be an object.")
     _check_known(options, ("include_usage", "include_obfuscation"), {})
@@ -289,6 +327,10 @@ def _error(message: str, status: int) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "code": status}}
 
 
-def _refuse(message: str, status: int = 400) -> web.Response:
-    return web.json_response(_error(message, status), status=status)
+def _refuse(message: str, status: int = 400, *, close: bool = False) -> web.Response:
+    """close: nothing more can be read from the connection."""
+    answer = web.json_response(_error(message, status), status=status)
+    if close:
+        answer.force_close()
+    return answer
 

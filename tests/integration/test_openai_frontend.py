@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -88,7 +90,11 @@ def test_seeds_and_temperatures_reach_the_model(web):
         ({"temprature": 1}, "cannot do what 'temprature' asks for: leave it out"),
         ({"top_p": -0.5}, "'top_p' is a number of 0 or more, not -0.5"),
         ({"top_p": 1.5}, "top_p is 1.5; it must be from 0 (off) to 1"),
-        ({"temperature": False}, "'temperature' is a number of 0 or more, not False"),
+        ({"temperature": False}, "'temperature' is a number, not False"),
+        ({"seed": [1, 2]}, "'seed' is a number, not [1, 2]"),  # two answers in one
+        ({"min_tokens": [[1], [2]]}, "'min_tokens' is a number, not [[1], [2]]"),
+        ({"frequency_penalty": [1]}, "'frequency_penalty' is a number, not [1]"),
+        ({"stream_options": 0}, "'stream_options' must be"),
         ({"stream_options": {"include_usage": "false"}}, "must be true or false"),
         ({"stream_options": {"continuous_usage_stats": True}}, "cannot do what 'continuous_usage_stats' asks for"),
         ({"max_tokens": -1}, "1 or more, not -1"),
@@ -231,6 +237,49 @@ def test_a_body_that_is_no_json_gets_openai_s_error_object(web, body):
     assert answer.status_code in (400, 413) and answer.json()["error"]["message"]
 
 
+GOOD = json.dumps({"messages": QUESTION, "max_tokens": 2}).encode()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_that_is_not_encoded_as_it_says_is_400_and_no_traceback(web, caplog, encoding):
+    answer = web.post("/v1/chat/completions", content=GOOD, headers={"Content-Encoding": encoding})
+    assert answer.status_code == 400 and "not encoded as its headers say" in answer.json()["error"]["message"]
+    assert answer.headers["Connection"] == "close" and ask(web).status_code == 200
+    assert not caplog.records
+
+
+def test_other_paths_and_methods_are_refused_in_openai_s_form(web):
+    for method, path, status in (("GET", "/v1/completions", 404), ("PUT", "/v1/models", 405)):
+        answer = web.request(method, path)
+        assert answer.status_code == status and answer.json()["error"]["code"] == status
+        assert answer.json()["error"]["message"].endswith(f"POST /v1/chat/completions, not {method} {path}.")
+    assert answer.headers["Allow"] == "GET,HEAD"
+
+
+def raw(frontend, content):
+    """An open connection over which this was sent."""
+    opened = socket.create_connection(("127.0.0.1", int(frontend.url.rsplit(":", 1)[1])), timeout=10)
+    opened.sendall(content)
+    return opened
+
+
+def test_bytes_that_are_no_http_and_a_reader_that_is_gone_leave_no_traceback_in_the_log(frontend, caplog):
+    with raw(frontend, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n") as opened:
+        assert b"400 Bad Request" in opened.recv(4096)
+    assert not caplog.records
+    cut = ConnectionResetError("Cannot write to closing transport")  # by chance, when a reader leaves within an event
+    for error, told in ((cut, False), (RuntimeError("ours"), True)):
+        logging.getLogger("servinglab.openai_frontend").error("Error handling request", exc_info=error)
+        assert bool(caplog.records) is told
+
+
+def test_a_body_that_does_not_arrive_meets_the_deadline(server, smollm2_tokenizer_dir):
+    with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=0.5) as slow:
+        with raw(slow, b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n{") as opened:
+            answer = opened.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 408") and b"did not arrive within 0.5 s" in answer
+
+
 def test_a_client_that_leaves_frees_its_place_whether_it_streams_or_not(frontend, web, client):
     """As many as the server has places, each for an answer of minutes."""
     body = {"model": MODEL, "messages": QUESTION, "max_tokens": 3000, "min_tokens": 3000}
@@ -258,3 +307,10 @@ def test_a_port_that_is_taken_is_one_sentence(frontend, server, smollm2_tokenize
     port = int(frontend.url.rsplit(":", 1)[1])
     with pytest.raises(CourseError, match=f"port {port}"):
         OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, port=port).start()
+
+
+def test_a_front_end_that_was_started_before_and_a_folder_without_tokenizer_are_one_sentence(frontend, tmp_path):
+    with pytest.raises(CourseError, match="started already"):
+        frontend.start()
+    with pytest.raises(CourseError, match=r"There is no .*tokenizer\.json: give the folder"):
+        OpenAIFrontend("127.0.0.1:9", tmp_path)

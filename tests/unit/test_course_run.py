@@ -49,6 +49,14 @@ def test_times_and_figures_of_every_notebook_in_the_order_of_the_course(out):
     assert found["versions"]["numpy"].startswith("1.") and found["cores"] >= 1
 
 
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_record_that_cannot_be_read_is_named(out, content):
+    record = out / "records" / "04.json"
+    record.unlink() if content is None else record.write_text(content)
+    with pytest.raises(CourseError, match=r"04\.json cannot be read .*: run that notebook again"):
+        course_run.collect(out)
+
+
 def test_a_course_that_ran_in_part_is_named(out):
     (out / "11_benchmarking.ipynb").unlink()
     with pytest.raises(CourseError, match="has no result of 11_benchmarking: course run --out"):

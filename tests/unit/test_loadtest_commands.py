@@ -75,6 +75,20 @@ def test_requests_of_aiperf_that_failed_are_counted_and_said(tmp_path, export):
     assert found["requests"] == {"avg": 6.0} and found.keys() == aiperf.METRICS.keys() - {"goodput"}
 
 
+def test_an_export_of_aiperf_that_is_cut_off_or_says_little_is_one_sentence(tmp_path):
+    path = tmp_path / "export.json"
+    path.write_text('{"request_count": {')
+    with pytest.raises(CourseError, match=r"export\.json is no export of AIPerf that can be read"):
+        aiperf.read(path)
+    lines = {"code": 500, "type": "Server", "message": "first line\n  second line"}
+    for details, said in ((None, "None"), (lines, "first line second line")):
+        counts = {"error_request_count": {"avg": 2}, "request_count": None}
+        export = counts | {"error_summary": [{"error_details": details}]}
+        path.write_text(json.dumps(export))
+        with pytest.raises(CourseError, match=f"2 of AIPerf's 2 requests failed.*{said}"):
+            aiperf.read(path)
+
+
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """program(code of Python) -> AIPerf is this instead."""

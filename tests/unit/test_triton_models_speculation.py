@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -213,6 +214,14 @@ def test_a_request_that_can_never_fit_is_refused_at_once_as_without_a_draft(serv
     assert speculative["text_output"] == plain["text_output"] == [text_of(EXPECTED[:59], PROMPT)]
 
 
+@pytest.mark.parametrize("max_tokens", [0, -4])
+def test_a_length_below_1_is_refused_as_without_a_draft(serve, max_tokens):
+    bls, *_ = serve()
+    plain, speculative = (ask(bls, max_tokens, num_draft_tokens=INT(length)) for length in (0, 4))
+    assert f"is {max_tokens}; it must be from 1" in plain.message()
+    assert (speculative.message(), speculative.code()) == (plain.message(), "INVALID_ARG")
+
+
 def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
     bls, _, draft = serve()
     outputs = ask(bls, 9, num_draft_tokens=INT(10**6), exclude_input_in_output=True)
@@ -239,6 +248,30 @@ def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
         assert (error.message(), error.code()) == (said, "UNAVAILABLE")
     assert time.monotonic() - began < 5
     never.set()
+
+
+def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_draft(serve, monkeypatch):
+    bls, *_ = serve()
+    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.05)
+    died, never = threading.Event(), threading.Event()
+
+    def dying(inputs, request_id):  # no generator: as in Triton, the call itself waits for the first response
+        if "stop" not in inputs:
+            never.wait(30)
+            return iter(())
+        error = TritonError("Stub process 'tensorrt_llm_draft_0_0' is not healthy.")
+        return iter([InferenceResponse(error=error)] if died.is_set() else ())
+
+    triton_fakes.MODELS["tensorrt_llm_draft"] = dying
+    with ThreadPoolExecutor(31) as pool:
+        drafted = [pool.submit(ask, bls, num_draft_tokens=INT(4)) for _ in range(30)]
+        time.sleep(0.5)
+        died.set()
+        assert all("is not healthy" in one.result(10).message() for one in drafted)
+        plain = pool.submit(ask, bls, 9)
+        done = wait([plain], 5).done
+        never.set()
+    assert done and plain.result()["text_output"] == [text_of(EXPECTED[:9], PROMPT)]
 
 
 def test_a_draft_that_is_slow_is_waited_for(serve, monkeypatch):

@@ -65,7 +65,7 @@ def _rest_mistake(rest: np.ndarray, p: np.ndarray, q: np.ndarray, token: int) ->
 def answer_rule(rule: Callable[[np.ndarray, np.ndarray, int], tuple[float, np.ndarray]]) -> Verdict:
     keep, rest = rule(_P.copy(), _Q.copy(), _DISLIKED)
     liked = rule(_P.copy(), _Q.copy(), _LIKED)[0]
-    again = {float(rule(_P.copy(), _Q.copy(), _DISLIKED)[0]) for _ in range(30)}
+    again = {repr(float(rule(_P.copy(), _Q.copy(), _DISLIKED)[0])) for _ in range(30)}  # nan is not equal to itself
     if isinstance(keep, bool | np.bool_) or len(again) > 1:
         return wrong("you decide, yes or no: return the probability of keeping, a number from 0 to 1, and draw nothing")
     keep, liked, rest = float(keep), float(liked), np.asarray(rest, float)

@@ -97,12 +97,16 @@ def read(path: Path) -> dict[str, Any]:
     """AIPerf's JSON export, reduced to what notebook 11 compares; what it did not measure is left out.
 
     Raises CourseError when requests failed: AIPerf leaves them out of every other number, and ends as if all were well.
+    And when the file is no such export.
     """
-    export = json.loads(Path(path).read_text(encoding="utf-8"))
-    if failed := export.get("error_request_count", {}).get("avg"):  # absent without errors
-        total = failed + export.get("request_count", {}).get("avg", 0)  # which counts only those that were answered
-        first = next(iter(export.get("error_summary") or ()), {}).get("error_details", {})
-        why = f"{first.get('code')} {first.get('type')}: {first.get('message')}"[:300]
+    try:
+        export = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CourseError(f"{path} is no export of AIPerf that can be read: {error}.") from None
+    if failed := (export.get("error_request_count") or {}).get("avg"):  # absent without errors
+        total = failed + (export.get("request_count") or {}).get("avg", 0)  # which counts only those that were answered
+        first = next(iter(export.get("error_summary") or ()), {}).get("error_details") or {}
+        why = " ".join(f"{first.get('code')} {first.get('type')}: {first.get('message')}".split())[:300]
         raise CourseError(f"{failed:g} of AIPerf's {total:g} requests failed, so its numbers are of the others: {why}")
     found = {}
     for ours, theirs in METRICS.items():

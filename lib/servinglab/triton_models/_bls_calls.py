@@ -57,6 +57,7 @@ ON_REQUEST = {
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
 MAX_WAITING_FOR_FIRST = 24
+MAX_WAITING_FOR_DRAFT = 12  # of those: what a draft model that dies takes with it must leave places for the LLM
 # When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock.
 # If ours was not the longer grip, that thread would free Python objects, and soon the process dies (seen in 24.10).
 KEEP_ENDED_SECONDS = 10.0
@@ -86,6 +87,7 @@ class InnerModels:
     def __init__(self, preprocessing: str, llm: str, postprocessing: str, draft: str = "") -> None:
         self.preprocessing, self.llm, self.postprocessing, self.draft = preprocessing, llm, postprocessing, draft
         self._may_wait = threading.BoundedSemaphore(MAX_WAITING_FOR_FIRST)
+        self._may_draft = threading.BoundedSemaphore(MAX_WAITING_FOR_DRAFT)
         self._ended: deque = deque()  # (when, stream of responses), oldest first
         self._ending = threading.Lock()
 
@@ -101,9 +103,10 @@ class InnerModels:
     ) -> Iterator[dict[str, np.ndarray]]:
         """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken.
 
-        model: if it is not the LLM. generated: how many of the last ids are an answer that this call goes on with.
+        model: the draft model, if not the LLM. generated: how many of the last ids are an answer that this call goes on
+        with.
         """
-        with self._may_wait:
+        with self._may_draft if model else contextlib.nullcontext(), self._may_wait:
             responses = self._stream(inputs, outputs, request_id, model, generated)
         try:
             for response in responses:

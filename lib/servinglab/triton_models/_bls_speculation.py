@@ -97,7 +97,8 @@ def speculate(
         # A call ends when its draft is verified, whatever length it asks for. So the first one asks for all of the
         # answer, and what has no place in the KV cache is refused now and not after many rounds.
         whole = not drafting or (guesses and not fits)
-        asked = answer.inputs(answer.room if whole else len(guesses) + 1)
+        # Without room from the start (max_tokens below 1) it is the LLM that refuses.
+        asked = answer.inputs(answer.room if whole else min(len(guesses) + 1, answer.room))
         if guesses:
             asked["draft_input_ids"] = np.array([guesses], np.int32)
         try:
@@ -114,7 +115,7 @@ def speculate(
 
 def _unless_it_dies(call: Callable[[], Any], check: Callable[[], None]) -> Any:
     """What `call` returns, or the error of `check`. A call to a process that has died never returns: the thread that
-    makes it is left behind, with its place among those that may wait, until the server is restarted."""
+    makes it is left behind, with its place among those that may draft, until the server is restarted."""
     future: Future = Future()
 
     def run() -> None:
