@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from cliplab.vector_file import verify, writing
+from cliplab.vector_file import open_file, release, verify, writing
 from cliplab.vectors import VectorError, VectorStore, expression
 
 ROWS = 400
@@ -248,3 +248,20 @@ def test_a_collection_of_other_vectors_is_refused_when_it_is_opened(tmp_path, mo
         VectorStore(tmp_path / "a.db").close()
     with pytest.raises(VectorError, match="vectors of 512 numbers, not 384.*use another"):
         VectorStore(tmp_path / "a.db")
+
+
+def test_a_new_file_is_tried_twice_and_an_old_one_is_not(tmp_path):
+    def connect(path):
+        tried.append(path)
+        if len(tried) == 1:
+            raise VectorError("not ready")
+        return "a client"
+
+    tried = []
+    assert open_file(tmp_path / "new.db", connect) == "a client" and len(tried) == 2
+    release(tmp_path / "new.db")
+    tried.clear()
+    (tmp_path / "old.db").write_bytes(b"no vectors")
+    with pytest.raises(VectorError, match="no file of vectors"):
+        open_file(tmp_path / "old.db", connect)
+    assert len(tried) == 1

@@ -60,7 +60,7 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
         try:
             _take(file)
             _clear_dead(file)
-            client = connect(str(file))
+            client = _connected(file, connect)
             _opened[str(file)] += 1
         except OSError as error:
             raise VectorError(f"Vectors cannot be kept in {file.parent}: {error.strerror}.") from None
@@ -75,6 +75,17 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
         finally:
             _give_back(file)
     return client
+
+
+def _connected(file: Path, connect: Callable[[str], Any]) -> Any:
+    """A file that is yet to be made is tried twice: now and then Milvus does not come up, and nothing can be lost."""
+    new = not file.exists()
+    try:
+        return connect(str(file))
+    except VectorError:
+        if not new or shutil.disk_usage(file.parent).free < _ROOM:
+            raise
+        return connect(str(file))
 
 
 def release(file: Path) -> None:
