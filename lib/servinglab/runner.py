@@ -84,7 +84,7 @@ def run_notebook(
             child.wait(timeout=limit)
             timed_out = False
         except subprocess.TimeoutExpired:
-            timed_out = True
+            timed_out, reached = True, Progress(**vars(state))  # while it ends, it may still run a few cells
             stop(child)
         except BaseException:
             stop(child)
@@ -92,9 +92,9 @@ def run_notebook(
         reader.join(timeout=5)
         seconds = round(time.monotonic() - started, 1)
         if timed_out:
-            where = f"at cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
-            error = f"stopped after {limit:g} s, {where}"
-            return Result(notebook.id, "timeout", seconds, error, state.cell, state.cells)
+            where = f"at cell {reached.cell} of {reached.cells} ({reached.source})"
+            error = f"stopped after {limit:g} s, {where if reached.cell else 'before its first cell'}"
+            return Result(notebook.id, "timeout", seconds, error, reached.cell, reached.cells)
         if child.returncode == 0 and outcome.get("ok"):
             return Result(notebook.id, "passed", seconds, "", state.cell, state.cells)
         error = outcome.get("error") or _last_line(log) or f"ended with exit code {child.returncode}"
@@ -133,15 +133,12 @@ def stop(child: subprocess.Popen) -> None:
 
     Only the process and its kernel: a Triton belongs to the kernel's supervisor, which ends it when the kernel is gone.
     """
-    try:
-        process = psutil.Process(child.pid)
-        kernels = [p for p in process.children() if "ipykernel_launcher" in " ".join(p.cmdline())]
-    except psutil.Error:
-        return
+    kernels = _kernels(child)
     child.send_signal(signal.SIGINT)
     try:
         child.wait(timeout=GRACE)
     except subprocess.TimeoutExpired:
+        kernels += _kernels(child)  # an interrupt lost while Python imports lets the kernel start after it
         child.kill()
         child.wait()
     for kernel in kernels:
@@ -149,6 +146,14 @@ def stop(child: subprocess.Popen) -> None:
             kernel.kill()
         except psutil.NoSuchProcess:
             pass
+
+
+def _kernels(child: subprocess.Popen) -> list[psutil.Process]:
+    try:
+        children = psutil.Process(child.pid).children()
+        return [process for process in children if "ipykernel_launcher" in " ".join(process.cmdline())]
+    except psutil.Error:
+        return []
 
 
 def _read(child: subprocess.Popen, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:

@@ -138,6 +138,15 @@ def test_a_notebook_that_never_gets_going_says_so(make, tmp_path):
     assert (result.status, result.error) == ("timeout", "stopped after 0.01 s, before its first cell")
 
 
+def test_a_notebook_that_runs_on_while_it_is_stopped_says_where_it_was_at_its_limit(make, tmp_path, monkeypatch):
+    """An interrupt that arrives while Python imports something can be lost; the cells then run until the kill."""
+    monkeypatch.setattr(runner, "GRACE", 15.0)
+    monkeypatch.setattr(subprocess.Popen, "send_signal", lambda self, signal: None)
+    result = runner.run_notebook(make(HELLO), tmp_path / "out", {}, timeout=0.01)
+    assert (tmp_path / "out" / "00_small.ipynb").exists()  # its cells did run
+    assert (result.status, result.error) == ("timeout", "stopped after 0.01 s, before its first cell")
+
+
 def test_missing_and_broken_files_are_one_sentence(make, tmp_path):
     notebook = make(HELLO)
     notebook.path.write_text("{not json")
