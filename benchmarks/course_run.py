@@ -56,8 +56,8 @@ def collect(out: Path) -> dict[str, Any]:
 def figures(path: Path) -> dict[str, Any]:
     """What a notebook recorded with its last cell. Raises CourseError when there is nothing to be read."""
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        recorded = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise CourseError(f"{path} cannot be read ({error}): run that notebook again with the same --out.") from None
     return {name: value for name, value in recorded.items() if name not in COMMON}
 

@@ -189,9 +189,10 @@ class TritonClient:
         """The server's sentence, cleaned, with what helps a learner further."""
         spec = self._specs.pop(model, None)
         message, kind = triton_log.clean(str(error)), type(error)
-        if re.search("unknown model|is not found|no available versions|is not ready|Python process died", message):
+        absent = re.search("unknown model|is not found|no available versions", message)
+        if absent or re.search("is not ready|Python process died", message):
             kind = ServerGone
-        if "unknown model" in message or "is not found" in message or "no available versions" in message:
+        if absent:
             message = f"There is no model '{model}' at this server ({message})."
             try:
                 message += f" Ready: {', '.join(self.models(deadline=2)) or 'none'}."

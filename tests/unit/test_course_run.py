@@ -49,7 +49,7 @@ def test_times_and_figures_of_every_notebook_in_the_order_of_the_course(out):
     assert found["versions"]["numpy"].startswith("1.") and found["cores"] >= 1
 
 
-@pytest.mark.parametrize("content", [None, "{"])
+@pytest.mark.parametrize("content", [None, "{", "[1]"])
 def test_a_record_that_cannot_be_read_is_named(out, content):
     record = out / "records" / "04.json"
     record.unlink() if content is None else record.write_text(content)
