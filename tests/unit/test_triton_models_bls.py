@@ -15,7 +15,7 @@ import triton_fakes
 from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _backlog, _bls_calls, _bls_pump, _bls_reply, tensorrt_llm_bls
+from servinglab.triton_models import _backlog, _bls_calls, _bls_pump, _bls_reply, _bls_watch, tensorrt_llm_bls
 from servinglab.triton_models._bls_pump import Chunk
 from servinglab.triton_models._tokenizer import Tokenizer
 
@@ -92,7 +92,7 @@ class Inner:
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(_bls_reply, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(_bls_watch, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(_backlog, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
     made = []
 
@@ -503,6 +503,89 @@ def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
     sender.cancelled = True
     assert sender.wait()[-1][1]
     assert set(inner.stops) == {inner.calls[1][2]}
+
+
+# --- a model dies
+
+
+@pytest.fixture
+def quick_watch(make, monkeypatch):
+    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("quick_watch")
+def test_a_stream_whose_llm_dies_ends_with_the_reason(make):
+    """As Triton 24.10 has it: the calls that were being served never end, and a later one gets an error."""
+    said, died, never = "Stub process 'tensorrt_llm_0_0' is not healthy.", threading.Event(), threading.Event()
+
+    def dying(inner):
+        yield (0, "a")
+        died.set()
+        never.wait(30)
+
+    inner = Inner(dying)
+
+    def llm(inputs, request_id):
+        if "stop" in inputs and died.is_set():
+            return iter([InferenceResponse(error=TritonError(said))])
+        return inner.tensorrt_llm(inputs, request_id)
+
+    model = make(inner)
+    triton_fakes.MODELS["tensorrt_llm"] = llm
+    first, (error, final) = send(model, stream=True).wait()
+    never.set()
+    assert texts([first]) == ["a"] and final
+    assert (error.message(), error.code()) == (said, "UNAVAILABLE")
+
+
+@pytest.mark.usefixtures("quick_watch")
+def test_an_llm_that_is_slow_is_asked_and_waited_for(make):
+    asked = threading.Event()
+
+    def slow(_):
+        yield (0, "a")
+        assert asked.wait(10)
+        yield (0, "b")
+
+    inner = Inner(slow)
+
+    def llm(inputs, request_id):
+        if "stop" not in inputs:
+            return inner.tensorrt_llm(inputs, request_id)
+        asked.set()
+        return iter([InferenceResponse(error=TritonError("stop needs the id of a request."))])
+
+    model = make(inner)
+    triton_fakes.MODELS["tensorrt_llm"] = llm
+    sent = send(model, stream=True).wait()
+    assert texts(sent) == ["a", "b"] and sent[-1] == (None, True)
+
+
+@pytest.mark.usefixtures("quick_watch")
+def test_an_llm_that_answers_no_question_is_asked_no_more_than_twice_at_a_time(make):
+    asked, go_on = [], threading.Event()
+
+    def slow(_):
+        assert go_on.wait(10)
+        yield (0, "a")
+
+    inner = Inner(slow)
+
+    def llm(inputs, request_id):
+        if "stop" not in inputs:
+            return inner.tensorrt_llm(inputs, request_id)
+        asked.append(request_id)
+        go_on.wait(10)
+        return iter(())
+
+    model = make(inner)
+    triton_fakes.MODELS["tensorrt_llm"] = llm
+    senders = [send(model, stream=True) for _ in range(3)]
+    wait_until(lambda: len(asked) == 2)
+    time.sleep(0.3)
+    assert asked == ["", ""]
+    go_on.set()
+    assert [texts(sender.wait()) for sender in senders] == [["a"]] * 3
 
 
 def test_nothing_follows_final(make):

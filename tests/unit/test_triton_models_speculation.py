@@ -13,7 +13,7 @@ import triton_fakes
 from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _bls_speculation, _wordlists, tensorrt_llm, tensorrt_llm_bls
+from servinglab.triton_models import _bls_watch, _wordlists, tensorrt_llm, tensorrt_llm_bls
 from servinglab.triton_models._bls_speculation import check_draft
 from servinglab.triton_models._common import InputError
 
@@ -229,10 +229,15 @@ def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
     assert draft.calls[0]["request_output_len"].item() == 8
 
 
+def quick_watch(monkeypatch):
+    monkeypatch.setattr(_bls_watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 0.02)
+
+
 def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
     """As Triton 24.10 has it: the call that was being served never ends, and later ones get an error."""
     bls, *_ = serve()
-    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.05)
+    quick_watch(monkeypatch)
     said, calls, never = "Stub process 'tensorrt_llm_draft_0_0' is not healthy.", [], threading.Event()
 
     def dead(inputs, request_id):
@@ -252,7 +257,7 @@ def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
 
 def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_draft(serve, monkeypatch):
     bls, *_ = serve()
-    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.05)
+    quick_watch(monkeypatch)
     died, never = threading.Event(), threading.Event()
 
     def dying(inputs, request_id):  # no generator: as in Triton, the call itself waits for the first response
@@ -276,7 +281,7 @@ def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_
 
 def test_a_draft_that_is_slow_is_waited_for(serve, monkeypatch):
     bls, _, draft = serve()
-    monkeypatch.setattr(_bls_speculation, "ALIVE_SECONDS", 0.02)
+    quick_watch(monkeypatch)
     serving = draft.model.execute
 
     def slowly(requests):
@@ -346,7 +351,8 @@ def test_a_client_that_has_left_ends_the_rounds(serve):
         "request_output_len": np.array([[50]], INT),
     }
     left = iter([False, False, False])
-    reply = type("Reply", (), {"id": "a", "closed": False, "cancelled": property(lambda self: next(left, True))})()
+    cancelled = property(lambda self: next(left, True))
+    reply = type("Reply", (), {"id": "a", "closed": False, "cancelled": cancelled, "waits_for": lambda *_: None})()
     models = InnerModels("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_draft")
     assert list(speculate(models, given, reply, ["output_ids", "sequence_length"], 3)) == []
     assert len(target.calls) == 3

@@ -1,18 +1,16 @@
-"""The client's side of one BLS request: its responses, and the watch on whether it is still there."""
+"""The client's side of one BLS request: its responses."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models._common import FINAL, send, send_error, send_last
-
-POLL_SECONDS = 0.2  # each look costs a round trip to the server process
 
 
 class Reply:
@@ -31,6 +29,12 @@ class Reply:
         self.id = request_id
         self.closed = False
         self.cancelled = False
+        self.awaited = ""  # the model whose next response this request waits for, and since when
+        self.since = 0.0
+
+    def waits_for(self, model: str) -> None:
+        """Note that `model` is to respond next, and that it has not been silent so far."""
+        self.awaited, self.since = model, time.monotonic()
 
     def send(self, texts: list[str], index: int, extra: dict[str, Any]) -> None:
         """One response of row `index`: a text for each beam, and further tensors by name."""
@@ -82,53 +86,3 @@ class Reply:
             if not self.closed:
                 self.cancelled = self.cancelled or self._sender.is_cancelled()
         return self.cancelled
-
-
-class CancelWatch:
-    """One thread that looks after all running requests: when a client has left, the inner request is stopped.
-
-    A thread of its own, because those that serve the requests sleep until the LLM has something, and because a look at
-    every token would cost more than the token.
-    """
-
-    def __init__(self, stop: Callable[[str], None]) -> None:
-        self._stop = stop
-        self._replies: dict[Reply, None] = {}
-        self._changed = threading.Condition()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cancel-watch", daemon=True)
-        self._thread.start()
-
-    @contextlib.contextmanager
-    def watching(self, reply: Reply):
-        """Watch while the block runs."""
-        with self._changed:
-            self._replies[reply] = None
-            self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                del self._replies[reply]
-                self._changed.notify_all()
-
-    def drain(self, timeout: float) -> None:
-        """Wait until no request runs, then end the thread."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._replies, timeout)
-            self._ending.set()
-            self._changed.notify_all()
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
-        while not self._ending.wait(POLL_SECONDS):
-            with self._changed:
-                self._changed.wait_for(lambda: self._replies or self._ending.is_set())
-                replies = list(self._replies)
-            for reply in replies:
-                try:
-                    if reply.client_left() and not reply.closed:
-                        # At every look until the request has ended: a stop that overtakes its request stops nothing.
-                        self._stop(reply.id)
-                except Exception as error:
-                    pb_utils.Logger.log_error(f"Could not stop the inner request {reply.id}: {error}")

@@ -19,10 +19,7 @@ return_generation_logits, which is refused here.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,7 +37,6 @@ LIMITS = {
 IDS = ["output_ids", "sequence_length"]
 FULL = "exceeds maximum input length"  # of the engine; what TensorRT-LLM says, too
 TOO_LONG = (FULL, "KV cache blocks")  # for an engine, or for its cache
-ALIVE_SECONDS = 1.0  # after so long without an answer the draft model is asked whether it is still there
 
 
 def draft_length(inputs: dict[str, np.ndarray]) -> int:
@@ -87,9 +83,9 @@ def speculate(
         count = min(length, answer.room - 1) if drafting else 0
         if count > 0:
             asked = answer.inputs(count) | {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
-            call = partial(_call, models, asked, reply.id, IDS, models.draft, answer.generated)
+            reply.waits_for(models.draft)
             try:
-                guesses = _ids(_unless_it_dies(call, lambda: models.check_alive(models.draft)))
+                guesses = _ids(_call(models, asked, reply.id, IDS, models.draft, answer.generated))
             except InnerModelError as error:
                 if not any(words in str(error) for words in TOO_LONG):
                     raise
@@ -101,6 +97,7 @@ def speculate(
         asked = answer.inputs(answer.room if whole else min(len(guesses) + 1, answer.room))
         if guesses:
             asked["draft_input_ids"] = np.array([guesses], np.int32)
+        reply.waits_for(models.llm)
         try:
             answer.add(_call(models, asked, reply.id, outputs, "", answer.generated), guesses)
         except InnerModelError as error:
@@ -111,23 +108,6 @@ def speculate(
         answer.ended = answer.ended or not drafting
     if not (reply.cancelled or reply.closed):
         yield answer.response(_holds_prompt(models, given, reply.id))
-
-
-def _unless_it_dies(call: Callable[[], Any], check: Callable[[], None]) -> Any:
-    """What `call` returns, or the error of `check`. A call to a process that has died never returns: the thread that
-    makes it is left behind, with its place among those that may draft, until the server is restarted."""
-    future: Future = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except Exception as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    while not wait([future], ALIVE_SECONDS).done:
-        check()
-    return future.result()
 
 
 class _Answer:

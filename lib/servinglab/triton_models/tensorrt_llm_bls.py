@@ -17,9 +17,10 @@ import triton_python_backend_utils as pb_utils
 
 from servinglab.triton_models._bls_calls import InnerModels, llm_inputs, llm_outputs
 from servinglab.triton_models._bls_pump import Chunk, Pump
-from servinglab.triton_models._bls_reply import CancelWatch, Reply
+from servinglab.triton_models._bls_reply import Reply
 from servinglab.triton_models._bls_row import Row
 from servinglab.triton_models._bls_speculation import check_draft, draft_length, speculate
+from servinglab.triton_models._bls_watch import Watch
 from servinglab.triton_models._common import InputError, any_true, flag, inputs_of, parameter, require, sequences_of
 from servinglab.triton_models._tokenizer import Tokenizer
 
@@ -43,7 +44,7 @@ class TritonPythonModel:
             parameter(config, "tensorrt_llm_draft_model_name"),
         )
         self.pump = Pump(*self._decoder(config))
-        self.watch = CancelWatch(self.models.stop)
+        self.watch = Watch(self.models.stop, self.models.check_alive)
 
     def _decoder(self, config):
         """How ids become text, and how long to gather ids for one call.
@@ -112,10 +113,12 @@ class TritonPythonModel:
 
     def _pass_all_on(self, rows, inputs, given, reply):
         stopped, outputs = False, llm_outputs(inputs)
+        reply.waits_for(self.models.llm)
         responses = self.models.generate(given, reply.id, outputs)
         if length := draft_length(inputs):
             responses = speculate(self.models, given, reply, outputs, length)
         for response in responses:
+            reply.waits_for(self.models.llm)
             if reply.closed and not stopped:  # by a stop word, or by an error
                 self.models.stop(reply.id)
                 stopped = True
