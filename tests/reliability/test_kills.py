@@ -105,9 +105,9 @@ LATER = [pytest.param(model, marks=pytest.mark.long) for model in ("tensorrt_llm
 
 @pytest.mark.parametrize("model", ["tensorrt_llm", *LATER])
 def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, smollm2_tokenizer_dir, model):
-    """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. The BLS model asks
-    an LLM that has fallen silent, so its streams hear of that one, too. Now and then Triton dies of the death of the
-    process, when that was writing a response. `course serve` sees both."""
+    """Triton 24.10 stays "ready" and tells running streams nothing; the next request hears the reason. The BLS model
+    asks an LLM that has fallen silent, so its streams hear of that one, too. Now and then Triton dies of the death of
+    the process, when that was writing a response. `course serve` sees both."""
     llm = model == "tensorrt_llm"
     with TritonServer(int4_repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
         trace = Trace(server.pid)
