@@ -520,7 +520,8 @@ def test_server_killed_in_the_middle_of_streams(own_server):
         with pytest.raises(ClientError, match="closed the connection: has it stopped"):
             list(events)
         for call in (client.infer, client.generate, client.http_infer):
-            with pytest.raises(ClientError, match="No server answers at"):
+            # Both are true: the port of a killed process can take connections a moment longer than its streams live.
+            with pytest.raises(ClientError, match="No server answers at|closed the connection: has it stopped"):
                 call("x", model="echo")
         assert time.monotonic() - began < 5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -126,7 +127,8 @@ def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, 
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
         died_too = server.pid is None
     if died_too:
-        assert "has it stopped? Its log says why." in str(first.value) and "No server answers at" in str(second.value)
+        assert "has it stopped? Its log says why." in str(first.value)
+        assert re.search("No server answers at|has it stopped", str(second.value))  # its port can outlive its streams
     else:
         assert DIED == str(first.value) or (not llm and "No further answer from" in str(first.value))
         assert DIED == str(second.value)
