@@ -122,10 +122,10 @@ def test_streams_at_once_in_threads(tiny):
 
 
 def test_streams_open_before_any_is_read(tiny):
-    streams = [tiny.stream(f"{i}", model="counter", max_tokens=10, delay_ms=20) for i in range(5)]
+    streams = [tiny.stream(f"{i}", model="counter", max_tokens=10, delay_ms=100) for i in range(5)]
     began = time.monotonic()
     assert [texts(stream) for stream in streams] == [f"{i}" * 10 for i in range(5)]
-    assert time.monotonic() - began < 0.8  # one after another they would take a second
+    assert time.monotonic() - began < 3.5  # one after another they would take five seconds
 
 
 def test_batch_of_prompts(tiny):
@@ -156,10 +156,10 @@ def test_cancel_ends_the_iterator_and_the_request(tiny, tiny_server):
 
 
 def test_cancel_from_another_thread_wakes_the_reader(tiny, tiny_server):
-    stream = tiny.stream("x", model="counter", max_tokens=3, delay_ms=2000)
+    stream = tiny.stream("x", model="counter", max_tokens=3, delay_ms=4000)
     threading.Timer(0.3, stream.cancel).start()
     began = time.monotonic()
-    assert list(stream) == [] and time.monotonic() - began < 1.5
+    assert list(stream) == [] and time.monotonic() - began < 3.5
 
 
 @pytest.mark.parametrize("way", ["break", "with", "exception", "dropped"])
@@ -265,13 +265,13 @@ def test_async_stream_equals_the_other(tiny):
 
 def test_async_streams_run_at_once(tiny):
     async def main():
-        streams = [tiny.astream(f"{i}", model="counter", max_tokens=20, delay_ms=10) for i in range(20)]
+        streams = [tiny.astream(f"{i}", model="counter", max_tokens=20, delay_ms=20) for i in range(20)]
         return await asyncio.gather(*map(collect, streams))
 
     began = time.monotonic()
     found = asyncio.run(main())
     assert [texts(chunks) for chunks in found] == [f"{i}" * 20 if i < 10 else (f"{i}" * 10) for i in range(20)]
-    assert time.monotonic() - began < 3  # one after another: 4 s
+    assert time.monotonic() - began < 6  # one after another: 8 s
 
 
 def test_cancelled_task_cancels_the_request(tiny, tiny_server):
@@ -440,7 +440,7 @@ def test_leaving_generate_stream_cancels_at_the_next_piece(tiny, tiny_server):
         (lambda c: c.infer("x", model="echo", deadline=float("nan")), "^deadline must be a number of seconds"),
         (lambda c: c.infer("x", model="echo", deadline=-1), "^deadline must be .* above 0"),
         (lambda c: c.infer("x", model="echo", request_id=5), "^request_id must be text, not 5"),
-        (lambda c: list(c.stream("x", model="counter", delay_ms=100, deadline=0.5)), "within 0.5 s .after 4 chunks"),
+        (lambda c: list(c.stream("x", model="counter", delay_ms=100, deadline=0.5)), "within 0.5 s .after [1-4] chunk"),
         (lambda c: list(c.generate_stream("x", model="counter", delay_ms=100, deadline=0.5)), "within 0.5 s"),
         (lambda c: c.generate("x", model="counter", max_tokens=1, delay_ms=2000, deadline=0.5), "within 0.5 s"),
     ],
