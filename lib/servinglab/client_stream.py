@@ -108,7 +108,8 @@ class TokenStream:
         try:
             seconds, message = self._arrived.get(timeout=max(left, 0) + 1)  # gRPC's own deadline comes first
         except queue.Empty:
-            raise DeadlinePassed(f"No answer from {self._url} within {self._deadline:g} s{progress}.") from None
+            answer = "further answer" if progress else "answer"
+            raise DeadlinePassed(f"No {answer} from {self._url} within {self._deadline:g} s{progress}.") from None
         if message is None or self.cancelled:
             raise StopIteration
         if isinstance(message, grpc.RpcError):

@@ -75,7 +75,7 @@ def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:
                     before, dead = dead, dead_processes(server.pid)
                     told, look = bool(before & dead), time.monotonic() + LOOK_SECONDS
                     if told:
-                        tell("A model's Python process has died; its running streams hear nothing more. Stop with "
+                        tell("A model's Python process has died, and what it was at is lost. Stop with "
                              "Ctrl-C and serve again.")  # fmt: skip
     tell("stopped")
 

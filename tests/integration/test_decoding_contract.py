@@ -404,7 +404,7 @@ def test_a_client_that_leaves_stops_its_draft(ask):
         assert all("within 1 s" in str(one.exception()) for one in left)
     began = time.monotonic()
     ask("tensorrt_llm_bls", 4, num_draft_tokens=2)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
 
 
 def test_draft_input_ids_are_verified_by_the_llm(ask, ids):

@@ -32,6 +32,7 @@ def own_cell():
 def test_a_moved_slider_redraws_the_figure(live_page):
     from playwright.sync_api import expect
 
+    expect.set_options(timeout=60_000)
     page = live_page(BEFORE, own_cell())
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -69,7 +70,10 @@ def test_only_the_arithmetic_stands_back(server, client):
     niceness = {}
     for process in psutil.Process(server.pid).children(recursive=True):
         name = next((part.parent.parent.name for part in map(Path, process.cmdline()) if part.name == "model.py"), None)
-        lines = [Path(f"/proc/{process.pid}/task/{t.id}/stat").read_text() for t in process.threads()]
+        lines = []
+        for thread in process.threads():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a request's thread may just have ended
+                lines.append(Path(f"/proc/{process.pid}/task/{thread.id}/stat").read_text())
         niceness[name] = sorted({int(line.rpartition(")")[2].split()[16]) for line in lines})
     own = os.nice(0)
     assert niceness["tensorrt_llm"] == sorted({own, max(own, 10)})
@@ -199,8 +203,8 @@ def test_streamed_text_is_the_whole_text_for_twenty_requests(client):
 
 
 def test_characters_of_several_tokens_survive_in_the_bls_model_and_break_in_the_ensemble(client):
-    pieces = [chunk.text for chunk in client.stream(JAPANESE, max_tokens=24) if chunk.outputs]
-    assert len(pieces) in (24, 25), "one for each token, and one more if the last character lacks bytes"
+    pieces = [chunk.text for chunk in client.stream(JAPANESE, max_tokens=16) if chunk.outputs]
+    assert len(pieces) in (16, 17), "one for each token, and one more if the last character lacks bytes"
     text = "".join(pieces)
     assert "猫が好きです" in text
     assert "\ufffd" not in text.rstrip("\ufffd"), "only the very end may lack bytes"

@@ -143,7 +143,7 @@ def test_a_developer_speaks_as_the_system_does(web):
 
 
 def test_top_p_alone_samples_anew_each_time_and_top_p_0_is_greedy(web, reference):
-    texts = {ask(web, top_p=1).json()["choices"][0]["message"]["content"] for _ in range(4)}
+    texts = {ask(web, top_p=1, max_tokens=24).json()["choices"][0]["message"]["content"] for _ in range(4)}
     assert len(texts) > 1
     assert ask(web, top_p=0, temperature=1).json()["choices"][0]["message"]["content"] == reference
 
@@ -186,22 +186,22 @@ def test_usage_where_a_response_is_not_a_token(hf_tokenizer, texts, asked, said)
 def test_a_deadline_that_passes_is_504_and_in_a_stream_an_error_event_and_the_end(server, smollm2_tokenizer_dir):
     long = {"max_tokens": 1500, "min_tokens": 1500}
     with (
-        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=2.0) as slow,
+        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=8.0) as slow,
         httpx.Client(base_url=slow.url, timeout=30, trust_env=False) as web,
         ThreadPoolExecutor(2) as pool,
     ):
         whole, streamed = pool.submit(ask, web, **long), pool.submit(ask, web, stream=True, **long)
-        with pytest.raises(CourseError, match="No further answer from .* within 2 s"):
+        with pytest.raises(CourseError, match="No further answer from .* within 8 s"):
             list(openai_ask(slow.url, model=MODEL, max_tokens=1500)("Count."))
         whole, streamed = whole.result(), streamed.result()
     assert (whole.status_code, whole.json()["error"]["type"]) == (504, "server_error")
-    assert "within 2 s" in whole.json()["error"]["message"]
+    assert "within 8 s" in whole.json()["error"]["message"]
     *before, error, done, end = streamed.text.split("\n\n")
     assert (done, end, streamed.status_code) == ("data: [DONE]", "", 200) and len(before) > 2
     name, data = error.split("\n")
     found = json.loads(data.removeprefix("data: "))["error"]
     assert (name, found["code"], found["type"]) == ("event: error", 504, "server_error")
-    assert "within 2 s" in found["message"]
+    assert "within 8 s" in found["message"]
 
 
 def test_a_fault_of_a_model_is_500_and_a_request_that_it_refuses_400(web):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -118,7 +119,7 @@ def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_beh
 def test_the_server_ends_with_the_python_that_started_it_and_the_next_one_waits_for_that(tmp_path):
     code = (
         "import os, sys; from cliplab.document_server import DocumentServer; from servinglab import triton_process\n"
-        "triton_process.GRACE_SECONDS = 2; server = DocumentServer(sys.argv[1]); print(server.pid, flush=True)\n"
+        "triton_process.GRACE_SECONDS = 5; server = DocumentServer(sys.argv[1]); print(server.pid, flush=True)\n"
         "os.kill(server.pid, 19); os.kill(os.getpid(), 9)"  # a server that is stopped does not end when it is told to
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -126,6 +127,9 @@ def test_the_server_ends_with_the_python_that_started_it_and_the_next_one_waits_
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=60)
     assert psutil.pid_exists(int(done.stdout))
     with DocumentServer(tmp_path):
+        deadline = time.monotonic() + 10
+        while psutil.pid_exists(int(done.stdout)) and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert not psutil.pid_exists(int(done.stdout))
 
 

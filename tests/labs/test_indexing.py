@@ -169,10 +169,13 @@ def test_documents_that_somebody_wrote_by_hand_are_found_and_removed(stores, pic
     assert reindex(pictures, embed, *stores, progress=False).agree
 
 
-def build_slowly(folder: Path, uri: str, acknowledged, embedded) -> None:
-    """In a process of its own, which is killed. Both counters are in shared memory and survive it."""
+def build_slowly(folder: Path, uri: str, acknowledged, embedded, limit) -> None:
+    """In a process of its own, which is killed, at the latest while it waits at `limit` acknowledged pictures. The
+    counters are in shared memory and survive it."""
 
     def slow(batch):
+        while acknowledged.value >= limit.value:
+            time.sleep(0.01)
         embedded.value += len(batch)
         time.sleep(0.02)
         return embed(batch)
@@ -187,11 +190,12 @@ def build_slowly(folder: Path, uri: str, acknowledged, embedded) -> None:
 def test_a_build_that_is_killed_at_any_moment_goes_on_and_loses_nothing_acknowledged(server, tmp_path):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pymilvus", "pymongo", "pkg_resources", __name__])  # imported once, not per child
-    acknowledged, embedded = context.Value("i", 0), context.Value("i", 0)
+    acknowledged, embedded, limit = context.Value("i", 0), context.Value("i", 0), context.Value("i", 0)
     randomness, kills = random.Random(os.getpid()), 0
     while True:
         before = acknowledged.value
-        child = context.Process(target=build_slowly, args=(tmp_path, server.uri, acknowledged, embedded))
+        limit.value = before + 28 if kills < 4 else PICTURES
+        child = context.Process(target=build_slowly, args=(tmp_path, server.uri, acknowledged, embedded, limit))
         child.start()
         while child.is_alive() and acknowledged.value == before:
             time.sleep(0.002)

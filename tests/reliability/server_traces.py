@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 TINY_MODELS = Path(__file__).parents[1] / "models"
-CLEAN_SECONDS = 6.0
+CLEAN_SECONDS = 20.0  # an orderly stop takes two seconds; what is left behind does not go by itself
 
 
 class Mark:
@@ -75,16 +75,22 @@ class Trace:
         triton = psutil.Process(triton_pid)
         self.triton = triton
         self.supervisor = triton.parent()
-        self.stubs = triton.children(recursive=True)
         self.prefix = f"servinglab-{os.stat('/proc/self/ns/pid').st_ino}-{self.supervisor.pid}-"
-        assert self.shm() and self.stubs
+        deadline = time.monotonic() + 30
+        while not (self.shm() and (stubs := triton.children(recursive=True))):
+            assert time.monotonic() < deadline, "no stub, or no shared memory"
+            time.sleep(0.02)
+        self.stubs = stubs
 
     def shm(self) -> list[str]:
         return [name for name in os.listdir("/dev/shm") if name.startswith(self.prefix)]
 
     def left(self) -> list[str]:
-        alive = [self.supervisor, self.triton, *self.stubs]
-        names = [f"{p.pid}" for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        names = []
+        for process in (self.supervisor, self.triton, *self.stubs):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may go between the two questions
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    names.append(str(process.pid))
         return names + self.shm()
 
     def assert_gone(self, seconds: float = CLEAN_SECONDS) -> None:

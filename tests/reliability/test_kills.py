@@ -31,7 +31,7 @@ DIED = "A model's Python process died, perhaps out of memory: restart the server
 @pytest.fixture
 def slow_repository(tmp_path):
     """Its model needs a while to load, so that every stage of the start can be met."""
-    return broken_repository(tmp_path, "slow", "import time\ntime.sleep(3)\n" + (
+    return broken_repository(tmp_path, "slow", "import time\ntime.sleep(8)\n" + (
         TINY_MODELS / "echo" / "1" / "model.py"
     ).read_text())  # fmt: skip
 
@@ -126,13 +126,11 @@ def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, 
             answer = httpx.post(f"{frontend.url}/v1/chat/completions", json=body, timeout=20, trust_env=False)
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
         died_too = server.pid is None
-    if died_too:
-        assert "has it stopped? Its log says why." in str(first.value)
-        assert re.search("No server answers at|has it stopped", str(second.value))  # its port can outlive its streams
-    else:
-        assert DIED == str(first.value) or (not llm and "No further answer from" in str(first.value))
-        assert DIED == str(second.value)
-    assert told_after < 10
+    gone = "No server answers at|has it stopped"  # the port of a server that died can outlive its streams
+    silent = DIED if llm else f"{DIED}|No further answer from"
+    for said, expected in ((first, silent), (second, DIED)):
+        assert re.search(f"{expected}|{gone}" if died_too else expected, str(said.value))
+    assert told_after < 20
     trace.assert_gone(1.0)
 
 
@@ -147,7 +145,7 @@ def test_the_process_of_a_draft_model_is_killed_in_the_middle_of_an_answer(tmp_p
         stub_of(server, "tensorrt_llm_draft").kill()
         with pytest.raises(ClientError) as caught:
             list(answer)
-        assert str(caught.value) == DIED and time.monotonic() - began < 10
+        assert str(caught.value) == DIED and time.monotonic() - began < 20
         (whole,) = [chunk.text for chunk in client.stream(COUNT, max_tokens=2, stream=False) if chunk.outputs]
         assert whole.endswith(" seven eight")
     trace.assert_gone(1.0)
@@ -159,17 +157,20 @@ def test_the_server_is_killed_while_the_model_answers(int4_repository):
         trace = Trace(server.pid)
         stream = long_stream(client)
         next(stream)
+        client.generate(COUNT, max_tokens=1)  # reads what the next one would have to read first
         whole: list[Exception] = []
+        asking = threading.Event()
 
         def ask():
             try:
-                client.infer_inputs("preprocessing", {"QUERY": "a", "REQUEST_OUTPUT_LEN": 1})
+                asking.set()
                 client.generate(COUNT, max_tokens=1500, min_tokens=1500)
             except ClientError as error:
                 whole.append(error)
 
         waiting = threading.Thread(target=ask)
         waiting.start()
+        asking.wait(10)
         time.sleep(1.0)
         began = time.monotonic()
         os.kill(server.pid, signal.SIGKILL)
@@ -178,7 +179,7 @@ def test_the_server_is_killed_while_the_model_answers(int4_repository):
         waiting.join(10)
         assert "closed the connection: has it stopped" in str(whole[0])
         trace.assert_gone()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("road", ["stream", "generate_stream", "whole"])

@@ -48,7 +48,7 @@ def test_a_reader_that_does_not_read_for_a_while_gets_everything_in_order(served
         call = kserve.stub(channel).ModelStreamInfer(iter([message]), timeout=120)
         answers = [next(call)]
         for _ in range(3):
-            assert short_answer(asker) < 10 * quick + 2  # nobody waits for the one that does not read
+            assert short_answer(asker) < 10 * quick + 20  # nobody waits for the one that does not read
         time.sleep(1.0)
         for answer in call:
             answers.append(answer)
@@ -62,8 +62,8 @@ def test_a_reader_that_does_not_read_for_a_while_gets_everything_in_order(served
 
 @pytest.mark.parametrize("reads", ["later", "never"])
 def test_a_reader_over_http_that_lets_the_socket_fill(served, asker, reads):
-    """24 events of 600 kB each, more than the kernel keeps. All come once it reads; when it hangs up, they are gone."""
-    wanted = {"max_tokens": 24, "min_tokens": 24, "stream": True, "return_generation_logits": True}
+    """16 events of 600 kB each, more than the kernel keeps. All come once it reads; when it hangs up, they are gone."""
+    wanted = {"max_tokens": 16, "min_tokens": 16, "stream": True, "return_generation_logits": True}
     body = json.dumps({"text_input": COUNT, **wanted}).encode()
     address = urlsplit(served.http_url)
     before = resident(served)
@@ -78,7 +78,7 @@ def test_a_reader_over_http_that_lets_the_socket_fill(served, asker, reads):
             received = bytearray()
             while data := line.recv(2**20):
                 received += data
-            assert received.count(b'"text_output"') == 24 and len(received) > 5_000_000
+            assert received.count(b'"text_output"') == 16 and len(received) > 3_300_000
     for _ in range(2):
         assert short_answer(asker, deadline=30) < 20
     assert resident(served) < before + 150
@@ -114,7 +114,7 @@ def test_a_deadline_ends_a_call_in_time_whatever_the_clock_on_the_wall_says(aske
     began = time.monotonic()
     with pytest.raises(ClientError, match=rf"within {deadline:g} s") as caught:
         dict(roads(asker))[road](deadline)
-    assert deadline * 0.9 < time.monotonic() - began < deadline + 2.0
+    assert deadline * 0.9 < time.monotonic() - began < deadline + 8.0
     assert "\n" not in str(caught.value)
 
 

@@ -19,7 +19,7 @@ from servinglab import kserve
 from servinglab.repository import contract
 from servinglab.triton_process import dead_processes
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 COUNT = "Count: one two three four five six"
 SLOW_IS_FINE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 TYPES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64",

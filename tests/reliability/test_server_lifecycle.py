@@ -165,7 +165,7 @@ def test_a_fork_neither_ends_the_server_nor_keeps_it():
             os._exit(0)
         began = time.monotonic()
         s.stop()
-        print("stopped", time.monotonic() - began < 5, flush=True)
+        print("stopped", time.monotonic() - began < 20, flush=True)
         time.sleep(60)
     """)
     trace = started(process)
@@ -230,7 +230,7 @@ def test_hung_tritonserver_is_killed_in_bounded_time():
         process.suspend()
     began = time.monotonic()
     server.stop()
-    assert time.monotonic() - began < triton_process.GRACE_SECONDS + 2
+    assert time.monotonic() - began < triton_process.GRACE_SECONDS + 3.5
     trace.assert_gone(0.5)
 
 
@@ -278,9 +278,13 @@ def test_interrupt_while_it_runs_reaches_only_the_python():
     "ending", ["", "raise RuntimeError('a cell fails')", "del s; import gc; gc.collect(); time.sleep(60)"]
 )
 def test_forgotten_stop(ending):
-    look = "time.sleep(1)"  # the end is quick; first the processes are counted
-    process = run_owner(f"s.start(); print(s.pid, flush=True); {look}\n{ending}", stderr=subprocess.DEVNULL)
+    look = "sys.stdin.readline()"  # the end is quick; first the processes are counted
+    process = run_owner(
+        f"s.start(); print(s.pid, flush=True); {look}\n{ending}", stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     trace = started(process)
+    process.stdin.write("\n")
+    process.stdin.flush()
     trace.assert_gone()
     process.kill()
     process.wait()
@@ -378,7 +382,7 @@ def test_folders_that_are_no_models_are_left_alone(tmp_path):
         ),
         ("def broken(:", "model 'bad' failed to load: SyntaxError: invalid syntax"),
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-        ("import os\nos.kill(os.getpid(), 9)", "model 'bad' failed to load: its Python process died"),
+        ("import os\nos.kill(os.getpid(), 9)", "(model 'bad' failed to load: its|a model's) Python process died"),
         ("pass", "model 'bad' failed to load: .*TritonPythonModel"),
     ],
 )
@@ -414,11 +418,11 @@ def test_a_configuration_that_is_wrong_gives_triton_s_reason(tmp_path, config, w
 
 
 def test_timeout_says_which_model_is_late(tmp_path):
-    broken_repository(tmp_path, "slow", "import time\ntime.sleep(30)\n")
+    broken_repository(tmp_path, "slow", "import time\ntime.sleep(60)\n")
     began = time.monotonic()
-    with pytest.raises(ServerError, match="not ready after 2 s, still loading: slow"):
-        TritonServer(tmp_path, timeout=2).start()
-    assert time.monotonic() - began < 5
+    with pytest.raises(ServerError, match="not ready after 6 s, still loading: slow"):
+        TritonServer(tmp_path, timeout=6).start()
+    assert time.monotonic() - began < 20
 
 
 # --- where it runs ------------------------------------------------------------------------------------------------
@@ -507,11 +511,15 @@ def test_end_of_a_papermill_run(tmp_path, last_cell):
         papermill.execute_notebook(tmp_path / "in.ipynb", tmp_path / "out.ipynb", progress_bar=False)
     done = nbformat.read(tmp_path / "out.ipynb", as_version=4)
     pid = int(next(o.text for cell in done.cells for o in cell.get("outputs", []) if o.get("name") == "stdout"))
+
+    def left() -> bool:
+        stubs = [p for p in psutil.process_iter(["cmdline"]) if str(pid) in (p.info["cmdline"] or [])]
+        return supervisor.start_time(pid) is not None or bool(stubs)
+
     deadline = time.monotonic() + CLEAN_SECONDS
-    while supervisor.start_time(pid) and time.monotonic() < deadline:
+    while left() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert supervisor.start_time(pid) is None
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(pid) in (p.info["cmdline"] or [])]  # its stubs
+    assert not left()
 
 
 @pytest.mark.parametrize("way", ["start", "load"])

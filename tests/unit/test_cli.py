@@ -376,9 +376,13 @@ class ServedTriton:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_ends_in_order_on_ctrl_c_and_sigterm(fake, tmp_path, number):
     made = []
-    fake("server", TritonServer=lambda *a, **k: made.append(ServedTriton(*a, **k)) or made[0])
+
+    class Signalled(ServedTriton):
+        def announce(self):  # by then the signals are handled
+            threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+
+    fake("server", TritonServer=lambda *a, **k: made.append(Signalled(*a, **k)) or made[0])
     handler = signal.getsignal(number)
-    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
     done = call("serve", str(make_repository(tmp_path)), "--http-port", "8000", "--model", "m")
     assert done.exit_code == 0, done.exception
     assert made[0].stopped and made[0].kwargs["http_port"] == 8000 and made[0].kwargs["models"] == ["m"]

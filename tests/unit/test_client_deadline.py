@@ -86,15 +86,15 @@ async def first_of(stream) -> None:
         return
 
 
-def calls(client: TritonClient):
+def calls(client: TritonClient, deadline: float = DEADLINE):
     """Every kind of call, ready to run."""
-    yield "stream", lambda: list(client.stream("x", deadline=DEADLINE))
-    yield "infer", lambda: client.infer("x", deadline=DEADLINE)
-    yield "astream", lambda: asyncio.run(first_of(client.astream("x", deadline=DEADLINE)))
-    yield "models", lambda: client.models(deadline=DEADLINE)
-    yield "generate", lambda: client.generate("x", deadline=DEADLINE)
-    yield "generate_stream", lambda: list(client.generate_stream("x", deadline=DEADLINE))
-    yield "http_infer", lambda: client.http_infer("x", deadline=DEADLINE)
+    yield "stream", lambda: list(client.stream("x", deadline=deadline))
+    yield "infer", lambda: client.infer("x", deadline=deadline)
+    yield "astream", lambda: asyncio.run(first_of(client.astream("x", deadline=deadline)))
+    yield "models", lambda: client.models(deadline=deadline)
+    yield "generate", lambda: client.generate("x", deadline=deadline)
+    yield "generate_stream", lambda: list(client.generate_stream("x", deadline=deadline))
+    yield "http_infer", lambda: client.http_infer("x", deadline=deadline)
 
 
 KINDS = [name for name, _ in calls(None)]
@@ -106,7 +106,7 @@ def test_silent_server(silent, kind):
         began = time.monotonic()
         with pytest.raises(ClientError, match=r"(No answer from .* within|closed the connection)") as caught:
             dict(calls(client))[kind]()
-        assert DEADLINE * 0.8 < time.monotonic() - began < DEADLINE + 1.5
+        assert DEADLINE * 0.8 < time.monotonic() - began < DEADLINE + 10
         assert silent in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -114,7 +114,7 @@ def test_silent_server(silent, kind):
 def test_nobody_there(nobody, kind):
     with TritonClient(nobody, nobody) as client:
         with pytest.raises(ClientError, match=f"No server answers at .*{nobody}: is it running"):
-            dict(calls(client))[kind]()
+            dict(calls(client, 30))[kind]()
 
 
 @pytest.mark.parametrize("kind", ["stream", "infer", "astream", "models"])
@@ -213,11 +213,11 @@ def test_an_error_after_the_first_event(web):
 
 
 def test_an_event_stream_that_never_ends_meets_the_deadline(web):
-    web["generate_stream"] = event_stream(*[b'data: {"text_output": "a"}\n\n'] * 40, pause=0.1)
+    web["generate_stream"] = event_stream(*[b'data: {"text_output": "a"}\n\n'] * 300, pause=0.1)
     began = time.monotonic()
     with TritonClient("127.0.0.1:1", web["url"]) as client, pytest.raises(ClientError, match="within 1 s"):
         list(client.generate_stream("x", model="m", deadline=1))
-    assert time.monotonic() - began < 3  # the stream itself lasts 4 s
+    assert time.monotonic() - began < 15  # the stream itself lasts 30 s
 
 
 def test_leaving_an_event_stream_hangs_up(web):
@@ -225,7 +225,7 @@ def test_leaving_an_event_stream_hangs_up(web):
 
     def answer(handler):
         try:
-            event_stream(*[b'data: {"text_output": "a"}\n\n'] * 200, pause=0.02)(handler)
+            event_stream(*[b'data: {"text_output": "a"}\n\n'] * 2000, pause=0.02)(handler)
         except OSError:
             seen.set()
 
@@ -233,7 +233,7 @@ def test_leaving_an_event_stream_hangs_up(web):
     with TritonClient("127.0.0.1:1", web["url"]) as client:
         for _ in client.generate_stream("x", model="m"):
             break
-        assert seen.wait(2)
+        assert seen.wait(20)
 
 
 def test_leaving_a_stream_that_has_ended_leaves_other_requests_alone(web):
@@ -269,9 +269,10 @@ def test_leaving_a_stream_that_has_ended_leaves_other_requests_alone(web):
 
 def test_leaving_a_stream_before_its_first_event_hangs_up(web):
     """The server has not even sent its headers then."""
-    gone = threading.Event()
+    asked, gone = threading.Event(), threading.Event()
 
     def slow(handler):
+        asked.set()
         handler.connection.settimeout(10)
         if handler.connection.recv(1) == b"":
             gone.set()
@@ -279,7 +280,7 @@ def test_leaving_a_stream_before_its_first_event_hangs_up(web):
     web["generate_stream"] = slow
     with TritonClient("localhost:1", web["url"]) as client:
         stream = client.generate_stream("x", deadline=60)
-        time.sleep(0.3)
+        assert asked.wait(10)
         stream.close()
         assert gone.wait(5)
         stream = client.generate_stream("x", deadline=60)

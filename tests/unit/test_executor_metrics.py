@@ -46,6 +46,7 @@ def test_times_are_in_order_and_waiting_shows(start, collector):
     executor.submit(request("first", [1], 5, collector))
     executor.submit(request("second", [2], 5, collector))
     arrived = time.monotonic_ns()
+    wait_until(lambda: executor.stats()["running"])
     time.sleep(0.05)
     model.release()
     collector.wait("first", "second")

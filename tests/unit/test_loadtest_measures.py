@@ -32,6 +32,7 @@ def test_inter_token_latency_counts_tokens_and_leaves_out_the_first_wait():
 def test_a_run_adds_up_what_was_answered():
     assert RUN.tokens_per_second == pytest.approx(9 / 2.3)
     assert RUN.requests_per_second == pytest.approx(3 / 2.3)
+    assert RUN.sent_per_second == pytest.approx(3 / 2.5)
     assert RUN.failed == 1
     np.testing.assert_allclose(RUN.values("ttft"), [0.1, 0.5, 0.3])
     np.testing.assert_allclose(RUN.values("itl"), [0.1, 0.075])

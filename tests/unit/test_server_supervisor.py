@@ -36,7 +36,7 @@ def gone(pid: int, seconds: float = 3.0) -> bool:
     return supervisor.start_time(pid) is None
 
 
-def wait_for(path, seconds: float = 5.0) -> str:
+def wait_for(path, seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
     while not (path.exists() and path.read_text().endswith("\n")):
         assert time.monotonic() < deadline, f"{path} was not written"
@@ -46,27 +46,27 @@ def wait_for(path, seconds: float = 5.0) -> str:
 
 def test_orderly_stop_lets_the_server_finish(tmp_path):
     script = f"trap 'echo done > {tmp_path}/end; exit' TERM; echo up > {tmp_path}/up; while :; do sleep 0.05; done"
-    process, answer = start(tmp_path, script)
+    process, answer = start(tmp_path, script, grace=30)
     wait_for(tmp_path / "up")
     process.stdin.write(b"stop\n")
     process.stdin.close()
-    assert process.wait(3) == 0 and wait_for(tmp_path / "end") == "done\n"
+    assert process.wait(20) == 0 and wait_for(tmp_path / "end") == "done\n"
     assert gone(answer["pid"], 0)
 
 
-@pytest.mark.parametrize("word, limits", [(b"stop\n", (1.0, 2.5)), (b"", (1.0, 2.5)), (b"kill\n", (0.0, 0.9))])
-def test_a_server_that_ignores_the_signal_is_killed_with_its_children(tmp_path, word, limits):
+@pytest.mark.parametrize("word, grace", [(b"stop\n", 1.0), (b"", 1.0), (b"kill\n", 30.0)])
+def test_a_server_that_ignores_the_signal_is_killed_with_its_children(tmp_path, word, grace):
     forever = "while :; do sleep 1; done"
     script = f"trap '' TERM; ({forever}) & echo $! > {tmp_path}/child; {forever}"  # ignored from the first moment on
-    process, answer = start(tmp_path, script)
+    process, answer = start(tmp_path, script, grace)
     child = int(wait_for(tmp_path / "child"))
     shm = supervisor.SHM / (answer["shm_prefix"] + "x")
     shm.touch()
     began = time.monotonic()
     process.stdin.write(word)
     process.stdin.close()
-    assert process.wait(4) == 0
-    assert limits[0] <= time.monotonic() - began <= limits[1]
+    assert process.wait(20) == 0  # at once, if it is to kill
+    assert word == b"kill\n" or time.monotonic() - began >= grace
     assert gone(answer["pid"], 0) and gone(child, 0) and not shm.exists()
 
 
@@ -74,7 +74,7 @@ def test_orphans_are_reaped(tmp_path):
     """A server that dies leaves its stubs to the supervisor, so that a container without an init keeps no zombie."""
     process, answer = start(tmp_path, f"sleep 30 & echo $! > {tmp_path}/child; sleep 0.2; kill -9 $$")
     child = int(wait_for(tmp_path / "child"))
-    assert process.wait(4) == 0
+    assert process.wait(20) == 0
     assert not psutil.pid_exists(child) and not psutil.pid_exists(answer["pid"])
 
 
@@ -87,7 +87,7 @@ def test_the_empty_folder_of_a_killed_server_goes_and_others_stay(tmp_path):
         made = Path(wait_for(tmp_path / "made").strip())
         process.stdin.write(b"kill\n")
         process.stdin.close()
-        assert process.wait(4) == 0
+        assert process.wait(20) == 0
         assert not made.exists() and earlier.is_dir() and full.is_dir()
     finally:
         shutil.rmtree(earlier)
@@ -96,7 +96,7 @@ def test_the_empty_folder_of_a_killed_server_goes_and_others_stay(tmp_path):
 
 def test_a_server_that_cannot_be_executed(tmp_path):
     process, answer = start(tmp_path, "", argv=[str(tmp_path / "absent")])
-    assert "No such file" in answer["error"] and process.wait(3) == 0
+    assert "No such file" in answer["error"] and process.wait(20) == 0
 
 
 def test_killed_supervisor_takes_the_server_with_it(tmp_path):
@@ -123,7 +123,7 @@ def test_leftovers_of_the_dead_are_swept_and_all_others_stay(tmp_path):
         (supervisor.SHM / name).touch()
     try:
         process, _ = start(tmp_path, "exit")
-        assert process.wait(3) == 0
+        assert process.wait(20) == 0
         assert {name: (supervisor.SHM / name).exists() for name in names} == names
     finally:
         for name in names:

@@ -93,6 +93,7 @@ class Inner:
 @pytest.fixture
 def make(monkeypatch):
     monkeypatch.setattr(_bls_watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 3600.0)  # calls are counted here
     monkeypatch.setattr(_backlog, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
     made = []
 
@@ -292,8 +293,9 @@ def test_an_ended_stream_of_the_llm_is_kept_for_a_while(make, monkeypatch):
     inner = Inner(script("a", "b"))
     model = make(inner)
     triton_fakes.MODELS["tensorrt_llm"] = lambda inputs, id: Responses(inner.tensorrt_llm(inputs, id))
+    before = set(threading.enumerate())
     send(model).wait()
-    wait_until(lambda: not any(thread.name.startswith("Thread-") for thread in threading.enumerate()))
+    wait_until(lambda: set(threading.enumerate()) <= before)
     gc.collect()
     assert len(ended) == 1 and ended[0]() is not None
     monkeypatch.setattr(_bls_calls, "KEEP_ENDED_SECONDS", -1.0)
@@ -518,8 +520,11 @@ def test_a_stream_whose_llm_dies_ends_with_the_reason(make):
     """As Triton 24.10 has it: the calls that were being served never end, and a later one gets an error."""
     said, died, never = "Stub process 'tensorrt_llm_0_0' is not healthy.", threading.Event(), threading.Event()
 
+    sender = Sender()
+
     def dying(inner):
         yield (0, "a")
+        wait_until(lambda: sender.sent)
         died.set()
         never.wait(30)
 
@@ -532,7 +537,7 @@ def test_a_stream_whose_llm_dies_ends_with_the_reason(make):
 
     model = make(inner)
     triton_fakes.MODELS["tensorrt_llm"] = llm
-    first, (error, final) = send(model, stream=True).wait()
+    first, (error, final) = send(model, stream=True, sender=sender).wait()
     never.set()
     assert texts([first]) == ["a"] and final
     assert (error.message(), error.code()) == (said, "UNAVAILABLE")

@@ -41,11 +41,21 @@ class Watch:
     def served(self) -> dict[str, Served]:
         """By model. Means over the requests since this watch began; an unused model has zeros."""
         found = {}
-        for model, after in self._counters().items():
+        for model, after in self._settled().items():
             before = self._before[model]
             requests, executions, rows, total, queue = (b - a for a, b in zip(before, after, strict=True))
             count = max(requests, 1)
             found[model] = Served(requests, executions, rows, total / count / 1e6, queue / count / 1e6)
+        return found
+
+    def _settled(self) -> dict[str, tuple[int, ...]]:
+        """Triton counts a request a moment after its answer has left: look until two looks agree, for half a second."""
+        found = self._counters()
+        for _ in range(16):
+            time.sleep(0.03)
+            before, found = found, self._counters()
+            if found == before:
+                break
         return found
 
     def _counters(self) -> dict[str, tuple[int, ...]]:

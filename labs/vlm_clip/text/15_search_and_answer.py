@@ -714,7 +714,7 @@ gallery.gallery(search, answerer, lambda hit: files[hit.id], title="What a custo
 # captions, or say what is wrong?
 
 # %%
-hasty = DocumentStore(store.uri, timeout=1)
+hasty = DocumentStore(store.uri, timeout=3)
 store.stop()
 try:
     Search(clip.embed, vectors, hasty)(query)
