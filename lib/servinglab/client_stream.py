@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 
 from servinglab import kserve
-from servinglab.kserve import ClientError, DeadlinePassed
+from servinglab.kserve import ClientError
 
 END_SECONDS = 1.0  # how long the end of a call may take after its last response
 
@@ -108,8 +108,7 @@ class TokenStream:
         try:
             seconds, message = self._arrived.get(timeout=max(left, 0) + 1)  # gRPC's own deadline comes first
         except queue.Empty:
-            answer = "further answer" if progress else "answer"
-            raise DeadlinePassed(f"No {answer} from {self._url} within {self._deadline:g} s{progress}.") from None
+            raise kserve.deadline_passed(self._url, self._deadline, progress) from None
         if message is None or self.cancelled:
             raise StopIteration
         if isinstance(message, grpc.RpcError):

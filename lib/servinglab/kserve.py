@@ -122,11 +122,16 @@ def is_final(response: service_pb2.ModelInferResponse) -> bool:
     return response.parameters["triton_final_response"].bool_param
 
 
+def deadline_passed(url: str, seconds: float | None, what: str = "") -> DeadlinePassed:
+    """`what` says how far the answer came, if there was any of it."""
+    return DeadlinePassed(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
+
+
 def as_client_error(error: grpc.RpcError, url: str, seconds: float | None, what: str = "") -> ClientError:
     """One sentence for a failed call; `seconds` is the deadline it ran under, `what` how far it came."""
     code, details = error.code(), (error.details() or "").strip()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlinePassed(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
+        return deadline_passed(url, seconds, what)
     if code is grpc.StatusCode.UNAVAILABLE:
         if what or "Socket closed" in details or "recvmsg" in details:
             return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")

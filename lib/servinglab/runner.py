@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +80,18 @@ def run_notebook(
         )
         reader = threading.Thread(target=_read, args=(child, state, outcome, on_progress), daemon=True)
         reader.start()
+        reached = None
         try:
             child.wait(timeout=limit)
-            timed_out = False
         except subprocess.TimeoutExpired:
-            timed_out, reached = True, Progress(**vars(state))  # while it ends, it may still run a few cells
+            reached = replace(state)  # a copy: while it ends, it may still run a few cells
             stop(child)
         except BaseException:
             stop(child)
             raise
         reader.join(timeout=5)
         seconds = round(time.monotonic() - started, 1)
-        if timed_out:
+        if reached:
             where = f"at cell {reached.cell} of {reached.cells} ({reached.source})"
             error = f"stopped after {limit:g} s, {where if reached.cell else 'before its first cell'}"
             return Result(notebook.id, "timeout", seconds, error, reached.cell, reached.cells)

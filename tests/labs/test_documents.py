@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -126,10 +125,9 @@ def test_the_server_ends_with_the_python_that_started_it_and_the_next_one_waits_
     command = [sys.executable, "-c", code, tmp_path]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=60)
     assert psutil.pid_exists(int(done.stdout))
+    first = psutil.Process(int(done.stdout))
     with DocumentServer(tmp_path):
-        deadline = time.monotonic() + 10
-        while psutil.pid_exists(int(done.stdout)) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        first.wait(10)  # or TimeoutExpired
         assert not psutil.pid_exists(int(done.stdout))
 
 

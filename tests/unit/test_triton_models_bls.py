@@ -511,40 +511,42 @@ def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
 
 
 @pytest.fixture
-def quick_watch(make, monkeypatch):
+def watched(make, monkeypatch):
+    """watched(script, answer) -> model whose LLM is soon asked if it lives: by a stop, which answer(id) answers."""
     monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 0.05)
 
+    def build(script, answer):
+        inner = Inner(script)
+        model = make(inner)
+        triton_fakes.MODELS["tensorrt_llm"] = lambda inputs, request_id: (
+            answer(request_id) if "stop" in inputs else inner.tensorrt_llm(inputs, request_id)
+        )
+        return model
 
-@pytest.mark.usefixtures("quick_watch")
-def test_a_stream_whose_llm_dies_ends_with_the_reason(make):
+    return build
+
+
+def test_a_stream_whose_llm_dies_ends_with_the_reason(watched):
     """As Triton 24.10 has it: the calls that were being served never end, and a later one gets an error."""
     said, died, never = "Stub process 'tensorrt_llm_0_0' is not healthy.", threading.Event(), threading.Event()
-
     sender = Sender()
 
-    def dying(inner):
+    def dying(_):
         yield (0, "a")
         wait_until(lambda: sender.sent)
         died.set()
         never.wait(30)
 
-    inner = Inner(dying)
+    def answer(_):
+        return iter([InferenceResponse(error=TritonError(said))] if died.is_set() else ())
 
-    def llm(inputs, request_id):
-        if "stop" in inputs and died.is_set():
-            return iter([InferenceResponse(error=TritonError(said))])
-        return inner.tensorrt_llm(inputs, request_id)
-
-    model = make(inner)
-    triton_fakes.MODELS["tensorrt_llm"] = llm
-    first, (error, final) = send(model, stream=True, sender=sender).wait()
+    first, (error, final) = send(watched(dying, answer), stream=True, sender=sender).wait()
     never.set()
     assert texts([first]) == ["a"] and final
     assert (error.message(), error.code()) == (said, "UNAVAILABLE")
 
 
-@pytest.mark.usefixtures("quick_watch")
-def test_an_llm_that_is_slow_is_asked_and_waited_for(make):
+def test_an_llm_that_is_slow_is_asked_and_waited_for(watched):
     asked = threading.Event()
 
     def slow(_):
@@ -552,39 +554,27 @@ def test_an_llm_that_is_slow_is_asked_and_waited_for(make):
         assert asked.wait(10)
         yield (0, "b")
 
-    inner = Inner(slow)
-
-    def llm(inputs, request_id):
-        if "stop" not in inputs:
-            return inner.tensorrt_llm(inputs, request_id)
+    def answer(_):
         asked.set()
         return iter([InferenceResponse(error=TritonError("stop needs the id of a request."))])
 
-    model = make(inner)
-    triton_fakes.MODELS["tensorrt_llm"] = llm
-    sent = send(model, stream=True).wait()
+    sent = send(watched(slow, answer), stream=True).wait()
     assert texts(sent) == ["a", "b"] and sent[-1] == (None, True)
 
 
-@pytest.mark.usefixtures("quick_watch")
-def test_an_llm_that_answers_no_question_is_asked_no_more_than_twice_at_a_time(make):
+def test_an_llm_that_answers_no_question_is_asked_no_more_than_twice_at_a_time(watched):
     asked, go_on = [], threading.Event()
 
     def slow(_):
         assert go_on.wait(10)
         yield (0, "a")
 
-    inner = Inner(slow)
-
-    def llm(inputs, request_id):
-        if "stop" not in inputs:
-            return inner.tensorrt_llm(inputs, request_id)
+    def answer(request_id):
         asked.append(request_id)
         go_on.wait(10)
         return iter(())
 
-    model = make(inner)
-    triton_fakes.MODELS["tensorrt_llm"] = llm
+    model = watched(slow, answer)
     senders = [send(model, stream=True) for _ in range(3)]
     wait_until(lambda: len(asked) == 2)
     time.sleep(0.3)

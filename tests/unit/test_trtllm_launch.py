@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -18,7 +17,7 @@ import pytest
 from repository_helpers import spec, trt_engine
 from typer.testing import CliRunner
 
-from servinglab import cli, trtllm_launch
+from servinglab import cli, supervisor, trtllm_launch
 from servinglab.repository import build, write_templates
 from servinglab.triton_install import ServerError
 from servinglab.trtllm_launch import PORTS, TrtllmServer, as_shell, command, plan_launch
@@ -263,12 +262,7 @@ def wait_until(condition, seconds: float = 20.0):
 
 
 def alive(pids: list[int]) -> list[int]:
-    found = []
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-    return found
+    return [pid for pid in pids if supervisor.start_time(pid)]
 
 
 def free_ports() -> dict[str, int]:

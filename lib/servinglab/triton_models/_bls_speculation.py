@@ -83,9 +83,8 @@ def speculate(
         count = min(length, answer.room - 1) if drafting else 0
         if count > 0:
             asked = answer.inputs(count) | {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
-            reply.waits_for(models.draft)
             try:
-                guesses = _ids(_call(models, asked, reply.id, IDS, models.draft, answer.generated))
+                guesses = _ids(_call(models, asked, reply, IDS, models.draft, answer.generated))
             except InnerModelError as error:
                 if not any(words in str(error) for words in TOO_LONG):
                     raise
@@ -97,9 +96,8 @@ def speculate(
         asked = answer.inputs(answer.room if whole else min(len(guesses) + 1, answer.room))
         if guesses:
             asked["draft_input_ids"] = np.array([guesses], np.int32)
-        reply.waits_for(models.llm)
         try:
-            answer.add(_call(models, asked, reply.id, outputs, "", answer.generated), guesses)
+            answer.add(_call(models, asked, reply, outputs, "", answer.generated), guesses)
         except InnerModelError as error:
             if FULL not in str(error) or not answer.generated:
                 raise
@@ -107,7 +105,7 @@ def speculate(
         fits = fits or whole
         answer.ended = answer.ended or not drafting
     if not (reply.cancelled or reply.closed):
-        yield answer.response(_holds_prompt(models, given, reply.id))
+        yield answer.response(_holds_prompt(models, given, reply))
 
 
 class _Answer:
@@ -179,22 +177,22 @@ def _metric(name: str, arrays: list[np.ndarray], named: dict[str, list[np.ndarra
     return sum(arrays)
 
 
-def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], request_id: str) -> bool:
+def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any) -> bool:
     """Whether a response without streaming holds the prompt: as the client says, else as the LLM is deployed, which its
     answer to a request for one token shows."""
     if "exclude_input_in_output" in given:
         return not given["exclude_input_in_output"].any()
     one = given | {"request_output_len": np.ones((1, 1), np.int32)}
     one |= {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
-    found = len(_ids(_call(models, one, request_id, IDS)))
+    found = len(_ids(_call(models, one, reply, IDS)))
     without = one | {"exclude_input_in_output": np.ones((1, 1), bool)}
-    return found > 1 or found > len(_ids(_call(models, without, request_id, IDS)))
+    return found > 1 or found > len(_ids(_call(models, without, reply, IDS)))
 
 
 def _call(
     models: InnerModels,
     inputs: dict[str, np.ndarray],
-    request_id: str,
+    reply: Any,
     outputs: list[str],
     model: str = "",
     generated: int = 0,
@@ -202,7 +200,8 @@ def _call(
     """The one response of a call, copied."""
     inputs = {name: array for name, array in inputs.items() if name != "streaming"}
     found: dict[str, np.ndarray] = {}
-    for response in models.generate(inputs, request_id, outputs, model, generated):
+    reply.waits_for(model or models.llm)
+    for response in models.generate(inputs, reply.id, outputs, model, generated):
         found |= {name: np.array(array) for name, array in response.items()}
     return found
 

@@ -24,6 +24,7 @@ MAX_QUESTIONS = 2  # one that a dying model never answers, and one that finds it
 class Watch:
     """stop(id): ends an inner request, here one whose client has left. check_alive(model): raises when its process has
     died, of which Triton 24.10 does not tell the requests that it was serving: they would wait until their deadline.
+    The threads that serve them do wait on, with their places, until the server is restarted.
     """
 
     def __init__(self, stop: Callable[[str], None], check_alive: Callable[[str], None]) -> None:
