@@ -134,6 +134,21 @@ def test_a_model_s_process_is_killed_in_the_middle_of_a_stream(int4_repository, 
     trace.assert_gone(1.0)
 
 
+def test_a_model_s_process_that_stops_for_a_while_loses_nothing(repository):
+    """As under a debugger. Asked meanwhile whether it lives, it would be taken for dead, and Triton would die."""
+    with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        given = {"max_tokens": 100, "min_tokens": 100, "deadline": 60}
+        expected = "".join(chunk.text for chunk in client.stream(COUNT, **given))
+        stream, whole = client.stream(COUNT, **given), client.stream(COUNT, stream=False, **given)
+        start, pid, stub = next(stream), server.pid, stub_of(server, "tensorrt_llm")
+        stub.suspend()
+        time.sleep(3.0)
+        stub.resume()
+        assert start.text + "".join(chunk.text for chunk in stream) == expected
+        assert "".join(chunk.text for chunk in whole).endswith(expected)
+        assert client.generate(COUNT, max_tokens=2, deadline=20) and server.pid == pid
+
+
 def test_the_process_of_a_draft_model_is_killed_in_the_middle_of_an_answer(tmp_path, smollm2_engine_int4):
     repository = build_default(tmp_path, precision="int4", draft_engine_dir=smollm2_engine_int4)
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:

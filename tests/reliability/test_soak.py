@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from servinglab.client import ClientError, TritonClient
-from servinglab.server import TritonServer
+from triton_crash import with_a_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -48,24 +47,7 @@ def resident(server):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("requests", [200, pytest.param(1000, marks=pytest.mark.long)])
 def test_mixed_requests_with_cancels(repository, requests):
-    """A cancel that meets a response on its way can crash Triton 24.10 itself (upstream issue 7368, mended in 24.12).
-    A run in which tritonserver died says nothing about us, so it is repeated, once; any other fault fails at once."""
-    for attempt in (1, 2):
-        with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
-            try:
-                soak(server, client, requests)
-                return
-            except ClientError:
-                if still_runs(server) or attempt == 2:
-                    raise
-
-
-def still_runs(server, seconds=5.0) -> bool:
-    """False as soon as it has died: its connections may break a moment earlier."""
-    deadline = time.monotonic() + seconds
-    while server.pid is not None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return server.pid is not None
+    with_a_server(repository, lambda server, client: soak(server, client, requests))
 
 
 def soak(server, client, requests):

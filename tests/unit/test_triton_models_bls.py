@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 import types
@@ -581,6 +585,28 @@ def test_an_llm_that_answers_no_question_is_asked_no_more_than_twice_at_a_time(w
     assert asked == ["", ""]
     go_on.set()
     assert [texts(sender.wait()) for sender in senders] == [["a"]] * 3
+
+
+def test_a_model_whose_process_is_there_is_not_asked(make, monkeypatch):
+    """Not even when it is stopped: Triton would die of the question. A dead one is a zombie until Triton reaps it."""
+    said = "Stub process 'tensorrt_llm_0_0' is not healthy."
+    monkeypatch.setattr("os.getppid", os.getpid)  # as Triton is the parent of all stubs
+    models = make(Inner()).models
+    triton_fakes.MODELS["tensorrt_llm"] = lambda *_: iter([InferenceResponse(error=TritonError(said))])
+    script = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    stub = subprocess.Popen([*script, "/models/tensorrt_llm/1/model.py"], stdout=subprocess.PIPE)
+    try:
+        stub.stdout.readline()
+        models.check_alive("tensorrt_llm")
+        stub.send_signal(signal.SIGSTOP)
+        models.check_alive("tensorrt_llm")
+        stub.kill()
+        os.waitid(os.P_PID, stub.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(_bls_calls.InnerModelError, match="is not healthy"):
+            models.check_alive("tensorrt_llm")
+    finally:
+        stub.kill()
+        stub.communicate()
 
 
 def test_nothing_follows_final(make):

@@ -130,7 +130,7 @@ def answer_tokens(tokens_per_step: Callable[[float, int], float]) -> Verdict:
             return wrong(f"a = {a:g} divides by zero in your formula: {why}")
         if not math.isclose(other, wanted, rel_tol=1e-6):
             return wrong(f"right for a = {_A} and k = {_K}, but {other:.4g} for a = {a:g} and k = {k}: {why}")
-    return right("1 + a + a² + … + a^k: at most k + 1, at least 1, and below 1/(1 - a) for any a < 1")
+    return right("1 + a + a² + … + a^k: at most k + 1, at least 1, and at most 1/(1 - a) for any a < 1")
 
 
 # --- 10.3: the draft length that pays ---------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import psutil
 import triton_python_backend_utils as pb_utils
 
 from servinglab.errors import FAULT, CourseError
@@ -140,7 +143,10 @@ class InnerModels:
 
     def check_alive(self, model: str) -> None:
         """Raise InnerModelError when the process of a `tensorrt_llm` has died: Triton 24.10 says so to a new call, and
-        never ends those that were being served."""
+        never ends those that were being served. A process that is there is not asked: one that is stopped for a moment
+        would be taken for dead, and Triton dies of it when it goes on."""
+        if _has_process(model):
+            return
         try:
             self._drain(_STOP, "", model)
         except InnerModelError as error:  # any other one is an answer, for example that a stop needs an id
@@ -169,6 +175,23 @@ class InnerModels:
             while self._ended[0][0] < now - KEEP_ENDED_SECONDS:
                 old.append(self._ended.popleft())
         old.clear()  # outside the lock: it frees all that the stream brought
+
+
+def _has_process(model: str) -> bool:
+    """Whether a process of this Python model lives. Triton is the parent of all of them, and of ours."""
+    try:
+        children = psutil.Process(os.getppid()).children()
+    except psutil.Error:
+        return False
+    return any(_model_of(child) == model for child in children)
+
+
+def _model_of(process: psutil.Process) -> str:
+    """Name of the model whose stub this is, empty if it is none or is dead (a zombie has no command line)."""
+    try:
+        return next((Path(part).parent.parent.name for part in process.cmdline() if part.endswith("/model.py")), "")
+    except psutil.Error:
+        return ""
 
 
 def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
