@@ -181,9 +181,9 @@ class TritonClient:
         return self._specs[model]
 
     def models(self, *, deadline: float = 10.0) -> list[str]:
-        """Names of the models that are ready."""
-        index = self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True), deadline)
-        return sorted({model.name for model in index.models})
+        """Names of the models that are ready: those that have statistics. Triton's index of them wants the key."""
+        answer = self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(), deadline)
+        return sorted({model.name for model in answer.model_stats})
 
     def explain(self, model: str, error: ClientError) -> ClientError:
         """The server's sentence, cleaned, with what helps a learner further."""

@@ -55,11 +55,12 @@ def open_channel(url: str) -> grpc.Channel:
 
 
 def call(
-    channel: grpc.Channel, method: str, timeout: float, hopeless: Callable[[], bool] = lambda: False, **fields: Any
-) -> Any:
+    channel: grpc.Channel, method: str, timeout: float, hopeless: Callable[[], bool] = lambda: False, *,
+    headers: Mapping[str, str] | None = None, **fields: Any,
+) -> Any:  # fmt: skip
     """One unary method of the service by its name; `fields` of its request message. `hopeless()` ends the wait."""
     request = getattr(service_pb2, f"{method}Request")(**fields)
-    answer = getattr(stub(channel), method).future(request, timeout=timeout)
+    answer = getattr(stub(channel), method).future(request, timeout=timeout, metadata=list((headers or {}).items()))
     while True:
         try:
             return answer.result(timeout=0.2)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from servinglab import triton_install
 from servinglab.assets import cache_dir
-from servinglab.triton_admin import TritonAdmin
+from servinglab.repository.shell_words import require_plain_model
+from servinglab.triton_admin import TritonAdmin, new_key, restricted
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, port_error
 from servinglab.triton_registry import announce, announced, new_log
@@ -52,10 +53,13 @@ class TritonServer(TritonAdmin):
         self._attached = False
 
     @classmethod
-    def attach(cls, grpc_url: str, http_url: str | None = None) -> TritonServer:
-        """A server that somebody else started, at "host:port" and "http://host:port"; `stop()` leaves it alone."""
+    def attach(cls, grpc_url: str, http_url: str | None = None, *, admin_key: str | None = None) -> TritonServer:
+        """A server that somebody else started, at "host:port" and "http://host:port"; `stop()` leaves it alone.
+
+        `admin_key`: its `admin_key`, without which a server of this course neither lists nor loads models.
+        """
         server = cls(".")
-        server._attached = True
+        server._attached, server.admin_key = True, admin_key
         server.grpc_url = grpc_url.removeprefix("grpc://").removeprefix("http://").rstrip("/")
         if http_url is not None:
             server.http_url = ("" if "://" in http_url else "http://") + http_url.rstrip("/")
@@ -80,9 +84,9 @@ class TritonServer(TritonAdmin):
         triton_install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
         triton_install.require_shm(len(names))
         for attempt in range(PORT_ATTEMPTS):
-            ports = choose_ports(self._fixed_ports)
-            log = self._new_log()
-            self._process = TritonProcess(self._command(names, ports), triton_install.environment(), log)
+            ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), new_key()
+            command = self._command(names, ports)
+            self._process = TritonProcess(command, triton_install.environment(), log, self.admin_key)
             try:
                 self._process.wait_ready(names, ports, self.timeout)
                 break
@@ -107,6 +111,11 @@ class TritonServer(TritonAdmin):
         if not self._attached:
             self.http_url = self.grpc_url = self.metrics_url = None
 
+    def load(self, name: str) -> None:
+        """Load (or load again) one model of the repository."""
+        require_plain_model(self.repository / name)
+        super().load(name)
+
     def __enter__(self) -> TritonServer:
         return self.start()
 
@@ -121,7 +130,7 @@ class TritonServer(TritonAdmin):
         """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
         return announce(
             self.pid, grpc_url=self.grpc_url, http_url=self.http_url, metrics_url=self.metrics_url,
-            log=str(self.log_path), repository=str(self.repository),
+            log=str(self.log_path), repository=str(self.repository), admin_key=self.admin_key,
         )  # fmt: skip
 
     # --- starting ---------------------------------------------------------------------------------------------
@@ -142,15 +151,17 @@ class TritonServer(TritonAdmin):
         missing = [name for name in self.requested or [] if name not in found]
         if missing:
             raise ServerError(f"No model '{missing[0]}' in {where}: it holds {', '.join(found)}.")
-        if self.requested == []:
-            return []
-        return self.requested or found
+        names = found if self.requested is None else self.requested
+        for name in names:
+            require_plain_model(self.repository / name)
+        return names
 
     def _new_log(self) -> Path:
         if self._own_log:
             self.log_path = new_log()
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self.log_path.touch(0o600)  # prompts may stand in it
             self.log_path.write_bytes(b" " * 4096)  # also on a full disk an empty file can be made
             self.log_path.write_bytes(b"")
         except OSError as error:
@@ -170,6 +181,7 @@ class TritonServer(TritonAdmin):
             *(f"--{service}-address={HOST}" for service in ports),
             *(f"--{service}-port={port}" for service, port in ports.items()),
             f"--exit-timeout-secs={EXIT_SECONDS}",
+            *restricted("{key}"),  # the supervisor puts it in
             *self._flags,
         ]
 
@@ -179,7 +191,7 @@ def running() -> list[TritonServer]:
     found = []
     for state in announced():
         try:
-            server = TritonServer.attach(state["grpc_url"], state["http_url"])
+            server = TritonServer.attach(state["grpc_url"], state["http_url"], admin_key=state["admin_key"])
         except ServerError:  # alive, not ready
             continue
         server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])

@@ -2,7 +2,8 @@
 
 Run as a script by `servinglab.server`, with the standard library only (it starts in about 30 ms). Protocol:
 
-* stdin, one JSON line: {"argv": [...], "env": {...}, "log": path, "grace": seconds}; argv may hold "{shm_prefix}".
+* stdin, one JSON line: {"argv": [...], "env": {...}, "log": path, "grace": seconds, "key": "..."}; argv may hold
+  "{shm_prefix}" and "{key}". Arguments with the key reach tritonserver, but not the command line that others see.
 * stdout, one JSON line: {"pid": of tritonserver, "shm_prefix": "..."} or {"error": "..."}.
 * afterwards "stop" (orderly, then SIGKILL after `grace`), "kill" (at once), or end of file (same as "stop").
 
@@ -23,10 +24,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 SHM = Path("/dev/shm")
 TRITON_FOLDERS = "python_env_??????"  # the Python backend makes one at each start, for packed environments
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PTRACE_TRACEME, PTRACE_GETREGS, PTRACE_DETACH = 0, 12, 17
+STACK_POINTER = 19  # its place among the x86-64 registers of ptrace(2)
+ARGV_AND_ENVIRON = slice(45, 49)  # where each begins and ends: of the fields of /proc/PID/stat behind the name
+HIDDEN = "SERVINGLAB_ARGUMENT_"
 
 
 def _prctl(option: int, value: int) -> None:
@@ -140,6 +146,77 @@ def _child_setup(parent: int) -> None:
         os._exit(1)
 
 
+def _trace_me() -> bool:
+    return os.uname().machine == "x86_64" and ctypes.CDLL(None).ptrace(PTRACE_TRACEME, 0, None, None) == 0
+
+
+def _start(order: dict, prefix: str) -> subprocess.Popen:
+    """Start tritonserver so that no other user of this machine reads the key.
+
+    Triton takes it by an argument only, and everybody may read the arguments of every process. So the command line
+    shows "{key}", the real argument stands in the environment, which only its owner may read, and before the program's
+    first instruction its argument is pointed there. Where a process may not be traced, the key is in the command line.
+    """
+    argv = [argument.replace("{shm_prefix}", prefix) for argument in order["argv"]]
+    real = {text: text.replace("{key}", order["key"]) for text in argv if "{key}" in text}
+    supervisor, traced = os.getpid(), bool(real) and _may_trace()
+
+    def setup() -> None:
+        _child_setup(supervisor)
+        if traced:
+            _trace_me()
+
+    with open(order["log"], "ab") as log:
+        child = subprocess.Popen(
+            argv if traced else [real.get(text, text) for text in argv],
+            env=order["env"] | {f"{HIDDEN}{n}": text for n, text in enumerate(real.values()) if traced},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=setup,
+            umask=0o077,
+        )  # fmt: skip
+    if traced:
+        os.waitpid(child.pid, 0)  # it stands before its first instruction
+        try:
+            _point_to_environment(child.pid, list(real))
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            ctypes.CDLL(None).ptrace(PTRACE_DETACH, child.pid, None, None)
+    return child
+
+
+def _may_trace() -> bool:
+    """Whether a child may ask to be traced: some containers and hardened systems forbid it."""
+    if (pid := os.fork()) == 0:
+        os._exit(not _trace_me())
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _point_to_environment(pid: int, shown: list[str]) -> None:
+    """In a process that is stopped at its start, let argv point from each text that is shown to its real one."""
+    registers = (ctypes.c_ulong * 27)()
+    ctypes.CDLL(None).ptrace(PTRACE_GETREGS, pid, None, registers)
+    places = list(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[ARGV_AND_ENVIRON]))
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        argv, environ = (_block(memory, *places[at : at + 2]) for at in (0, 2))
+        for n, text in enumerate(argv.values()):
+            if text.decode(errors="replace") in shown:
+                name = f"{HIDDEN}{shown.index(text.decode())}=".encode()
+                (at,) = (at for at, entry in environ.items() if entry.startswith(name))
+                memory.seek(registers[STACK_POINTER] + 8 * (1 + n))  # argc, then argv
+                memory.write((at + len(name)).to_bytes(8, "little"))
+
+
+def _block(memory: BinaryIO, start: int, end: int) -> dict[int, bytes]:
+    """The texts between two addresses, each with its own."""
+    memory.seek(start)
+    found = {}
+    for text in memory.read(end - start).split(b"\0")[:-1]:
+        found[start] = text
+        start += len(text) + 1
+    return found
+
+
 def _read_order() -> dict:
     line = b""
     while not line.endswith(b"\n"):
@@ -150,9 +227,19 @@ def _read_order() -> dict:
     return json.loads(line)
 
 
-def _watch(pid: int, parent: int, stopping: list[str]) -> str:
+def close_shm(prefix: str, seen: set[Path]) -> None:
+    """Take shared memory that is new from the machine's other users: Triton makes it readable for everybody."""
+    for path in set(SHM.glob(prefix + "*")) - seen:
+        seen.add(path)
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
+
+
+def _watch(pid: int, parent: int, stopping: list[str], prefix: str) -> str:
     """Wait for a reason to end: "exited", "stop" or "kill"."""
+    seen: set[Path] = set()
     while True:
+        close_shm(prefix, seen)
         if pid in _reap():
             return "exited"
         if stopping or os.getppid() != parent:
@@ -172,21 +259,15 @@ def main() -> None:
     sweep_leftovers()
     prefix = shm_prefix()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    supervisor = os.getpid()
     others = set(Path("/tmp").glob(TRITON_FOLDERS))
     try:
-        with open(order["log"], "ab") as log:
-            child = subprocess.Popen(
-                [argument.replace("{shm_prefix}", prefix) for argument in order["argv"]],
-                env=order["env"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=lambda: _child_setup(supervisor),
-            )  # fmt: skip
+        child = _start(order, prefix)
     except (OSError, subprocess.SubprocessError) as error:
         _say({"error": str(error)})
         return
     try:
         _say({"pid": child.pid, "shm_prefix": prefix})
-        reason = _watch(child.pid, parent, stopping)
+        reason = _watch(child.pid, parent, stopping, prefix)
         if reason == "stop":
             os.kill(child.pid, signal.SIGTERM)
             deadline = time.monotonic() + order["grace"]

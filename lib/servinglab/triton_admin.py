@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,21 @@ from pathlib import Path
 from servinglab import triton_log
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import http_status
+
+# Whoever may load a model may bring its model.py along, and so runs code as the user of the server: a web page can send
+# such a request, and so can other users of the machine. These interfaces want a key, the others are open to everybody.
+RESTRICTED = "model-repository,shared-memory,trace,logging"
+HEADER = "servinglab-admin"
+GRPC_PREFIX = "triton-grpc-protocol-"  # of the header's name, demanded by Triton
+
+
+def new_key() -> str:
+    return secrets.token_hex(24)
+
+
+def restricted(key: str) -> list[str]:
+    """Flags of tritonserver, with which it refuses administration without this key in the header."""
+    return [f"--{flag}={RESTRICTED}:{HEADER}={key}" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
 
 
 class TritonAdmin:
@@ -18,7 +34,14 @@ class TritonAdmin:
     http_url: str | None = None
     metrics_url: str | None = None
     log_path: Path | None = None
+    admin_key: str | None = None
     timeout: float = 120.0
+
+    @property
+    def admin_headers(self) -> dict[str, str]:
+        """Headers that a client of your own must send to list, load and unload models, over HTTP and over gRPC; for
+        tritonclient: `client.load_model(name, headers=server.admin_headers)`."""
+        return {HEADER: self.admin_key, GRPC_PREFIX + HEADER: self.admin_key} if self.admin_key else {}
 
     def ready(self) -> bool:
         """Whether the server and all of its loaded models are ready; False also when it does not answer."""
@@ -68,9 +91,14 @@ class TritonAdmin:
             raise ServerError("This server is not running: call start() first.")
         with kserve.open_channel(self.grpc_url) as channel:
             try:
-                return kserve.call(channel, method, timeout, hopeless, **fields)
+                return kserve.call(channel, method, timeout, hopeless, headers=self.admin_headers, **fields)
             except kserve.ClientError as error:
                 raise ServerError(str(error)) from None
             except kserve.grpc.RpcError as error:
+                if "restricted" in str(error.details()):
+                    raise ServerError(
+                        f"This server wants a key for {method}: give TritonServer.attach(…, admin_key=…) that of the "
+                        "server object that started it."
+                    ) from None
                 found = kserve.as_client_error(error, self.grpc_url, timeout)
                 raise ServerError(triton_log.clean(str(found))) from None

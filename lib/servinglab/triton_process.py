@@ -83,9 +83,9 @@ def dead_processes(pid: int) -> set[int]:
 class TritonProcess:
     """The supervisor and, through it, tritonserver. Dropping the object, or the end of this Python, ends both."""
 
-    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, command: list[str], env: dict[str, str], log: Path, key: str) -> None:
         self._log = log
-        order = {"argv": command, "env": env, "log": str(log), "grace": GRACE_SECONDS}
+        order = {"argv": command, "env": env, "log": str(log), "grace": GRACE_SECONDS, "key": key}
         read_end, write_end = os.pipe()  # ours, not Popen's: whatever interrupts us, its end can be closed
         try:
             try:

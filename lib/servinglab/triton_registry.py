@@ -43,10 +43,12 @@ def new_log() -> Path:
 
 
 def announce(pid: int, **facts: str) -> Path:
-    """Write the state file of a started server: its pid and what `announced` shall tell of it."""
+    """Write the state file of a started server, for this user only: its pid and what `announced` shall tell of it."""
     state = {"pid": pid, "started": supervisor.start_time(pid), **facts}
     path = run_folder() / f"server-{time.time_ns()}.json"
     draft = path.with_suffix(".tmp")
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.touch(0o600)  # the administrator's key is in it
     draft.write_text(json.dumps(state))
     draft.rename(path)  # a reader never sees half of it
     return path

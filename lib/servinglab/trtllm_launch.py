@@ -2,8 +2,9 @@
 
 The command is that of NVIDIA's launch_triton_server.py (tensorrtllm_backend v0.19.0, the same in TensorRT-LLM
 1.3.0rc3): rank 0 loads the whole repository and answers clients; the other ranks load the LLM only, and
-wait in it for their share of the work. Ours differs in that it listens on 127.0.0.1, gives `--allow-run-as-root` to
-root only, waits until every model is ready, and takes all ranks with it when it ends (supervisor.py).
+wait in it for their share of the work. Ours differs in that it listens on 127.0.0.1, wants a key for administration
+(mpirun hands it on in the command line, so whoever sees the container's processes sees it), gives `--allow-run-as-root`
+to root only, waits until every model is ready, and takes all ranks with it when it ends (supervisor.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from servinglab.repository.lint_read import MAX_BYTES
 from servinglab.repository.pbtxt import parse
 from servinglab.repository.templates import is_llm, placeholders
 from servinglab.server import TritonServer
+from servinglab.triton_admin import new_key, restricted
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, port_error
 
@@ -108,7 +110,10 @@ def command(
     tritonserver: str = TRITONSERVER,
     shm_prefix: str = "prefix",
 ) -> list[str]:
-    """The mpirun command line. `multi_model_gpus` is the number of GPUs in orchestrator mode, None in leader mode."""
+    """The mpirun command line, with "{key}" where the administrator's key goes.
+
+    `multi_model_gpus` is the number of GPUs in orchestrator mode, None in leader mode.
+    """
     argv = [mpirun] + ["--allow-run-as-root"] * as_root
     for rank in range(world_size):
         argv += [":"] * (rank > 0) + ["-n", "1", tritonserver, f"--model-repository={repository}"]
@@ -120,14 +125,15 @@ def command(
             argv += ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
             argv += [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(multi_model_gpus)]
         argv += ["--disable-auto-complete-config"]
-        argv += [f"--backend-config=python,shm-region-prefix-name={shm_prefix}{rank}_"]
+        argv += [f"--backend-config=python,shm-region-prefix-name={shm_prefix}{rank}_", *restricted("{key}")]
     return argv
 
 
 def as_shell(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """The command as one would type it, a line for each rank."""
-    words = [f"{name}={value}" for name, value in env.items()] + [shlex.quote(word) for word in argv]
-    return " ".join(words).replace(" -n 1 ", " \\\n  -n 1 ")
+    """The command as one would type it, a line for each rank, after the line that makes the administrator's key."""
+    words = [f"{name}={value}" for name, value in env.items()]
+    words += [shlex.quote(word.replace("{key}", "ADMIN_KEY")).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in argv]
+    return "ADMIN_KEY=$(openssl rand -hex 24)\n" + " ".join(words).replace(" -n 1 ", " \\\n  -n 1 ")
 
 
 def number_of_gpus() -> int:
@@ -224,7 +230,8 @@ class TrtllmServer(TritonServer):
         ports = choose_ports(self._fixed_ports)
         launch = replace(self.launch, ports=ports)
         argv = launch.argv(**found, shm_prefix="{shm_prefix}")  # the supervisor's, to find what is left over
-        self._process = TritonProcess(argv, {**os.environ, **launch.env}, self._new_log())
+        self.admin_key = new_key()
+        self._process = TritonProcess(argv, {**os.environ, **launch.env}, self._new_log(), self.admin_key)
         try:
             self._process.wait_ready(names, ports, self.timeout)
         except PortTaken as taken:

@@ -27,25 +27,28 @@ PORT_FLAGS = "--grpc-port=8001 --http-port=8000 --metrics-port=8002"
 ADDRESSES = "--grpc-address=127.0.0.1 --http-address=127.0.0.1 --metrics-address=127.0.0.1"
 SERVER = f"/opt/tritonserver/bin/tritonserver --model-repository=/repo {PORT_FLAGS} {ADDRESSES}"
 TAIL = "--disable-auto-complete-config --backend-config=python,shm-region-prefix-name="
+GUARDED = "model-repository,shared-memory,trace,logging:servinglab-admin="
+KEY = f" --http-restricted-api={GUARDED}{{key}} --grpc-restricted-protocol={GUARDED}{{key}}"
 
 
 # --- the command line, as literal strings -----------------------------------------------------------------------------
 
 
 def test_one_rank():
-    assert " ".join(command("/repo")) == f"mpirun -n 1 {SERVER} {TAIL}prefix0_"
+    assert " ".join(command("/repo")) == f"mpirun -n 1 {SERVER} {TAIL}prefix0_{KEY}"
 
 
 def test_four_ranks_the_first_serves_and_the_others_load_the_llm_only():
     worker = f"{SERVER} --model-control-mode=explicit --load-model=tensorrt_llm {TAIL}prefix"
     assert " ".join(command("/repo", 4)) == (
-        f"mpirun -n 1 {SERVER} {TAIL}prefix0_ : -n 1 {worker}1_ : -n 1 {worker}2_ : -n 1 {worker}3_"
+        f"mpirun -n 1 {SERVER} {TAIL}prefix0_{KEY} : -n 1 {worker}1_{KEY} : -n 1 {worker}2_{KEY} : -n 1 {worker}3_{KEY}"
     )
 
 
 def test_the_flags_of_nvidias_script_in_its_order():
-    """launch_triton_server.py --world_size 2, without its repeated ports, with our addresses taken out."""
-    words = [word for word in command("/repo", 2, as_root=True) if "-address=" not in word]
+    """launch_triton_server.py --world_size 2, without its repeated ports, with our addresses and our key taken out."""
+    ours = ("-address=", "-restricted-")
+    words = [word for word in command("/repo", 2, as_root=True) if not any(flag in word for flag in ours)]
     assert " ".join(words) == (
         "mpirun --allow-run-as-root "
         "-n 1 /opt/tritonserver/bin/tritonserver --model-repository=/repo "
@@ -62,7 +65,7 @@ def test_orchestrator_mode():
     flags = " ".join(command("/repo", llms=["a", "b"], multi_model_gpus=2))
     assert flags == (
         f"mpirun -n 1 {SERVER} --pinned-memory-pool-byte-size=0 --enable-peer-access=false "
-        f"--cuda-memory-pool-byte-size=0:0 --cuda-memory-pool-byte-size=1:0 {TAIL}prefix0_"
+        f"--cuda-memory-pool-byte-size=0:0 --cuda-memory-pool-byte-size=1:0 {TAIL}prefix0_{KEY}"
     )
 
 
@@ -79,8 +82,11 @@ def test_several_llms_other_ports_and_addresses():
 def test_the_shell_form_reads_back_as_the_same_words():
     words = command("/a repo", 2)
     text = as_shell(words, {"TRTLLM_ORCHESTRATOR": "1"})
-    assert shlex.split(text.replace("\\\n", "")) == ["TRTLLM_ORCHESTRATOR=1", *words]
-    assert len(text.splitlines()) == 3
+    made, run = text.split("\n", 1)
+    assert made == "ADMIN_KEY=$(openssl rand -hex 24)" and len(run.splitlines()) == 3
+    shown = [word.replace("{key}", "$ADMIN_KEY") for word in words]
+    assert shlex.split(run.replace("\\\n", "")) == ["TRTLLM_ORCHESTRATOR=1", *shown]
+    assert "'" not in run.replace("'--model-repository=/a repo'", "")  # in quotes the shell would not put the key in
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -156,7 +162,8 @@ def test_dry_run_needs_neither_programs_nor_the_engine(tp2, tmp_path, monkeypatc
     (tmp_path / "engine").rename(tmp_path / "elsewhere")
     done = CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "trtllm", "--world-size", "2", "--dry-run"])
     assert done.exit_code == 0, done.exception
-    assert shlex.split(done.output.replace("\\\n", "")) == command(tp2, 2)
+    run = done.output.split("\n", 1)[1]
+    assert shlex.split(run.replace("\\\n", "")) == [word.replace("{key}", "$ADMIN_KEY") for word in command(tp2, 2)]
 
 
 def test_without_the_programs_one_sentence_names_the_container(tp2, tmp_path, monkeypatch):
