@@ -3,12 +3,13 @@
     with OpenAIFrontend(server.grpc_url, tokenizer_dir) as frontend:
         ...  # POST {frontend.url}/v1/chat/completions
 
-On 127.0.0.1 only. It serves the keys of `_SERVED` and ignores those of `_IGNORED`, which change no answer; any other
-one is refused with status 400 and a sentence that names it, unless its value asks for nothing. What differs from
-OpenAI: without temperature and top_p it is greedy, and without a length an answer ends after 64 tokens. A request whose
-deadline passes gets 504, one whose model or server is gone 503, one that a model failed on 500. In a stream that has
-begun, the error is an event of its own (`event: error`, without which AIPerf takes it for an answer), then [DONE].
-NVIDIA's container has a complete front end (openai_frontend/main.py).
+On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. It serves the keys of `_SERVED` and
+ignores those of `_IGNORED`, which change no answer; any other one is refused with status 400 and a sentence that names
+it, unless its value asks for nothing. What differs from OpenAI: without temperature and top_p it is greedy, and without
+a length an answer ends after 64 tokens. A request whose deadline passes gets 504, one whose model or server is gone
+503, one that a model failed on 500. In a stream that has begun, the error is an event of its own (`event: error`,
+without which AIPerf takes it for an answer), then [DONE]. NVIDIA's container has a complete front end
+(openai_frontend/main.py).
 
 `usage` counts the answer's tokens anew: no model of the contract says how many it generated (sequence_length ends in
 the BLS model, and log probabilities would cost the model work that nobody asked for). A text has more than one way into
@@ -24,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 import threading
 import time
@@ -55,6 +57,7 @@ _UNSAID = {"tool_calls": [[]], "annotations": [[]]}  # the same in an answer tha
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}  # OpenAI's → templates'
 _WORDLESS = {"role": "assistant", "content": ""}
 _ROADS = "GET /v1/models and POST /v1/chat/completions"
+_OURS = re.compile(r"(?i)(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # another port: one that is forwarded to ours
 
 
 class OpenAIFrontend:
@@ -249,6 +252,8 @@ class _Answer:
 
 @web.middleware
 async def _refuse_other_roads(request: web.Request, handler: Any) -> web.StreamResponse:
+    if foreign := _foreign(request):
+        return _refuse(foreign, 403)
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
@@ -256,6 +261,19 @@ async def _refuse_other_roads(request: web.Request, handler: Any) -> web.StreamR
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
+
+
+def _foreign(request: web.Request) -> str | None:
+    """What is wrong with a request that a page of the web made a browser send. There the page chooses all but these two
+    headers, and a name that it owns may lead here (DNS rebinding). Programs send no Origin."""
+    hosts = request.headers.getall("Host", ())
+    for host in hosts:
+        if not _OURS.fullmatch(host):
+            return f"This front end answers at 127.0.0.1 and localhost, not for {host!r}: use its own address."
+    for origin in request.headers.getall("Origin", ()):
+        if origin not in [f"http://{host}" for host in hosts]:
+            return f"This front end does not answer to pages, such as one of {origin!r}: ask it from a program."
+    return None
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -256,6 +256,39 @@ def test_other_paths_and_methods_are_refused_in_openai_s_form(web):
     assert answer.headers["Allow"] == "GET,HEAD"
 
 
+def named(host, **more):
+    return {"Host": host, **more}
+
+
+@pytest.mark.parametrize(
+    ("headers", "word"),
+    [
+        (named("127.0.0.1"), None),
+        (named("LOCALHOST:1234"), None),  # a port that ssh forwards
+        (named("[::1]:80"), None),
+        (named("localhost:1", Origin="http://localhost:1"), None),
+        (named("evil.example"), "evil.example"),
+        (named("127.0.0.1.evil.example:80"), "evil.example"),
+        (named("me@127.0.0.1"), "me@127"),
+        (named("localhost.:80"), "localhost."),
+        (named(""), "''"),
+        (named("localhost:1", Origin="http://localhost:2"), "localhost:2"),
+        (named("localhost", Origin="https://localhost"), "https"),
+        (named("evil.example", Origin="http://evil.example"), "evil.example"),
+        (named("localhost", Origin="null"), "null"),
+    ],
+)
+def test_what_a_page_sends_never_reaches_triton(smollm2_tokenizer_dir, headers, word):
+    """Nobody is behind this front end, so what it lets through gets 503."""
+    with OpenAIFrontend("127.0.0.1:9", smollm2_tokenizer_dir) as alone, httpx.Client(trust_env=False) as web:
+        headers |= {"Content-Type": "text/plain"}  # what a page may send without asking first
+        answer = web.post(f"{alone.url}/v1/chat/completions", content=GOOD, headers=headers, timeout=60)
+        status, error = answer.status_code, answer.json()["error"]
+        assert (status, error["code"]) == ((403, 403) if word else (503, 503))
+        assert not word or (word in error["message"] and error["type"] == "invalid_request_error")
+        assert web.get(f"{alone.url}/v1/models", headers=headers).status_code == (403 if word else 200)
+
+
 def raw(frontend, content):
     """An open connection over which this was sent."""
     opened = socket.create_connection(("127.0.0.1", int(frontend.url.rsplit(":", 1)[1])), timeout=10)
@@ -264,7 +297,7 @@ def raw(frontend, content):
 
 
 def test_bytes_that_are_no_http_and_a_reader_that_is_gone_leave_no_traceback_in_the_log(frontend, caplog):
-    with raw(frontend, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n") as opened:
+    with raw(frontend, b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n") as opened:
         assert b"400 Bad Request" in opened.recv(4096)
     assert not caplog.records
     cut = ConnectionResetError("Cannot write to closing transport")  # by chance, when a reader leaves within an event
@@ -275,7 +308,7 @@ def test_bytes_that_are_no_http_and_a_reader_that_is_gone_leave_no_traceback_in_
 
 def test_a_body_that_does_not_arrive_meets_the_deadline(server, smollm2_tokenizer_dir):
     with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=0.5) as slow:
-        with raw(slow, b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n{") as opened:
+        with raw(slow, b"POST /v1/chat/completions HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 500\r\n\r\n{") as opened:
             answer = opened.recv(4096)
     assert answer.startswith(b"HTTP/1.1 408") and b"did not arrive within 0.5 s" in answer
 
