@@ -23,6 +23,7 @@ from notebook_files import (
     storage_problems,
     text_sources,
     write,
+    write_text,
 )
 
 from servinglab.course import Notebook, load
@@ -50,15 +51,17 @@ def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = N
 
 def make(source: Path, entry: Notebook, *, keep: bool = True) -> float:
     """Execute one text source; with ``keep``, write the .ipynb and the measured seconds. Returns the seconds."""
-    fresh = read_source(source)
+    before, fresh = source.read_bytes(), read_source(source)
     executed, seconds = execute(fresh, entry)
     scrub(executed)
     if problems := storage_problems(executed):
         raise NotebookError(f"{entry.id}: " + "; ".join(problems))
     if keep:
-        source.write_text(set_last_run(source.read_text(encoding="utf-8"), seconds), encoding="utf-8")
-        executed.cells[0].source = read_source(source).cells[0].source
+        if source.read_bytes() != before:
+            raise NotebookError(f"{entry.id}: {source.name} was changed while it was executed; execute it again.")
+        executed.cells[0].source = set_last_run(executed.cells[0].source, seconds)
         write(executed, notebook_of(source))
+        write_text(executed, source)
     return seconds
 
 

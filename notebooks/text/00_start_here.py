@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -210,10 +212,10 @@ summary = f"one stream of {len(arrivals)} tokens: a wait for the first token, th
 small_print = plots.provenance(lane, seed, weights=precision)
 plots.finish(plots.token_timeline({"answer": arrivals}, lane=lane), title, small_print, summary)
 
+
 # %% [markdown]
 # **Exercise 00.2** Write a function that takes the arrival times of an answer and returns how many tokens a second the
 # model generates *once it has started*. Mind what lies between the arrivals: with three tokens you waited twice.
-
 
 # %% tags=["exercise:00.2"]
 def tokens_per_second(arrivals):

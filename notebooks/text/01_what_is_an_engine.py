@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -68,7 +70,6 @@ def tell(message):
 # TensorRT reads **ONNX**: a file with a graph of operations and the weights. Here is a small one, written as text. Four
 # *nodes*: a matrix product, a bias, a ReLU, and a second product.
 
-
 # %%
 import numpy as np
 import onnx.parser
@@ -91,7 +92,6 @@ MLP = """mlp (TYPE[4, WIDTH] x) => (TYPE[4, 10] y) {
 # %% [markdown]
 # The weights are random numbers, drawn with a seed, so that you can draw others later. What does the network answer to
 # a random input? ONNX Runtime computes it on the CPU; an engine must give the same.
-
 
 # %%
 import onnxruntime
@@ -398,7 +398,6 @@ except EngineError as error:
 # the tokens, and one is like the first with its opt raised to the most. Which of them need the same memory for what
 # lies between the layers?
 
-
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
@@ -539,7 +538,6 @@ except EngineError as error:
 # must stay the same. The next cells measure it with plain PyTorch, where a CUDA device exists: as many small products
 # as the engine has layers. **Predict:** how many times faster is the graph?
 
-
 # %%
 import time
 
@@ -635,10 +633,10 @@ for targets in ((), ("sm80",), ("sm120",), ("sm80", "sm120")):
 # %%
 tell(f"{there['device']}: {there['runtime_says']}")
 
+
 # %% [markdown]
 # **Exercise 01.2** Write a function that says whether a plan runs. It gets the plan's version and targets, and the
 # runtime's version and the card, like `runs_here("1.7.1", ("sm80", "sm86"), "1.7.1", "sm86")`.
-
 
 # %% tags=["exercise:01.2"]
 def runs_here(plan_version, plan_targets, runtime_version, card):
@@ -664,10 +662,10 @@ folder = convert("smollm2", root / "converted")
 for file in sorted(folder.iterdir()):
     print(f"{file.name:18} {file.stat().st_size:10} bytes")
 
+
 # %% [markdown]
 # A `safetensors` file is: eight bytes that say how long the header is, the header in JSON, then the tensors. So count.
 # **Predict:** how many bytes are left when you take header and tensors away?
-
 
 # %% tags=["nbval-check-output"]
 def count(path):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -245,7 +247,6 @@ for ranks in (2, 3, 4):
 # key-value heads of 8 numbers each, and *random* weights. Every norm and bias is random as well, or an error in them
 # would not show.
 
-
 # %%
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -332,13 +333,13 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
     same = np.mean(got.argmax(-1) == judge.argmax(-1))
     print(f"{name:16} off by {np.abs(got - judge).max():.0e}, same next tokens {same:.0%}")
 
+
 # %% [markdown]
 # Nothing in the numbers says that a share is missing; they are just other numbers. On real GPUs the all-reduce waits
 # for every rank, so one that died shows as a server that hangs.
 #
 # **Exercise 02.1** How many rows has `qkv` on *each* rank? When there are fewer key-value heads than ranks, a head is
 # not cut: neighbours hold the same one. `qkv_rows(9, 3, 64, 1)` is 960.
-
 
 # %% tags=["exercise:02.1"]
 def qkv_rows(heads, kv_heads, head_size, tp_size):
@@ -460,10 +461,10 @@ for kind in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj
     found = [np.median([e.relative for e in lost[bits] if f"{kind}." in e.name]) for bits in (8, 4)]
     print(f"{kind:16} int8 {found[0]:.2%}  int4 {found[1]:.1%}  ratio {found[1] / found[0]:.0f}")
 
+
 # %% [markdown]
 # About $2^4 = 16$: each missing bit makes the steps twice as wide. All other tensors stay float: embedding, norms and
 # `lm_head`. Now the answer, which is what counts:
-
 
 # %%
 def told(got):
@@ -649,13 +650,13 @@ for name, model in models.items():
     per_gpu = four.kv_bytes_per_token_per_gpu
     print(f"{name:18} {gigabytes(one.weights_bytes):>8}  {one.kv_bytes_per_token:16,}  {per_gpu:17,}")
 
+
 # %% [markdown]
 # Smaller, by more than five times: 18 layers · 1 KV head · 256 numbers are 4,608, where gpt2-medium has 24 · 16 · 64 =
 # 24,576; each counts twice, in two bytes. A Llama with 8 KV heads instead of 32 needs a quarter of the
 # cache. Four GPUs divide all of them by four, except Gemma's: its one head cannot be divided, only copied.
 #
 # **Exercise 02.3** `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens go into it?
-
 
 # %% tags=["exercise:02.3"]
 def sequences(free_bytes, layers, heads, kv_heads, head_size, tokens, number_bytes):

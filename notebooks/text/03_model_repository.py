@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -223,7 +225,6 @@ for model in contract.MODELS:
 #
 # Names change at each border. The ensemble's step maps say how. `follow` prints who makes a tensor and who takes it.
 
-
 # %% tags=["nbval-check-output"]
 from servinglab.repository.wiring import ensemble_steps
 
@@ -271,7 +272,6 @@ for path in sorted(repository.parent.glob("*/*")):
 # inside.
 #
 # `show` prints the lines of a config that match a pattern. First `preprocessing`: its head, and four of its inputs.
-
 
 # %%
 import re
@@ -548,10 +548,10 @@ faults = {
     "a backend that is not there": ("tensorrt_llm", 'backend: "python"', 'backend: "onnxruntime"'),
 }  # fmt: skip
 
+
 # %% [markdown]
 # `lint_with` copies the repository, puts the fault in and lints the copy. **Predict:** one fault can break several
 # rules. Which of these eight gives more than one finding?
-
 
 # %% tags=["nbval-check-output"]
 def lint_with(model, old, new):
@@ -648,7 +648,6 @@ def states(prefix):
 
 # %% [markdown]
 # The server sees ten models. What does it say about the second five, and to somebody who asks one of them?
-
 
 # %% tags=["nbval-check-output"]
 def ask(model):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -174,12 +176,12 @@ print(about["name"], "·", ", ".join(name for name in about["extensions"] if "sh
 for tensor in model["inputs"] + model["outputs"]:
     print(tensor["name"], tensor["datatype"], tensor["shape"])
 
+
 # %% [markdown]
 # ## 2 Dynamic batching
 #
 # Triton counts what it does, for each model. Two numbers tell the story of batching: an **inference** is one row that
 # was computed, an **execution** is one call of the instance. The clocks run in nanoseconds, summed over requests.
-
 
 # %%
 def counters(model):
@@ -195,11 +197,11 @@ fox, dog, tax = (ask("minilm", text)[0] for text in ("a red fox", "a brown dog",
 print(f"fox and dog {fox @ dog:.2f}, fox and tax {fox @ tax:.2f}")
 print("inferences, executions, ns in the queue:", counters("minilm"))
 
+
 # %% [markdown]
 # The model works: a fox is closer to a dog than to a tax. Now a burst: many clients ask at the same moment. Counters
 # only grow, so take them before and after. They grow a moment after the response, so wait until they stand still.
 # Meanwhile a thread reads how many requests wait, from the metrics of section 6.
-
 
 # %%
 def settled(model):
@@ -219,7 +221,6 @@ def waiting(model):
 # `watch` asks for that number every few milliseconds, over a connection that stays open: to make a new client each time
 # would take many times longer than to ask. `burst` sends the requests.
 
-
 # %%
 def watch(model, until):
     began, points = time.perf_counter(), []
@@ -237,7 +238,6 @@ def burst(model, call, count=burst_size):
 
 # %% [markdown]
 # `measured` puts it together: counters before, the burst, counters after.
-
 
 # %%
 def measured(model, call=ask):
@@ -283,6 +283,7 @@ title = f"The queue is empty after {times}: a step down is an execution"
 summary = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
 plots.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print, summary)
 
+
 # %% [markdown]
 # Fewer executions, but is it faster? Look at `requests/s` above. A batch pays when one call with 8 rows costs less than
 # eight calls: when there is a fixed cost to share, such as reading the weights, starting kernels, or the way to another
@@ -295,7 +296,6 @@ plots.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print,
 #
 # **Predict:** what happens to a request that comes alone: 50 ms more, or does the scheduler see that nobody else is
 # there?
-
 
 # %%
 def tokenize(model, text):
@@ -345,12 +345,12 @@ answer_1 = {"mean_batch": None, "queue_ms": None}  # two numbers
 # %% tags=["check:04.1", "nbval-check-output"]
 check("04.1", answer_1)
 
+
 # %% [markdown]
 # ## 3 Instances
 #
 # `instance_group { count: 2 }` starts the model twice. Two batches run at the same time, and everything is there twice,
 # the weights too. Here is the memory of the processes.
-
 
 # %%
 def memory(model):
@@ -410,7 +410,6 @@ def run_all(executor, prompts, lengths, end_id=None):
 #
 # **Predict:** which one makes more tokens per second, and which one needs more memory for weights?
 
-
 # %%
 def rate(executors):
     shares = [load[i :: len(executors)] for i in range(len(executors))]
@@ -465,10 +464,10 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
 lengths = np.random.default_rng(seed).geometric(1 / tokens, requests).clip(2, 4 * tokens).tolist()
 print(lengths, "together", sum(lengths), "tokens")
 
+
 # %% [markdown]
 # **Predict:** with `slots` slots, how many times the steps does static batching take? And which share of its
 # slots × time is empty?
-
 
 # %%
 def lasted(metrics):
@@ -517,12 +516,12 @@ answer_2 = {"static": None, "inflight": None}  # two numbers of steps
 # %% tags=["check:04.2", "nbval-check-output"]
 check("04.2", answer_2)
 
+
 # %% [markdown]
 # ### The same times over the wire
 #
 # A client gets them with `return_perf_metrics`, in the last response. They are nanoseconds of a clock without a date:
 # only differences mean something.
-
 
 # %%
 def perf(prompt, max_tokens=4):
@@ -754,13 +753,13 @@ print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
 lines = web.get(server.metrics_url).text.splitlines()
 print(*[line for line in lines if line.startswith("nv_inference") and '"preprocessing"' in line][:6], sep="\n")
 
+
 # %% [markdown]
 # Counters only grow, and loading a model again does not reset them: what you see here is all that this page has done so
 # far. A monitoring system takes differences per second. Take them over a load of the LLM, four answers at the same
 # time, and divide by the answers: where did each model spend its part of an answer?
 #
 # **Predict:** which model of the chain will look slowest, and is the LLM's bar as long as its answers took?
-
 
 # %%
 def clocks():
@@ -898,7 +897,6 @@ for path in ("minilm", "minilm/versions/1", "minilm/versions/2"):
 #
 # **Predict:** is a stream that has begun cut off, moved, or finished by the old instance?
 
-
 # %%
 few = min(tokens, 16)
 
@@ -955,6 +953,7 @@ print("now:", policy)
 # %% tags=["nbval-check-output"]
 print(as_shell(command("/repository", 2, as_root=True), {}))
 
+
 # %% [markdown]
 # With another number of processes than ranks, TensorRT-LLM refuses to start (`mpiSize == tp * pp`). The other ways:
 #
@@ -998,7 +997,6 @@ print(as_shell(command("/repository", 2, as_root=True), {}))
 # Limit the queue of `minilm_batch` to two requests, and send the burst.
 #
 # **Predict:** do the others wait, or are they refused at once?
-
 
 # %%
 def ask_or_fail(model, text):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -401,12 +403,12 @@ for sentence, number in said.items():
 # %% tags=["nbval-check-output"]
 print("same text as b, c and d:", whole.text == answers["gRPC stream"])
 
+
 # %% [markdown]
 # ## 5 A streaming client by hand
 #
 # Now do what `client.stream` does, with NVIDIA's `tritonclient`. First the tensors. `InferInput` wants name, shape and
 # datatype; the array must already have its batch dimension.
-
 
 # %%
 def tensor(name, datatype, values):
@@ -447,13 +449,13 @@ except InferenceServerException as error:
     print(error)
 plain.stop_stream()
 
+
 # %% [markdown]
 # ### The final flag
 #
 # You do not want to close the stream after each request. Then how do you know that an answer is complete? Every
 # response carries the parameter `triton_final_response`. This function writes one letter for each response: `d` for
 # data, `D` for data with the flag set, `F` for the flag alone.
-
 
 # %%
 def letters(model, inputs, **options):
@@ -491,13 +493,13 @@ for model, given in (("tensorrt_llm", llm_inputs), ("ensemble", inputs), ("tenso
     for asked in (True, False):
         print(f"{model:18} asked: {asked!s:5}  {letters(model, given, enable_empty_final_response=asked)}")
 
+
 # %% [markdown]
 # `tensorrt_llm` and the ensemble put the flag on the last token. The BLS model learns only afterwards that it has
 # ended, so it sends the flag alone, and a client that did not ask for it **never hears of the end**. Always ask.
 #
 # **Exercise 05.2** A loop receives `ModelInferResponse` messages of one request and stops when `is_last` says so.
 # `received` counts the responses so far, `asked` is the `max_tokens` of the request. Not every argument is of use.
-
 
 # %% tags=["exercise:05.2"]
 def is_last(response, received, asked):
@@ -507,10 +509,10 @@ def is_last(response, received, asked):
 # %% tags=["check:05.2", "nbval-check-output"]
 check("05.2", is_last)
 
+
 # %% [markdown]
 # With the flag you can write the loop that every streaming client has at its heart. An error arrives like a response;
 # it ends this request, not the stream.
-
 
 # %%
 def receive(arrived):
@@ -537,6 +539,7 @@ finally:
     plain.stop_stream()
 texts
 
+
 # %% [markdown]
 # The `None` is the empty final response: `as_numpy` of an output that is not there.
 #
@@ -545,7 +548,6 @@ texts
 # A web server would not spend threads on waiting. `tritonclient.grpc.aio` takes an iterator of requests and gives an
 # iterator of answers. In a notebook you may write `async for` and `await` right away, because Jupyter runs an event
 # loop for you.
-
 
 # %%
 async def requests():
@@ -556,13 +558,13 @@ async with grpcaio.InferenceServerClient(server.grpc_url) as waiting:
     async for result, error in waiting.stream_infer(requests()):
         print(error or result.as_numpy("text_output"), end=" ")
 
+
 # %% [markdown]
 # This client cannot ask for empty final responses. It knows the end in another way: `requests()` has ended, so the
 # server closes the stream after the last answer. It works for one request a stream, not for a stream that stays open.
 #
 # `client.astream` asks, and takes plain values. Each of these stories has a seed of its own; `gather` runs them at
 # once.
-
 
 # %%
 async def tell(story_seed):

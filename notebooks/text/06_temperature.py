@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -109,12 +111,12 @@ client = TritonClient(server.grpc_url, server.http_url)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
 client.models()
 
+
 # %% [markdown]
 # `return_generation_logits` asks for the model's own logits, before any processing, one row for each new token. One
 # token is enough here. (TensorRT-LLM gives them only with an engine that was built with `--gather_generation_logits`.)
 #
 # **Predict:** how many logits come back for one token?
-
 
 # %%
 def next_token(text, **options):
@@ -130,9 +132,9 @@ def next_logits(text):
 z = next_logits(prompt)
 print(z.dtype, f"{z.size:,} logits from {z.min():.2f} to {z.max():.2f}, mean {z.mean():.2f}")
 
+
 # %% [markdown]
 # One for every token of the vocabulary. Here are the highest, in the order of the logits; a token carries its space.
-
 
 # %%
 def name(token):
@@ -153,11 +155,11 @@ for dtype in (np.float16, np.float32, np.float64):
     largest = float(np.finfo(dtype).max)
     print(f"{dtype.__name__}: largest number {largest:.3g}, so exp(x) is infinite above x = {math.log(largest):.2f}")
 
+
 # %% [markdown]
 # Dividing by a small temperature makes logits large. The next cell is the formula of section 1, word for word.
 #
 # **Predict:** look at your highest logit. In which of the three types does it fail at T = 1? At T = 0.1?
-
 
 # %%
 def naive_softmax(z, temperature):
@@ -171,6 +173,7 @@ with np.errstate(all="ignore"):  # numpy would warn of the overflow
             p = naive_softmax(z.astype(dtype), dtype(temperature))
             print(f"T = {temperature}, {dtype.__name__}: highest probability {p.max():.4f}")
 
+
 # %% [markdown]
 # `nan` is infinity divided by infinity. Half precision, common on GPUs, fails at T = 1 once a logit exceeds 11.09, or
 # earlier: when the sum of all `exp` exceeds the largest number.
@@ -183,7 +186,6 @@ with np.errstate(all="ignore"):  # numpy would warn of the overflow
 # Now the largest exponent is 0 and its `exp` is 1. Nothing overflows, and the sum is at least 1, so nothing divides by
 # zero either.
 
-
 # %%
 def stable_softmax(z, temperature):
     weights = np.exp(z / temperature - (z / temperature).max())
@@ -195,6 +197,7 @@ for temperature in (1.0, 0.1):
         p = stable_softmax(z.astype(dtype), dtype(temperature))
         print(f"T = {temperature}, {dtype.__name__}: highest probability {p.max():.4f}")
 
+
 # %% [markdown]
 # None overflows. float16 has lost digits all the same: above 128 its numbers lie 0.125 apart, and a logit of 14 gets
 # there when T = 0.1 divides it. Subtract the maximum first and divide then, and this rounding is gone. What remains is
@@ -202,7 +205,6 @@ for temperature in (1.0, 0.1):
 #
 # **Exercise 06.1** A server works on many requests at once. Write the softmax for `logits` of shape
 # `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
-
 
 # %% tags=["exercise:06.1"]
 def softmax(logits, temperature):
@@ -270,13 +272,13 @@ nearest = int(np.abs(log_p - served).argmin())
 print(f"served {served:.4f} for {chunk.text!r} · yours {log_p[nearest]:.4f} for {name(nearest)}")
 assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chunk.text)
 
+
 # %% [markdown]
 # The formula is what the server does. (TensorRT-LLM normalised in another way by default until early 2026; notebook 08
 # has the details.)
 #
 # **Exercise 06.2** Write the log form for one row of logits. It must give -1000 for a token that lies 1000 below the
 # first one, at T = 1.
-
 
 # %% tags=["exercise:06.2"]
 def log_softmax(logits, temperature):
@@ -444,6 +446,7 @@ for formula, p in tries.items():
     same = np.allclose(p, tries["exp(z/T) / Σ exp(z/T)"], rtol=1e-9)
     print(f"{formula:30} {p.sum():8.4f}  {p.max():8.5f}  {'right' if same else ''}")
 
+
 # %% [markdown]
 # - **T missing in the denominator**: the sum is not 1. `numpy`'s `choice` refuses such a row, `torch.multinomial`
 #   rescales it without a word, and a log probability read from it is wrong.
@@ -461,7 +464,6 @@ for formula, p in tries.items():
 # Ask your server for the same text at three temperatures, and give no other option.
 #
 # **Predict:** how many different texts?
-
 
 # %%
 def continued(**options):
@@ -487,6 +489,7 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
     print(option, "·", len(set(texts)), "different texts")
     print(*(f"   {text!r}" for text in texts), sep="\n")
 
+
 # %% [markdown]
 # With `top_k=1` only one token is left to sample from: greedy again. With `top_p=1.0` the temperature works, and at 2
 # you see the crowd of section 5. Two more traps: over HTTP a misspelt option is ignored without a word (notebook 05),
@@ -497,7 +500,6 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
 # You know the exact probabilities. Now draw tokens from the server. `num_return_sequences` asks for many answers at
 # once, each with the next seed; every answer is one token long. Ask `tensorrt_llm` itself, the model inside, which
 # takes and returns ids: two different tokens can look alike as text.
-
 
 # %%
 def draws(temperature, first_seed):
@@ -516,10 +518,10 @@ for temperature, row in counts:
     print(f"T = {temperature}:", *(f"{n} {label}," for label, n in zip(map(name, top), row, strict=False)), end=" ")
     print(row[-1], "others")
 
+
 # %% [markdown]
 # **Predict:** a 95 % interval misses the truth once in twenty times. The figure has two panels of seven. How many
 # intervals would you allow to miss their bar's end before you doubt the server?
-
 
 # %%
 def exact(temperature):
@@ -536,11 +538,11 @@ summary = f"{inside} of {len(bounds)} exact probabilities lie inside the 95 % in
 labels = [*map(name, top), "all others"]
 plots.finish(figures.samples_against_exact(labels, panels), title, small_print, summary)
 
+
 # %% [markdown]
 # One or two misses are normal. A single number is better than a feeling: **chi-squared** sums the squared distances
 # between counted and expected, each divided by the expected count. Is yours large? Let the exact probabilities play
 # the same game 10,000 times. The share of games in which chance alone gives as much is the **p-value**.
-
 
 # %%
 def chi_squared(counts, p):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -89,6 +91,7 @@ print("sums, as they were", three.cumsum().round(3))
 print("sums, renormalised", (three / three.sum()).cumsum().round(3))
 print("both              ", decoding.distribution(np.log(paper), top_k=3, top_p=0.8).round(3))
 
+
 # %% [markdown]
 # With the numbers as they were, the sum reaches 0.8 at the third token: 0.85. Renormalised it does at the second:
 # 0.824. So a forgotten division does not only give numbers that are too small, it keeps another set of tokens.
@@ -103,7 +106,6 @@ print("both              ", decoding.distribution(np.log(paper), top_k=3, top_p=
 # to reach p.
 #
 # **Predict:** which of the two tokens gains by that? By much?
-
 
 # %% tags=["nbval-check-output"]
 def drawn_by_nvidia(p, top_p):
@@ -131,11 +133,11 @@ server = TritonServer(build_default(Path(scratch.name, "models"), **options)).st
 client = TritonClient(server.grpc_url, server.http_url)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
 
+
 # %% [markdown]
 # Three small helpers. `send` puts a request on its way and does not wait, so that many can run at once. `answers` waits
 # for it: one chunk for each sequence that was asked for. `logits_after` asks for the model's own numbers, before any
 # setting has touched them.
-
 
 # %%
 def send(text, max_tokens=max_tokens, **settings):
@@ -204,12 +206,12 @@ summary = f"At temperature 1.5 all tokens but 8 hold {tail:.0%}; top-k cuts them
 small_print = plots.provenance(lane, weights=precision)
 plots.finish(figures.microscope(steps, label), title, small_print, summary)
 
+
 # %% [markdown]
 # Only the temperature changes ratios. A cut and the division after it scale all survivors alike.
 #
 # Top-k keeps a fixed number of tokens. Top-p keeps as many as are needed, so the number depends on what the temperature
 # has done before. **Predict:** with p = 0.9, at which temperature are most tokens left: 0.5, 1 or 1.5?
-
 
 # %%
 def nucleus(axes, temperature, top_p):
@@ -224,13 +226,13 @@ summary = f"Tokens that top-p 0.9 keeps at temperature 0.5, 1 and 1.5: {', '.joi
 grid = {"top_p": [0.5, 0.9], "temperature": [0.5, 1.0, 1.5]}
 explore(nucleus, title=title, small_print=small_print, summary=summary, **grid)
 
+
 # %% [markdown]
 # So a high temperature undoes much of what top-p is for, and top-k sets a limit that heat cannot move. Many services
 # use both.
 #
 # **Exercise 07.1** Write top-k: from logits to probabilities, one for each token, in their old places. `k` 0 is off, as
 # in a request; a `k` above the number of tokens changes nothing.
-
 
 # %% tags=["exercise:07.1"]
 def top_k(logits, k):
@@ -240,10 +242,10 @@ def top_k(logits, k):
 # %% tags=["check:07.1", "nbval-check-output"]
 check("07.1", top_k)
 
+
 # %% [markdown]
 # **Exercise 07.2** Write top-p: from probabilities to probabilities, again all in their old places. They are those that
 # our server draws with, so the crossing token stays whole. `np.argsort` and `np.cumsum` help.
-
 
 # %% tags=["exercise:07.2"]
 def top_p(probabilities, p):
@@ -259,7 +261,6 @@ check("07.2", top_p)
 # You have calculated probabilities. The server draws tokens. `num_return_sequences` asks for many answers at once, each
 # drawn with a seed of its own: seed, seed + 1, … This needs ids, for two different tokens can look alike as text. So
 # ask `tensorrt_llm` itself, the model inside, where top-k and top-p have longer names.
-
 
 # %%
 prompt_ids = np.array([tokenizer.encode(prompt, add_special_tokens=False).ids], np.int32)
@@ -544,11 +545,11 @@ scores = told["none"].outputs["output_log_probs"].reshape(-1)
 print(f"log probability in nats, mean of the first ten tokens {scores[:10].mean():.2f}, of the last ten", end=" ")
 print(f"{scores[-10:].mean():.2f}")
 
+
 # %% [markdown]
 # More and more likely: what has come before makes it so. Keep these two numbers in mind for section 8.
 #
 # **Exercise 07.3** Write the repetition penalty. `prompt` and `generated` are lists of token ids.
-
 
 # %% tags=["exercise:07.3"]
 def penalise(logits, prompt, generated, penalty):
@@ -586,6 +587,7 @@ print(f"end token: {decoding.softmax(z_end)[end_id]:.0%}, masked {decoding.softm
 print("then likeliest:", repr(tokenizer.decode([decoding.greedy(masked)])))
 print(f"end token after the prompt of section 2: {p[end_id]:.0e}, so the mask moved that much there")
 
+
 # %% [markdown]
 # `min_tokens` does not delay stop words: (c) is as short as (a). And (b) shows the price. The end was the
 # model's own first choice; forced to go on, it makes something up.
@@ -599,7 +601,6 @@ print(f"end token after the prompt of section 2: {p[end_id]:.0e}, so the mask mo
 #   says how usual a text is, not how good.
 #
 # This needs ids and logits, which the helper of section 4 brings.
-
 
 # %%
 def continuations(temperature, k):
@@ -619,11 +620,11 @@ def continuations(temperature, k):
 settings = list(itertools.product([5, 50, 0], [0.5, 1.0, 1.5]))
 written = {(k, t): continuations(t, k) for k, t in settings}
 
+
 # %% [markdown]
 # How sure are the numbers? The usual **bootstrap** draws the texts again with replacement. For diversity that is wrong:
 # it draws some texts twice, and copies are what diversity counts. The **jackknife** leaves out one text at a time and
 # so gets n results. The sum of their squared distances from their mean, times (n − 1)/n, is the squared standard error.
-
 
 # %%
 def jackknife(items, measure):
@@ -662,6 +663,7 @@ summary = f"T 1.5: top-k 50 has {measured[50, 1.5][1][0]:.1f} nats per token, no
 small_print = plots.provenance(lane, seed, weights=precision, texts=texts)
 plots.finish(figures.diversity_quality(named, ("greedy", usual)), title, small_print, summary)
 
+
 # %% [markdown]
 # A cross is two standard errors long in each direction. (It may pass 1.0: the jackknife does not know that distinct-2
 # ends there. And ± 0.00 means that no left-out text changed the result, not that you know it exactly.) Where one mark
@@ -680,7 +682,6 @@ plots.finish(figures.diversity_quality(named, ("greedy", usual)), title, small_p
 #
 # Tools like promptfoo run a table of prompts through a table of configurations, and test each answer with a small
 # function. You need very little for it. Three kinds of test:
-
 
 # %%
 def equals(word):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -173,6 +175,7 @@ direct = decoding.log_softmax(logits[0]).astype(np.float16)
 print(f"log(softmax): {np.isneginf(detour).sum():,} of {detour.size:,} are -inf")
 print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.min():.1f}")
 
+
 # %% [markdown]
 # A small probability became 0 on the way, and the log of 0 is −∞. Log softmax subtracts and never leaves log space. So
 # do not take the log of a softmax.
@@ -181,7 +184,6 @@ print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.m
 # Row `t` was computed when the model had read `ids[0]` to `ids[t]`. Return log p(ids[1], …, ids[T − 1] given ids[0]),
 # natural, as one number.
 
-
 # %% tags=["exercise:08.1"]
 def sequence_log_prob(logits, ids): ...  # one number
 
@@ -189,12 +191,12 @@ def sequence_log_prob(logits, ids): ...  # one number
 # %% tags=["check:08.1", "nbval-check-output"]
 check("08.1", sequence_log_prob)
 
+
 # %% [markdown]
 # ## 4 Multiply until it is gone
 #
 # How small can a number be? Start at 1 and halve it. **Predict:** after how many steps is it 0, in float16, float32 and
 # float64?
-
 
 # %%
 def halvings(dtype, flush=False):
@@ -322,13 +324,13 @@ print(f"log probs {a:.1f} and {b:.1f}; of one or the other {either:.1f}")
 print(f"directly p is {np.exp(a)} and {np.exp(b)}")
 print(f"given one of the two, the first has {np.exp(a - either):.2g}, the second {np.exp(b - either):.2g}")
 
+
 # %% [markdown]
 # The sum of two such numbers is practically equal to the larger one. Their ratio is no small matter: a few nats decide
 # it.
 #
 # **Exercise 08.2** Write `log_add(a, b)`: two natural logs in, the natural log of the sum of the two probabilities out.
 # It must work for −1000 and −3000 in either order, and when one is −∞.
-
 
 # %% tags=["exercise:08.2"]
 def log_add(a, b): ...  # one number
@@ -442,11 +444,11 @@ logs = np.log([1 / 2, 1 / 4, 1 / 8])
 print(f"base e: exp({-logs.mean():.3f}) = {np.exp(-logs.mean()):.3f}")
 print(f"decoding.perplexity: {decoding.perplexity(logs):.3f}")
 
+
 # %% [markdown]
 # `return_context_logits` sends the logits of every token of the prompt, so one request scores a whole text. Row `t`
 # predicts token `t + 1`; the first token has nothing before it and gets no score. (An engine of TensorRT-LLM must be
 # built with `--gather_context_logits` for this.)
-
 
 # %%
 def score(text):
@@ -489,9 +491,9 @@ title = f"In disorder a token is {worse:.0f} times less likely (geometric mean)"
 summary = ", ".join(f"{name}: {-scored[name][1].mean():.1f} nats a token" for name in ("sentence", "scrambled"))
 plots.finish(figures.surprise(bars), title, plots.provenance(lane, seed, weights=precision), summary)
 
+
 # %% [markdown]
 # **Exercise 08.3** Write `perplexity(log_probs)` for a list of natural log probs, also for a text of 2000 tokens.
-
 
 # %% tags=["exercise:08.3"]
 def perplexity(log_probs): ...  # one number
@@ -516,7 +518,6 @@ print(repr(example))
 # %% [markdown]
 # One example shows the model the form. An answer ends with its line, so the stop word is a line break. All questions go
 # out at once; the server takes as many together as it has room for.
-
 
 # %%
 def ask(entries, **options):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -116,7 +118,6 @@ def toy_log_probs(paths):
 # grows by the factor of the vocabulary. **Beam search** is the same with one more line: after each step the queue is
 # cut to the best `width`. That cut is a heuristic. Nothing proves that the best path is still in the queue.
 
-
 # %%
 def search(next_log_probs, width, steps):
     queue = [([], 0.0)]
@@ -137,13 +138,13 @@ for w in (1, 2, None):
     path, total = search(toy_log_probs, w, steps=2)[0]
     print(f"width {w}: the{''.join(words[token] for token in path)}, probability {math.exp(total):.2f}")
 
+
 # %% [markdown]
 # Greedy gets 0.5 · 0.4 = 0.20. *The dog ran* has 0.4 · 0.9 = 0.36, but begins with the second best word. A second beam
 # keeps it alive.
 #
 # `decoding.beam_search` is the same search, and it remembers everything it looked at. Each box shows a word and the
 # probability of the path so far. Filled boxes were kept, faint ones were looked at and pruned; the winner is black.
-
 
 # %%
 def draw(axes, width):
@@ -156,6 +157,7 @@ title = "One beam ends at 0.2; two beams find 0.36, and a third adds nothing"
 summary = "width 1: the fox ran, 0.2; widths 2 and 3: the dog ran, 0.36"
 explore(draw, title=title, summary=summary, small_print="probabilities of the toy language above", width=[1, 2, 3])
 
+
 # %% [markdown]
 # With `width` beams a step looks at the best 2 × `width` continuations, so that enough are left when some of them have
 # ended. That is why the left panel has two boxes a column.
@@ -163,7 +165,6 @@ explore(draw, title=title, summary=summary, small_print="probabilities of the to
 # **Exercise 09.1** Write one step. `totals` has the log probability of each of B beams, `log_probs` a row of V
 # next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token, total), best
 # first; parent is the number of the beam.
-
 
 # %% tags=["exercise:09.1"]
 def step(totals, log_probs, width):
@@ -204,10 +205,10 @@ found = decoding.beam_search(next_log_probs, prompt_ids, width=width, max_tokens
 best = found.hypotheses[0]
 print(repr(tokenizer.decode(best.tokens)), f"log prob {best.log_prob:.3f}, after {len(sent)} requests")
 
+
 # %% [markdown]
 # The tree shows each token with the probability that it had after its parent. Behind the last tokens stands the log
 # probability of the whole path, in nats.
-
 
 # %%
 def token_label(node):
@@ -278,6 +279,7 @@ for chunk in client.stream(prompt, max_tokens=6, beam_width=4, exclude_input_in_
     if chunk.outputs:
         print(repr(chunk.text))
 
+
 # %% [markdown]
 # How does a server get a path out of such a search? It does not copy paths. Each step notes, for each row, the token
 # that was chosen and the row of the step before that it continues. At the end it walks back.
@@ -285,7 +287,6 @@ for chunk in client.stream(prompt, max_tokens=6, beam_width=4, exclude_input_in_
 # **Exercise 09.2** `tokens[t][row]` is the token that row `row` got in step t, and `parents[t][row]` the row in step
 # t − 1 that it continued; in step 0 every parent is the prompt. Recover the tokens of the beam that ends in `row`, in
 # reading order.
-
 
 # %% tags=["exercise:09.2"]
 def recover(parents, tokens, row):
@@ -381,7 +382,6 @@ def ask(width, penalty, **more):
 # %% [markdown]
 # Each answer becomes a log probability, a length, and its text, with a note if it was cut off.
 
-
 # %%
 def answers(stream):
     outputs, found = next(chunk.outputs for chunk in stream if chunk.outputs), []
@@ -422,9 +422,9 @@ else:
 lines = figures.penalty_lines(np.linspace(0, 2, 21), pair, crossing)
 plots.finish(lines, title, plots.provenance(lane, weights=precision), summary)
 
+
 # %% [markdown]
 # **Exercise 09.3** Write the score of an answer. Not every argument is of use.
-
 
 # %% tags=["exercise:09.3"]
 def score(log_prob, length, prompt_length, length_penalty):
@@ -499,11 +499,11 @@ streams = {(n, at): client.stream(at, **{**ways[n], **again}) for n, at in stori
 second = {key: read(stream)[0][0] for key, stream in streams.items()}
 pairs = {key: [texts[0], second.get(key, texts[min(1, len(texts) - 1)])] for key, (texts, _) in stories.items()}
 
+
 # %% [markdown]
 # A trap: a served log probability is that of the choice, *with* its temperature. A log probability at T = 0.7 and one
 # at 1.3 do not compare. With the logits you can undo it. From notebook 06, log P = z/T − logsumexp(z/T). Solve for the
 # logit z of the chosen token, then write the same formula with T = 1.
-
 
 # %%
 def mean_log_prob(outputs, temperature=1.0):
@@ -603,6 +603,7 @@ worst = max(loops, key=loops.get)
 print("eight beams repeat", ", ".join(f"{rate:.0f} %" for rate in loops.values()), "of their pairs; the most here:")
 print(worst + stories["beam 8", worst][0][0])
 
+
 # %% [markdown]
 # One story of three that loops, or none, is an anecdote. With large models and many texts it is a finding: the
 # likeliest text repeats itself and is bland, while people surprise each other all the time
@@ -610,7 +611,6 @@ print(worst + stories["beam 8", worst][0][0])
 #
 # Now all four texts of a beam search, and four samples. **Predict:** how different are four beams from each other, and
 # where do they part?
-
 
 # %%
 def shared(texts):
@@ -707,10 +707,10 @@ for name, way in four.items():
         solved[f"{name}, checked"] = np.array([a == b for a, b in zip(checked, phrases, strict=True)])
         print(f"{name}: {np.mean([len(set(texts)) for texts in got]):.1f} different texts a puzzle")
 
+
 # %% [markdown]
 # All had the same puzzles, so compare two of them puzzle by puzzle: only those that one alone has solved tell them
 # apart. The **sign test** asks how often a fair coin, tossed once for each of those, would be as one-sided. Call it p.
-
 
 # %%
 def sign_test(one, other):

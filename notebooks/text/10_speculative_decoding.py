@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -96,10 +98,10 @@ def chat(text):
 
 prompt_ids = chat(question)
 
+
 # %% [markdown]
 # What a request brings: the new tokens, the seconds and the number of guesses of each step after the prompt, and how
 # many guesses were accepted.
-
 
 # %%
 class Run(NamedTuple):
@@ -119,7 +121,6 @@ class Run(NamedTuple):
 # Other programs on this machine can only make a step slower. So each step below counts as long as the **fastest** one
 # that read as many guesses.
 
-
 # %%
 def fastest_steps(runs):
     """{number of guesses: seconds of the fastest step that read so many}"""
@@ -135,7 +136,6 @@ def speed(run, fastest):
 # %% [markdown]
 # A **drafter** is anything with a method `propose(tokens, at_most)` that returns guesses. This one passes on what
 # another says, and counts.
-
 
 # %%
 class Counted:
@@ -178,10 +178,10 @@ plain = run()
 answer = plain.tokens
 print(tokenizer.decode(answer))
 
+
 # %% [markdown]
 # Two drafters that cheat show the limits. The oracle knows the answer; the liar knows it, too, and always says
 # something else.
-
 
 # %%
 class Oracle:
@@ -234,7 +234,6 @@ class Turns:
 # Answer after answer, until each length had its turn at least 12 times (an answer that is too short for the longest
 # ends it, too):
 
-
 # %%
 def in_turn(drafter, lengths):
     turns, timed = Turns(drafter, lengths), []
@@ -280,6 +279,7 @@ if (np.diff(measured_cost) < -0.1).any():
 words = ["ran", "sat", "hid", "slept"]
 p = np.array([0.50, 0.30, 0.15, 0.05])
 q = np.array([0.20, 0.60, 0.10, 0.10])
+
 # %% [markdown]
 # What both have in common, min(p, q), is green:
 
@@ -288,6 +288,7 @@ shared = speculative.acceptance(p, q)
 title = f"Both share {shared:.2f} of their probability: so many drafts are kept"
 summary = f"the sum of min(p, q) over the words is {shared:.2f}"
 plots.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
+
 
 # %% [markdown]
 # *sat* comes out of the draft 60 % of the time, and should 30 % of the time. So keep it every second time: with
@@ -309,7 +310,6 @@ plots.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
 # **Exercise 10.1** Write the rule for a drafted `token`: return the probability of keeping it, and the distribution of
 # the replacement if it is not kept. p and q are arrays.
 
-
 # %% tags=["exercise:10.1"]
 def rule(p, q, token):
     ...  # your code
@@ -318,13 +318,13 @@ def rule(p, q, token):
 # %% tags=["check:10.1", "nbval-check-output"]
 check("10.1", rule)
 
+
 # %% [markdown]
 # A proof may have a hole, so test it. The language below has four words, and the next word depends on the last one. The
 # draft guesses two words, the target verifies, and the first two words that come out are counted: 16 pairs. If a guess
 # was rejected, the second word comes from another round.
 #
 # `verify_with` is the rule with two holes, so that you can fill in others: when to keep, and what to replace from.
-
 
 # %%
 def verify_with(keep, replacement):
@@ -359,9 +359,9 @@ rules = {
 tables = np.random.default_rng(seed)
 P, Q = tables.dirichlet(np.ones(4), 5), tables.dirichlet(np.ones(4), 5)  # after each word, and after the start (4)
 
+
 # %% [markdown]
 # The first two words of a text that is written in rounds:
-
 
 # %%
 def two_words(verify, rng):
@@ -411,9 +411,9 @@ assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
 draft_precision = "int4" if executor.device == "cpu" else "fp32"
 draft_engine = assets.engine("smollm2-draft", draft_precision)
 
+
 # %% [markdown]
 # `return_context_logits` of notebook 08 gives the logits behind every token that was read.
-
 
 # %%
 def logits_of(executor, ids):
@@ -486,6 +486,7 @@ kept_mass = target_p[at][top]
 for token, count in zip(top, counts, strict=False):
     text = repr(tokenizer.decode([token]))
     print(f"{text:14} target {target_p[at][token]:.3f}  draft {draft_q[at][token]:.3f}  came out {count / trials:.3f}")
+
 # %% [markdown]
 # The chi-squared test again, over cells that expect at least one draw:
 
@@ -629,6 +630,7 @@ draft_cost = min(proposing) / min(plain_steps)
 print(f"one guess takes {guess_ms:.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
 print(f"weights: draft {draft_precision}, target {precision}")
 
+
 # %% [markdown]
 # The draft has 2 of 30 layers, but the whole output head, 49,152 × 576 numbers: 35 of the target's 135 million weights,
 # or 0.26. If both had the same kind of weights, and nothing else took time, c would be that. On a CPU the draft's
@@ -639,7 +641,6 @@ print(f"weights: draft {draft_precision}, target {precision}")
 #
 # **Exercise 10.2** How many tokens does a step bring on average with k guesses, for any a from 0 to 1, both included?
 
-
 # %% tags=["exercise:10.2"]
 def tokens_per_step(a, k):
     ...  # your code
@@ -648,6 +649,7 @@ def tokens_per_step(a, k):
 # %% tags=["check:10.2", "nbval-check-output"]
 check("10.2", tokens_per_step)
 
+
 # %% [markdown]
 # A round takes k drafts and one verifying step, k c + v(k) plain steps. So the speed-up is
 #
@@ -655,7 +657,6 @@ check("10.2", tokens_per_step)
 #
 # **Exercise 10.3** Choose the k with the largest speed-up. `v` is a list: v[0] is 1, v[1] the verify cost of one guess,
 # and so on to the longest draft.
-
 
 # %% tags=["exercise:10.3"]
 def best_length(a, c, v):
@@ -681,7 +682,6 @@ print(f"predicted best: k = {best}, {best_speedup:.2f} times as fast")
 # %% [markdown]
 # The prediction is made. Now measure. Each length, from none to the longest, writes the answer once: that counts the
 # tokens a step. For the clock they take turns again, step by step, so that all of them meet the same machine.
-
 
 # %%
 draft.max_draft = longest
@@ -764,6 +764,7 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
           f"{seconds:.2f} s, {plain_seconds / seconds:.2f} times as fast as without a draft")  # fmt: skip
     assert precision != "fp32" or found.text == without.text
 
+
 # %% [markdown]
 # Greedy, the served draft is the one of the notebook, and in fp32 it makes the same guesses. Sampled, it is not: the
 # BLS model hands seed, temperature and top_p on to the draft as well, so that one draws its guesses, while `DraftModel`
@@ -777,7 +778,6 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 #
 # A client may draft, too. `draft_input_ids` of `tensorrt_llm` takes guesses from anywhere; here from prompt lookup,
 # in your process. **Predict:** how many requests does the copy take?
-
 
 # %%
 def continued(ids, guesses, room):
@@ -851,6 +851,7 @@ for inputs in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, 
 for version in ("0.10.0", "0.12.0", "0.15.0", "0.17.0"):
     modes = flags.known("trtllm-build", version)["--speculative_decoding_mode"].choices_for(version)
     print(f"TensorRT-LLM {version}: {', '.join(modes)}")
+
 
 # %% [markdown]
 # And who is told what:

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -138,6 +140,7 @@ whole = [(s, text) for s, text in triton_ask(client, max_tokens=max_tokens, stre
 tokens = count("".join(text for _, text in whole))
 print(len(whole), "response with text;", "as many tokens as asked for:", abs(tokens - max_tokens) <= 1)
 
+
 # %% [markdown]
 # **Mistake 1: responses counted as tokens.** Whoever does that reports one token for each such answer. Speculative
 # decoding (several tokens in one response) makes the same mistake smaller, and harder to see. So count the tokens of
@@ -147,7 +150,6 @@ print(len(whole), "response with text;", "as many tokens as asked for:", abs(tok
 # **Exercise 11.1** A request was `sent` at a time; its responses came at `arrivals`, with so many `tokens` in each. A
 # response with 0 tokens is none, wherever it comes. All times are in seconds on one clock. Return three numbers: TTFT,
 # ITL, and the tokens per second that this user got: all tokens, divided by the time from sending to the last response.
-
 
 # %% tags=["exercise:11.1"]
 def measure(sent, arrivals, tokens):
@@ -334,6 +336,7 @@ busy = np.full(500, 0.010)
 busy[100] = 1.0
 print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 95), "s, slowest", busy.max(), "s")
 
+
 # %% [markdown]
 # By the sender's clock, 499 of 500 requests were fast. But those that were due during the stall were sent late, and
 # their users waited. The sender's silence was coordinated with the server's. **Mistake 5: coordinated omission**, a
@@ -345,7 +348,6 @@ print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 
 # **Exercise 11.2** A sender has one connection. Request i is due at `due[i]` and keeps the connection busy for
 # `busy[i]` seconds. It is sent when it is due, or when the request before it is done, if that is later. Return for each
 # request the seconds from when it was due to when it is done.
-
 
 # %% tags=["exercise:11.2"]
 def felt(due, busy):
@@ -431,6 +433,7 @@ title = title if max(good) else "In none of these four loads was any request wit
 summary = "goodput at each rate: " + ", ".join(f"{value:.2f}/s" for value in good)
 plots.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
 
+
 # %% [markdown]
 # Goodput rises with the rate as long as the limits are kept. Above the capacity as many answers come as before, but
 # later and later, until none keeps the limit: in a long run it falls to nothing. In a run of seconds the queue at 120 %
@@ -441,7 +444,6 @@ plots.finish(figures.knee(list(opened.values()), limits, lane=lane), title, smal
 #
 # **Exercise 11.3** `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for requests that
 # failed. The run took `seconds`. Return the requests per second that kept both limits.
-
 
 # %% tags=["exercise:11.3"]
 def goodput(ttft, itl, seconds, most_ttft, most_itl):

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -168,9 +170,9 @@ rows = llm_names.rows()
 known = {road: len(llm_names.names_of(road)) for road in columns}
 known
 
+
 # %% [markdown]
 # The picture shows where the names differ. Dark: the same name as in the LLM API. Light: another name. White: none.
-
 
 # %% tags=["nbval-check-output"]
 def kind(row, road):
@@ -270,6 +272,7 @@ renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temp
 answer = web.post("/v2/models/tensorrt_llm_bls/generate", json=renamed).json()
 print(answer["text_output"])
 
+
 # %% [markdown]
 # The answer begins with the question, for an engine repeats the prompt, and `echo` is a name that nobody reads. The
 # chat template is missing, so the model continues your text instead of answering. And it is greedy, whatever the
@@ -277,7 +280,6 @@ print(answer["text_output"])
 #
 # **Translated**: `translate` takes the request, the road it comes from and the road it goes to. It returns the request
 # and notes.
-
 
 # %%
 def render(messages):

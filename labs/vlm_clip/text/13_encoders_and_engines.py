@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -119,6 +121,7 @@ try:
 except ValueError as error:
     print(str(error).rpartition("(")[2].rstrip(")"))
 
+
 # %% [markdown]
 # 384 numbers against 1,280. So many people reach for the next best thing: bring both to one length. Drop the surplus,
 # take principal components, multiply with a random matrix. Then the product has a result. Does it *mean* anything?
@@ -129,7 +132,6 @@ except ValueError as error:
 # **Exercise 13.1** Write `similarity(texts, pictures)`: both have vectors as rows, of any length above 0. Return the
 # cosines, an array [texts, pictures].
 
-
 # %% tags=["exercise:13.1"]
 def similarity(texts, pictures):
     ...  # your code
@@ -138,13 +140,13 @@ def similarity(texts, pictures):
 # %% tags=["check:13.1", "nbval-check-output"]
 check("13.1", similarity)
 
+
 # %% [markdown]
 # The second tool counts. Sentence 0 belongs to picture 0, sentence 1 to picture 1. Let each sentence rank all pictures.
 # **Recall at k** is the share of sentences whose own picture is among the best k.
 #
 # **Exercise 13.2** Write `recall(scores, k)`: `scores` is [n, n], a row a sentence, a column a picture; the own picture
 # of a sentence has its number.
-
 
 # %% tags=["exercise:13.2"]
 def recall(scores, k):
@@ -154,11 +156,11 @@ def recall(scores, k):
 # %% tags=["check:13.2", "nbval-check-output"]
 check("13.2", recall)
 
+
 # %% [markdown]
 # The notebook goes on with its own versions. `rank` says how many other pictures are as good as the own one, or better:
 # 0 is the best place. Whoever is as good counts against it; otherwise one vector for all pictures would find
 # everything.
-
 
 # %%
 def cosines(texts, pictures):
@@ -173,7 +175,6 @@ def rank(scores):
 # %% [markdown]
 # `measure` adds an interval. It draws the captions again and again with replacement, as if other captions of the same
 # kind had been asked for, and looks how much the recall moves (a *bootstrap*). The pictures searched stay the same.
-
 
 # %%
 def measure(ranks):
@@ -274,6 +275,7 @@ methods["ConSE, no training"] = cosines(sentences, conse)
 mean, low, high = measure(rank(methods["ConSE, no training"]))["k"]
 print(f"recall at {k}: {mean:.3f} (95 % interval {low:.3f} to {high:.3f}), guessing {chance:.3f}")
 
+
 # %% [markdown]
 # Without any training, the words carry a picture a long way. What is not among the 1,000 names, such as a moon or a
 # smile, has no word to travel on.
@@ -291,7 +293,6 @@ print(f"recall at {k}: {mean:.3f} (95 % interval {low:.3f} to {high:.3f}), guess
 #
 # **Exercise 13.3** Write `probabilities(scores, temperature)`: `scores` are cosines [labels, pictures]. Return, for
 # each picture, how probable each label is, in the same shape.
-
 
 # %% tags=["exercise:13.3"]
 def probabilities(scores, temperature):
@@ -368,10 +369,10 @@ title += f"the learned matrix {learned - rich_texts:+.2f}"
 summary = "recall at 1 and at k of each way with its interval, and the recall of guessing"
 plots.finish(figures.recalls(table, chance, k), title, small_print, summary)
 
+
 # %% [markdown]
 # The intervals of two ways may overlap although one is surely better: both were asked the same captions, so most of the
 # luck is shared. Compare pair by pair: for each caption, did it find its picture in one way and not in the other?
-
 
 # %%
 def paired(better, base):
@@ -491,10 +492,10 @@ vision_files = {"fp32": fp32.vision, "fp16": halves[0], "int8 dynamic": dynamic,
 text_files = {"fp32": fp32.text, "fp16": halves[1], "int8 dynamic": small.text}
 print("calibrated with", len(shown_before), "pictures, measured on", len(test))
 
+
 # %% [markdown]
 # The reference is the vector of section 7: for a picture PyTorch's, for a sentence that of the fp32 file, which you
 # have just found equal. `drift` is the largest 1 - cosine to it: 0 is the same direction, 1 a right angle.
-
 
 # %%
 def served(vision=fp32.vision, text=fp32.text):

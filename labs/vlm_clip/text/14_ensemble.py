@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -164,6 +166,7 @@ for label, score in zip(found.labels, found.scores, strict=True):
 print("length", round(float(np.linalg.norm(found.vector)), 4))
 assert np.abs(found.vector - local.encode_texts([sentence])[0]).max() < 1e-4
 
+
 # %% [markdown]
 # ### Both at once
 #
@@ -172,7 +175,6 @@ assert np.abs(found.vector - local.encode_texts([sentence])[0]).max() < 1e-4
 #
 # **Exercise 14.2** Write `fuse(image, text)`: two vectors of any length above 0, or None for one of them. Both have the
 # same say, and the result has length 1.
-
 
 # %% tags=["exercise:14.2"]
 def fuse(image, text):
@@ -244,6 +246,7 @@ title = f"A request takes {ensemble_ms / path_ms:.2f} times its longest path, {e
 summary = f"the ensemble beside its four steps, mean of {len(pictures)} requests, one at a time"
 plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_print, summary)
 
+
 # %% [markdown]
 # Below 1 time the sum, the text's step ran beside the picture's. What is above 1 time the path of those that must wait
 # for each other, timed during the same requests, is the frame's own: tensors go from step to step in memory, without a
@@ -264,7 +267,6 @@ plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_prin
 # Several clients at once help in two ways: client, transport and model work at the same time, and requests can share an
 # execution. To tell them apart you need a control: the same model, the same clients, and no batching. `batching` takes
 # the block out of the configuration, or puts it back, and Triton loads the model again.
-
 
 # %%
 def batching(model, on):
@@ -353,10 +355,10 @@ answer_3 = {"dims": None, "shape": None}  # two lists of numbers
 # %% tags=["check:14.3", "nbval-check-output"]
 check("14.3", answer_3)
 
+
 # %% [markdown]
 # An ensemble makes such mistakes harder to see, because two models must agree. Here are five ways to get it wrong.
 # `change` rewrites one configuration; the linter of notebook 03 reads the repository, and then Triton gets it.
-
 
 # %%
 def change(model, rows=None, **dims):
@@ -382,10 +384,10 @@ five = {
     "an encoder for 336 pixels": [("vision_encoder", {"pixel_values": [3, 336, 336]})],
 }
 
+
 # %% [markdown]
 # For each: what does the linter say, does Triton load it, and does a request get an answer? **Predict:** are there any
 # that load and then fail?
-
 
 # %%
 def try_out(changes):
@@ -473,6 +475,7 @@ lowest = min(likeness, key=likeness.get)
 title = f"One picture in seven files: the furthest from the plain one is {lowest}, cosine {likeness[lowest]:.2f}"
 summary = "the same picture as plain, JPEG, CMYK, turned, 16-bit, transparent and animated file, decoded"
 plots.finish(encoder_figures.gallery(previews, columns=7), title, small_print, summary, photos=True)
+
 
 # %% [markdown]
 # A grey picture has lost its colours, and a transparent one shows white where the background was. CMYK and the turn
@@ -589,9 +592,9 @@ STEP = 'step { model_name: "%s" model_version: -1 input_map { key: "x" value: "%
 STEP += ' output_map { key: "y" value: "%s" } }'
 TENSOR = '{ name: "%s" data_type: TYPE_FP32 dims: [ 1 ] }'
 
+
 # %% [markdown]
 # `left` and `right` get this code, `pair` is the ensemble of both.
-
 
 # %%
 def write(name, config, code=None):

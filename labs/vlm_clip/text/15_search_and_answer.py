@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -210,6 +212,7 @@ again = indexing.build(**wanted, progress=lambda done, total: print(done, "of", 
 print("\n" + str(again))
 print(indexing.build(**wanted, progress=False))
 
+
 # %% [markdown]
 # It did what was left, and a third run does nothing. No list of finished pictures is kept anywhere. Each record carries
 # a hash of the picture, of its caption and of the encoder's name; a build compares, and writes what differs.
@@ -310,6 +313,7 @@ title = f"The line keeps {kept:.0%} of the captions, and lets {passed} of {len(s
 overlap = (best["captions"] < best["other unrelated"].max()).mean()
 plots.finish(figure, title, small, f"{overlap:.0%} of the captions score less than the best unrelated sentence")
 
+
 # %% [markdown]
 # One in ten was meant. From twenty sentences the true share is known only roughly (4 of 20 may be anything from 6 to
 # 44 %), so choose with more of them. And a caption that is kept has a hit that counts, which need not be the right one:
@@ -390,6 +394,7 @@ for given in (shown, {"text": "made of wood"}, {"text": "made of wood", **shown}
     one = search(**given)
     print(f"{one.kind:6}", " · ".join(f"{hit.caption} {hit.score:.2f}" for hit in one.hits[:4]))
 
+
 # %%
 def first_20(**given):
     return {hit.id for hit in search(**given, k=20).hits}
@@ -430,6 +435,7 @@ found_late = sum(len(hits) for hits in late) / sum(len(hits) for hits in inside)
 print(f"{len(passing)} rows pass the filter; asked with {len(own)} captions")
 print(f"filter, then nearest: {np.mean([len(hits) for hits in inside]):.1f} hits in the mean")
 print(f"nearest, then filter: {found_late:.0%} of those, and {sum(not hits for hits in late)} searches empty")
+
 
 # %% [markdown]
 # Filtering afterwards loses whatever passes the filter but is not among the first five of all. Asking for more than
