@@ -10,7 +10,6 @@ from pathlib import Path
 
 from servinglab import triton_install
 from servinglab.assets import cache_dir
-from servinglab.repository.shell_words import require_plain_model
 from servinglab.triton_admin import TritonAdmin, new_key, restricted
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import HOST, PortTaken, TritonProcess, choose_ports, port_error
@@ -113,7 +112,7 @@ class TritonServer(TritonAdmin):
 
     def load(self, name: str) -> None:
         """Load (or load again) one model of the repository."""
-        require_plain_model(self.repository / name)
+        self._require_plain([name])
         super().load(name)
 
     def __enter__(self) -> TritonServer:
@@ -152,9 +151,14 @@ class TritonServer(TritonAdmin):
         if missing:
             raise ServerError(f"No model '{missing[0]}' in {where}: it holds {', '.join(found)}.")
         names = found if self.requested is None else self.requested
+        self._require_plain(names)
+        return names
+
+    def _require_plain(self, names: Iterable[str]) -> None:
+        from servinglab.repository.shell_words import require_plain_model  # not at the top: it imports gRPC
+
         for name in names:
             require_plain_model(self.repository / name)
-        return names
 
     def _new_log(self) -> Path:
         if self._own_log:

@@ -17,6 +17,7 @@ from pathlib import Path
 from servinglab.errors import CourseError
 
 GLIBC_NEEDED = (2, 35)
+PLAIN = "with which Triton's Python backend starts no model (letters a to z, digits and . _ - + = @ % , : / are safe)"
 
 
 class ServerError(CourseError):
@@ -146,15 +147,20 @@ def backend_directory(cache: Path) -> Path:
     return target
 
 
+def odd_characters(text: str) -> str:
+    """Those that must not reach the unquoted shell command line, in an ASCII locale, by which Triton 24.10 starts its
+    Python models: a space breaks it, and `$(…)` would be run. Empty where all are safe."""
+    return " ".join(map(repr, sorted(set(re.findall(r"[^A-Za-z0-9_./+=@%,:-]", text)))[:5]))
+
+
+def require_plain(text: str, what: str, cure: str) -> None:
+    """The rule for everything that reaches that command line."""
+    if odd := odd_characters(text):
+        raise ServerError(f"{what}, {text!r}, holds {odd}, {PLAIN}: {cure}.")
+
+
 def require_plain_path(path: Path, what: str, cure: str) -> None:
-    """Triton 24.10 starts its Python models by an unquoted shell command line that holds this path, in an ASCII locale:
-    a space breaks it, and `$(…)` would be run."""
-    if odd := sorted(set(re.findall(r"[^A-Za-z0-9_./+=@%,:-]", str(path)))):
-        shown = " ".join(repr(character) for character in odd[:5])
-        raise ServerError(
-            f"The path of {what}, {str(path)!r}, holds {shown}, and Triton's Python backend starts no model there "
-            f"(letters a to z, digits and . _ - + = @ % , : / are safe): {cure}."
-        )
+    require_plain(str(path), f"The path of {what}", cure)
 
 
 def shm_free() -> int | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from servinglab.repository.assets_check import engine_config, engine_problem, exists, world_size
 from servinglab.repository.lint_read import MAX_BYTES
 from servinglab.repository.pbtxt import parse
+from servinglab.repository.shell_words import require_plain_model
 from servinglab.repository.templates import is_llm, placeholders
 from servinglab.server import TritonServer
 from servinglab.triton_admin import new_key, restricted
@@ -45,6 +46,7 @@ def llm_models(repository: Path) -> list[LlmModel]:
     """The TensorRT-LLM models of a repository, by name. Raises ServerError for one that cannot load."""
     found = []
     for config in sorted(repository.glob("*/config.pbtxt")):
+        require_plain_model(config.parent)
         if config.stat().st_size > MAX_BYTES:
             continue
         text = config.read_text(encoding="utf-8", errors="replace")

@@ -12,6 +12,7 @@ import pytest
 
 from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
 from servinglab.repository import lint, parse, to_text
+from servinglab.triton_install import ServerError
 
 LABELS = ["red apple", "green leaf", "blue sea"]
 
@@ -29,6 +30,12 @@ def repository(tmp_path, encoders):
 def test_the_linter_finds_nothing(repository):
     assert lint(repository, lane="embedded") == []
     assert sorted(path.name for path in repository.iterdir()) == sorted(MODELS)
+
+
+def test_a_path_on_which_no_model_starts_is_refused_before_anything_is_written(tmp_path, encoders):
+    with pytest.raises(ServerError, match="path of the model repository, .*my models"):
+        write_repository(tmp_path / "my models", encoders, LABELS)
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_tensor_of_the_ensemble_comes_from_somewhere(repository):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from servinglab import assets, triton_install, triton_process
+from servinglab import assets, triton_install, triton_process, trtllm_launch
 from servinglab.assets import AssetError
+from servinglab.repository import lint
 from servinglab.server import ServerError, TritonServer
 
 
@@ -20,6 +21,43 @@ def test_a_path_that_a_shell_would_read_otherwise_is_refused(tmp_path, name, mon
     assert not (tmp_path / "pwned").exists()
 
 
+WORDS = {  # the folder's name, what stands in its config.pbtxt, and what is said of it; PWN is run by a shell
+    "command": ("a;PWN;", "", r"The name of the folder .*'a;PWN;', holds .*';'"),
+    "substitution": ("$(PWN)", "", r"The name of the folder .*'\$\(PWN\)'"),
+    "space": ("my model", "", "The name of the folder .*'my model', holds ' '"),
+    "not ASCII": ("modèle", "", "'modèle', holds 'è'"),
+    "instance": (
+        "m", 'instance_group [ {}, {\nname: "`PWN`" } ]', "config.pbtxt:2: The name of an instance_group, '`PWN`'",
+    ),
+    "file": ("m", 'default_model_filename: "m$(PWN).py"', "config.pbtxt:1: default_model_filename, "),
+    "escaped": ("m", r'default_model_filename: "m\x24\x28PWN\x29.py"', "default_model_filename, .*PWN"),
+    "environment": (
+        "m", 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/$(PWN)" } }',
+        r"EXECUTION_ENV_PATH, '/\$\(PWN\)'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder, config, sentence", WORDS.values(), ids=WORDS)
+def test_nothing_of_a_model_is_read_by_a_shell(tmp_path, folder, config, sentence):
+    """Triton 24.10 runs each of these as it loads the model; so they are refused wherever a model is about to load."""
+    (tmp_path / folder / "1").mkdir(parents=True)
+    (tmp_path / folder / "config.pbtxt").write_text(f'{config}\nbackend: "python"')
+    other = tmp_path / "other"
+    (other / "1").mkdir(parents=True)
+    doors = [
+        TritonServer(tmp_path).start, TritonServer(tmp_path, models=[folder]).start,
+        lambda: TritonServer(tmp_path).load(folder), lambda: trtllm_launch.plan_launch(tmp_path),
+    ]  # fmt: skip
+    for enter in doors:
+        with pytest.raises(ServerError, match=sentence) as refused:
+            enter()
+        assert "\n" not in str(refused.value)
+    findings = [f for f in lint(tmp_path) if f.code == "L022"]
+    assert len(findings) == 1 and findings[0].file == str(tmp_path / folder / "config.pbtxt")
+    assert TritonServer(tmp_path, models=["other"])._model_names() == ["other"]  # what is not loaded does no harm
+
+
 def test_the_cache_is_looked_at_too(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "a b"))
     (tmp_path / "m" / "1").mkdir(parents=True)
@@ -28,7 +66,12 @@ def test_the_cache_is_looked_at_too(tmp_path, monkeypatch):
 
 
 def test_ordinary_paths_pass(tmp_path):
-    triton_install.require_plain_path(tmp_path / "a-b_c.d+e=f@g%h,i:j", "it", "no")
+    plain = tmp_path / "a-b_c.d+e=f@g%h,i:j"
+    triton_install.require_plain_path(plain, "it", "no")
+    (plain / "1").mkdir(parents=True)
+    value = '{ key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/env.tar.gz" } }'
+    (plain / "config.pbtxt").write_text(f"parameters {value}")
+    assert TritonServer(tmp_path)._model_names() == [plain.name]
 
 
 def test_one_port_for_two_services():

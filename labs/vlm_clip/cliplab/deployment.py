@@ -25,6 +25,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from cliplab import prepare
 from servinglab.errors import CourseError
 from servinglab.repository import to_text
+from servinglab.triton_install import require_plain_path
 
 if TYPE_CHECKING:
     from cliplab.encoders import Encoders
@@ -79,7 +80,8 @@ def write_repository(
         flavour: "onnx" runs both encoders on ONNX Runtime in Python models; "tensorrt" gives `vision_encoder` to
             Triton's TensorRT backend on a GPU, with the engine `plan`. The text encoder stays: its tokenizer is Python.
 
-    Raises DeploymentError for labels, sizes, files or a flavour that cannot be.
+    Raises DeploymentError for labels, sizes, files or a flavour that cannot be; ServerError for a path on which Triton
+    starts no Python model.
     """
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise DeploymentError("labels must be a list of texts.")
@@ -95,6 +97,7 @@ def write_repository(
         "clip": {},
     }
     repository = Path(folder).expanduser().absolute()
+    require_plain_path(repository, "the model repository", "use another folder")
     try:
         for model in MODELS:
             version = repository / model / "1"

@@ -1,6 +1,6 @@
 """Check a model repository before a server reads it: file, line and cure for each fault (notebook 03).
 
-Codes: L001-L005 folders, L010-L021 one model's files, L030-L035 the contract's tensors, L040-L047 models that must
+Codes: L001-L005 folders, L010-L022 one model's files, L030-L035 the contract's tensors, L040-L047 models that must
 agree, L050-L053 assets. No fault raises: an unreadable repository is itself a finding.
 """
 

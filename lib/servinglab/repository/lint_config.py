@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from servinglab.repository import templates
 from servinglab.repository.findings import Model
+from servinglab.repository.shell_words import shell_words
+from servinglab.triton_install import PLAIN, odd_characters
 
 BACKENDS = {"embedded": ("python",), "trtllm": ("python", "tensorrtllm")}
 
 
 def check_model(model: Model, lane: str | None) -> None:
-    """Name, backend, placeholders inside quotes, tensors declared twice."""
+    """Name, words for the shell, backend, placeholders inside quotes, tensors declared twice."""
     _check_name(model)
+    for what, line, word in shell_words(model):
+        if odd := odd_characters(word):
+            model.error("L022", line, f"{what} holds {odd}, {PLAIN}.", "Choose another.")
     _check_backend(model, lane)
     _check_quoted(model)
     _check_batch_dimension(model)
