@@ -1,14 +1,16 @@
 """Child process of `course run`: executes one notebook with papermill and reports each cell as a line of JSON.
 
-    python -m servinglab.execute INPUT OUTPUT PARAMETERS_JSON KERNEL_FOLDER
+    python -m servinglab.execute INPUT OUTPUT PARAMETERS_JSON KERNEL_FOLDER DESCRIPTOR
 
 A process of its own, because papermill may hang (with its kernel, or after the last cell): the parent then ends it.
-Lines on stdout: {"cells": N}, {"cell": i, "source": first line}, and one of {"ok": true} or {"error": one sentence}.
+Lines that go to the open file DESCRIPTOR, which no kernel inherits: {"cells": N}, {"cell": i, "source": first line},
+and one of {"ok": true} or {"error": one sentence}.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -87,7 +89,7 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
             cwd=str(folder), progress_bar=False, autosave_cell_every=5, start_timeout=120, store_widget_state=False,
         )
     except PapermillExecutionError as error:
-        reason = _ANSI.sub("", " ".join(str(error.evalue).split()))
+        reason = _ANSI.sub("", " ".join(str(error.evalue).split()))[:2000]
         say(stream, error=f"cell {error.cell_index + 1}: {error.ename}: {reason}")
         return False
     except DeadKernelError:
@@ -110,7 +112,7 @@ def _html(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Only our lines may go to stdout: papermill and the kernel's start-up print there too.
-    lines, sys.stdout = sys.stdout, sys.stderr
-    ok = execute(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), Path(sys.argv[4]), lines)
+    os.set_inheritable(int(sys.argv[5]), False)
+    channel = open(int(sys.argv[5]), "w", encoding="utf-8")  # until the end: the parent reads as long
+    ok = execute(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), Path(sys.argv[4]), channel)
     sys.exit(0 if ok else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -70,15 +71,20 @@ def run_notebook(
     started = time.monotonic()
     arguments = [str(notebook.path), str(target), json.dumps(parameters), str(folder or notebook.path.parent)]
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
-    scratch = tempfile.TemporaryDirectory(prefix="servinglab-run-", ignore_cleanup_errors=True)
-    with scratch as temporary, tempfile.TemporaryFile("w+") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "servinglab.execute", *arguments],
-            stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True,
-            # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
-            start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=temporary),
-        )
-        reader = threading.Thread(target=_read, args=(child, state, outcome, on_progress), daemon=True)
+    with tempfile.TemporaryDirectory(prefix="servinglab-run-", ignore_cleanup_errors=True) as temporary:
+        # What the child prints is mixed with what its kernel does, and all that this starts; what it tells us is not.
+        (told, tell), (printed, prints) = os.pipe(), os.pipe()
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "servinglab.execute", *arguments, str(tell)],
+                stdout=subprocess.DEVNULL, stderr=prints, stdin=subprocess.DEVNULL, pass_fds=[tell],
+                # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
+                start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=temporary),
+            )
+        finally:
+            os.close(tell)
+            os.close(prints)
+        reader = threading.Thread(target=_read, args=(told, printed, state, outcome, on_progress), daemon=True)
         reader.start()
         reached = None
         try:
@@ -97,7 +103,8 @@ def run_notebook(
             return Result(notebook.id, "timeout", seconds, error, reached.cell, reached.cells)
         if child.returncode == 0 and outcome.get("ok"):
             return Result(notebook.id, "passed", seconds, "", state.cell, state.cells)
-        error = outcome.get("error") or _last_line(log) or f"ended with exit code {child.returncode}"
+        end = outcome.get("printed") if child.returncode > 0 else ""
+        error = outcome.get("error") or end or f"ended with exit code {child.returncode}"
         return Result(notebook.id, "failed", seconds, error, state.cell, state.cells)
 
 
@@ -156,19 +163,39 @@ def _kernels(child: subprocess.Popen) -> list[psutil.Process]:
         return []
 
 
-def _read(child: subprocess.Popen, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:
-    for text in child.stdout:
-        line = json.loads(text)
-        if "cells" in line:
-            state.cells = line["cells"]
-        elif "cell" in line:
-            state.cell, state.source = line["cell"], line["source"]
-            on_progress(Progress(**vars(state)))
-        else:
-            outcome.update(line)
+def _read(told: int, printed: int, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:
+    """Take what the child tells until it ends, and keep the last line of what is printed.
+
+    Only the child holds the other end of `told`; that of `printed` is also held by whatever the notebook left running.
+    """
+    rest = end = b""
+    with open(told, "rb", 0) as channel, open(printed, "rb", 0) as log, selectors.DefaultSelector() as ready:
+        for file in (log, channel):
+            ready.register(file, selectors.EVENT_READ)
+        while channel in ready.get_map():
+            for key, _ in ready.select():
+                if not (data := key.fileobj.read(65536)):
+                    ready.unregister(key.fileobj)
+                elif key.fileobj is log:
+                    end = (end + data)[-4096:]
+                else:
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        _take(line, state, outcome, on_progress)
+        os.set_blocking(printed, False)
+        end += log.read(65536) or b""
+    outcome["printed"] = (end.decode(errors="replace").strip().splitlines() or [""])[-1].strip()
 
 
-def _last_line(log: Any) -> str:
-    log.seek(0)
-    lines = [line.strip() for line in log if line.strip()]
-    return lines[-1] if lines else ""
+def _take(line: bytes, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:
+    try:
+        said = dict(json.loads(line))
+    except (ValueError, TypeError):  # not ours; what follows still is
+        return
+    if "cells" in said:
+        state.cells = said["cells"]
+    elif "cell" in said:
+        state.cell, state.source = said["cell"], said["source"]
+        on_progress(Progress(**vars(state)))
+    else:
+        outcome.update(said)

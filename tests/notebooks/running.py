@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -30,18 +31,21 @@ def nbval(path: Path, *, limit: float, marker: str = "none") -> tuple[int, str]:
         "--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(HERE / "sanitize.cfg"),
         "--nbval-cell-timeout", str(CELL_SECONDS), str(path),
     ]  # fmt: skip
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=path.parent,
-        start_new_session=True, env=environment(COURSE_RECORD_DIR=marker),
-    )  # fmt: skip
-    try:
-        printed, _ = child.communicate(timeout=limit)
-        return child.returncode, printed
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        printed, _ = child.communicate()
-        return 124, f"{printed}\nstopped after {limit:g} s"
+    with tempfile.TemporaryFile() as log:  # no pipe: whatever a cell leaves running could hold it open
+        child = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=path.parent, start_new_session=True,
+            env=environment(COURSE_RECORD_DIR=marker),
+        )  # fmt: skip
+        end = ""
+        try:
+            code = child.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            code, end = 124, f"\nstopped after {limit:g} s"
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        log.seek(0)
+        return code, log.read().decode(errors="replace") + end
 
 
 def leftovers(marker: str, *, patience: float = 15) -> list[str]:

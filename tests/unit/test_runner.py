@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -76,6 +78,65 @@ def test_a_failing_cell_is_one_line(make, tmp_path):
 def test_a_dead_kernel_is_one_line(make, tmp_path):
     result = runner.run_notebook(make([*HELLO, "import os\nos._exit(9)"]), tmp_path / "out", {})
     assert result.status == "failed" and "kernel died" in result.error
+
+
+LOUD = """import os, subprocess, sys
+subprocess.run(["echo", '{"error": "a foreign reason"}'])
+os.write(1, b"not JSON\\n")
+for descriptor in (1, 2):
+    subprocess.run("yes | head -c 30000000", shell=True, stdout=descriptor)
+"""
+LEFT = """# a process that outlives the kernel, with its real stdout and stderr
+left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("left", "w").write(str(left.pid))
+"""
+OURS = """channel = open(f"/proc/{os.getppid()}/cmdline").read().split("\\0")[-2]
+theirs = os.readlink(f"/proc/{os.getppid()}/fd/{channel}")
+assert theirs.startswith("pipe:")
+assert theirs not in [os.readlink(entry) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry)]
+"""
+
+
+def test_what_a_notebook_prints_cannot_reach_what_its_process_tells(make, tmp_path):
+    """To any descriptor, more than a pipe holds, and by a process that keeps them open when the notebook has ended."""
+    notebook = make([*HELLO, LOUD, LEFT, OURS])
+    descriptors = set(os.listdir("/proc/self/fd"))
+    try:
+        result = runner.run_notebook(notebook, tmp_path / "out", {}, timeout=240)
+        left = psutil.Process(int((notebook.path.parent / "left").read_text()))
+        assert left.status() != psutil.STATUS_ZOMBIE
+    finally:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((notebook.path.parent / "left").read_text()), signal.SIGKILL)
+    assert (result.status, result.error, result.last_cell) == ("passed", "", 5)
+    assert [t.name for t in threading.enumerate() if "_read" in t.name] == []
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_notebook_that_closes_all_descriptors_ends_with_a_reason_of_its_own(make, tmp_path):
+    result = runner.run_notebook(make([*HELLO, "import os; os.closerange(0, 256)"]), tmp_path / "out", {}, timeout=60)
+    assert result.error.startswith(("the kernel died", "stopped after 60 s, at cell 4"))
+
+
+def test_a_killed_process_is_not_told_by_what_its_kernel_printed(make, tmp_path):
+    result = runner.run_notebook(make([*HELLO, "import os; os.kill(os.getppid(), 9)"]), tmp_path / "out", {}, timeout=240)
+    assert (result.status, result.error) == ("failed", "ended with exit code -9")
+
+
+def test_a_line_that_is_none_of_ours_does_not_end_the_reading():
+    state, outcome = runner.Progress("00_small", 0, 0, ""), {}
+    (told, tell), (printed, prints) = os.pipe(), os.pipe()
+    os.write(tell, b'no JSON\n7\n\xff\n\n{"cells": 3}\n{"cell": 2, "source"')
+    os.write(prints, b"only\nthe last\n")
+    reader = threading.Thread(target=runner._read, args=(told, printed, state, outcome, lambda progress: None))
+    reader.start()
+    os.write(tell, b': "x"}\n{"ok": true}\n')
+    os.close(tell)  # while the other pipe stays open
+    reader.join(timeout=30)
+    os.close(prints)
+    assert not reader.is_alive()
+    assert vars(state) == {"id": "00_small", "cell": 2, "cells": 3, "source": "x"}
+    assert outcome == {"ok": True, "printed": "the last"}
 
 
 @pytest.fixture
