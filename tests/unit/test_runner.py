@@ -119,7 +119,9 @@ def test_a_notebook_that_closes_all_descriptors_ends_with_a_reason_of_its_own(ma
 
 
 def test_a_killed_process_is_not_told_by_what_its_kernel_printed(make, tmp_path):
-    result = runner.run_notebook(make([*HELLO, "import os; os.kill(os.getppid(), 9)"]), tmp_path / "out", {}, timeout=240)
+    result = runner.run_notebook(
+        make([*HELLO, "import os; os.kill(os.getppid(), 9)"]), tmp_path / "out", {}, timeout=240
+    )
     assert (result.status, result.error) == ("failed", "ended with exit code -9")
 
 
