@@ -53,8 +53,8 @@ class TritonAdmin:
             return False
 
     def models(self) -> list[str]:
-        """Names of the models that are ready now."""
-        return [entry["name"] for entry in self.repository_index() if entry["state"] == "READY"]
+        """Names of the models that are ready now: those that have statistics."""
+        return sorted({model.name for model in self._ask("ModelStatistics").model_stats})
 
     def repository_index(self) -> list[dict[str, str]]:
         """Every model Triton sees: name, version, state ("READY", "UNAVAILABLE" or "") and reason."""

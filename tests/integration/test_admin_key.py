@@ -152,8 +152,9 @@ def test_each_server_has_a_key_of_its_own_and_only_its_user_reads_it(server, tmp
     (found,) = running()
     assert [entry["name"] for entry in found.repository_index()] == ["counter", "echo"]
     stranger = TritonServer.attach(server.grpc_url, server.http_url)
+    assert stranger.models() == ["counter", "echo"]
     with pytest.raises(ServerError, match=r"wants a key for RepositoryIndex: .*admin_key=…\) that of"):
-        stranger.models()
+        stranger.repository_index()
     before = server.admin_key
     with TritonServer(TINY_MODELS, models=["echo"]) as other:
         assert other.admin_key != before and len(other.admin_key) >= 32
