@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from servinglab.errors import CourseError
+
+if TYPE_CHECKING:
+    from servinglab.client import TritonClient
 
 DEFAULT_MODEL = "tensorrt_llm_bls"
 
@@ -39,7 +39,7 @@ def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[
             yield server
 
 
-def tokenizer_of(server: Any, model: str) -> Path:
+def tokenizer_of(client: TritonClient, model: str) -> Path:
     """Tokenizer folder of the deployment that `model` belongs to, from the running server's own config."""
     for ending in (DEFAULT_MODEL, "ensemble"):
         if model.endswith(ending):
@@ -51,15 +51,10 @@ def tokenizer_of(server: Any, model: str) -> Path:
             "--model, or add --raw."
         )
     name = f"{prefix}preprocessing"
-    if server.http_url is None:
-        raise CourseError("This server's HTTP address is unknown, so its chat template cannot be found; add --raw.")
-    try:
-        with urllib.request.urlopen(f"{server.http_url}/v2/models/{name}/config", timeout=10) as answer:
-            parameters = json.load(answer)["parameters"]
-        return Path(parameters["tokenizer_dir"]["string_value"])
-    except (urllib.error.URLError, KeyError, ValueError):
-        problem = f"The server has no model '{name}' with a tokenizer_dir; choose another --model or add --raw."
-        raise CourseError(problem) from None
+    folder = client.spec(name).parameters.get("tokenizer_dir")
+    if not folder:
+        raise CourseError(f"The server's model '{name}' has no tokenizer_dir; choose another --model or add --raw.")
+    return Path(folder)
 
 
 def ask(
@@ -82,14 +77,14 @@ def ask(
     if "temperature" in inputs and not inputs.keys() & {"top_k", "top_p"}:
         tell("temperature changes nothing without top_k or top_p: the likeliest token is taken each time")
     with some_server(precision, tell) as server:
-        text = prompt
-        if not raw:
-            folder = tokenizer_of(server, model)
-            if chat.template(folder) is None:
-                tell("the model has no chat template; sending the prompt as it is")
-            else:
-                text = chat.render(folder, prompt)
-        with TritonClient(server.grpc_url, server.http_url) as client:
+        with TritonClient(server.grpc_url) as client:
+            text = prompt
+            if not raw:
+                folder = tokenizer_of(client, model)
+                if chat.template(folder) is None:
+                    tell("the model has no chat template; sending the prompt as it is")
+                else:
+                    text = chat.render(folder, prompt)
             with client.stream(text, model=model, deadline=deadline, exclude_input_in_output=True, **inputs) as stream:
                 for chunk in stream:
                     write(chunk.text)

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from servinglab.engine.cli import app as engine
 from servinglab.errors import CourseError
+from servinglab.proxies import spare_the_proxy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -367,6 +368,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def main() -> None:
     """Entry point: an expected error is one line, anything else is a bug and keeps its traceback."""
+    spare_the_proxy()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
             signal.signal(number, _leave)

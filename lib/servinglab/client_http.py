@@ -21,7 +21,7 @@ from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from servinglab import kserve
 from servinglab.client_stream import Chunk, text_of
-from servinglab.kserve import ClientError, DeadlinePassed
+from servinglab.kserve import ClientError
 from servinglab.tensors import ModelSpec
 
 # Members of a generate answer that are not outputs of the model.
@@ -34,9 +34,12 @@ class HttpSide:
     def __init__(self, url: str) -> None:
         self.url = ("" if "://" in url else "http://") + url.rstrip("/")
         own = not kserve.is_local(self.url)
-        self._http = httpx.Client(trust_env=own)
-        # A connection for each stream: leaving one shuts it, and in a pool it could be another request's by then.
-        self._streams = httpx.Client(trust_env=own, limits=httpx.Limits(max_keepalive_connections=0))
+        try:
+            self._http = httpx.Client(trust_env=own)
+            # A connection for each stream: leaving one shuts it, and in a pool it could be another request's by then.
+            self._streams = httpx.Client(trust_env=own, limits=httpx.Limits(max_keepalive_connections=0))
+        except (httpx.InvalidURL, ImportError, ValueError) as error:
+            raise ClientError(f"The proxy that the environment names for {self.url} cannot be used: {error}") from None
 
     def close(self) -> None:
         self._http.close()
@@ -116,12 +119,14 @@ class HttpStream:
         try:
             seconds, found = self._arrived.get(timeout=max(left, 0.0))
         except queue.Empty:
-            raise DeadlinePassed(f"No end of the answer from {self._url} within {self._deadline:g} s.") from None
+            seconds, found = self._deadline, httpx.ReadTimeout("")
         if found is None:
             raise StopIteration
+        if isinstance(found, ClientError):
+            raise self._explain(found) from None
         if isinstance(found, Exception):
-            error = found if isinstance(found, ClientError) else as_client_error(found, self._url, self._deadline)
-            raise self._explain(error) from None
+            progress = kserve.progress(self._index)
+            raise self._explain(as_client_error(found, self._url, self._deadline, progress)) from None
         outputs = {name: _as_array(value) for name, value in found.items() if name not in NOT_OUTPUTS}
         chunk = Chunk(text_of(outputs), self._index, seconds, False, str(found.get("id", "")), outputs)
         self._index += 1
@@ -193,14 +198,15 @@ def check(found: Any, status: int, url: str) -> None:
         raise ClientError(f"{url} answered with HTTP status {status}.")
 
 
-def as_client_error(error: Exception, url: str, deadline: float) -> ClientError:
+def as_client_error(error: Exception, url: str, deadline: float, what: str = "") -> ClientError:
+    """As in kserve: `what` says how far the answer came."""
     if isinstance(error, httpx.TimeoutException):
-        return DeadlinePassed(f"No answer from {url} within {deadline:g} s.")
+        return kserve.deadline_passed(url, deadline, what)
     if isinstance(error, httpx.ConnectError):
         return ClientError(f"No server answers at {url}: is it running, and is this its HTTP port?")
     if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol)):
         return ClientError(f"{url} is not an HTTP address: give one like http://127.0.0.1:8000.")
-    return ClientError(f"The server at {url} closed the connection: has it stopped? Its log says why.")
+    return ClientError(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
 
 
 def _path(model: str, verb: str) -> str:

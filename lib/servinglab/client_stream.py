@@ -104,7 +104,7 @@ class TokenStream:
 
     def _next(self) -> Chunk:
         left = self._deadline - (time.perf_counter() - self._sent)
-        progress = f" (after {self._index} chunks)" if self._index else ""
+        progress = kserve.progress(self._index)
         try:
             seconds, message = self._arrived.get(timeout=max(left, 0) + 1)  # gRPC's own deadline comes first
         except queue.Empty:
@@ -208,7 +208,7 @@ class AsyncTokenStream:
         weakref.finalize(self, _cancel_acall, self._call).atexit = False
 
     async def _next(self) -> Chunk:
-        url, progress = self._client.grpc_url, f" (after {self._index} chunks)" if self._index else ""
+        url, progress = self._client.grpc_url, kserve.progress(self._index)
         try:
             message = await self._call.read()
         except asyncio.CancelledError:  # the stream's own cancel(), or the task's

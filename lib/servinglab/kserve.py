@@ -123,9 +123,14 @@ def is_final(response: service_pb2.ModelInferResponse) -> bool:
     return response.parameters["triton_final_response"].bool_param
 
 
+def progress(chunks: int) -> str:
+    """How far a stream came; empty where nothing of it did."""
+    return f" (after {chunks} chunk{'s' * (chunks != 1)})" if chunks else ""
+
+
 def deadline_passed(url: str, seconds: float | None, what: str = "") -> DeadlinePassed:
-    """`what` says how far the answer came, if there was any of it."""
-    return DeadlinePassed(f"No {'further ' if what else ''}answer from {url} within {seconds:g} s{what}.")
+    """`what` says how far the answer came, if there was any of it: then its end is what did not come in time."""
+    return DeadlinePassed(f"No {'end of the ' if what else ''}answer from {url} within {seconds:g} s{what}.")
 
 
 def as_client_error(error: grpc.RpcError, url: str, seconds: float | None, what: str = "") -> ClientError:

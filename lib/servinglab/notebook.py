@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from servinglab.errors import CourseError
+from servinglab.proxies import spare_the_proxy
 
 LANES = ("embedded", "trtllm")
 
@@ -65,6 +66,7 @@ def begin(lane: str = "auto") -> None:
     """Start the notebook's clock and print versions, lane and device."""
     global _started
     _started = time.perf_counter()
+    spare_the_proxy()
     rows = {**versions(), "lane": resolve_lane(lane), "device": device(lane)}
     width = max(map(len, rows))
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))

@@ -516,11 +516,11 @@ def test_server_killed_in_the_middle_of_streams(own_server):
             await collect(found)
 
         began = time.monotonic()
-        with pytest.raises(ClientError, match=r"closed the connection \(after \d+ chunks\): has it stopped"):
+        with pytest.raises(ClientError, match=r"closed the connection \(after \d+ chunks?\): has it stopped"):
             asyncio.run(asynchronous())
-        with pytest.raises(ClientError, match=r"closed the connection \(after \d+ chunks\): has it stopped"):
+        with pytest.raises(ClientError, match=r"closed the connection \(after \d+ chunks?\): has it stopped"):
             list(stream)
-        with pytest.raises(ClientError, match="closed the connection: has it stopped"):
+        with pytest.raises(ClientError, match=r"closed the connection( \(after \d+ chunks?\))?: has it stopped"):
             list(events)
         for call in (client.infer, client.generate, client.http_infer):
             # Both are true: the port of a killed process can take connections a moment longer than its streams live.
@@ -536,7 +536,7 @@ def test_server_that_hangs_meets_the_deadline(own_server):
         next(stream), next(events)
         psutil.Process(own_server.pid).suspend()
         began = time.monotonic()
-        with pytest.raises(ClientError, match=r"No further answer from .* within 5 s \(after \d+ chunks\)"):
+        with pytest.raises(ClientError, match=r"No end of the answer from .* within 5 s \(after \d+ chunks?\)"):
             list(stream)
         with pytest.raises(ClientError, match="within 5 s"):
             list(events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -87,6 +88,25 @@ def test_the_model_s_errors_are_one_line(served):
     done = ask("x", "--top-p", "100")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("course: ") and "100" in done.stderr
+
+
+def test_a_model_that_is_not_there_is_named_beside_those_that_are(served):
+    done = ask("x", "--model", "gemma-ensemble")
+    assert done.returncode == 1
+    assert "There is no model 'gemma-preprocessing' at this server" in done.stderr and "Ready: ensemble" in done.stderr
+
+
+def test_no_proxy_of_the_environment_is_asked(served, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        monkeypatch.setenv("ALL_PROXY", f"socks5://127.0.0.1:{proxy.getsockname()[1]}")
+        done = ask("What is the capital of France?", "--max-tokens", "24")
+        assert done.returncode == 0 and "using the server at" in done.stderr, done.stderr
+        assert "Paris" in done.stdout
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

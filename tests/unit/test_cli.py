@@ -331,11 +331,11 @@ def test_an_empty_prompt_is_refused_before_a_server_starts(fake_serving):
 
 
 def test_a_model_that_is_neither_bls_nor_ensemble_needs_raw():
-    server = types.SimpleNamespace(http_url="http://127.0.0.1:1")
+    client = types.SimpleNamespace(spec=lambda name: types.SimpleNamespace(parameters={}))
     with pytest.raises(CourseError, match="'tensorrt_llm' is not the name of a BLS model or an ensemble.*--raw"):
-        ask.tokenizer_of(server, "tensorrt_llm")
-    with pytest.raises(CourseError, match="no model 'gemma-preprocessing'"):
-        ask.tokenizer_of(server, "gemma-ensemble")
+        ask.tokenizer_of(client, "tensorrt_llm")
+    with pytest.raises(CourseError, match="model 'gemma-preprocessing' has no tokenizer_dir"):
+        ask.tokenizer_of(client, "gemma-ensemble")
 
 
 def make_repository(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from typing import Any
 
 from servinglab.assets import cache_dir
 from servinglab.errors import CourseError
+from servinglab.proxies import spare_the_proxy
 
 VERSION = "0.13.0"
 # Ours → AIPerf's. Its values are in milliseconds, tokens/s and requests/s.
@@ -71,8 +72,9 @@ def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> di
     program = find()
     if program is None:
         raise CourseError("AIPerf is not installed: run python -m servinglab.loadtest.aiperf first (1.2 GB).")
-    # Offline mode forbids its tokenizer even a local folder; and a proxy cannot lead to this machine.
-    env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"} | {"no_proxy": "127.0.0.1"}
+    # Offline mode forbids its tokenizer even a local folder.
+    env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    spare_the_proxy(env)
     words = [str(program), *command[1:], "--ui", "none"]
     export = Path(folder, "profile_export_aiperf.json")  # folders below it hold one of each phase, the warm-up's too
     export.unlink(missing_ok=True)

@@ -57,7 +57,7 @@ def openai_ask(url: str, *, model: str, max_tokens: int, deadline: float = 120.0
                 for line in got.iter_lines():
                     seconds = time.perf_counter() - began
                     if seconds > deadline:
-                        raise CourseError(f"No whole answer from {url} within {deadline:g} s.")
+                        raise httpx.ReadTimeout("")
                     complete = complete or line.strip() == "data: [DONE]"
                     if line.startswith("data: {"):
                         event = json.loads(line[len("data: ") :])
@@ -65,8 +65,10 @@ def openai_ask(url: str, *, model: str, max_tokens: int, deadline: float = 120.0
                             raise CourseError(event["error"]["message"])
                         for choice in event["choices"]:
                             yield seconds, choice["delta"].get("content") or ""
+        except httpx.TimeoutException:
+            raise CourseError(f"No whole answer from {url} within {deadline:g} s.") from None
         except httpx.HTTPError as error:
-            raise CourseError(f"No answer from {url}: {error}.") from None
+            raise CourseError(f"No whole answer from {url}: {error}.") from None
         except (ValueError, KeyError, TypeError) as error:
             raise CourseError(f"{url} does not stream as OpenAI does ({error!r}).") from None
         if not complete:

@@ -1,0 +1,139 @@
+"""Behind a company's proxy: what goes to a server on this machine never reaches it, and what the user set is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import socket
+import threading
+import urllib.request
+
+import grpc
+import httpx
+import pytest
+import requests
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from servinglab import notebook
+from servinglab.client import ClientError, TritonClient
+from servinglab.loadtest.load import openai_ask
+from servinglab.proxies import spare_the_proxy
+
+EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+HERE = "127.0.0.1,localhost,::1"
+CONFIG = {"name": "m", "input": [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}]}
+WHOLE = b'{"model_name": "m", "text_output": "here"}'
+EVENT = b'data: {"text_output": "here", "choices": [{"delta": {"content": "here"}}]}\n\n'
+ANSWERS = {"config": json.dumps(CONFIG).encode(), "generate_stream": EVENT, "completions": EVENT + b"data: [DONE]\n\n"}
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    """Every variable that can name a proxy names this one, which nobody may have connected to at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        for name in EXCEPTIONS:
+            monkeypatch.delenv(name, raising=False)
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://{address}")
+            monkeypatch.setenv(name.upper(), f"http://{address}")
+        for name in ("all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"socks5://{address}")  # httpx has no package for it, and says so at once
+        yield
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.fixture
+def web():
+    """Answers as Triton's HTTP side and as a server of OpenAI's protocol would."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(ANSWERS.get(self.path.rsplit("/", 1)[-1], WHOLE))
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def nobody():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def test_the_course_s_clients_need_no_setting(proxy, web, nobody):
+    async def first(stream):
+        async for _ in stream:
+            return
+
+    with TritonClient(nobody, web) as client:
+        assert client.generate("x", model="m")["text_output"] == "here"
+        assert [chunk.text for chunk in client.generate_stream("x", model="m")] == ["here"]
+        for call in (client.models, lambda: client.infer("x"), lambda: list(client.stream("x")),
+                     lambda: asyncio.run(first(client.astream("x")))):  # fmt: skip
+            with pytest.raises(ClientError, match=f"No server answers at {nobody}"):
+                call()
+    assert "".join(text for _, text in openai_ask(web, model="m", max_tokens=1)("x")) == "here"
+
+
+@pytest.mark.parametrize("user", [{}, {"no_proxy": ".corp,10.0.0.0/8"}, {"NO_PROXY": ".corp"}, {"no_proxy": "*"},
+                                  {"no_grpc_proxy": ".corp"}])  # fmt: skip
+def test_after_the_first_cell_nor_do_other_clients(proxy, web, nobody, user, monkeypatch, capsys):
+    for name, value in user.items():
+        monkeypatch.setenv(name, value)
+    for name in set(EXCEPTIONS) - set(user):
+        monkeypatch.setenv(name, "-")  # so that monkeypatch takes away what begin() sets
+        monkeypatch.delenv(name)
+    for name in ("all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name)  # for httpx, which cannot even be made with it
+    notebook.begin("embedded")
+    assert json.load(urllib.request.urlopen(web, timeout=9))["text_output"] == "here"
+    assert httpx.get(web, timeout=9).json()["text_output"] == "here"
+    assert httpx.get(web.replace("127.0.0.1", "localhost"), timeout=9).json()["text_output"] == "here"
+    assert requests.get(web, timeout=9).json()["text_output"] == "here"
+    for address in (nobody, nobody.replace("127.0.0.1", "localhost")):
+        with InferenceServerClient(address) as client, pytest.raises(InferenceServerException, match="refused"):
+            client.is_server_live(client_timeout=20)
+    with grpc.insecure_channel(nobody) as channel, pytest.raises(grpc.RpcError, match="refused"):
+        channel.unary_unary("/x/y")(b"", timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("user", "wanted"),
+    [
+        ({}, {name: HERE for name in EXCEPTIONS}),
+        ({"no_proxy": "a, localhost"}, {name: "a, localhost,127.0.0.1,::1" for name in EXCEPTIONS}),
+        ({"NO_PROXY": "a"}, {name: f"a,{HERE}" for name in EXCEPTIONS}),
+        ({"no_proxy": "a", "NO_PROXY": "b"}, {"no_proxy": f"a,{HERE}", "NO_PROXY": f"b,{HERE}",
+                                              "no_grpc_proxy": f"a,{HERE}"}),
+        ({"no_grpc_proxy": "g", "no_proxy": ""}, {"no_proxy": HERE, "NO_PROXY": HERE, "no_grpc_proxy": f"g,{HERE}"}),
+        ({"no_proxy": "*"}, {"no_proxy": "*", "no_grpc_proxy": f"*,{HERE}"}),
+    ],
+)  # fmt: skip
+def test_what_the_user_set_is_kept_and_the_second_time_changes_nothing(user, wanted):
+    env = {"http_proxy": "http://p:1", **user}
+    for _ in range(2):
+        spare_the_proxy(env)
+        assert env == {"http_proxy": "http://p:1", **wanted}
+
+
+@pytest.mark.parametrize("name", ["socks5://127.0.0.1:1", "socks://127.0.0.1:1", "http://127.0.0.1:port"])
+def test_a_proxy_that_cannot_be_used_for_a_server_elsewhere_is_one_sentence(name, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", name)
+    with pytest.raises(ClientError, match="The proxy that the environment names for http://example.org:8000 cannot be"):
+        TritonClient("example.org:8001", "http://example.org:8000")
