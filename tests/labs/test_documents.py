@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from filelock import FileLock
 from pymongo.errors import PyMongoError
 
+from cliplab import own_user
 from cliplab.document_server import DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
 from servinglab.triton_install import ServerError
@@ -85,7 +87,9 @@ def test_a_document_without_a_field_is_refused(store):
 
 @pytest.mark.parametrize(("free", "reason"), [(0, "its disk is full"), (2**30, "it said nothing")])
 def test_a_server_that_ends_without_a_word(tmp_path, monkeypatch, free, reason):
+    (tmp_path / "true").write_text("")
     monkeypatch.setattr("cliplab.document_server.PROGRAM", "true")
+    monkeypatch.setattr("shutil.which", lambda name, path: str(tmp_path / name))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(DocumentServerError, match=f"^true ended while it started .{reason}.: its log is "):
         DocumentServer(tmp_path)
@@ -143,6 +147,35 @@ def test_a_store_that_cannot_be_reached(uri, word):
     with pytest.raises(DocumentError) as caught:
         DocumentStore(uri, timeout=0.2)
     assert word in str(caught.value) and "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+NAMES = """
+import os, pymongo, sys
+os.setuid(int(sys.argv[1]))
+with pymongo.MongoClient(sys.argv[2], serverSelectionTimeoutMS=1500) as client:
+    print(client.list_database_names())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize(("user", "heard"), [("0", "['course', 'local']\n"), ("65534", "")])
+def test_other_users_of_the_machine_are_hung_up_on(server, store, user, heard):
+    """Else they could have it write into any folder of its user."""
+    store.put([document(1)])
+    command = [sys.executable, "-c", NAMES, user, server.uri]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == heard and ("ServerSelectionTimeoutError" in done.stderr) is not bool(heard)
+
+
+def test_what_was_sent_over_a_connection_that_is_closed_already_is_nobody_s():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        for close in (False, True):
+            with socket.create_connection(listening.getsockname()) as sender:
+                sender.sendall(b"a command")
+                if close:
+                    sender.close()
+                with listening.accept()[0] as connection:
+                    assert own_user.is_own(connection) is not close
 
 
 def test_a_closed_store_says_so(server):

@@ -13,6 +13,9 @@ same code and the same words then reach MongoDB, and because it runs as any user
 (0.4 against 1.3 s) and is the better choice where nothing has to be MongoDB.
 
 SecantusDB is a program of its own under GPL-2.0; this course only starts it and talks to it.
+
+Who reaches it can also write any file of its user ("secantusAdmin.restoreArchive"), so no other user of the machine
+may. It has passwords, but the first one must be set while the server is open to all. own_user.py leaves no such moment.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from cliplab import own_user
 from servinglab.errors import CourseError
 from servinglab.triton_install import ServerError
 from servinglab.triton_process import GRACE_SECONDS, TritonProcess
@@ -53,7 +57,7 @@ class DocumentServer:
         self.folder = Path(folder).expanduser().absolute()
         self._lock = FileLock(self.folder / ".lock", thread_local=False)  # held until the server has ended
         self._process: TritonProcess | None = None
-        program = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
+        program = shutil.which(PROGRAM, path=str(Path(sys.executable).parent))
         if not program:
             raise DocumentServerError(f"{PROGRAM} is not in this environment: run `make setup`.")
         try:
@@ -96,10 +100,10 @@ class DocumentServer:
         self.log = self.folder / f"server-{time.time_ns()}.log"
         (self.folder / "settings.toml").write_text("")
         # Port 0: the kernel gives a free one. An empty file of settings: a file elsewhere must not change anything.
-        command = [program, "--config", str(self.folder / "settings.toml"), "--host", HOST, "--port", "0"]
-        command += ["--storage-path", str(self.folder / "data")]
+        command = [sys.executable, own_user.__file__, program, "--config", str(self.folder / "settings.toml")]
+        command += ["--host", HOST, "--port", "0", "--storage-path", str(self.folder / "data")]
         env = {name: value for name, value in os.environ.items() if not name.startswith("SECANTUS")}
-        self._process = TritonProcess(command, env, self.log)  # ends whatever it is told to start
+        self._process = TritonProcess(command, env, self.log, key="")  # ends whatever it is told to start
         deadline = time.monotonic() + timeout
         while True:
             alive = self._process.alive()  # before its log is read: what it says last counts
