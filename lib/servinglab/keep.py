@@ -64,7 +64,8 @@ def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, s
     Returns what was yours, as names: (was touched, where the other one is). Can be killed at any point and run again.
     """
     keeper = Keeper(folder)
-    files = {p.relative_to(new).as_posix(): digest(p) for p in sorted(new.rglob("*")) if p.is_symlink() or p.is_file()}
+    paths = (path for path in sorted(new.rglob("*")) if path.is_symlink() or path.is_file())
+    files = {p.relative_to(new).as_posix(): digest(p) for p in paths if "__pycache__" not in p.parts}
     before = keeper.files
     keeper.note(files.values(), {**dict.fromkeys(files, ""), **before})
     for name in before.keys() - files.keys():
@@ -88,6 +89,7 @@ def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, s
         elif yours := keeper.make_room(name):
             found.append((name, yours.relative_to(folder).as_posix()))
         target.parent.mkdir(parents=True, exist_ok=True)
+        os.utime(new / name, follow_symlinks=False)  # files of archives are all of one age: old bytecode would be used
         (new / name).replace(target)
     keeper.note((), files)
     return found

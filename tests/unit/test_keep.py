@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -137,6 +138,17 @@ def test_without_its_notes_everything_is_yours(tmp_path):
         before = texts(dest)
         bring(dest, NEW)
         assert set(before.values()) <= set(texts(dest).values())
+
+
+def test_bytecode_is_nobodys_and_goes_out_of_date_with_its_source(tmp_path):
+    """Files of an archive have one age, whatever their version, and Python compares the size and the age."""
+    for n in (1, 2):
+        new = write(tmp_path / "new", {"a.py": f"print({n})", "__pycache__/b.pyc": f"{n}"})
+        os.utime(new / "a.py", (10**9, 10**9))
+        assert keep.update(new, write(tmp_path / "dest", {})) == []
+        command = [sys.executable, "-c", "import a"]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        assert subprocess.run(command, cwd=tmp_path / "dest", env=env, capture_output=True).stdout == b"%d\n" % n
 
 
 def test_links_are_known_by_where_they_lead(tmp_path):
