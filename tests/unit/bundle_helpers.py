@@ -91,7 +91,7 @@ def tiny_course(folder: Path) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     package = folder / "lib" / "servinglab"
     package.mkdir(parents=True)
-    for name in ("errors.py", "triton_install.py"):
+    for name in ("errors.py", "keep.py", "triton_install.py"):
         shutil.copy(ROOT / "lib" / "servinglab" / name, package)
     (package / "__init__.py").write_text("")
     (package / "assets.py").write_text(

@@ -121,23 +121,26 @@ def test_a_second_run_keeps_what_is_done(box, cuda_python):
     assert not list(box.dest.glob(".new")) and not list(box.dest.glob(".wheels"))
 
 
-def test_a_changed_course_replaces_the_course_only(box, bundle, cuda_python, tmp_path):
-    newer = Path(shutil.copytree(bundle, tmp_path / "newer"))
+def test_two_changed_courses_replace_the_course_only_and_every_answer_is_found(box, bundle, cuda_python, tmp_path):
     course = Path(shutil.copytree(bundle.parent / "course", tmp_path / "course"))
-    (course / "notebooks" / "00.ipynb").write_text("second edition")
-    (course / "lib" / "servinglab" / "added.py").write_text("here = 1\n")
-    pack_course(course, newer)
-    (box.dest / "notebooks" / "00.ipynb").write_text("with my answers")
+    notebook = Path("notebooks", "00.ipynb")
     (box.dest / "build").mkdir(exist_ok=True)
     mark = box.dest / ".venv" / "kept"
     mark.touch()
-    later = Box(box.dest.parent, newer)
-    answer = later.install("--torch-from", str(cuda_python))
-    assert answer.returncode == 0, answer.stderr
-    assert (box.dest / "notebooks" / "00.ipynb").read_text() == "second edition"
-    assert (box.dest / "notebooks.old" / "00.ipynb").read_text() == "with my answers"
-    assert mark.exists() and (box.dest / "build").is_dir()
-    assert box.python("import servinglab.added as a; print(a.here)") == "1"
+    for number, edition in enumerate(("second", "third"), 1):
+        newer = Path(shutil.copytree(bundle, tmp_path / edition))
+        (course / notebook).write_text(f"{edition} edition")
+        (course / "lib" / "servinglab" / "added.py").write_text(f"here = {number}\n")
+        pack_course(course, newer)
+        (box.dest / notebook).write_text(f"with my answers before the {edition}")
+        answer = Box(box.dest.parent, newer).install("--torch-from", str(cuda_python))
+        assert answer.returncode == 0, answer.stderr
+        assert f"you had changed {notebook}: yours is now {box.dest}/yours/{number}/{notebook}" in answer.stdout
+        assert (box.dest / notebook).read_text() == f"{edition} edition"
+        assert mark.exists() and (box.dest / "build").is_dir()
+        assert box.python("import servinglab.added as a; print(a.here)") == str(number)
+    yours = [path.read_text() for path in sorted((box.dest / "yours").rglob("*.*"))]
+    assert yours == ["with my answers before the second", "with my answers before the third"]
 
 
 def test_weights_that_cannot_be_prepared_fail_the_install(box, cuda_python):

@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "lib")]
 import link_torch  # noqa: E402
 from unpack_parts import unpack  # noqa: E402
 
-from servinglab import triton_install  # noqa: E402
+from servinglab import keep, triton_install  # noqa: E402
 from servinglab.errors import CourseError  # noqa: E402
 
 _FIND_TORCH = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"
@@ -60,23 +60,14 @@ class Install:
         self.fetch()
 
     def place_course(self) -> None:
-        """Move the unpacked course to its place when it is another than before."""
+        """Move the unpacked course to its place when it is another than before; what you changed there is kept."""
         new, mark = self.dest / ".new", self.dest / ".bundle-course"
         wanted = self.sums("course.", "data.")
         if read(mark) != wanted:
             mark.unlink(missing_ok=True)
             self.installed.unlink(missing_ok=True)
-            for old in (self.dest / "notebooks", self.dest / "labs"):
-                if old.exists():  # you may have worked in it
-                    kept = old.with_suffix(".old")
-                    shutil.rmtree(kept, ignore_errors=True)
-                    old.rename(kept)
-                    say(f"your {old.name} of before are in {kept}")
-            for path in sorted(new.iterdir()):
-                target = self.dest / path.name
-                if target.is_dir():
-                    shutil.rmtree(target)
-                path.replace(target)
+            for name, yours in keep.update(new, self.dest):
+                say(f"you had changed {name}: yours is now {self.dest / yours}")
             mark.write_text(wanted)
         shutil.rmtree(new, ignore_errors=True)
 
