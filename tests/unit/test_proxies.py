@@ -144,7 +144,7 @@ def test_a_proxy_that_cannot_be_used_for_a_server_elsewhere_is_one_sentence(name
 
 def test_pip_s_reason_is_told_and_not_that_there_was_an_exception(tmp_path):
     """With a SOCKS proxy, for one: pip's package for it is not among the course's."""
-    said = "ERROR: Exception:\nTraceback (most recent call last):\nInvalidSchema: Missing dependencies for SOCKS support."
+    said = "ERROR: Exception:\nTraceback:\nInvalidSchema: Missing dependencies for SOCKS support."
     command = [sys.executable, "-c", f"raise SystemExit({said!r})"]
     wheel = types.SimpleNamespace(requirement="w==1", bytes=1)
     with pytest.raises(AssetError, match="^pip could not fetch w==1: InvalidSchema: Missing .* SOCKS support. Check"):
