@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from live_page import live_page  # noqa: F401  a fixture
+from live_page import browser, live_page  # noqa: F401  fixtures
 
 # A busy machine is no failure.
 settings.register_profile("course", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
@@ -45,7 +45,8 @@ def group(nodeid: str) -> str:
     path = Path(nodeid.split("::")[0])
     if path.parent.name in ("integration", "reliability"):
         return "triton"
-    return nodeid if path.name == "test_run_notebooks.py" else TOGETHER.get(path.name, path.name)
+    alone = path.name in ("test_run_notebooks.py", "test_cells_again.py")
+    return nodeid if alone else TOGETHER.get(path.name, path.name)
 
 
 @pytest.hookimpl(optionalhook=True)
