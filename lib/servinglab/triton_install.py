@@ -43,6 +43,7 @@ def require_install() -> None:
     """Refuse a Python without the server's wheel, its stub, a libpython or the right numpy, with one sentence."""
     stub(locate())
     library_folder()
+    require_ascii()
     try:
         numpy_version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -160,7 +161,24 @@ def require_plain(text: str, what: str, cure: str) -> None:
 
 
 def require_plain_path(path: Path, what: str, cure: str) -> None:
+    temporary = tempfile.gettempdir()
+    if path.is_relative_to(temporary) and odd_characters(temporary):  # who wrote it there chose no folder
+        cure = "set TMPDIR to another folder, such as /tmp"
     require_plain(str(path), f"The path of {what}", cure)
+
+
+def require_ascii() -> None:
+    """Refuse a Python whose own paths the stub cannot read: it takes them for ASCII, whatever the locale is, and ends
+    before it can say so. Two kinds of files hold such paths, too."""
+    site_packages = locate().parents[1]
+    for path in (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2], Path(sys.prefix, "pyvenv.cfg"),
+                 *site_packages.glob("*.pth")):  # fmt: skip
+        if not str(path).isascii() or (path.is_file() and not path.read_bytes().isascii()):
+            where = path if not str(path).isascii() else f"{path} names a folder that"
+            raise ServerError(
+                f"{where} has letters beyond ASCII in its path, which Triton's Python backend cannot read: move the "
+                "course, or the Python that it runs on, to a folder without them, and run `make setup` there."
+            )
 
 
 def shm_free() -> int | None:

@@ -118,3 +118,16 @@ def test_shared_memory_too_small(monkeypatch):
     for free in (64 * 2**20, None):
         monkeypatch.setattr(triton_install, "shm_free", lambda free=free: free)
         triton_install.require_shm(5)
+
+
+@pytest.mark.parametrize("what", ["prefix", "pyvenv.cfg", "module.pth"])
+def test_a_python_or_a_checkout_in_a_folder_with_letters_beyond_ascii(monkeypatch, tmp_path, what):
+    """The stub died, which read as "perhaps out of memory"."""
+    (tmp_path / "site").mkdir()
+    monkeypatch.setattr(triton_install, "locate", lambda: tmp_path / "site" / "pytriton" / "tritonserver")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ("Übung" if what == "prefix" else "plain")))
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "pyvenv.cfg").write_text(f"home = {'/é' if what == 'pyvenv.cfg' else '/e'}\n")
+    (tmp_path / "site" / "module.pth").write_text(f"{'/ж' if what == 'module.pth' else '/z'}\n")
+    refuse(f"{'Übung' if what == 'prefix' else what + ' names a folder that'} has letters beyond ASCII in its path, .*"
+           ": move the course, or the Python that it runs on, to a folder without them", triton_install.require_ascii)

@@ -65,6 +65,18 @@ def test_the_cache_is_looked_at_too(tmp_path, monkeypatch):
         TritonServer(tmp_path).start()
 
 
+def test_in_a_temporary_folder_it_is_tmpdir_that_the_sentence_names(tmp_path, monkeypatch):
+    """A notebook and `course ask` write their repositories there."""
+    odd = tmp_path / "my temp"
+    monkeypatch.setattr(triton_install.tempfile, "tempdir", str(odd))
+    (odd / "made" / "m" / "1").mkdir(parents=True)
+    with pytest.raises(ServerError, match="path of the model repository, .* holds ' ', .*: set TMPDIR to another"):
+        TritonServer(odd / "made").start()
+    with pytest.raises(ServerError, match=r": cure\.$"):  # here it is the name that was chosen
+        monkeypatch.setattr(triton_install.tempfile, "tempdir", str(tmp_path))
+        triton_install.require_plain_path(tmp_path / "a b", "it", "cure")
+
+
 def test_ordinary_paths_pass(tmp_path):
     plain = tmp_path / "a-b_c.d+e=f@g%h,i:j"
     triton_install.require_plain_path(plain, "it", "no")
