@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from importlib import metadata
 
+import psutil
 import pytest
 
-from servinglab import doctor, triton_install
+from servinglab import assets, doctor, triton_install
 from servinglab.doctor import FAIL, OK, WARN, _machine, _software
 
 
@@ -153,6 +155,72 @@ def test_a_cache_that_cannot_be_written_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(_machine.os, "access", lambda *_: False)
     line = only(_machine.disk())
     assert line.status == FAIL and "SERVINGLAB_CACHE" in line.cure
+
+
+def test_a_read_only_cache_that_has_what_a_server_needs_is_no_failure(monkeypatch, tmp_path, smollm2_engine_fp32):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for entry in assets.cache_dir().iterdir():
+        (cache / entry.name).symlink_to(entry)
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(cache))
+    triton_install.backend_directory(cache)
+    monkeypatch.setattr(_machine.os, "access", lambda *_: False)
+    line = only(_machine.disk())
+    assert line.status == WARN and "what is in it can be used" in line.detail and "SERVINGLAB_CACHE" in line.cure
+    (cache / "models").unlink()
+    assert only(_machine.disk()).status == FAIL, "without weights nothing can be served from it"
+
+
+@pytest.mark.parametrize(("name", "odd"), [("with space", "' '"), ("Übung", "'Ü'")])
+def test_a_cache_that_triton_cannot_start_from_fails(monkeypatch, tmp_path, name, odd):
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / name))
+    line = only(_machine.disk())
+    assert line.status == FAIL and line.detail.endswith(f"{name} holds {odd}") and "SERVINGLAB_CACHE" in line.cure
+
+
+def test_a_python_whose_paths_triton_cannot_read_fails(monkeypatch):
+    monkeypatch.setattr(sys, "prefix", "/home/jürgen/course/.venv")
+    line = only(_software.triton())
+    assert (line.status, line.detail.split()[0]) == (FAIL, "/home/jürgen/course/.venv") and "move the" in line.cure
+
+
+GIB = 2**30
+V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+NO_LIMIT = "9223372036854771712\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "detail", "cure"),
+    [
+        ({}, "20.0 GiB free of 32.0 GiB", ""),
+        ({"/proc/self/cgroup": "0::/\n", f"{V2}//memory.max": "max\n", f"{V2}//memory.current": "5\n"},
+         "20.0 GiB free of 32.0 GiB", ""),
+        # A group around ours has the limit; a gibibyte of what is used are pages of files.
+        ({"/proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/memory.max": "max\n", f"{V2}/a/b/memory.current": f"{GIB}\n",
+          f"{V2}/a/memory.max": f"{6 * GIB}\n", f"{V2}/a/memory.current": f"{2 * GIB}\n",
+          f"{V2}/a/memory.stat": f"anon 1\ninactive_file {GIB}\n"}, "5.0 GiB free of 6.0 GiB", ""),
+        ({"/proc/self/cgroup": "9:name=systemd:/\n4:memory:/a\n0::/\n", f"{V1}/a/memory.limit_in_bytes": NO_LIMIT,
+          f"{V1}/a/memory.usage_in_bytes": "4096\n"}, "20.0 GiB free of 32.0 GiB", ""),
+        # In a container: our path is the host's. What is used by groups inside counts in the totals only.
+        ({"/proc/self/cgroup": "4:memory:/docker/1a2b\n", f"{V1}//memory.limit_in_bytes": f"{8 * GIB}\n",
+          f"{V1}//memory.usage_in_bytes": f"{7 * GIB}\n",
+          f"{V1}//memory.stat": f"inactive_file 0\ntotal_inactive_file {2 * GIB}\n"}, "3.0 GiB free of 8.0 GiB",
+         "takes 4.0 GiB; close other programs"),
+        ({"/proc/self/cgroup": "4:memory:/\n", f"{V1}//memory.limit_in_bytes": f"{2 * GIB}\n",
+          f"{V1}//memory.usage_in_bytes": "0\n"}, "2.0 GiB free of 2.0 GiB", "give this machine or container more"),
+    ],
+)  # fmt: skip
+def test_memory_is_what_is_free_within_the_control_groups_of_either_version(monkeypatch, files, detail, cure):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(total=32 * GIB, available=20 * GIB))
+    monkeypatch.setattr(_machine, "read", lambda path: files.get(path, ""))
+    line = only(_machine.memory())
+    assert (line.status, line.detail) == (WARN if cure else OK, detail) and cure in line.cure
+
+
+def test_little_free_memory_is_told_where_there_is_much_in_all(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(total=64 * GIB, available=3 * GIB))
+    line = only(_machine.memory())
+    assert line.status == WARN and line.detail.startswith("3.0 GiB free") and "close other programs" in line.cure
 
 
 def test_no_weights_yet_says_how_to_get_them(monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path, PurePath
 
 from servinglab.doctor._line import FAIL, OK, WARN, Line, read, run, size
 from servinglab.errors import CourseError
@@ -16,6 +17,11 @@ from servinglab.errors import CourseError
 PYTHONS = ((3, 10), (3, 11), (3, 12))
 RAM_NEEDED, DISK_NEEDED, SHM_NEEDED = 4 * 2**30, 5 * 2**30, 64 * 2**20
 PORTS = (8000, 8001, 8002)
+# Of version 2 and of version 1: where they are, and the files with the limit and with what is used.
+CGROUPS = {
+    "": ("/sys/fs/cgroup", ("memory.max", "memory.current")),
+    "memory": ("/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+}
 
 
 def python() -> Iterator[Line]:
@@ -63,31 +69,61 @@ def cpu() -> Iterator[Line]:
 def memory() -> Iterator[Line]:
     import psutil
 
-    memory = psutil.virtual_memory()
-    limit = read("/sys/fs/cgroup/memory.max").strip()
-    total = min(memory.total, int(limit)) if limit.isdigit() else memory.total
-    detail = f"{size(min(memory.available, total))} free of {size(total)}"
-    if total < RAM_NEEDED:
-        yield Line(WARN, "memory", detail, f"converting the weights takes {size(RAM_NEEDED)}; close other programs")
+    machine = psutil.virtual_memory()
+    limits = [(machine.total, machine.available), *((limit, limit - used) for limit, used in _memory_limits())]
+    total, free = (min(column) for column in zip(*limits, strict=True))
+    detail = f"{size(max(free, 0))} free of {size(total)}"
+    if free < RAM_NEEDED:
+        cure = "close other programs" if total >= RAM_NEEDED else "give this machine or container more"
+        yield Line(WARN, "memory", detail, f"converting the weights takes {size(RAM_NEEDED)}; {cure}")
     else:
         yield Line(OK, "memory", detail)
 
 
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """(limit, used) of each control group that this process is in, and of those around it. What the kernel would give
+    back first is not counted as used. In a container, a path of the host's leads nowhere, and the root is its own."""
+    for line in read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in CGROUPS:
+            continue
+        root, names = CGROUPS[controllers]
+        for group in (PurePath(path), *PurePath(path).parents):
+            limit, used, kept = (read(f"{root}{group}/{name}") for name in (*names, "memory.stat"))
+            if limit.strip().isdigit() and used.strip().isdigit():
+                cache = re.findall(r"^(?:total_)?inactive_file (\d+)", kept, re.MULTILINE)  # version 1 has both
+                yield int(limit), int(used) - max(map(int, cache), default=0)
+
+
 def disk() -> Iterator[Line]:
-    from servinglab import assets
+    from servinglab import assets, triton_install
 
     cache = assets.cache_dir()
-    folder = next(f for f in (cache, *cache.parents) if f.exists())
+    folder = next(f for f in (cache, *cache.parents) if os.path.exists(f))
     free = shutil.disk_usage(folder).free
     detail = f"{size(free)} free for the cache {cache}"
-    if not folder.is_dir():
+    if odd := triton_install.odd_characters(str(cache)):
+        yield Line(FAIL, "disk", f"the path of the cache {cache} holds {odd}", "set SERVINGLAB_CACHE to a plain path")
+    elif not folder.is_dir():
         yield Line(FAIL, "disk", f"{folder} is a file", "set SERVINGLAB_CACHE to a folder of yours")
     elif not os.access(folder, os.W_OK):
-        yield Line(FAIL, "disk", f"{folder} cannot be written", "set SERVINGLAB_CACHE to a folder of yours")
+        works = _serves(cache)
+        detail = f"{folder} cannot be written" + (", what is in it can be used" if works else "")
+        yield Line(WARN if works else FAIL, "disk", detail, "set SERVINGLAB_CACHE to a folder of yours")
     elif free < DISK_NEEDED and not cache.exists():
         yield Line(WARN, "disk", detail, f"the course needs {size(DISK_NEEDED)}; set SERVINGLAB_CACHE to another disk")
     else:
         yield Line(OK, "disk", detail)
+
+
+def _serves(cache: Path) -> bool:
+    """Whether all that a server needs is in a cache that cannot be written."""
+    from servinglab import assets, triton_install
+
+    try:
+        return triton_install.backend_directory(cache).is_dir() and any("engine" in m.kind for m in assets.cached())
+    except CourseError:  # it would have to be made
+        return False
 
 
 def shm() -> Iterator[Line]:

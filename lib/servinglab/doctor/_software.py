@@ -75,6 +75,7 @@ def triton() -> Iterator[Line]:
         root = triton_install.locate()
         stub = triton_install.stub(root)
         library = triton_install.library_folder()
+        triton_install.require_ascii()
         return f"{root / 'bin' / 'tritonserver'}, stub for Python {stub.parent.name}, libpython in {library}"
 
     try:
