@@ -116,10 +116,11 @@ def test_a_read_only_cache_serves_what_is_in_it(on_bad_disks, int4_repository):
         python -c "$START"
         course ask "Name three fruits." --precision int4 --max-tokens 3
         ls -d $TMPDIR/servinglab-run-*/triton-*.log | wc -l
+        course doctor | grep ^lane.embedded
     """)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert done.stdout.startswith("['echo'] ") and "servinglab-run-" in done.stdout.splitlines()[0]
-    assert done.stdout.endswith("\n2\n")
+    assert done.stdout.endswith("\n2\nlane embedded: runs here\n")
 
 
 def test_a_read_only_cache_that_lacks_something_says_what_to_set(on_bad_disks):
