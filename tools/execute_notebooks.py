@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import tempfile
 from pathlib import Path
 
 import nbformat
@@ -26,6 +25,7 @@ from notebook_files import (
     write_text,
 )
 
+from servinglab import scratch
 from servinglab.course import Notebook, load
 from servinglab.errors import CourseError
 from servinglab.runner import Progress, run_notebook
@@ -36,11 +36,11 @@ def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = N
 
     Raises NotebookError that names the cell.
     """
-    with tempfile.TemporaryDirectory(prefix="servinglab-notebooks-") as folder:
-        path = Path(folder, "notebooks", f"{entry.id}.ipynb")
+    with scratch.folder() as folder:
+        path = folder / "notebooks" / f"{entry.id}.ipynb"
         path.parent.mkdir()
         write(notebook, path)
-        out = Path(folder, "out")
+        out = folder / "out"
         here = entry.path.parent if entry.folder.startswith("labs/") else None  # a lab's modules lie beside it
         copy = dataclasses.replace(entry, path=path)
         result = run_notebook(copy, out, parameters or {}, folder=here, on_progress=_show)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from servinglab import scratch
 from servinglab.errors import CourseError
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[
             return
     from servinglab.repository import build_default
 
-    with tempfile.TemporaryDirectory(prefix="servinglab-ask-") as folder:
+    with scratch.folder() as folder:
         why = "" if precision is None or not running() else ", for --precision asks for a model of its own"
         tell(f"starting a server{why} (course serve keeps one running)")
-        repository = build_default(Path(folder), precision=precision or "fp32")
+        repository = build_default(folder, precision=precision or "fp32")
         with TritonServer(repository) as server:
             yield server
 

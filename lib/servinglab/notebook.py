@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from servinglab import scratch
 from servinglab.errors import CourseError
 from servinglab.proxies import spare_the_proxy
 
@@ -63,8 +64,9 @@ def versions() -> dict[str, str]:
 
 
 def begin(lane: str = "auto") -> None:
-    """Start the notebook's clock and print versions, lane and device."""
+    """Start the notebook's clock, give it a temporary folder of its own, and print versions, lane and device."""
     global _started
+    scratch.adopt()
     _started = time.perf_counter()
     spare_the_proxy()
     rows = {**versions(), "lane": resolve_lane(lane), "device": device(lane)}
@@ -102,7 +104,8 @@ def shorten(text: str) -> str:
 
     root = str(course.find_root())
     folders = {root + os.sep: "", root: "."}
-    folders |= {str(assets.cache_dir()): "$SERVINGLAB_CACHE", tempfile.gettempdir(): "$TMPDIR", str(Path.home()): "~"}
+    folders |= {scratch.outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR", str(Path.home()): "~"}
+    folders[str(assets.cache_dir())] = "$SERVINGLAB_CACHE"
     for folder in sorted(folders, key=len, reverse=True):
         if len(folder.strip(os.sep)) > 1:
             end = "" if folder.endswith(os.sep) else r"(?![\w.-])"

@@ -8,7 +8,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from servinglab import scratch
 from servinglab.course import Notebook
 from servinglab.errors import CourseError
 
@@ -71,7 +71,7 @@ def run_notebook(
     started = time.monotonic()
     arguments = [str(notebook.path), str(target), json.dumps(parameters), str(folder or notebook.path.parent)]
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
-    with tempfile.TemporaryDirectory(prefix="servinglab-run-", ignore_cleanup_errors=True) as temporary:
+    with scratch.folder() as temporary:
         # What the child prints is mixed with what its kernel does, and all that this starts; what it tells us is not.
         (told, tell), (printed, prints) = os.pipe(), os.pipe()
         try:
@@ -79,7 +79,7 @@ def run_notebook(
                 [sys.executable, "-m", "servinglab.execute", *arguments, str(tell)],
                 stdout=subprocess.DEVNULL, stderr=prints, stdin=subprocess.DEVNULL, pass_fds=[tell],
                 # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
-                start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=temporary),
+                start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=str(temporary)),
             )
         finally:
             os.close(tell)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from servinglab import supervisor
+from servinglab import scratch, supervisor
 from servinglab.assets import cache_dir
 
 LOGS_KEPT = 100  # the one that explains a failure should outlive the servers of a whole test run
@@ -22,7 +22,7 @@ def run_folder() -> Path:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if os.access(there, os.W_OK):
         return folder
-    own = Path(tempfile.gettempdir()) / f"servinglab-run-{os.getuid()}"
+    own = Path(scratch.outer()) / f"servinglab-run-{os.getuid()}"
     with contextlib.suppress(OSError):
         own.mkdir(mode=0o700, exist_ok=True)
         if own.stat().st_uid == os.getuid() and not own.is_symlink():
@@ -32,19 +32,18 @@ def run_folder() -> Path:
 
 def new_log() -> Path:
     """Path for one more log. Of the old ones the newest are kept, and those of Pythons that still run."""
-    folder = run_folder()
-    old = sorted(folder.glob("triton-*-*-*-*.log"))
+    old = list(_own("triton-*-*-*-*.log"))
     for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
         owner = path.stem.split("-")[3]
         if not (owner.isdigit() and supervisor.start_time(int(owner))):
-            with contextlib.suppress(OSError):  # another user's
+            with contextlib.suppress(OSError):
                 path.unlink()
-    return folder / f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
+    return run_folder() / f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
 
 
 def announce(pid: int, **facts: str) -> Path:
     """Write the state file of a started server, for this user only: its pid and what `announced` shall tell of it."""
-    state = {"pid": pid, "started": supervisor.start_time(pid), **facts}
+    state = {"pid": pid, "started": supervisor.start_time(pid), "namespace": _namespace(), **facts}
     path = run_folder() / f"server-{time.time_ns()}.json"
     draft = path.with_suffix(".tmp")
     draft.parent.mkdir(parents=True, exist_ok=True)
@@ -55,16 +54,32 @@ def announce(pid: int, **facts: str) -> Path:
 
 
 def announced() -> list[dict[str, Any]]:
-    """What was said of the servers whose process still lives, newest first; forgets the others."""
+    """What was said of this user's servers whose process still lives, newest first; forgets the others."""
     found = []
-    for path in sorted(run_folder().glob("server-*.json"), reverse=True):
+    for path in reversed(list(_own("server-*.json"))):
         try:
             state = json.loads(path.read_text())
             alive = supervisor.start_time(state["pid"]) == state["started"]
-        except (OSError, ValueError, KeyError):
-            alive = False
-        if alive:
+            here = state["namespace"] == _namespace()
+        except (OSError, ValueError, KeyError, TypeError):
+            alive, here = False, True
+        if alive and here:
             found.append(state)
-        else:
-            path.unlink(missing_ok=True)
+        elif here:
+            with contextlib.suppress(OSError):  # a folder that is read-only by now
+                path.unlink()
     return found
+
+
+def _own(pattern: str) -> Iterator[Path]:
+    """This user's files in the run folder, by name. Those of others, in a cache that is shared, are not ours to read
+    or to remove."""
+    for path in sorted(run_folder().glob(pattern)):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path.stat().st_uid == os.getuid():
+                yield path
+
+
+def _namespace() -> int:
+    """Process ids mean something within it; a container that shares the cache has another."""
+    return os.stat("/proc/self/ns/pid").st_ino

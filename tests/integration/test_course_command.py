@@ -116,14 +116,14 @@ def test_an_interrupted_ask_ends_its_own_server_and_leaves_nothing(number, code,
     assert process.stdout.read(5), "the first words are there"
     children = tree(process)
     assert any("tritonserver" in " ".join(p.cmdline()) for p in children)
-    assert list(tmp_path.glob("servinglab-ask-*"))
+    assert list(tmp_path.glob("servinglab-*"))
     started = time.monotonic()
     os.killpg(process.pid, number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code and "Traceback" not in err
     assert time.monotonic() - started < 20
     assert_gone(children)
-    assert not list(tmp_path.glob("servinglab-ask-*"))
+    assert not list(tmp_path.glob("servinglab-*"))
 
 
 def test_a_cancelled_ask_leaves_the_served_model_free(served):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servinglab import assets, course, notebook
+from servinglab import assets, course, notebook, scratch
 from servinglab.errors import CourseError
 
 
@@ -19,6 +19,7 @@ def plain_machine(monkeypatch, tmp_path):
     monkeypatch.delenv("SERVINGLAB_LANE", raising=False)
     monkeypatch.delenv("COURSE_RECORD_DIR", raising=False)
     monkeypatch.setattr(notebook, "_TRTLLM_BACKEND", tmp_path / "absent")
+    monkeypatch.setattr(scratch, "adopt", lambda: None)  # this process is no notebook
 
 
 def test_lane_is_embedded_unless_this_is_the_container_or_the_user_says_so(monkeypatch, tmp_path):

@@ -104,6 +104,7 @@ def test_after_the_first_cell_nor_do_other_clients(proxy, web, nobody, user, mon
         monkeypatch.delenv(name)
     for name in ("all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name)  # for httpx, which cannot even be made with it
+    monkeypatch.setattr(notebook.scratch, "adopt", lambda: None)  # this process is no notebook
     notebook.begin("embedded")
     assert json.load(urllib.request.urlopen(web, timeout=9))["text_output"] == "here"
     assert httpx.get(web, timeout=9).json()["text_output"] == "here"

@@ -7,11 +7,10 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from servinglab import scratch
 from servinglab.engine import EngineError, llm_names, llm_values
 from servinglab.engine.llm_api import translate
 
@@ -69,8 +68,8 @@ def missing() -> str | None:
 
 def run(program: str, *, timeout: float = 600) -> str:
     """Run a program of `script` in a process of its own; what it printed. Raises EngineError with its last words."""
-    with tempfile.TemporaryDirectory(prefix="servinglab-llm-") as folder:
-        path = Path(folder, "ask.py")
+    with scratch.folder() as folder:
+        path = folder / "ask.py"
         path.write_text(program, encoding="utf-8")
         try:
             done = subprocess.run(

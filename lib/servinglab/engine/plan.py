@@ -12,12 +12,12 @@ import re
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from servinglab import scratch
 from servinglab.engine import EngineError
 
 TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")  # in the order of their bits in a plan's header
@@ -126,8 +126,7 @@ def build(
         "verbosity": VERBOSITY[verbosity],
         "profiles": [_shapes(profile) for profile in profiles if profile is not None],
     }
-    with tempfile.TemporaryDirectory(prefix="servinglab-plan-") as scratch:
-        folder = Path(scratch)
+    with scratch.folder() as folder:
         job["onnx"] = str(_onnx_file(model, folder))
         reply = _work("build", folder, **job)
         log = tuple(f"{level} {text}" for level, text in reply["log"])
@@ -156,18 +155,16 @@ def read_header(data: bytes) -> Header:
 
 def refusals(data: bytes) -> list[str]:
     """What TensorRT-RTX's runtime on this machine says against a plan, in its own words; [] when the plan loads."""
-    with tempfile.TemporaryDirectory(prefix="servinglab-plan-") as scratch:
-        Path(scratch, "plan").write_bytes(data)
-        reply = _work("load", Path(scratch))
-        return reply["said"]
+    with scratch.folder() as folder:
+        (folder / "plan").write_bytes(data)
+        return _work("load", folder)["said"]
 
 
 def run(data: bytes, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan on this machine's GPU: {name: numpy array} in and out. Raises EngineError where it cannot run."""
     import numpy as np
 
-    with tempfile.TemporaryDirectory(prefix="servinglab-plan-") as scratch:
-        folder = Path(scratch)
+    with scratch.folder() as folder:
         (folder / "plan").write_bytes(data)
         np.savez(folder / "inputs.npz", **inputs)
         reply = _work("run", folder)
