@@ -226,7 +226,7 @@ class Again:
                 self.problems.append(f"{_name(number, cell)}, first run: {first.error}")
             runs = [first, kernel.run(cell.source, limit=60 + 10 * first.seconds)] if first.ended else [first]
             self._judge(number, cell, "second run", runs, kernel)
-        self.modules = json.loads(kernel.run(MODULES).text)
+            self.modules = json.loads(kernel.run(MODULES).text)
 
     def _stop(self, kernel: Kernel) -> None:
         if self.modules:
