@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import importlib.metadata
 import importlib.util
 import os
@@ -129,22 +130,19 @@ def backend_directory(cache: Path) -> Path:
     stamp = max(int(path.stat().st_mtime) for path in files)
     name = f"backends-{version}-py{sys.version_info[0]}.{sys.version_info[1]}-{stamp}"
     target = cache / "triton" / name
-    if target.is_dir():
-        return target
-    draft = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=target.parent))
-        draft.chmod(0o755)
-        (draft / "python").mkdir()
-        for path in files:
-            shutil.copy2(path, draft / "python")
-        draft.rename(target)
+        (target / "python").mkdir(parents=True, exist_ok=True)
+        for path in files:  # each whole or not at all, whoever else does it meanwhile or was stopped at it before
+            copy = target / "python" / path.name
+            if not copy.is_file() or not filecmp.cmp(path, copy, shallow=False):
+                draft = copy.with_name(f".{path.name}.{os.getpid()}")
+                try:
+                    shutil.copy2(path, draft)
+                    draft.replace(copy)
+                finally:
+                    draft.unlink(missing_ok=True)
     except OSError as error:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
-        if not target.is_dir():  # else another process was first
-            raise ServerError(f"Cannot write to the cache {cache} ({error.strerror}): set SERVINGLAB_CACHE.") from None
+        raise ServerError(f"Cannot write to the cache {cache} ({error.strerror}): set SERVINGLAB_CACHE.") from None
     return target
 
 

@@ -100,6 +100,16 @@ def test_backend_folder_is_whole_private_and_made_once(tmp_path):
     assert sorted(triton_install.locate().rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["triton_python_backend_stub", "libtriton_python.so"])
+def test_a_damaged_copy_of_the_backend_is_made_again(tmp_path, name):
+    copy = triton_install.backend_directory(tmp_path) / "python" / name
+    whole = copy.read_bytes()
+    for damaged in (whole[:1000], whole[:-1] + b"?", None):
+        copy.unlink() if damaged is None else copy.write_bytes(damaged)
+        assert triton_install.backend_directory(tmp_path) == copy.parents[1]
+        assert copy.read_bytes() == whole and len(list(copy.parent.iterdir())) == 3
+
+
 def test_two_processes_make_the_backend_folder_at_once(tmp_path):
     code = f"import pathlib, servinglab.triton_install as t; t.backend_directory(pathlib.Path({str(tmp_path)!r}))"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
