@@ -6,6 +6,7 @@ import fcntl
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -144,6 +145,25 @@ def test_a_file_that_another_python_has_open(store, tmp_path, monkeypatch):
     finally:
         holder.kill()
         holder.wait()
+
+
+def test_an_interrupt_of_all_processes_of_a_notebook_does_not_end_the_store(tmp_path):
+    """JupyterLab's Stop sends it to the kernel's process group."""
+    code = f"""
+        import os, signal, time
+        from cliplab.vectors import VectorStore
+        with VectorStore({str(tmp_path / "a.db")!r}) as store:
+            try:
+                os.killpg(0, signal.SIGINT)
+                time.sleep(10)
+            except KeyboardInterrupt:
+                time.sleep(1)
+            print(len(store), "rows")
+    """
+    folder = Path(__file__).parents[2] / "labs" / "vlm_clip"
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, start_new_session=True)
+    assert done.stdout == "0 rows\n", done.stderr
 
 
 def test_files_and_addresses_that_cannot_be_opened(store, tmp_path, monkeypatch):

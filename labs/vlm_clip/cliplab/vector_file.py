@@ -1,8 +1,8 @@
 """A file of vectors: Milvus Lite opened and released for `vectors.VectorStore` (notebook 15).
 
-milvus-lite starts a program for the file and leaves four things to its caller: whether another Python has the file
-open, when the program may end, what is wrong with a file that it cannot read, and whether what it says it wrote is in
-the file.
+milvus-lite starts a program for the file and leaves five things to its caller: whether another Python has the file
+open, when the program may end, that Ctrl-C does not end it, what is wrong with a file that it cannot read, and whether
+what it says it wrote is in the file.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import socket
 import sqlite3
+import subprocess
 import tempfile
 import threading
 import time
@@ -21,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -175,7 +178,11 @@ def _manager() -> Any:
     """What milvus-lite knows of the programs that this Python has started."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="pkg_resources is deprecated")  # milvus-lite imports it
+        from milvus_lite import server
         from milvus_lite.server_manager import server_manager_instance
+    # In a session of its own: JupyterLab's Stop interrupts all processes of the kernel's group, and this one would end.
+    popen = functools.partial(subprocess.Popen, start_new_session=True)
+    server.subprocess = SimpleNamespace(Popen=popen, TimeoutExpired=subprocess.TimeoutExpired)
     return server_manager_instance
 
 
