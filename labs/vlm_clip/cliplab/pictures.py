@@ -6,7 +6,6 @@ machines without apt. The pictures are GPL-2, unlike this code; data/stamps hold
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from typing import Literal
 
 from cliplab.prepare import open_picture
 from servinglab import assets
-from servinglab.assets.store import told_offline, workspace
+from servinglab.assets.store import read_stamp, sha256, stamp, told_offline, workspace
 from servinglab.course import find_root
 from servinglab.errors import CourseError
 
@@ -95,12 +94,12 @@ def fetch_full() -> Path:
                 package = download(PACKAGE, scratch, SHA256)
                 unpack(package, scratch / "unpacked")
                 shutil.rmtree(folder, ignore_errors=True)
+                stamp(scratch / "unpacked", SHA256)
                 (scratch / "unpacked").rename(folder)
-                (folder / "whole").touch()
     return folder / "usr" / "share" / "tuxpaint" / "stamps"
 
 
-def download(package: str, folder: Path, sha256: str) -> Path:
+def download(package: str, folder: Path, expected: str) -> Path:
     """Download a Debian package as an ordinary user; the file in `folder`. Raises PicturesError."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise PicturesError(f"The package {package} needs apt-get and dpkg-deb; use the subset on this system.")
@@ -117,10 +116,10 @@ def download(package: str, folder: Path, sha256: str) -> Path:
     found = sorted(folder.glob(f"{package}_*.deb"))
     if not found:
         raise PicturesError(f"apt-get brought no {package} ({said}); use the subset, or try again with a network.")
-    if (digest := hashlib.sha256(found[0].read_bytes()).hexdigest()) != sha256:
+    if (digest := sha256(found[0])) != expected:
         raise PicturesError(
             f"{found[0].name} is not the version that the figures of this lab belong to "
-            f"(SHA-256 {digest[:12]}…, expected {sha256[:12]}…); use the subset."
+            f"(SHA-256 {digest[:12]}…, expected {expected[:12]}…); use the subset."
         )
     return found[0]
 
@@ -149,7 +148,7 @@ def _picture(id: str, file: Path, caption: str) -> Picture:
 
 
 def _is_whole(folder: Path) -> bool:
-    return (folder / "whole").is_file()
+    return (read_stamp(folder) or {}).get("recipe") == SHA256
 
 
 def _run(command: list[str], folder: Path) -> str | None:

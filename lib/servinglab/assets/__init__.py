@@ -68,19 +68,23 @@ def prepare(
     *,
     token: str | None = None,
     offline: bool | None = None,
+    whole: bool = False,
 ) -> list[Path]:
     """The checkpoint folder, then an engine folder for each precision; what is missing is made in one go.
 
-    Safe to interrupt and to run twice at once: one process prepares, the others wait. Raises as `engine` does.
+    whole: what is there is compared with its checksums byte by byte, which takes seconds; otherwise only files whose
+    size or time changed are read. Safe to interrupt and to run twice at once: one process prepares, the others wait.
+    Raises as `engine` does.
     """
     offline = _is_offline(offline)
     try:
         place = locate(name_or_path, precisions, token=token, offline=offline)
-        if missing := place.missing(precisions):
+        if missing := place.missing(precisions, whole=whole):
             if "checkpoint" in missing and place.model.layers:
                 prepare(place.model.layers.target, token=token, offline=offline)
-            with workspace(place.home, place.disk_need(precisions)) as scratch, Progress(place.name) as progress:
-                if missing := place.missing(precisions):  # another process may have made it while this one waited
+            with workspace(place.home, place.disk_need(missing)) as scratch, Progress(place.name) as progress:
+                # Another process may have made it while this one waited.
+                if missing := place.missing(precisions, whole=whole):
                     place.make(missing, scratch, progress, offline=offline)
     except ModuleNotFoundError as error:
         raise missing_package(error) from error

