@@ -196,7 +196,7 @@ class Again:
     `marker` goes to ``running.leftovers``; `tell` hears a line for each cell.
     """
 
-    def __init__(self, cells, folder: Path, *, marker: str = "none", tell=lambda line: None) -> None:
+    def __init__(self, cells, folder: Path, *, marker: str = "", tell=lambda line: None) -> None:
         self.cells, self.folder, self.marker, self.tell = cells, folder, marker, tell
         self.firsts: list[Run] = []
         self.modules: list[str] = []
@@ -207,7 +207,7 @@ class Again:
 
     def _in_a_kernel(self, way) -> None:
         with tempfile.TemporaryDirectory(prefix="servinglab-again-", ignore_cleanup_errors=True) as scratch:
-            env = environment(COURSE_RECORD_DIR=self.marker, TMPDIR=scratch)
+            env = environment(COURSE_RECORD_DIR=self.marker or scratch, TMPDIR=scratch)
             env.pop("PYTEST_CURRENT_TEST", None)  # with it, ipykernel does not look at the real stdout
             kernel = Kernel(self.folder, env)
             try:
