@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -176,4 +177,5 @@ def _sentence(text: str) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a stop ends it at once; Python would wait for the end of the build
     main(Path(sys.argv[1]))
