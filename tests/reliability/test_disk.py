@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from server_traces import TINY_MODELS
@@ -71,6 +72,16 @@ def is_one_line(done: subprocess.CompletedProcess, said: str) -> None:
 )
 def test_a_command_that_writes_to_a_full_disk_is_one_line(on_bad_disks, command, said):
     is_one_line(on_bad_disks(command), said)
+
+
+@pytest.mark.parametrize("command", ["run 06", "repo build"])
+def test_a_checkout_that_is_read_only_names_the_option_that_helps(on_bad_disks, command):
+    done = on_bad_disks(f"""
+        mount --bind {Path(__file__).parents[2]} $DISK.mount && mount -o remount,bind,ro $DISK.mount
+        cd $DISK.mount && course {command}
+    """)
+    is_one_line(done, "is read-only for you: choose a folder with --out.")
+    assert done.stdout == "", "nothing has begun"
 
 
 @pytest.mark.parametrize(
