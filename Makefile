@@ -1,5 +1,5 @@
 # The course's commands. `make` alone lists them.
-# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|auto (build of torch, with uv), ARGS="…" (to course run, pytest, bundle),
+# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|any|auto (build of torch), ARGS="…" (to course run, pytest, bundle),
 # JOBS=2 (tests at the same time; all tests that share a Triton are one after another)
 
 PYTHON ?=
@@ -21,7 +21,7 @@ help:
 	@echo "make setup    make the environment alone (.venv)"
 	@echo "make bundle   write everything for a machine without a network into build/bundle (ARGS=--help lists options)"
 	@echo "make lint     check the style of the code"
-	@echo "make lock     resolve the dependencies again into requirements/lock.txt (needs uv)"
+	@echo "make lock     resolve the dependencies again into requirements/*.txt (needs uv)"
 	@echo "make pages    write again what README.md and environment.yml derive from other files"
 
 setup:
@@ -46,12 +46,8 @@ bundle: setup
 lint: setup
 	@$(BIN)/ruff check .
 
-# The marker that every line would carry says only where the lock is for, and pip cannot be anywhere else.
-lock:
-	@uv pip compile --quiet --universal --python-version 3.10 --no-python-downloads $(ARGS) --extra all --no-emit-package servinglab \
-	  --annotation-style line --custom-compile-command "make lock" --output-file requirements/lock.txt pyproject.toml
-	@sed -i -E "s/python_full_version < '3.13' and //; s/( and |; )python_full_version < '3.13'//; \
-	  s/platform_machine == 'x86_64' and sys_platform == 'linux'//; s/ and +#/  #/; s/ ; +#/  #/" requirements/lock.txt
+lock: setup
+	@$(BIN)/python tools/lock.py
 
 pages: setup
 	@$(BIN)/python -m servinglab.pages

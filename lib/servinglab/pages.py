@@ -179,17 +179,13 @@ def clip_table(results: dict[str, Any] | None) -> str:
 
 
 def environment_yml(project: dict[str, Any]) -> str:
-    """environment.yml for conda users. It only names Python and pip: what to install stays in pyproject.toml."""
+    """environment.yml for conda users: only Python. The packages come by `make setup`, with their hashes checked."""
     return (
-        "# Made by `make pages` from pyproject.toml; conda brings Python, pip the packages of the lock.\n"
+        "# Made by `make pages` from pyproject.toml. conda brings Python alone; with it, `make setup` makes .venv.\n"
         f"name: {project['name']}\n"
         "channels:\n  - conda-forge\n"
         "dependencies:\n"
         f"  - python {project['requires-python']}\n"
-        "  - pip\n"
-        "  - pip:\n"
-        "      - --constraint requirements/lock.txt\n"
-        "      - --editable .[all]\n"
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,9 +13,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from cliplab import pictures
+from cliplab import pictures, training_data
 from servinglab import assets
 from servinglab.course import find_root
+from servinglab.errors import CourseError
 
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="no dpkg-deb here")
 
@@ -111,3 +114,28 @@ def test_each_way_to_fail_has_one_sentence(package, cache, monkeypatch, tmp_path
     with pytest.raises(pictures.PicturesError, match=r"no set of pictures 'all'; choose subset, full or auto"):
         pictures.catalogue("all")
     assert assets.cache_dir() == cache and not (cache / "pictures" / pictures.PACKAGE).exists()
+
+
+def test_what_the_training_fetches_has_its_checksum():
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in [pictures.SHA256, *training_data.DEBIAN.values()])
+    assert all(re.fullmatch("sha512-[A-Za-z0-9+/]{86}==", digest) for _, digest in training_data.NPM.values())
+
+
+def test_an_npm_package_is_the_pinned_one_or_not_used(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "icons.json").write_text("{}")
+    archive = shutil.make_archive(str(tmp_path / "drawings-1.0"), "gztar", tmp_path, "package")
+    archive = Path(archive).rename(tmp_path / "drawings-1.0.tgz")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "npm").write_text(f'#!/bin/sh\n[ "$1 $2" = "pack drawings@1.0" ] && cp {archive} .\n')
+    (tools / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    monkeypatch.setattr(training_data, "NPM", {"drawings": ("1.0", f"sha512-{digest}")})
+    content = archive.read_bytes()
+    archive.write_bytes(content + b"?")
+    with pytest.raises(CourseError, match="npm brought another drawings 1.0"):
+        training_data.npm("drawings", tmp_path)
+    archive.write_bytes(content)
+    assert (training_data.npm("drawings", tmp_path) / "icons.json").read_text() == "{}"

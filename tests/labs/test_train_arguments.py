@@ -18,7 +18,7 @@ import train
         (["--dropout", "1.5"], "--dropout is 1.5"),
         (["--device", "abacus"], "--device abacus cannot be used here"),
         (["--out", "/proc/here"], "--out /proc/here cannot be made"),
-        ([], "Training needs resvg-py: pip install resvg-py "),
+        ([], "Training needs resvg_py: pip install --require-hashes "),
     ],
 )
 def test_a_mistake_is_one_sentence_before_anything_is_fetched(arguments, said, monkeypatch, capsys):

@@ -127,10 +127,9 @@ def tiny_bundle(folder: Path, *, torch: str, packages: int = 1) -> Path:
     made += [wheel(wheels, "filelock", "4.3", {"filelock/__init__.py": "__version__ = '4.3'"})]
     if torch != "none":
         made += [wheel(wheels, "torch", "2.13.0+cpu", {"torch/__init__.py": TORCH.format(version="2.13.0+cpu")})]
-    lines = ["==".join(path.name.split("-")[:2]) for path in made]
-    (wheels / "requirements.txt").write_text("\n".join(lines) + "\n")
     for path in made:
         pack_parts.store(path)
+    (wheels / "requirements.txt").write_text("".join(map(pack_parts.requirement, made)))
     weights = folder / "weights"
     weights.mkdir()
     (weights / "model.whl").write_bytes(b"weights" * 1000)

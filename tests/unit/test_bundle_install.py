@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bundle_helpers import pack_course, tiny_bundle, torch_python, write_sums
+from bundle_helpers import pack_course, pack_parts, tiny_bundle, torch_python, wheel, write_sums
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -179,6 +179,19 @@ def test_a_damaged_part_is_named(fresh):
     text = refused(fresh.install())
     assert "weights.tar.001" in text and "checksum" in text and "wheels" not in text
     assert not fresh.dest.exists()
+
+
+def test_a_package_that_was_exchanged_is_not_installed(fresh, bundle, cuda_python, tmp_path):
+    """Its parts have the right checksums: only requirements.txt knows which wheel it was."""
+    wheels = Path(shutil.copytree(bundle.parent / "wheels", tmp_path / "wheels"))
+    wheel(wheels, "filelock", "4.3", {"filelock/__init__.py": "__version__ = 'not ours'"})
+    for part in fresh.bundle.glob("wheels.tar.xz.*"):
+        part.unlink()
+    files = [(path.name, path) for path in wheels.iterdir()]
+    pack_parts.pack(files, fresh.bundle / "wheels.tar.xz", part_size=500_000, level=0)
+    write_sums(fresh.bundle)
+    text = refused(fresh.install("--torch-from", str(cuda_python)))
+    assert "HASH" in text.upper() and not list(fresh.dest.glob(".venv/lib/*/site-packages/filelock"))
 
 
 def test_another_python_is_refused(fresh):

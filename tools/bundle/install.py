@@ -68,6 +68,8 @@ class Install:
             self.installed.unlink(missing_ok=True)
             for name, yours in keep.update(new, self.dest):
                 say(f"you had changed {name}: yours is now {self.dest / yours}")
+            if (self.dest / keep.YOURS).is_dir():  # also when an update that was killed had moved them
+                say(f"what you had changed before any update is in {self.dest / keep.YOURS}")
             mark.write_text(wanted)
         shutil.rmtree(new, ignore_errors=True)
 
@@ -93,9 +95,11 @@ class Install:
             self.venv.mkdir()
             unfinished.touch()
             run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], "Making the environment")
-            lines = (wheels / "requirements.txt").read_text().splitlines()
-            wanted_here = [line for line in lines if not (self.torch and line.startswith("torch=="))]
-            self.pip("install", "--no-deps", "--no-compile", "--find-links", str(wheels), *wanted_here, wheels=wheels)
+            listed = wheels / "requirements.txt"  # with the hash of each wheel
+            kept = [line for line in listed.read_text().splitlines() if not (self.torch and line.startswith("torch=="))]
+            listed.write_text("\n".join(kept))
+            options = ["--no-deps", "--no-compile", "--find-links", str(wheels), "--require-hashes", "-r", str(listed)]
+            self.pip("install", *options, wheels=wheels)
         finally:
             shutil.rmtree(wheels, ignore_errors=True)
         (site,) = self.venv.glob("lib/python3.*/site-packages")
@@ -118,7 +122,7 @@ class Install:
 
     def mark_for_make(self) -> None:
         """Tell requirements/setup.sh that the environment is made, so that `make lab` installs nothing."""
-        command = 'printf %s "$(cat pyproject.toml requirements/lock.txt requirements/setup.sh | cksum) torch=auto"'
+        command = 'printf %s "$(cat pyproject.toml requirements/*.txt requirements/setup.sh | cksum) torch=auto"'
         text = run(["bash", "-c", f"cd {self.dest} && {command}"], "Marking the environment")
         self.installed.write_text(text)
 

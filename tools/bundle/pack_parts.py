@@ -54,6 +54,12 @@ def store(wheel: Path) -> int:
     return total
 
 
+def requirement(wheel: Path) -> str:
+    """The line by which pip installs this very wheel and no other."""
+    name, version = wheel.name.split("-")[:2]
+    return f"{name}=={version} --hash=sha256:{sha256(wheel)}\n"
+
+
 def sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Which lines of requirements/lock.txt a bundle needs, for a Python and a machine that are not this one's."""
+"""Which lines of requirements/*.txt a bundle needs, for a Python and a machine that are not this one's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ else:
 
 PYTHONS = ("3.10", "3.11", "3.12")
 TORCH = ("none", "cpu", "cuda")
-_OF_CUDA = re.compile(r"(nvidia-(?!pytriton)|cuda-)|triton$")  # what only the CUDA build of torch pulls in
-_ALWAYS = ("setuptools",)  # builds the course's own editable install on the box
+_ALWAYS = ("pip", "setuptools")  # install on the box, and build the course's own editable install there
 _PROJECT = "servinglab (pyproject.toml)"  # how the lock names it in "via"
 
 
@@ -39,26 +38,25 @@ def extras(project: dict, names: Collection[str], python: str) -> set[str]:
     return found
 
 
-def select(lock: str, wanted: Collection[str], python: str, torch: str) -> dict[str, str]:
-    """{name: version} of the wheels that the direct dependencies `wanted` need under `python`, in the lock's order.
+def locks(root: Path, torch: str) -> str:
+    """The locks of a bundle with that build of torch. torch: one of TORCH."""
+    names = ["lock.txt", *([f"torch-{torch}.txt"] if torch != "none" else [])]
+    return "".join((root / "requirements" / name).read_text(encoding="utf-8") for name in names)
 
-    python: "3.12" or "3.12.3"; a bundle for 3.12 serves every 3.12. torch: "none" leaves out torch and all that only
-    torch needs; "cpu" takes torch without the libraries of CUDA. The lock's own "via" notes say who needs what.
-    Raises CourseError when the lock does not hold what is wanted.
+
+def select(lock: str, wanted: Collection[str], python: str) -> dict[str, str]:
+    """{name: requirement with hashes} of what the direct dependencies `wanted` need under `python`, as in the lock.
+
+    python: "3.12" or "3.12.3"; a bundle for 3.12 serves every 3.12. A lock without torch gives all that is needed
+    otherwise. The lock's own "via" notes say who needs what. Raises CourseError when it does not hold what is wanted.
     """
     pins, parents = _read(lock, python)
     if missing := sorted(set(wanted) - pins.keys() - {"torch"}):
         raise CourseError(f"requirements/lock.txt has no {', '.join(missing)} for Python {python}; run make lock.")
-
-    def in_bundle(name: str) -> bool:
-        if name == "torch":
-            return torch != "none" and name in wanted
-        return name in _ALWAYS or not (torch == "cpu" and _OF_CUDA.match(name))
-
-    taken: set[str] = {name for name in pins if name in wanted or name in _ALWAYS if in_bundle(name)}
-    while more := {name for name in pins.keys() - taken if parents[name] & taken and in_bundle(name)}:
+    taken = pins.keys() & {*wanted, *_ALWAYS}
+    while more := {name for name in pins.keys() - taken if parents[name] & taken}:
         taken |= more
-    return {name: version for name, version in pins.items() if name in taken}
+    return {name: pin for name, pin in pins.items() if name in taken}
 
 
 def platforms(newest: str) -> list[str]:
@@ -85,17 +83,17 @@ def project(root: Path) -> dict:
 
 
 def _read(lock: str, python: str) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Pins that apply under `python`, and for each the names of the packages that need it."""
+    """Pins with hashes that apply under `python`, and for each the names of the packages that need it."""
     pins, parents = {}, {}
-    for line in lock.splitlines():
+    for line in lock.replace("\\\n", "").splitlines():
         text, _, note = line.partition("#")
         if not text.strip():
             continue
+        text, *hashes = text.split("--hash=")
         requirement = Requirement(text.strip())
         if _applies(requirement, python):
             name = canonicalize_name(requirement.name)
-            (pin,) = requirement.specifier
-            pins[name] = pin.version
+            pins[name] = " --hash=".join([f"{name}{requirement.specifier}", *map(str.strip, hashes)])
             needed_by = note.strip().removeprefix("via ").replace(_PROJECT, "").split(",")
             parents[name] = {canonicalize_name(one.strip()) for one in needed_by if one.strip()}
     return pins, parents

