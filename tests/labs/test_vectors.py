@@ -285,3 +285,21 @@ def test_a_new_file_is_tried_twice_and_an_old_one_is_not(tmp_path):
     with pytest.raises(VectorError, match="no file of vectors"):
         open_file(tmp_path / "old.db", connect)
     assert len(tried) == 1
+
+
+def test_a_new_file_for_which_milvus_does_not_come_up_is_not_called_broken(tmp_path):
+    def connect(path):
+        raise VectorError("not ready")
+
+    with pytest.raises(VectorError, match="did not come up for the new file .*a.db: try again, or set TMPDIR"):
+        open_file(tmp_path / "a.db", connect)
+
+
+@pytest.mark.parametrize("name", ["long" * 25, "a space and é"])
+def test_whatever_the_temporary_folder_is_called(tmp_path, monkeypatch, name):
+    """A socket's path has 107 bytes at most."""
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with VectorStore(tmp_path / "made-here.db") as store:
+        assert len(store) == 0
+    assert not [*(tmp_path / name).iterdir()] and not [*Path("/tmp").glob("tmp*_made-here.db.sock")]

@@ -61,6 +61,7 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
     os.environ.setdefault("GLOG_minloglevel", "3")
     with _opening:
         try:
+            new = not file.exists()
             _take(file)
             _clear_dead(file)
             client = _connected(file, connect)
@@ -72,6 +73,10 @@ def open_file(file: Path, connect: Callable[[str], Any]) -> Any:
         except VectorError:
             if shutil.disk_usage(file.parent).free < _ROOM:
                 raise VectorError(f"Vectors cannot be kept in {file.parent}: its disk is full; make room.") from None
+            if new:
+                raise VectorError(
+                    f"Milvus did not come up for the new file {file}: try again, or set TMPDIR to /tmp."
+                ) from None
             raise VectorError(
                 f"{file} is no file of vectors that Milvus can read: move it away and build the index again."
             ) from None
@@ -162,7 +167,7 @@ def _clear_dead(file: Path) -> None:
     server = _manager()._servers.get(str(file))
     if server and server._p.poll() is not None:
         _end(file)
-    for path in Path(tempfile.gettempdir()).glob(f"tmp*_{file.name}.sock"):
+    for path in Path(_sockets()).glob(f"tmp*_{file.name}.sock"):
         with socket.socket(socket.AF_UNIX) as asked:
             asked.settimeout(1)
             try:
@@ -174,6 +179,12 @@ def _clear_dead(file: Path) -> None:
                 pass
 
 
+def _sockets() -> str:
+    """Where programs listen. A socket's path has 107 bytes at most: a long TMPDIR leaves too few for the name."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= 50 else "/tmp"
+
+
 def _manager() -> Any:
     """What milvus-lite knows of the programs that this Python has started."""
     with warnings.catch_warnings():
@@ -182,6 +193,7 @@ def _manager() -> Any:
         from milvus_lite.server_manager import server_manager_instance
     # In a session of its own: JupyterLab's Stop interrupts all processes of the kernel's group, and this one would end.
     popen = functools.partial(subprocess.Popen, start_new_session=True)
+    server.tempfile = SimpleNamespace(mktemp=lambda: tempfile.mktemp(dir=_sockets()))
     server.subprocess = SimpleNamespace(Popen=popen, TimeoutExpired=subprocess.TimeoutExpired)
     return server_manager_instance
 
