@@ -178,6 +178,14 @@ def test_a_cache_that_triton_cannot_start_from_fails(monkeypatch, tmp_path, name
     assert line.status == FAIL and line.detail.endswith(f"{name} holds {odd}") and "SERVINGLAB_CACHE" in line.cure
 
 
+def test_a_temporary_folder_that_triton_cannot_start_from_fails(monkeypatch, tmp_path):
+    assert only(_machine.temporary()).status == OK
+    monkeypatch.setattr(_machine.tempfile, "tempdir", str(tmp_path / "a b"))
+    line = only(_machine.temporary())
+    assert line.status == FAIL and line.detail.endswith("a b holds ' '") and "TMPDIR" in line.cure
+    assert "temporary folder" in doctor.lanes([line])["embedded"]
+
+
 def test_a_python_whose_paths_triton_cannot_read_fails(monkeypatch):
     monkeypatch.setattr(sys, "prefix", "/home/jürgen/course/.venv")
     line = only(_software.triton())

@@ -16,13 +16,16 @@ from servinglab.doctor._line import FAIL, OK, WARN, Line
 __all__ = ["FAIL", "OK", "WARN", "Line", "as_dict", "examine", "lanes"]
 
 CHECKS: tuple[Callable[[], Iterator[Line]], ...] = (
-    _machine.python, _machine.system, _machine.cpu, _machine.memory, _machine.disk, _machine.shm, _machine.gpu,
-    _machine.container, _machine.docker, _machine.ports, _software.numpy, _software.packages, _software.triton,
-    _software.kernel, _software.models,
+    _machine.python, _machine.system, _machine.cpu, _machine.memory, _machine.disk, _machine.temporary, _machine.shm,
+    _machine.gpu, _machine.container, _machine.docker, _machine.ports, _software.numpy, _software.packages,
+    _software.triton, _software.kernel, _software.models,
 )  # fmt: skip
 # Lines that a lane cannot do without: it runs when none of them has a status of the second tuple.
 LANES = {
-    "embedded": (("python", "system", "disk", "numpy", "packages: base", "packages: server", "triton"), (FAIL,)),
+    "embedded": (
+        ("python", "system", "disk", "temporary folder", "numpy", "packages: base", "packages: server", "triton"),
+        (FAIL,),
+    ),
     "trtllm": (("python", "packages: base", "gpu", "docker"), (FAIL, WARN)),
 }
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
@@ -114,6 +115,19 @@ def disk() -> Iterator[Line]:
         yield Line(WARN, "disk", detail, f"the course needs {size(DISK_NEEDED)}; set SERVINGLAB_CACHE to another disk")
     else:
         yield Line(OK, "disk", detail)
+
+
+def temporary() -> Iterator[Line]:
+    """Notebooks and `course ask` write the repositories that they serve there."""
+    from servinglab import triton_install
+
+    folder = tempfile.gettempdir()
+    if odd := triton_install.odd_characters(folder):
+        yield Line(
+            FAIL, "temporary folder", f"the path {folder} holds {odd}", "set TMPDIR to a plain path such as /tmp"
+        )
+    else:
+        yield Line(OK, "temporary folder", f"{size(shutil.disk_usage(folder).free)} free in {folder}")
 
 
 def _serves(cache: Path) -> bool:
