@@ -68,6 +68,26 @@ for word in "one two three".split():
     assert seen[2].source == "print('seed is', seed)"
 
 
+SOCKETS = """import os, psutil
+from ipykernel.kernelapp import IPKernelApp
+app = IPKernelApp.instance()
+ports = [each for each in psutil.Process().net_connections("inet") if each.status == "LISTEN"]
+print(app.transport, len(ports) > 1, os.stat(os.path.dirname(app.abs_connection_file)).st_mode & 0o077)
+"""
+
+
+@pytest.mark.parametrize(("folder", "said"), [("/tmp", "ipc False 0"), (None, "tcp True 0")])
+def test_no_other_user_can_hear_a_kernel_where_the_temporary_folder_s_name_is_short(
+    make, tmp_path, monkeypatch, folder, said
+):
+    """Over TCP every user of the machine can read all outputs; the name of a socket file must not be long."""
+    (long := tmp_path / ("long" * 20)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", folder or str(long))
+    result = runner.run_notebook(make([*HELLO, SOCKETS]), tmp_path / "out", {})
+    assert (result.status, result.error) == ("passed", "")
+    assert nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs[0].text.strip() == said
+
+
 def test_a_failing_cell_is_one_line(make, tmp_path):
     notebook = make([*HELLO, "raise ValueError('the cause\\nand more')", "print('never')"])
     result = runner.run_notebook(notebook, tmp_path / "out", {"seed": 1})
