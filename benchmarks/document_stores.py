@@ -33,7 +33,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -47,6 +46,7 @@ import psutil
 
 CLIENTS = 4
 HOST = "127.0.0.1"
+OWN_USER = Path(__file__).parents[1] / "labs" / "vlm_clip" / "cliplab" / "own_user.py"  # as the lab starts it
 TEXT = "A small round picture of a thing that nobody has to buy. " * 4  # about as long as a record of a catalogue
 
 
@@ -62,7 +62,8 @@ class Secantus:
 
     def start(self) -> None:
         program = shutil.which("secantusd-py", path=str(Path(sys.executable).parent))
-        command = [program, "--host", HOST, "--port", "0", "--storage-path", self.folder / "data", *self.options]
+        command = [sys.executable, OWN_USER, program, "--host", HOST, "--port", "0"]
+        command += ["--storage-path", self.folder / "data", *self.options]
         log = self.folder / "log"
         with open(log, "w") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -117,10 +118,10 @@ class PostgreSQL:
     def start(self) -> None:
         import psycopg
 
-        with socket.create_server((HOST, 0)) as free:
-            self.port = free.getsockname()[1]
-        # In the data folder, not in /dev/shm, where it would stay after the last kill.
-        settings = ["-h", HOST, "-p", str(self.port), "-k", "", "-c", "dynamic_shared_memory_type=mmap"]
+        # A socket file that only its user may open, because who gets in may run programs. Shared memory in the data
+        # folder, not in /dev/shm, where it would stay after the last kill.
+        settings = ["-h", "", "-k", self.folder, "-c", "unix_socket_permissions=0700"]
+        settings += ["-c", "dynamic_shared_memory_type=mmap"]
         with open(self.folder / "log", "w") as output:
             self.process = subprocess.Popen(
                 [*self.prefix, self.programs / "postgres", "-D", self.data, *settings],
@@ -141,9 +142,7 @@ class PostgreSQL:
     def connect(self):
         import psycopg
 
-        return psycopg.connect(
-            f"host={HOST} port={self.port} user=course dbname=postgres connect_timeout=20", autocommit=True
-        )
+        return psycopg.connect(f"host={self.folder} user=course dbname=postgres connect_timeout=20", autocommit=True)
 
     def client(self):
         from psycopg.types.json import Jsonb
