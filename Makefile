@@ -36,9 +36,13 @@ course: fetch
 test: fetch
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
-# JupyterLab refuses to run as root unless told so, as in a container.
+# JupyterLab refuses to run as root unless told so, as in a container. Kernels listen on socket files in a folder of yours
+# (with a short name, as theirs must not be long): over TCP every user of the machine could read what a notebook prints.
+LAB = $(BIN)/jupyter lab --ip=127.0.0.1 --KernelManager.transport=ipc
 lab: fetch
-	@JUPYTER_PREFER_ENV_PATH=1 $(BIN)/jupyter lab $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start_here.ipynb
+	@folder=$$(mktemp -d /tmp/servinglab-lab-XXXXXX) && trap 'rm -rf "$$folder"' EXIT INT TERM; \
+	  JUPYTER_RUNTIME_DIR=$$folder JUPYTER_PREFER_ENV_PATH=1 \
+	  $(LAB) $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start_here.ipynb
 
 bundle: setup
 	@$(BIN)/python tools/bundle/make_bundle.py $(ARGS)
