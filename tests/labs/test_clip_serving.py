@@ -9,7 +9,7 @@ import clip_standin
 import numpy as np
 import pytest
 from PIL import Image
-from test_prepare import encode, png_header
+from test_prepare import encode, many_scans, png_header
 
 from cliplab.client import ClipClient, RowError
 from cliplab.deployment import MODELS, write_repository
@@ -145,6 +145,22 @@ def test_refused_with_one_sentence_and_the_server_lives_on(clip, inputs, sentenc
     sentence = str(refused.value)
     assert "Traceback" not in sentence and "\n" not in sentence and "ensemble" not in sentence
     assert clip.embed(text="red apple").labels[0] == "red apple"
+
+
+def test_hostile_pictures_get_a_sentence_and_do_not_keep_others_waiting(clip):
+    """Decoded, each of these small files would hold the preprocessing for longer than the client waits."""
+    hostile = many_scans(50_000)
+
+    def attack(_):
+        with pytest.raises(ClientError, match="50,000 scans over 1,000 x 1,000 pixels; at most 100 are read"):
+            clip.embed(hostile)
+
+    with ThreadPoolExecutor(4) as pool:
+        attacks = [pool.submit(attack, n) for n in range(40)]
+        while not all(attack.done() for attack in attacks):
+            np.testing.assert_allclose(clip.embed(picture()).vector, of_picture(picture()), atol=1e-5)
+        for each in attacks:
+            each.result()
 
 
 def test_one_bad_row_is_named(clip):

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
+from test_prepare import many_scans
 
 from cliplab import gallery
 from cliplab.answer import NOTHING
@@ -40,7 +41,8 @@ def test_a_thumbnail_is_small_and_on_white(hits):
 
 
 def test_a_picture_that_cannot_be_read_is_a_grey_square(hits, tmp_path):
-    for path in (hits[1].file, tmp_path / "gone.png"):
+    (tmp_path / "bomb.jpg").write_bytes(many_scans(5010))
+    for path in (hits[1].file, tmp_path / "gone.png", tmp_path / "bomb.jpg"):
         assert (np.asarray(gallery.thumbnail(path)) == 0xE4).all()
 
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from cliplab.answer import Answerer, compare
+from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
 from servinglab import explore, plots
 from servinglab.errors import CourseError
@@ -34,13 +35,11 @@ def thumbnail(path: str | Path, side: int = SIDE) -> Image.Image:
     """A picture of the catalogue on white, at most `side` pixels wide and high; a grey square when it cannot be read,
     because one lost file should not hide what else was found."""
     try:
-        with Image.open(path) as image:
-            picture = image.convert("RGBA")
-            picture.thumbnail((side, side))
-    except (OSError, ValueError, Image.DecompressionBombError):
+        picture = open_picture(Path(path).read_bytes())
+    except (OSError, PictureError):
         return Image.new("RGB", (side, side), "#E4E4E4")
-    white = Image.new("RGBA", picture.size, "white")
-    return Image.alpha_composite(white, picture).convert("RGB")
+    picture.thumbnail((side, side))
+    return picture
 
 
 def figure(
