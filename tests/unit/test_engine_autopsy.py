@@ -120,7 +120,9 @@ def test_an_example_says_that_it_is_one(tmp_path, which):
     assert [path.name for path in folder.iterdir()] == ["config.json"]  # no engine is pretended
     assert "by hand for practice" in json.loads((folder / "config.json").read_text())["note"]
     assert "by hand for practice" in inspect(folder)["note"]
-    with pytest.raises(EngineError, match="already holds a config.json"):
+    assert example(folder, which) == folder  # a cell that runs again
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(EngineError, match="already holds another config.json"):
         example(folder, which)
 
 

@@ -87,17 +87,18 @@ def example(folder: str | Path, which: str = "plain") -> Path:
     """Write a config.json for practice, "plain" or "tuned", and return its folder. Not from a build; the file says so.
 
     Two builds of a Llama of 7 billion parameters: "tuned" has int8 weights, smaller limits and beams. There is no
-    engine file beside it. Raises EngineError for another name, and where the folder already holds a config.json.
+    engine file beside it. Raises EngineError for another name, and where the folder already holds another config.json.
     """
     if which not in EXAMPLES:
         raise EngineError(f"There is no example {which!r}; there are {' and '.join(EXAMPLES)}.")
     builds = json.loads(resources.files("servinglab").joinpath("data", "engine", "example_builds.json").read_text())
     config = builds["plain"] if which == "plain" else _merged(builds["plain"], builds[which])
-    target = Path(folder)
-    if (target / "config.json").exists():
-        raise EngineError(f"{target} already holds a config.json; give another folder.")
+    target, text = Path(folder), json.dumps(config, indent=4) + "\n"
+    path = target / "config.json"
+    if path.exists() and path.read_bytes() != text.encode():
+        raise EngineError(f"{target} already holds another config.json; give another folder.")
     target.mkdir(parents=True, exist_ok=True)
-    (target / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return target
 
 
