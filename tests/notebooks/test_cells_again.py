@@ -84,7 +84,7 @@ def test_a_cell_that_cannot_be_stopped_or_not_run_twice_is_given_up_in_bounded_t
                     pass
     """
     done = Again([cell(deaf)], tmp_path)
-    assert done.problems == ["cell 1 (import time), stopped: runs on 3 s after a stop"]
+    assert done.problems == ["cell 1 (import time), stopped: runs on after a stop"]
     monkeypatch.setattr("rerun.CELL_SECONDS", 2)
     done = Again([cell("import time\ntime.sleep(600)")], tmp_path)
-    assert done.problems[0] == "cell 1 (import time), first run: hangs (2 s)"
+    assert done.problems[0].startswith("cell 1 (import time), first run: hangs (")
