@@ -202,7 +202,9 @@ class TritonClient:
             message += f". '{model}' may answer any number of times: use stream() or generate_stream()."
         elif "produce exactly 1 response" in message:
             message += ". Use generate_stream(), or ask for one answer: without stream, for one prompt."
-        elif spec and (found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message)):
+        elif (found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message)) and (
+            spec := spec or self._spec_if_any(model)
+        ):
             if (inner := re.search(r"for model '([^']+)'", message)) and inner[1] != model:
                 return kind(f"{message}. '{inner[1]}' is a step of '{model}': their configurations disagree.")
             wanted = spec.inputs.get(found[1])
@@ -232,6 +234,12 @@ class TritonClient:
         """The message that a call would send; fields and bytes are taken apart in notebook 05."""
         tensors = to_tensors(spec, _for_model(spec, values))
         return kserve.infer_request(spec.name, tensors, request_id, outputs=outputs, empty_final=empty_final)
+
+    def _spec_if_any(self, model: str) -> ModelSpec | None:
+        try:
+            return self.spec(model, deadline=2)
+        except ClientError:
+            return None
 
     def _call(self, method: str, request: Any, deadline: float, model: str = "") -> Any:
         try:

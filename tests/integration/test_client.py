@@ -437,7 +437,11 @@ def test_leaving_generate_stream_cancels_at_the_next_piece(tiny, tiny_server):
         ),
         (
             lambda c: c.infer_inputs("echo", {"text_input": [["x"]], "random_seed": [[1]]}, checked=False),
-            "unexpected inference input 'random_seed' for model 'echo'",
+            "unexpected inference input 'random_seed' for model 'echo': did you mean 'seed'",
+        ),
+        (  # the same when nothing is known of the model yet, or not any more after an error
+            lambda c: c._specs.clear() or c.infer_inputs("echo", {"text_input": [["x"]], "sead": [[1]]}, checked=False),
+            "unexpected inference input 'sead' for model 'echo': did you mean 'seed'",
         ),
         (lambda c: list(c.stream("x", model="counter", deadline=float("inf"))), "^deadline must be .* not inf"),
         (lambda c: c.infer("x", model="echo", deadline=float("nan")), "^deadline must be a number of seconds"),
