@@ -28,6 +28,7 @@ from notebook_files import (
 from servinglab import scratch
 from servinglab.course import Notebook, load
 from servinglab.errors import CourseError
+from servinglab.keep import Keeper, digest
 from servinglab.runner import Progress, run_notebook
 
 
@@ -60,9 +61,20 @@ def make(source: Path, entry: Notebook, *, keep: bool = True) -> float:
         if source.read_bytes() != before:
             raise NotebookError(f"{entry.id}: {source.name} was changed while it was executed; execute it again.")
         executed.cells[0].source = set_last_run(executed.cells[0].source, seconds)
+        _make_room(notebook_of(source), fresh)
         write(executed, notebook_of(source))
+        Keeper(source.parents[1]).note([digest(notebook_of(source))])
         write_text(executed, source)
     return seconds
+
+
+def _make_room(path: Path, fresh: NotebookNode) -> None:
+    """Move a notebook away in which something was typed that is not in its text."""
+    if path.exists():
+        stored = nbformat.read(path, as_version=4)
+        typed = [cell.source for cell in stored.cells] != [cell.source for cell in fresh.cells]
+        if typed and (yours := Keeper(path.parent).make_room(path.name)):
+            print(f"{path.name} was not what its text had made: it is now {yours}", file=sys.stderr)
 
 
 def _show(progress: Progress) -> None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable
+from importlib.util import cache_from_source
 from pathlib import Path
 
 NOTES, YOURS = ".ours.json", "yours"
@@ -20,7 +21,7 @@ class Keeper:
     """Knows which files under `folder` are ours; what is yours goes to yours/1, yours/2, … when its place is needed."""
 
     def __init__(self, folder: Path):
-        self.folder, self._aside = folder, None
+        self.folder, self._aside = folder.absolute(), None
         try:
             notes = json.loads((folder / NOTES).read_text(encoding="utf-8"))
         except (OSError, ValueError):  # then all is yours
@@ -36,7 +37,19 @@ class Keeper:
         draft.write_text(json.dumps({"known": sorted(self.known), "files": self.files}), encoding="utf-8")
         draft.replace(self.folder / NOTES)
 
-    def make_room(self, name: str) -> Path | None:
+    def put(self, made: Path, name: str | Path) -> Path | None:
+        """Move a file of ours to its place. Where that is now which was yours there."""
+        if (content := digest(made)) not in self.known:
+            self.note([content])
+        yours = self.make_room(name)
+        target = self.folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".py":  # files of archives are all of one age: bytecode of the old one would be used
+            Path(cache_from_source(str(target))).unlink(missing_ok=True)
+        made.replace(target)
+        return yours
+
+    def make_room(self, name: str | Path) -> Path | None:
         """Move away what is yours at this place, or stands where a folder above it must be; where it is now."""
         path = self.folder / name
         above = [folder for folder in path.parents if self.folder in folder.parents]
@@ -63,7 +76,7 @@ def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, s
     What is yours at such a place is moved away; with `stays` it stays, and a version that is new to it comes beside it.
     Returns what was yours, as names: (was touched, where the other one is). Can be killed at any point and run again.
     """
-    keeper = Keeper(folder)
+    folder, keeper = folder.absolute(), Keeper(folder)
     paths = (path for path in sorted(new.rglob("*")) if path.is_symlink() or path.is_file())
     files = {p.relative_to(new).as_posix(): digest(p) for p in paths if "__pycache__" not in p.parts}
     before = keeper.files
@@ -86,11 +99,8 @@ def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, s
             names = (f"{target.stem}.new{n}{target.suffix}" for n in itertools.chain([""], itertools.count(2)))
             target = next(p for p in map(target.with_name, names) if digest(p) in (None, *keeper.known))
             found.append((name, target.relative_to(folder).as_posix()))
-        elif yours := keeper.make_room(name):
+        if yours := keeper.put(new / name, target):
             found.append((name, yours.relative_to(folder).as_posix()))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.utime(new / name, follow_symlinks=False)  # files of archives are all of one age: old bytecode would be used
-        (new / name).replace(target)
     keeper.note((), files)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -18,8 +19,9 @@ from typing import Any
 import psutil
 
 from servinglab import scratch
-from servinglab.course import Notebook
+from servinglab.course import Course, Notebook
 from servinglab.errors import CourseError
+from servinglab.keep import Keeper, digest
 
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
@@ -63,6 +65,7 @@ def run_notebook(
     limit = notebook.timeout if timeout is None else timeout
     out.mkdir(parents=True, exist_ok=True)
     target = out / f"{notebook.id}.ipynb"
+    Keeper(out).make_room(target.name)  # if you have written in it
     for old in (target, target.with_suffix(".html")):
         old.unlink(missing_ok=True)
     save(earlier(out), out)  # what is not finished this time has no result
@@ -95,6 +98,9 @@ def run_notebook(
         except BaseException:
             stop(child)
             raise
+        finally:
+            with contextlib.suppress(OSError):  # of a full disk; then it counts as yours, and is kept
+                Keeper(out).note([digest(target) or ""])
         reader.join(timeout=5)
         seconds = round(time.monotonic() - started, 1)
         if reached:
@@ -106,6 +112,13 @@ def run_notebook(
         end = outcome.get("printed") if child.returncode > 0 else ""
         error = outcome.get("error") or end or f"ended with exit code {child.returncode}"
         return Result(notebook.id, "failed", seconds, error, state.cell, state.cells)
+
+
+def require_results(out: Path, course: Course) -> None:
+    """Raise CourseError when `out` holds other things than an earlier run; hidden files do not count."""
+    found = [path.name for path in out.glob("[!.]*")] if out.is_dir() else []
+    if found and out != course.root / "build" and "results.json" not in found:
+        raise CourseError(f"{out} holds something else ({min(found)}) and no earlier results; name a new folder.")
 
 
 def earlier(out: Path) -> list[Result]:

@@ -113,7 +113,9 @@ def test_the_flavour_may_change_in_one_folder(tmp_path, encoders):
     plan.write_bytes(b"an engine")
     for arguments in ({}, {"flavour": "tensorrt", "plan": plan}, {}):
         repository = write_repository(tmp_path / "models", encoders, LABELS, **arguments)
-    assert {path.name for path in (repository / "vision_encoder" / "1").iterdir()} == {"model.py", "model.onnx"}
+        (repository / "vision_encoder" / "1" / "notes.txt").touch()  # somebody's
+    names = {path.name for path in (repository / "vision_encoder" / "1").iterdir()}
+    assert names == {"model.py", "model.onnx", "notes.txt"}
 
 
 REFUSED = {

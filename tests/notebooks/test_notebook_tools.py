@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import execute_notebooks
 import exercises
@@ -49,6 +50,21 @@ def test_a_failing_cell_is_named_and_nothing_is_written(made, example_entry):
     with pytest.raises(NotebookError, match=r"98_broken, cell 5: TypeError: unsupported operand"):
         execute_notebooks.make(broken, dataclasses.replace(example_entry, id="98_broken"))
     assert not (path.parent / "98_broken.ipynb").exists()
+
+
+def test_what_was_typed_into_the_notebook_and_not_into_its_text_is_kept(made, example_entry, tmp_path):
+    source, path = tmp_path / "text" / made[0].name, tmp_path / made[1].name
+    source.parent.mkdir()
+    for copy, original in ((source, made[0]), (path, made[1])):
+        shutil.copy(original, copy)
+    typed = nbformat.read(path, as_version=4)
+    cell_with(typed, "first + 1").source += "\n# ANSWER"
+    nbformat.write(typed, path)
+    execute_notebooks.make(source, example_entry)
+    assert "ANSWER" in (tmp_path / "yours" / "1" / path.name).read_text() and "ANSWER" not in path.read_text()
+    source.write_text(source.read_text().replace("first + 1", "1 + first"))
+    execute_notebooks.make(source, example_entry)
+    assert "1 + first" in path.read_text() and not (tmp_path / "yours" / "2").exists()  # it was the tool's own
 
 
 def test_stubs_are_not_attempted_and_do_not_stop_the_run(executed):

@@ -9,7 +9,7 @@ from servinglab.repository import RepositoryError, build, contract, lint, model_
 
 
 def tree(root):
-    return {str(p.relative_to(root)): p.stat().st_mtime_ns for p in sorted(root.rglob("*")) if p.is_file()}
+    return {str(p.relative_to(root)): p.stat().st_mtime_ns for p in sorted(root.rglob("[!.]*")) if p.is_file()}
 
 
 def test_layout(tmp_path):
@@ -50,6 +50,29 @@ def test_a_draft_becomes_a_sixth_model(tmp_path):
     plain = build(spec(tmp_path), tmp_path / "plain")
     bls = parse((plain / "tensorrt_llm_bls" / "config.pbtxt").read_text())
     assert "tensorrt_llm_draft_model_name" not in bls.parameters
+
+
+def test_what_was_edited_by_hand_is_kept_when_it_is_written_anew(tmp_path):
+    """Also a model of somebody else by the same name, and one of the other lane that has no model.py."""
+    root = tmp_path / "root"
+    (theirs := root / "model_repository" / "postprocessing" / "config.pbtxt").parent.mkdir(parents=True)
+    (root / "_assets").mkdir()
+    theirs.write_text("theirs")
+    repository = build(spec(tmp_path), root)
+    assert not (root / "yours" / "2").exists()
+    (repository / "tensorrt_llm" / "config.pbtxt").write_text("edited")
+    (repository / "tensorrt_llm" / "1" / "model.py").write_text("edited model")
+    build(spec(tmp_path, max_batch_size=2), root)  # other files change, and were not edited
+    (repository / "tensorrt_llm" / "1" / "model.py").write_text("edited again")
+    build(spec(tmp_path, lane="trtllm", name="other"), root)
+    kept = {str(p.relative_to(root / "yours")): p.read_text() for p in (root / "yours").rglob("*") if p.is_file()}
+    assert kept == {
+        "1/model_repository/postprocessing/config.pbtxt": "theirs",
+        "2/model_repository/tensorrt_llm/config.pbtxt": "edited",
+        "2/model_repository/tensorrt_llm/1/model.py": "edited model",
+        "3/model_repository/tensorrt_llm/1/model.py": "edited again",
+    }
+    assert {path.name for path in repository.iterdir()} == set(contract.MODELS)  # Triton takes any folder for a model
 
 
 @pytest.mark.parametrize(("folder", "words"), [("", "path of a folder"), ("missing", "draft_engine_dir .* not exist")])

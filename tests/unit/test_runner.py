@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from servinglab import course, runner
+from servinglab.errors import CourseError
 
 LIMIT = 25  # seconds, of the tests in which a notebook hangs
 HELLO = ["seed = 0\nlane = 'auto'", "print('seed is', seed)\nprint('lane is', lane)"]
@@ -66,6 +67,34 @@ for word in "one two three".split():
     assert notebook.path.read_bytes() == before
     assert [p.cell for p in seen] == [1, 2, 3, 4, 5] and seen[-1].cells == 5
     assert seen[2].source == "print('seed is', seed)"
+
+
+def test_an_executed_copy_in_which_somebody_wrote_is_kept(make, tmp_path):
+    notebook, out = make(["pass"]), tmp_path / "out"
+    for text in (None, "FIRST ANSWER", "SECOND ANSWER"):
+        if text:
+            copy = nbformat.read(out / "00_small.ipynb", as_version=4)
+            copy.cells[0].source = text
+            nbformat.write(copy, out / "00_small.ipynb")
+        for _ in range(2):  # the second one replaces only what the first has made
+            assert runner.run_notebook(notebook, out, {"seed": 5, "lane": "embedded"}).status == "passed"
+    kept = [path.read_text() for path in sorted((out / "yours").rglob("*.ipynb"))]
+    assert ["FIRST" in kept[0], "SECOND" in kept[1], len(kept)] == [True, True, 2]
+
+
+def test_results_go_to_no_folder_of_other_things(make, tmp_path):
+    notebook = make(["pass"])
+    own = course.Course(tmp_path, (notebook,))
+    with pytest.raises(CourseError, match=r"notebooks holds something else \(00_small.ipynb\).*name a new folder"):
+        runner.require_results(notebook.path.parent, own)
+    (tmp_path / "out").mkdir()
+    for folder in ("absent", "out"):
+        runner.require_results(tmp_path / folder, own)
+    for name in (".hidden", "results.json", "mine"):
+        (tmp_path / "out" / name).touch()
+        runner.require_results(tmp_path / "out", own)
+    (tmp_path / "build" / "serving").mkdir(parents=True)
+    runner.require_results(tmp_path / "build", own)  # the default, which other commands use too
 
 
 SOCKETS = """import os, psutil

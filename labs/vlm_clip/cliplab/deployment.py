@@ -110,8 +110,8 @@ def write_repository(
                 config.parameters["encoder"].string_value = _weights(files)
             if config.backend == "python":
                 files[model]["model.py"] = SOURCES / f"{model}.py"
-            for left in {path.name for path in version.iterdir() if path.is_file()} - files[model].keys():
-                (version / left).unlink()  # of another flavour
+            for left in {"model.onnx", "model.plan", "model.py"} - files[model].keys():
+                (version / left).unlink(missing_ok=True)  # of another flavour
             for name, content in files[model].items():
                 _put(version / name, content)
             _put(repository / model / "config.pbtxt", to_text(config))

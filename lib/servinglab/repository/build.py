@@ -14,6 +14,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
+from servinglab.keep import Keeper
 from servinglab.repository import contract, pbtxt
 from servinglab.repository.assets_check import engine_problem, tokenizer_problem
 from servinglab.repository.spec import DeploymentSpec, RepositoryError, make_spec
@@ -24,9 +25,10 @@ ASSETS, REPOSITORY = "_assets", "model_repository"
 def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False) -> Path:
     """Write the five models of `spec` under `root` and return the model repository, an absolute path.
 
-    Safe to repeat: unchanged files are left alone. Other deployments in the same root stay as they are. Raises
-    RepositoryError when the tokenizer or the engine is unusable, when `name` already stands for other assets, or when
-    `root` holds other things and no earlier build; hidden files do not count.
+    Safe to repeat: unchanged files are left alone, and what you edited moves to `root`/yours before it is written anew.
+    Other deployments in the same root stay as they are. Raises RepositoryError when the tokenizer or the engine is
+    unusable, when `name` already stands for other assets, or when `root` holds other things and no earlier build;
+    hidden files do not count.
     """
     _require(tokenizer_problem(spec.tokenizer_dir), "tokenizer_dir", spec.tokenizer_dir)
     _require(engine_problem(spec.engine_dir, spec.lane), "engine_dir", spec.engine_dir)
@@ -71,14 +73,16 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
 
 def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Path:
     """Write one of the five models, or `contract.DRAFT`, as a folder of `repository` (config.pbtxt, 1/model.py)."""
-    folder = Path(repository) / spec.model_name(model)
+    folder = Path(repository).absolute() / spec.model_name(model)
     version = folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     config = pbtxt.model_config(spec, model)
-    _write(folder / "config.pbtxt", pbtxt.to_text(config))
+    keeper = Keeper(folder.parents[1])
+    _write(folder / "config.pbtxt", pbtxt.to_text(config), keeper)
     if config.backend == "python":
-        _write(version / "model.py", model_source("tensorrt_llm" if model == contract.DRAFT else model))
+        _write(version / "model.py", model_source("tensorrt_llm" if model == contract.DRAFT else model), keeper)
     else:
+        keeper.make_room(version / "model.py")
         (version / "model.py").unlink(missing_ok=True)  # left by an earlier build for the other lane
     return folder
 
@@ -112,12 +116,12 @@ def _refuse_other_content(root: Path) -> None:
     )
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, keeper: Keeper) -> None:
     if path.is_file() and path.read_bytes() == text.encode():
         return
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text, encoding="utf-8")
-    part.replace(path)  # never a half-written file for a server that polls
+    keeper.put(part, path)  # never a half-written file for a server that polls
 
 
 def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
