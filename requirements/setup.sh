@@ -110,7 +110,7 @@ auto() {
   fi
 }
 locked requirements/lock.txt
-"$torch"
+"$torch" || fail "torch was not installed. The lines above say why, and README.md where each of its builds comes from."
 "${tool[@]}" --no-deps --no-build-isolation --editable .
 
 printf '%s' "$wanted" >"$stamp"
