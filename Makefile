@@ -1,6 +1,6 @@
 # The course's commands. `make` alone lists them.
-# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|any|auto (build of torch), ARGS="…" (to course run, pytest, bundle),
-# JOBS=2 (tests at the same time; all tests that share a Triton are one after another)
+# Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|any|auto (build of torch), ARGS="…" (to course run, course lab,
+# pytest, bundle), JOBS=2 (tests at the same time; all tests that share a Triton are one after another)
 
 PYTHON ?=
 TORCH ?= auto
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make course   make the environment, fetch the weights, execute every notebook into build/"
 	@echo "make test     make the environment, fetch the weights, run the whole test suite"
-	@echo "make lab      make the environment, fetch the weights, open the notebooks in JupyterLab"
+	@echo "make lab      make the environment, fetch the weights, open copies of the notebooks in JupyterLab"
 	@echo "make setup    make the environment alone (.venv)"
 	@echo "make bundle   write everything for a machine without a network into build/bundle (ARGS=--help lists options)"
 	@echo "make lint     check the style of the code"
@@ -36,13 +36,8 @@ course: fetch
 test: fetch
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
-# JupyterLab refuses to run as root unless told so, as in a container. Kernels listen on socket files in a folder of yours
-# (with a short name, as theirs must not be long): over TCP every user of the machine could read what a notebook prints.
-LAB = $(BIN)/jupyter lab --ip=127.0.0.1 --KernelManager.transport=ipc
 lab: fetch
-	@folder=$$(mktemp -d /tmp/servinglab-lab-XXXXXX) && trap 'rm -rf "$$folder"' EXIT INT TERM; \
-	  JUPYTER_RUNTIME_DIR=$$folder JUPYTER_PREFER_ENV_PATH=1 \
-	  $(LAB) $$([ "$$(id -u)" = 0 ] && echo --allow-root) notebooks/00_start_here.ipynb
+	@$(BIN)/course lab $(ARGS)
 
 bundle: setup
 	@$(BIN)/python tools/bundle/make_bundle.py $(ARGS)

@@ -86,6 +86,7 @@ def run(
         _require_trtllm()
     folder = (out or loaded.root / "build").resolve()
     _require_writable(folder)
+    runner.require_results(folder, loaded)
     folder.mkdir(parents=True, exist_ok=True)
     results = []
     try:
@@ -103,8 +104,24 @@ def run(
         runner.save(everything, folder)
         index = pages.write_index(loaded, everything, folder)
     report.show_results(results, index)
+    if (yours := folder / "yours").is_dir():
+        typer.echo(f"notebooks that you had changed in {folder.name} are in {yours}")
     if any(r.status != "passed" for r in results):
         raise typer.Exit(1)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def lab(
+    arguments: Annotated[list[str] | None, Argument(help="Options of JupyterLab, such as --no-browser.")] = None,
+) -> None:
+    """Open the notebooks in JupyterLab, as copies of yours without outputs: build/lab."""
+    from servinglab import course
+    from servinglab import lab as working
+
+    folder, newer = working.working_copy(course.load())
+    for yours, other in newer:
+        typer.echo(f"{yours} has a new version, {other}; yours stays as it is")
+    sys.exit(working.open_jupyterlab(folder, arguments or []))
 
 
 @app.command()
@@ -272,6 +289,8 @@ def repo_build(
     _require_writable(out)
     built = build_default(out, precision=precision, **given)
     typer.echo(f"built {built}")
+    if (yours := built.parent / "yours").is_dir():
+        typer.echo(f"files that you had changed in it are in {yours}")
     typer.echo(f"next: course repo lint {built}, course serve {built}" + " --lane trtllm" * (lane == "trtllm"))
 
 

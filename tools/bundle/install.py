@@ -197,7 +197,7 @@ def main(arguments: list[str]) -> int:
     cache = os.environ.get("SERVINGLAB_CACHE")
     say(f"\nThe course is in {dest}. To work with it:\n")
     say(f"  cd {dest} && source .venv/bin/activate" + (f" && export SERVINGLAB_CACHE={cache}" if cache else ""))
-    say("  course run 00          # or: jupyter lab notebooks/00_start_here.ipynb")
+    say("  course run 00          # or: course lab")
     return 0
 
 
