@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -58,6 +59,21 @@ def test_every_package_is_locked_by_version_and_by_hash(name):
         (pin,) = requirement.specifier
         assert pin.operator in ("==", "===") and "*" not in pin.version, requirement
         assert hashes and all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in hashes), requirement
+
+
+def test_a_lock_has_the_hashes_of_wheels_for_the_course_s_machines_alone():
+    sys.path.insert(0, str(ROOT / "tools"))
+    lock = importlib.import_module("lock")
+    tags = ["cp310-cp310-manylinux_2_28_x86_64", "cp39-abi3-manylinux2014_x86_64", "py3-none-any"]
+    tags += ["cp313-cp313-linux_x86_64", "cp311-cp311-musllinux_1_2_x86_64", "cp312-cp312-manylinux_2_28_aarch64"]
+    package = {"name": "a", "version": "1", "sdist": {"url": "b/a-1.tar.gz", "hashes": {"sha256": "source"}}}
+    package["wheels"] = [{"url": f"b/a-1-{tag}.whl", "hashes": {"sha256": tag}} for tag in tags]
+    assert set(lock.usable(package)) == set(tags[:3])
+    with pytest.raises(SystemExit, match="a 1 has no wheel"):
+        lock.usable({**package, "wheels": package["wheels"][3:]})
+    line = "a==1 ; python_full_version < '3.11' and platform_machine == 'x86_64' and sys_platform == 'linux'  # via b"
+    expected = "a==1 ; python_full_version < '3.11' \\\n    --hash=sha256:12  # via b"
+    assert lock.with_hashes(line, {"a==1": ["12"]}) == expected
 
 
 def test_what_is_installed_asks_for_nothing_that_the_locks_lack():
