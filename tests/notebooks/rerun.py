@@ -46,6 +46,7 @@ from servinglab.runner import environment
 LONG, CELL_SECONDS = 1.0, 300
 STOP_SECONDS = END_SECONDS = 60  # on a busy machine IPython takes 15 s to render a first traceback
 RULES = get_sanitize_patterns((Path(__file__).parent / "sanitize.cfg").read_text(encoding="utf-8"))
+RANDOM_ID = re.compile(r"\b[0-9a-f]{8,}\b")
 NUMBER = re.compile(r"[-+−]?\d[\d.,  _]*(?:e[-+]?\d+)?%?")
 LOST = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
 # A module whose import was stopped half-way, numpy for one, may not come back before the kernel is restarted. That is
@@ -183,7 +184,7 @@ def _plain(text: str, *, exact: bool) -> str:
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text)
     if not exact:
-        text = NUMBER.sub("#", text)
+        text = NUMBER.sub("#", RANDOM_ID.sub("#", text))
     return "\n".join(" ".join(line.split()) for line in text.splitlines())
 
 
