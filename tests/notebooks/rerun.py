@@ -113,7 +113,8 @@ class Kernel:
                 continue
             if kind == "status" and content["execution_state"] == "idle":
                 break
-            run.text += content.get("text", "") + str(content.get("data", {}).get("text/plain", ""))
+            data = content.get("data", {})
+            run.text += content.get("text", "") + (data.get("text/markdown") or data.get("text/plain") or "")
             if kind == "error":
                 run.error = f"{content['ename']}: {content['evalue']}"
         self.client.get_shell_msg(timeout=CELL_SECONDS)
