@@ -92,7 +92,9 @@ def write_tiny(folder: str | Path, seed: int = 0) -> Path:
     import torch
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # a slow disk brings it up
     letters = sorted(ByteLevel.alphabet())
     words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
