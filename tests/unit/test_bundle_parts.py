@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -220,6 +221,16 @@ def test_making_a_bundle_again_makes_what_changed(quick, monkeypatch, tmp_path, 
     assert len(asked) == 2 and "torch==2.13.0+cpu --hash=" in asked[1] and "torch" not in asked[0]
     assert "torch=cpu" in (out / "bundle.txt").read_text()
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=out, check=True, capture_output=True)
+
+
+def test_a_folder_of_other_things_is_left_alone(quick, capsys):
+    out, asked = quick
+    for name in ("photos.tar.001", ".secret"):
+        out.mkdir()
+        (out / name).write_text("mine")
+        assert make_bundle.main(["--out", str(out)]) == 1 and not asked
+        assert f"holds something else ({name})" in capsys.readouterr().err and (out / name).read_text() == "mine"
+        shutil.rmtree(out)
 
 
 def test_a_damaged_part_is_made_again(quick):

@@ -176,6 +176,19 @@ def test_weights_that_were_there_before_are_taken(lab):
     assert calls(lab) == ALL[1:], "their change is noticed all the same"
 
 
+def test_an_engine_that_was_not_made_here_is_kept(lab):
+    engine = lab / "engines/gpt2-medium/float16-tp1"
+    write(engine / "rank0.engine", "an hour of somebody's GPU")
+    write(engine.with_name("float16-tp1.old") / "rank0.engine", "another")
+    said = []
+    build(gpt(), lab, on_line=said.append)
+    assert f"{engine} was not made here: it is now {engine.parent}/yours/1/{engine.name}" in said
+    assert (engine.parent / "yours/1" / engine.name / "rank0.engine").read_text() == "an hour of somebody's GPU"
+    assert (engine.with_name("float16-tp1.old") / "rank0.engine").exists()
+    build(gpt(max_batch_size=4), lab)
+    assert not (engine.parent / "yours/2").exists()
+
+
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_failure_is_told_leaves_nothing_and_is_taken_up_again(lab, step):
     (lab / f"mode-{ALL[step]}").write_text("fail")

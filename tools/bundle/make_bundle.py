@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from servinglab.errors import CourseError
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FACTS = "bundle.txt"
+_OURS = re.compile(r"(wheels|weights|course|data)\.tar.*\.\d{3}|bundle\.txt|install\.sh|SHA256SUMS|\.bundle-.*")
 LARGE = 2_000_000  # bytes; such files of the course hardly ever change, so they have an archive of their own
 
 
@@ -43,6 +45,8 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
         "weights": _digest(*(wheel.sha256 for wheel in weights), part_size),
     }
     out.mkdir(parents=True, exist_ok=True)
+    if other := [path.name for path in out.iterdir() if not _OURS.fullmatch(path.name)]:
+        raise CourseError(f"{out} holds something else ({min(other)}); name a new folder, or move it away.")
     facts = _facts(out)
     keep = {name for name, key in keys.items() if facts.get(name) == key and _whole(out, f"{name}.tar")}
     (out / pack_parts.SUMS).unlink(missing_ok=True)  # an interrupted bundle is none

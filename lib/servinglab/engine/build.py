@@ -25,6 +25,7 @@ from servinglab.engine.engine_folder import NOTE, record
 from servinglab.engine.machine import Machine
 from servinglab.engine.program import Place
 from servinglab.engine.recipes import Command, Recipe
+from servinglab.keep import Keeper
 
 _DRY = "--dry-run prints the commands for another machine"
 
@@ -142,7 +143,7 @@ def _step(
             raise EngineError(f"{head} {how}; its log {log} ends with: {_last_line(log)}")
         _check_whole(recipe, command, partial, log)
         stamp(partial, digest, command=command.words(), trtllm=recipe.trtllm)
-        _publish(partial, final)
+        _publish(partial, final, say)
     except BaseException:
         if command.reads:
             shutil.rmtree(partial, ignore_errors=True)
@@ -183,11 +184,13 @@ def _check_whole(recipe: Recipe, command: Command, folder: Path, log: Path) -> N
         raise EngineError(f"{command.program} ended well but wrote no {missing[0]} into {folder}; its log is {log}.")
 
 
-def _publish(made: Path, final: Path) -> None:
-    old = final.with_name(f"{final.name}.old")
+def _publish(made: Path, final: Path, say: Callable[[str], None]) -> None:
+    old = made.with_name(f"{made.name}.old")
     shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
+    if final.exists() and (final / STAMP).exists():
         final.rename(old)
+    elif yours := Keeper(final.parent).make_room(final.name):
+        say(f"{final} was not made here: it is now {yours}")
     made.rename(final)
     shutil.rmtree(old, ignore_errors=True)
 
