@@ -6,6 +6,8 @@ tell apart (https://jfly.uni-koeln.de/color/).
 
 from __future__ import annotations
 
+import warnings
+
 import matplotlib as mpl
 
 INK, QUIET, FAINT, CARD = "#222222", "#5F5F5F", "#E4E4E4", "#FFFFFF"
@@ -30,6 +32,7 @@ WIDTH = 7.5  # inches
 
 def style() -> None:
     """Set matplotlib's defaults for this course; call it once, before the first figure."""
+    warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a token may be of any script; a box stands for it
     mpl.rcParams.update(
         {
             # Without a colour of its own a figure is transparent, and dark text vanishes on a dark page.
@@ -48,6 +51,7 @@ def style() -> None:
             "legend.fontsize": 9,
             "legend.frameon": False,
             "font.family": "DejaVu Sans",  # ships with matplotlib, so a figure looks the same everywhere
+            "text.parse_math": False,  # a token, a prompt or a file's name may hold "$$"; no figure here needs formulas
             "text.color": INK,
             "axes.labelcolor": INK,
             "axes.edgecolor": QUIET,

@@ -20,7 +20,8 @@ STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red", "passed": "green"
 
 def _console() -> Console:
     # Made when used: tests and notebooks replace sys.stdout. A pipe has no width, and tables there should not wrap.
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False)
+    width = None if sys.stdout.isatty() else 160
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False)  # "[red]" in a file is no colour
 
 
 def _table(*columns: str, title: str | None = None) -> Table:

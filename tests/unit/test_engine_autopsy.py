@@ -146,3 +146,12 @@ def test_the_commands_show_tables_and_json(pair):
     assert [row["setting"] for row in rows] == [d.setting for d in diff(*pair)]
     same = runner.invoke(app, ["engine", "diff", str(pair[0]), str(pair[0])])
     assert same.exit_code == 0 and "say the same" in same.stdout
+
+
+def test_a_setting_of_a_foreign_file_is_no_markup(pair):
+    file = pair[0] / "config.json"
+    config = json.loads(file.read_text())
+    config["build_config"]["[/red]"] = 1
+    file.write_text(json.dumps(config))
+    shown = CliRunner().invoke(app, ["engine", "diff", *map(str, pair)])
+    assert shown.exit_code == 0 and "[/red]" in shown.stdout

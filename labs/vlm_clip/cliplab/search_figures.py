@@ -70,6 +70,7 @@ def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_minor_formatter("")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
         axes.set_xlabel("vectors")

@@ -69,6 +69,7 @@ def probability_curves(temperatures: ArrayLike, logits: ArrayLike, ranks: Sequen
             _beside(axes, f"rank {rank:,}", temperatures[at], curve[at], (4 * (at == 0), 3), "center" if at else "left")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylim(1e-7, 4)
     axes.set_xlim(temperatures[0], temperatures[-1])
     ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if temperatures[0] <= t <= temperatures[-1]]

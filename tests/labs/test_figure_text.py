@@ -1,0 +1,128 @@
+"""Whatever a model, a prompt or a caption is made of: every kind of figure is drawn, without a word, as it stands."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from PIL import Image
+
+from cliplab import encoder_figures, gallery, search_figures
+from cliplab.search import Hit
+from servinglab import decoding, explore, plots
+from servinglab.decoding_figures import beam_search, log_probs, sampling, speculative, temperature
+from servinglab.drawings import WireField
+from servinglab.engine import plan, plan_figures
+from servinglab.loadtest import figures as loads
+from servinglab.loadtest.measures import Run, Trace
+
+mpl.use("Agg")
+NASTY = [
+    "$$", r"$\frac{a}$ ^_", "  ",
+    # Controls, ends of lines, a script without glyphs here, right to left, emoji, marks, what is no character.
+    "\0\x1b[m\t\na\u2028語ש\u202e😀e\u0301\u0302\ufffd\ufffe\ue000",
+]  # fmt: skip
+HALF = np.array([0.5, 0.3, 0.2])
+GRID = np.geomspace(0.1, 20, 30)
+ARRIVALS = [0.1, 0.2, 0.3]
+
+
+def on_axes(draw):
+    fig, axes = plt.subplots()
+    draw(axes)
+    return fig
+
+
+def tree(word):
+    rows = np.log([[0.6, 0.4], [0.3, 0.7]])
+    found = decoding.beam_search(
+        lambda paths: np.array([rows[len(path) % 2] for path in paths]), [], width=2, max_tokens=2
+    )
+    return beam_search.tree(found, lambda node: word, root=word)
+
+
+def open_loops(word):
+    traces = tuple(Trace(due, due, (due + 0.1, due + 0.2), 2) for due in (0.0, 1.0))
+    return loads.open_loops({word: Run(traces, 1.2, {"rate": 1.0})}, lane="embedded")
+
+
+def pictures(word, folder):
+    Image.new("RGB", (9, 9), "red").save(folder / "red.png")
+    return folder / "red.png"
+
+
+def found(word, folder):
+    hit = Hit("a", 0.9, word, word, 100, str(pictures(word, folder)))
+    return gallery.figure({word: [hit], f"{word}2": []}, lambda hit: hit.file)
+
+
+def fusions(word, _):
+    return plan_figures.fusions({word: [plan.Layer(word, "gemm", ("node",))]}, {"node": word})
+
+
+def growth(*_):
+    points = [(n, index) for n in (1_000, 3_000) for index in ("flat", "hnsw")]
+    return search_figures.growth(
+        {"index": index, "vectors": n, "effort": 1, "recall_at_10": 1.0, "p50_ms": n / 900, "megabytes": n / 800}
+        for n, index in points
+    )
+
+
+FIGURES = {
+    "token bars": lambda w, _: on_axes(lambda axes: temperature.token_bars(axes, [w, w], [0.5, 0.2])),
+    "entropy": lambda w, _: temperature.entropy_curves(GRID, {w: GRID / 9}, 100),
+    "probabilities": lambda *_: temperature.probability_curves(GRID, -np.arange(2000.0) / 99, [1, 10, 1000]),
+    "samples": lambda w, _: temperature.samples_against_exact([w, "b"], {w: ([0.6, 0.4], [5, 5])}),
+    "microscope": lambda w, _: sampling.microscope([(w, "model", HALF), (w, "top_k", HALF)], {0: w, 1: w}),
+    "served": lambda w, _: sampling.served_against_exact([w, *"bcd"], [4, 3, 2, 1], {w: [0.4, 0.3, 0.2, 0.1]}),
+    "grid": lambda w, _: sampling.pass_grid({w: {w: 1.0}}),
+    "diversity": lambda w, _: sampling.diversity_quality({(w, w): ((0.5, 0.1), (-1, 0.1))}, (w, -0.5)),
+    "surprise": lambda w, _: log_probs.surprise({w: ([w, w], [-2.0])}),
+    "tree": lambda w, _: tree(w),
+    "penalties": lambda w, _: beam_search.penalty_lines(np.linspace(0, 2, 5), {w: (-9.0, 5)}, None),
+    "strategies": lambda w, _: beam_search.strategies(
+        {n: {w: [1.0, 2.0]} for n in (w, *"bcd")}, dict.fromkeys((w, *"bcd"), "#222222")
+    ),
+    "right answers": lambda w, _: beam_search.right_answers(
+        {w: {n: (3, 8) for n in (w, *"bcd")}}, dict.fromkeys((w, *"bcd"), "#222222")
+    ),
+    "overlap": lambda w, _: speculative.overlap([w, "b", "c"], HALF, HALF[::-1]),
+    "kept": lambda w, _: speculative.kept([w, w], [0.9, 0.3], [True, False]),
+    "timeline": lambda w, _: plots.token_timeline({w: ARRIVALS, "b": ARRIVALS}),
+    "request": lambda w, _: plots.request_path("bls", prefix=w),
+    "bytes": lambda w, _: plots.wire_bytes([WireField(w, w, b"\n", b"\1", b"a")]),
+    "open loops": lambda w, _: open_loops(w),
+    "plan": fusions,
+    "files": lambda w, _: plan_figures.sizes({w: (1e6, 2e6)}),
+    "searches": lambda w, folder: encoder_figures.searches([(w, pictures(w, folder), [pictures(w, folder)])]),
+    "captions": lambda w, folder: encoder_figures.gallery([(pictures(w, folder), w)]),
+    "precisions": lambda w, _: encoder_figures.sizes_and_drift({w: (1.0, 1e-3)}),
+    "queries": found,
+    "groups": lambda w, _: search_figures.two_groups({w: HALF, "b": HALF}, 0.3),
+    "growth": growth,
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_no_text_breaks_a_figure(kind, tmp_path, capsys):
+    for word in NASTY:
+        with mpl.rc_context(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            plots.style()
+            fig = FIGURES[kind](word, tmp_path)
+            plots.finish(fig, word, word, word)
+            fig.savefig(io.BytesIO(), bbox_inches="tight")
+            texts = fig.findobj(Text)
+            assert not any(text.get_parse_math() or "mathdefault" in text.get_text() for text in texts)
+        capsys.readouterr()
+
+
+def test_no_text_breaks_the_panels_of_a_slider():
+    with mpl.rc_context():
+        plots.style()
+        explore.explore(lambda axes, T: axes.set_ylabel(T), title="$$", summary="$$", T=NASTY)
