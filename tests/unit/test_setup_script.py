@@ -46,7 +46,7 @@ class Sandbox:
             target = self.root / name
             target.parent.mkdir(exist_ok=True)
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
-        for tool in ("bash", "cat", "cksum", "mkdir", "touch", "rm", "cp", "dirname", "flock", "sleep", "make", "id", "sed"):
+        for tool in "bash cat cksum mkdir touch rm cp dirname flock sleep make id sed".split():
             (self.bin / tool).symlink_to(shutil.which(tool))
 
     def add(self, name: str, version: str = "3.11.7") -> Path:
