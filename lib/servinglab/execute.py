@@ -36,7 +36,7 @@ def check_kernel(notebook: Any, path: Path) -> str | None:
         return None
     return (
         f"{path.name} asks for the kernel '{name}', but the course's environment has only 'python3', its own Python; "
-        "open the notebook in JupyterLab (make lab), choose the kernel 'Python 3' and save it."
+        "open it in JupyterLab (.venv/bin/jupyter lab), choose the kernel 'Python 3' and save it."
     )
 
 
