@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -278,7 +280,7 @@ def test_shutdown_ends_everything_once(start, collector):
     collector.wait_for_tokens("a", 1)
     stopper = threading.Thread(target=executor.shutdown)
     stopper.start()
-    wait_until(lambda: executor._stopping)
+    wait_until(executor._stopping.is_set)
     model.release()
     stopper.join()
     executor.shutdown()
@@ -286,6 +288,23 @@ def test_shutdown_ends_everything_once(start, collector):
     with pytest.raises(RequestError, match="has been shut down"):
         executor.submit(request("e", [1], 3, collector))
     assert not executor._thread.is_alive()
+
+
+def test_one_that_nobody_holds_ends_with_its_requests_and_frees_its_memory(tmp_path, monkeypatch, collector):
+    """A cell that runs twice leaves no second executor; gc is off, for memory that waits for it is not free."""
+    executor, model = fake_executor(tmp_path, monkeypatch)
+    batch, thread = weakref.ref(executor._batch), executor._thread  # the batch holds the model and the cache
+    model.hold()
+    executor.submit(request("a", [1], 120, collector))
+    gc.disable()
+    try:
+        del executor
+        model.release()
+        thread.join(20)
+        assert not thread.is_alive() and batch() is None
+    finally:
+        gc.enable()
+    assert collector.reason("a") == "cancelled"
 
 
 def test_generate_says_when_it_was_cut_short(start):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import queue
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,8 @@ class Executor:
         By default 64 on the CPU, 256 on a CUDA device.
     device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
 
-    Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`.
+    Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`. One
+    that nobody holds any more ends by itself, so a cell that makes one may run again.
     """
 
     def __init__(
@@ -115,16 +116,19 @@ class Executor:
             ) from None
         if self.device == "cuda":
             model.warm_up(rows)
-        self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, self._forget, self._reuse)
-        self._changed = threading.Condition()  # guards the four fields below
+        self._changed = threading.Condition()  # guards the three fields below
         self._active: dict[str, Sequence] = {}
         self._arrived: list[Sequence] = []
-        self._cancels = False
-        self._stopping = False
+        self._stopping = threading.Event()
         self._ids = itertools.count()
-        self._thread = threading.Thread(target=self._loop, name="executor", daemon=True)
+        active = self._active  # neither the batch nor the thread holds the executor
+        forget = lambda sequence: active.pop(sequence.request.id, None)  # noqa: E731
+        self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, forget, self._reuse)
+        shared = (self._batch, self._scheduler, self._changed, active, self._arrived, self._stopping)
+        self._thread = threading.Thread(target=_loop, args=shared, name="executor", daemon=True)
         self._thread.start()
-        atexit.register(self.shutdown)  # a daemon thread inside native code must not outlive the interpreter
+        # At exit, too: a daemon thread inside native code must not outlive the interpreter.
+        weakref.finalize(self, _end, weakref.ref(self), self._thread, self._changed, self._stopping)
 
     def __enter__(self) -> Executor:
         return self
@@ -147,7 +151,7 @@ class Executor:
                 f"but the cache has {pool.total}; ask for less or raise max_tokens_in_paged_kv_cache."
             )
         with self._changed:
-            if self._stopping:
+            if self._stopping.is_set():
                 raise RequestError("The executor has been shut down.")
             if request.id in self._active:
                 raise RequestError(f"A request with id {request.id!r} is still running; give each request its own id.")
@@ -160,18 +164,13 @@ class Executor:
         with self._changed:
             sequence = self._active.get(request_id)
             if sequence is not None:
-                sequence.cancelled = self._cancels = True
+                sequence.cancelled = True
                 self._changed.notify()
             return sequence is not None
 
     def shutdown(self) -> None:
         """Ends every request as "cancelled" and stops the thread. May be called twice."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-        atexit.unregister(self.shutdown)
+        _end(weakref.ref(self), self._thread, self._changed, self._stopping)
 
     def stats(self) -> dict[str, int]:
         """Counts since the start, and the state now."""
@@ -220,31 +219,36 @@ class Executor:
             if output.finish_reason:
                 return output.beams[0].tokens if output.beams else tokens
 
-    # --- called from the engine's thread only
 
-    def _loop(self) -> None:
-        while self._take_in():
-            try:
-                self._batch.iterate()
-            except Exception as error:  # a bug here must end the requests, not the service
-                log.exception("The executor failed")
-                self._batch.end(self._scheduler.everyone(), "error", f"The executor failed: {sentence(error)}")
-        self._batch.end(self._scheduler.everyone(), "cancelled")
-
-    def _take_in(self) -> bool:
-        """Sleeps until a request is there; takes in the new ones and ends the cancelled ones. False: stop."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._active or self._stopping)
-            arrived, self._arrived = self._arrived, []
-            cancelled = [s for s in self._active.values() if s.cancelled] if self._cancels else []
-            self._cancels = False
-            stopping = self._stopping
-        for sequence in arrived:
-            self._scheduler.add(sequence)
+def _loop(
+    batch: InflightBatch, scheduler: Scheduler, changed: threading.Condition, active: dict[str, Sequence],
+    arrived: list[Sequence], stopping: threading.Event,
+) -> None:  # fmt: skip
+    """The engine's thread."""
+    stop = False
+    while not stop:
+        with changed:
+            changed.wait_for(lambda: active or stopping.is_set())
+            new, cancelled = [*arrived], [sequence for sequence in active.values() if sequence.cancelled]
+            arrived.clear()
+            stop = stopping.is_set()
+        for sequence in new:
+            scheduler.add(sequence)
         if cancelled:
-            self._batch.end(cancelled, "cancelled")
-        return not stopping
+            batch.end(cancelled, "cancelled")
+        try:
+            if not stop:
+                batch.iterate()
+        except Exception as error:  # a bug here must end the requests, not the service
+            log.exception("The executor failed")
+            batch.end(scheduler.everyone(), "error", f"The executor failed: {sentence(error)}")
+    batch.end(scheduler.everyone(), "cancelled")
 
-    def _forget(self, sequence: Sequence) -> None:
-        with self._changed:
-            self._active.pop(sequence.request.id, None)
+
+def _end(executor: weakref.ref, thread: threading.Thread, changed: threading.Condition, stopping) -> None:
+    with changed:
+        stopping.set()
+        changed.notify()
+    # Garbage collection waits for nobody: its thread may hold what a receiver of tokens needs.
+    if executor() and threading.current_thread() is not thread:
+        thread.join()
