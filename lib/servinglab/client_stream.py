@@ -19,6 +19,7 @@ from servinglab import kserve
 from servinglab.kserve import ClientError
 
 END_SECONDS = 1.0  # how long the end of a call may take after its last response
+_OPEN: weakref.WeakSet = weakref.WeakSet()  # every TokenStream that somebody holds
 
 
 @dataclass
@@ -70,8 +71,8 @@ class TokenStream:
     """Iterator over the Chunks of one request, which is on its way when this object exists.
 
     It ends after the final chunk, an error, `cancel()` or the deadline. Leaving the loop early, `close()`, the end of a
-    `with` block and garbage collection cancel the request on the server, too. (An ensemble of Triton 24.10 passes no
-    cancel on: its LLM goes on to max_tokens.)
+    `with` block and garbage collection cancel the request on the server, too; Ctrl-C while one stream is waited for
+    cancels all. (An ensemble of Triton 24.10 passes no cancel on: its LLM goes on to max_tokens.)
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class TokenStream:
         self._ended = threading.Event()
         call = method(_requests(request, self._ended), timeout=left)
         self._cancel = weakref.finalize(self, _cancel_call, call, self._ended)
+        _OPEN.add(self)
         # A daemon, and without a reference to self: a forgotten stream keeps neither itself nor the script alive.
         threading.Thread(target=_receive, args=(call, self._arrived, self._sent, self._ended), daemon=True).start()
 
@@ -98,8 +100,10 @@ class TokenStream:
             raise StopIteration
         try:
             return self._next()
-        except BaseException:  # Ctrl-C as well
-            self.close()
+        except BaseException as error:
+            # Ctrl-C, Jupyter's Stop, ends all that was asked for: the traceback holds the others, they would run on.
+            for stream in list(_OPEN) if isinstance(error, KeyboardInterrupt) else [self]:
+                stream.close()
             raise
 
     def _next(self) -> Chunk:

@@ -202,8 +202,9 @@ def run_script(server, body: str, **more) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", script], stdout=pipe, stderr=pipe, text=True, **more)
 
 
-def test_ctrl_c_while_waiting_cancels(tiny_server):
+def test_ctrl_c_while_waiting_for_one_stream_cancels_all(tiny_server):
     process = run_script(tiny_server, """
+        later = client.stream("x", model="counter", max_tokens=1000, delay_ms=20, request_id="later")
         try:
             for chunk in client.stream("x", model="counter", max_tokens=1000, delay_ms=20, request_id="ctrl-c"):
                 print(chunk.text, flush=True)
@@ -214,7 +215,7 @@ def test_ctrl_c_while_waiting_cancels(tiny_server):
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert "interrupted\n" in iter(process.stdout.readline, "")
-    assert cancelled_at(tiny_server, "ctrl-c") < 500
+    assert cancelled_at(tiny_server, "ctrl-c") < 500 and cancelled_at(tiny_server, "later") < 900
     process.kill()
     process.wait()
 
