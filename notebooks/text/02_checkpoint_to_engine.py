@@ -27,7 +27,7 @@
 # - work out whether a model fits a card, before anything is built
 # - read an engine's folder, and say why a machine refuses it
 #
-# **Time:** 50 minutes (last run: 54 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 187 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -215,10 +215,11 @@ from servinglab.engine import EngineError
 
 text = (source / "config.json").read_text()
 for name, family in (("cut", "Llama"), ("other", "Qwen2")):
-    (root / name).mkdir()
+    (root / name).mkdir(exist_ok=True)
     changed = text.replace("LlamaFor", f"{family}For").replace('"llama"', f'"{family.lower()}"')
     (root / name / "config.json").write_text(changed)
-(root / "other" / "model.safetensors").symlink_to(source / "model.safetensors")
+if not (uncut := root / "other" / "model.safetensors").exists():
+    uncut.symlink_to(source / "model.safetensors")
 with open(source / "model.safetensors", "rb") as file:
     (root / "cut" / "model.safetensors").write_bytes(file.read(100_000))
 for wish in ({"source": root / "cut"}, {"source": root / "other"}, {"source": source, "dtype": "fp16"}):
@@ -508,6 +509,7 @@ for bits, colour in ((8, "#0072B2"), (4, "#D55E00")):
     numbers = [100 * e.relative for e in lost[bits]]
     upper.semilogy([int(e.name.split(".")[2]) for e in lost[bits]], numbers, "o", color=colour, alpha=0.5, markersize=4)
     upper.text(30.2, numbers[-1], f"int{bits}", va="center", color=colour)
+upper.yaxis.set_major_formatter("{x:g}")
 upper.set_ylabel("weight error (%)")
 lower.bar(range(len(moved)), moved, color="#D55E00")
 lower.set(xlabel="layer that is int4, all others float16", ylabel="largest move of a logit", xticks=range(0, 30, 5))
@@ -848,9 +850,10 @@ print(shorten(lines[-1].replace(f"{root}", "…")))
 
 # %%
 if lane == "trtllm":
-    (root / "work" / smol.source_dir).mkdir(parents=True)
+    (root / "work" / smol.source_dir).mkdir(parents=True, exist_ok=True)
     for file in source.glob("[!.]*"):
-        (root / "work" / smol.source_dir / file.name).symlink_to(file)
+        if not (link := root / "work" / smol.source_dir / file.name).exists():
+            link.symlink_to(file)
     built = build(smol, root / "work", on_line=tell)
     tell(f"{gigabytes(autopsy.inspect(built)['size_bytes'])}; {engines.refusal(built) or 'it may run here'}")
 else:
