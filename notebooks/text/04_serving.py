@@ -26,7 +26,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine of several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 53 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 163 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -42,6 +42,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import matplotlib.pyplot as plt
@@ -134,7 +135,6 @@ def write_minilm(name, scheduling="", count=1):
 # %%
 lane = resolve_lane(lane)
 slots = max(2, slots + slots % 2)
-os.environ["no_proxy"] = "127.0.0.1"
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-04-")
 root = Path(scratch.name, "serving")
 repository = build_default(root, precision=precision, lane=lane)
@@ -149,7 +149,7 @@ write_minilm("minilm_two", count=2)
 # %% tags=["nbval-check-output"]
 server = TritonServer(repository).start()
 client = TritonClient(server.grpc_url, server.http_url)
-web = httpx.Client(base_url=server.http_url, timeout=60)
+web = httpx.Client(base_url=server.http_url, timeout=60, trust_env=False)
 client.models()
 
 # %% [markdown]
@@ -237,7 +237,8 @@ def burst(model, call, count=burst_size):
 
 
 # %% [markdown]
-# `measured` puts it together: counters before, the burst, counters after.
+# `measured` puts it together: counters before, the burst, counters after. `finally` is for the day on which you stop a
+# cell: the pool waits until `watch` ends, and only the event tells it to.
 
 # %%
 def measured(model, call=ask):
@@ -245,8 +246,10 @@ def measured(model, call=ask):
     before, over = settled(model), threading.Event()
     with ThreadPoolExecutor(1) as aside:
         points = aside.submit(watch, model, over)
-        seconds, _ = burst(model, call)
-        over.set()
+        try:
+            seconds, _ = burst(model, call)
+        finally:
+            over.set()
     inferences, executions, ns = settled(model) - before
     row = {"executions": executions, "mean batch": inferences / executions, "queue ms": ns / inferences / 1e6}
     return {**row, "requests/s": burst_size / seconds}, points.result()
@@ -392,15 +395,19 @@ tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.jso
 
 
 def run_all(executor, prompts, lengths, end_id=None):
-    outputs, metrics, texts = queue.SimpleQueue(), {}, {str(n): [] for n in range(len(prompts))}
-    for number, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
-        ids, name = np.array(tokenizer.encode(prompt).ids), str(number)
-        executor.submit(Request(name, ids, length, SamplingParams(), end_id=end_id, on_output=outputs.put))
-    while len(metrics) < len(prompts):
-        output = outputs.get(timeout=300)
-        texts[output.request_id] += output.tokens
-        if output.finish_reason:
-            metrics[output.request_id] = output.metrics
+    outputs, metrics, texts = queue.SimpleQueue(), {}, {uuid4().hex: [] for _ in prompts}
+    try:
+        for name, prompt, length in zip(texts, prompts, lengths, strict=True):
+            ids = np.array(tokenizer.encode(prompt).ids)
+            executor.submit(Request(name, ids, length, SamplingParams(), end_id=end_id, on_output=outputs.put))
+        while len(metrics) < len(prompts):
+            output = outputs.get(timeout=300)
+            texts[output.request_id] += output.tokens
+            if output.finish_reason:
+                metrics[output.request_id] = output.metrics
+    finally:
+        for name in texts.keys() - metrics.keys():  # none, unless you stop the cell
+            executor.cancel(name)
     return [metrics[name] for name in texts], [tokenizer.decode(ids) for ids in texts.values()]
 
 
@@ -712,15 +719,18 @@ no_evict.shutdown()
 
 # %%
 rules = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(1, 25))
-questions = [f"House {rules} Question: how do {things} work?" for things in ("tides", "clocks", "kites")]
-questions.append(questions[-1].replace("House", "Office", 1))
-for question in questions[:2]:
-    perf(question.replace("House", "School", 1))
+topics = ("tides", "clocks", "kites")
+for things in topics[:2]:
+    perf(f"School {rules} Question: how do {things} work?")
 
 # %% [markdown]
-# Now the four, each by its own times:
+# Now the four, each by its own times. The house gets a number, so that its document is a new one if you run this cell
+# again:
 
 # %%
+document = f"House {time.time_ns()}: {rules}"
+questions = [f"{document} Question: how do {things} work?" for things in topics]
+questions.append(questions[-1].replace("House", "Office", 1))
 firsts = []
 for asked in questions:
     found = perf(asked)
@@ -733,7 +743,7 @@ for asked in questions:
 # block of the served LLM has 64 tokens (section 5 made them small on purpose):
 
 # %%
-shared = len(tokenizer.encode(f"House {rules}").ids)
+shared = len(tokenizer.encode(document).ids)
 print(f"{shared} tokens in common, {shared // 64} whole blocks of 64")
 print(f"the same beginning: first token {firsts[0] / np.mean(firsts[1:3]):.1f} times as fast")
 print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
@@ -779,7 +789,7 @@ def answer(prompt):
 # %% [markdown]
 # All times in milliseconds, each for one answer:
 
-# %%
+# %% tags=["varies"]
 chain = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
 before = clocks()
 with ThreadPoolExecutor(4) as pool:
@@ -859,12 +869,16 @@ def keep_asking(until):
 
 
 # %%
+shutil.rmtree(repository / "minilm" / "2", ignore_errors=True)  # back to version 1, if you run this cell again
+server.load("minilm")
 until = threading.Event()
 with ThreadPoolExecutor(4) as pool:
     clients = [pool.submit(keep_asking, until) for _ in range(4)]
-    shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
-    server.load("minilm")
-    until.set()
+    try:
+        shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
+        server.load("minilm")
+    finally:
+        until.set()
 seen = Counter(answer for each in clients for answer in each.result())
 print({f"status {status}, version {version}": count for (status, version), count in sorted(seen.items())})
 
@@ -916,10 +930,12 @@ def keep_streaming(until):
 until = threading.Event()
 with ThreadPoolExecutor(2) as pool:
     clients = [pool.submit(keep_streaming, until) for _ in range(2)]
-    time.sleep(0.2)
-    build_default(root, precision=precision, lane=lane, batch_scheduler_policy="max_utilization")
-    server.load("tensorrt_llm")
-    until.set()
+    try:
+        time.sleep(0.2)
+        build_default(root, precision=precision, lane=lane, batch_scheduler_policy="max_utilization")
+        server.load("tensorrt_llm")
+    finally:
+        until.set()
 
 # %% [markdown]
 # How many answers were there, of how many responses?
@@ -947,7 +963,8 @@ print("now:", policy)
 # python3 /app/scripts/launch_triton_server.py --world_size=2 --model_repo=/repository
 # ```
 #
-# And what the script does, for two ranks. Rank 0 loads all models and answers clients; the others load the LLM only.
+# And what the script does, for two ranks, with the key from notebook 03 added. Rank 0 loads all models and answers
+# clients; the others load the LLM only.
 # `course serve --lane trtllm DIR --dry-run` prints this for your repository, with the world size read from the engine.
 
 # %% tags=["nbval-check-output"]
@@ -966,7 +983,8 @@ print(as_shell(command("/repository", 2, as_root=True), {}))
 #   under Slurm `srun -N 2 --ntasks 16 --ntasks-per-node=8 --mpi=pmix trtllm-llmapi-launch trtllm-serve MODEL
 #   --tp_size 16`.
 #
-# `start.sh` is one line, the same for every task; `SLURM_PROCID` keeps their shared memory apart:
+# `start.sh` is one line, the same for every task; `SLURM_PROCID` keeps their shared memory apart. Triton listens on all
+# interfaces unless told otherwise: on a shared network, add the addresses and the two `restricted` flags from above.
 #
 # ```
 # tritonserver --model-repository=/repository --disable-auto-complete-config \
@@ -1013,7 +1031,7 @@ def ask_or_fail(model, text):
 write_minilm("minilm_batch", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n")
 server.load("minilm_batch")
 _, outcomes = burst("minilm_batch", ask_or_fail)
-for outcome, count in Counter(outcomes).items():
+for outcome, count in sorted(Counter(outcomes).items()):
     print(count, "×", outcome)
 
 # %% [markdown]
