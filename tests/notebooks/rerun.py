@@ -47,7 +47,7 @@ LONG, CELL_SECONDS = 1.0, 300
 STOP_SECONDS = END_SECONDS = 60  # on a busy machine IPython takes 15 s to render a first traceback
 RULES = get_sanitize_patterns((Path(__file__).parent / "sanitize.cfg").read_text(encoding="utf-8"))
 RANDOM_ID = re.compile(r"\b[0-9a-f]{8,}\b")
-NUMBER = re.compile(r"[-+−]?\d[\d.,  _]*(?:e[-+]?\d+)?%?")
+NUMBER = re.compile(r"[-+−]?\d(?:[\d.,  _]*\d)?(?:e[-+]?\d+)?%?")
 LOST = re.compile(r"\b(nan|inf)\b", re.IGNORECASE)
 # A module whose import was stopped half-way, numpy for one, may not come back before the kernel is restarted. That is
 # Python's; so the second kernel imports all that the first one had before its cells begin.
