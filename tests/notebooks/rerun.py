@@ -241,6 +241,8 @@ class Again:
             kernel.run(IMPORT.format(names=self.modules))
         for number, (cell, first) in enumerate(zip(self.cells, self.firsts, strict=False), 1):
             runs = []
+            if not first.ended:
+                raise GivenUp
             if first.seconds > LONG:
                 runs.append(kernel.run(cell.source, stop_after=first.seconds / 2))
                 if runs[0].stopped:

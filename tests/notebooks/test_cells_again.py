@@ -36,8 +36,9 @@ def cell(source, *tags):
     return nbformat.v4.new_code_cell(textwrap.dedent(source).strip(), metadata={"tags": list(tags)})
 
 
-def test_what_breaks_hangs_or_differs_is_named(tmp_path):
+def test_what_breaks_hangs_or_differs_is_named(tmp_path, monkeypatch):
     """One cell for each kind, and cells that do what they may."""
+    monkeypatch.setattr("rerun.END_SECONDS", 3)
     cells = [
         cell("import subprocess, threading, time"),
         cell("values = [1.0]; started = threading.Event(); rounds, child = 0, None"),
