@@ -26,11 +26,12 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine of several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 163 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 223 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
 # %%
+import contextlib
 import json
 import os
 import queue
@@ -237,19 +238,29 @@ def burst(model, call, count=burst_size):
 
 
 # %% [markdown]
-# `measured` puts it together: counters before, the burst, counters after. `finally` is for the day on which you stop a
-# cell: the pool waits until `watch` ends, and only the event tells it to.
+# `meanwhile` runs such a function in threads for as long as a `with` block lasts. Then its event tells them to end,
+# even if you stop the cell: the pool waits for its threads.
+
+# %%
+@contextlib.contextmanager
+def meanwhile(function, *arguments, threads=1):
+    over = threading.Event()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield [pool.submit(function, *arguments, over) for _ in range(threads)]
+        finally:
+            over.set()
+
+
+# %% [markdown]
+# `measured` puts it together: counters before, the burst, counters after.
 
 # %%
 def measured(model, call=ask):
     call(model, "warm up")
-    before, over = settled(model), threading.Event()
-    with ThreadPoolExecutor(1) as aside:
-        points = aside.submit(watch, model, over)
-        try:
-            seconds, _ = burst(model, call)
-        finally:
-            over.set()
+    before = settled(model)
+    with meanwhile(watch, model) as (points,):
+        seconds, _ = burst(model, call)
     inferences, executions, ns = settled(model) - before
     row = {"executions": executions, "mean batch": inferences / executions, "queue ms": ns / inferences / 1e6}
     return {**row, "requests/s": burst_size / seconds}, points.result()
@@ -871,14 +882,9 @@ def keep_asking(until):
 # %%
 shutil.rmtree(repository / "minilm" / "2", ignore_errors=True)  # back to version 1, if you run this cell again
 server.load("minilm")
-until = threading.Event()
-with ThreadPoolExecutor(4) as pool:
-    clients = [pool.submit(keep_asking, until) for _ in range(4)]
-    try:
-        shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
-        server.load("minilm")
-    finally:
-        until.set()
+with meanwhile(keep_asking, threads=4) as clients:
+    shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
+    server.load("minilm")
 seen = Counter(answer for each in clients for answer in each.result())
 print({f"status {status}, version {version}": count for (status, version), count in sorted(seen.items())})
 
@@ -927,15 +933,10 @@ def keep_streaming(until):
 # The loop streams again and again, and counts the responses of each answer; load the model in the middle of it:
 
 # %%
-until = threading.Event()
-with ThreadPoolExecutor(2) as pool:
-    clients = [pool.submit(keep_streaming, until) for _ in range(2)]
-    try:
-        time.sleep(0.2)
-        build_default(root, precision=precision, lane=lane, batch_scheduler_policy="max_utilization")
-        server.load("tensorrt_llm")
-    finally:
-        until.set()
+with meanwhile(keep_streaming, threads=2) as clients:
+    time.sleep(0.2)
+    build_default(root, precision=precision, lane=lane, batch_scheduler_policy="max_utilization")
+    server.load("tensorrt_llm")
 
 # %% [markdown]
 # How many answers were there, of how many responses?
