@@ -245,6 +245,8 @@ class Again:
                 raise GivenUp
             if first.seconds > LONG:
                 runs.append(kernel.run(cell.source, stop_after=first.seconds / 2))
+                if runs[0].ended and not runs[0].stopped:  # quicker than in the other kernel
+                    runs = [kernel.run(cell.source, stop_after=runs[0].seconds / 2)]
                 if runs[0].stopped:
                     self.stopped.append(_name(number, cell))
             if not runs or runs[0].ended:
