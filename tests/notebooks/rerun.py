@@ -117,7 +117,7 @@ class Kernel:
             run.text += content.get("text", "") + (data.get("text/markdown") or data.get("text/plain") or "")
             if kind == "error":
                 run.error = f"{content['ename']}: {content['evalue']}"
-        self.client.get_shell_msg(timeout=CELL_SECONDS)
+        # The reply on the other channel says no more, and an interrupt at the end of a cell can lose it.
         run.seconds = time.monotonic() - began
         return run
 
