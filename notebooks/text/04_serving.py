@@ -694,7 +694,7 @@ with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager
 # Seconds depend on what else runs on this machine; steps are what a policy decides. Which one needed fewer, and are the
 # texts the same?
 
-# %%
+# %% tags=["varies"]
 for load in loads:
     careful, bold = steps_of[load, "guaranteed_no_evict"], steps_of[load, "max_utilization"]
     print(f"{load}: max_utilization takes {bold / careful:.2f} times the steps of guaranteed_no_evict")
