@@ -223,9 +223,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.end_headers()
     def log_message(self, *_): pass
 class Index(service.GRPCInferenceServiceServicer):
-    def RepositoryIndex(self, request, context):
-        answer = pb.RepositoryIndexResponse()
-        answer.models.add(name="ensemble", state="READY")
+    def ModelStatistics(self, request, context):
+        answer = pb.ModelStatisticsResponse()
+        answer.model_stats.add(name="ensemble", version="1")
         return answer
     def ServerReady(self, request, context):
         return pb.ServerReadyResponse(ready=True)
