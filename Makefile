@@ -49,4 +49,4 @@ lock: setup
 	@$(BIN)/python tools/lock.py
 
 pages: setup
-	@$(BIN)/python -m servinglab.pages
+	@$(BIN)/python -m course.pages

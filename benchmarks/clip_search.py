@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-from servinglab.course import find_root
+from servinglab.root import find_root
 
 sys.path.insert(0, str(find_root() / "labs" / "vlm_clip"))
 

@@ -22,9 +22,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from servinglab import course, notebook, runner
+from course import manifest, runner
+from reference_backend.executor.device import cuda_name
+from servinglab import notebook
 from servinglab.errors import CourseError
-from servinglab.executor.device import cuda_name
 
 PACKAGES = ("torch", "transformers", "servinglab")
 COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
@@ -33,7 +34,7 @@ COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in al
 def collect(out: Path) -> dict[str, Any]:
     """The results in `out`, in the order of the course. Raises CourseError when a notebook has none."""
     found = {result.id: result for result in runner.earlier(out)}
-    listed = [each.id for each in course.load().notebooks]
+    listed = [each.id for each in manifest.load().notebooks]
     if missing := [name for name in listed if name not in found]:
         raise CourseError(f"{out} has no result of {', '.join(missing)}: course run --out {out} makes them.")
     rows = [

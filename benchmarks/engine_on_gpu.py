@@ -21,7 +21,7 @@ import onnx.parser
 import torch
 from onnx import numpy_helper
 
-from servinglab.engine import EngineError, plan
+from engines import EngineError, plan
 
 LAUNCHES, ROUNDS, REPEATS = 99, 7, 100
 NETWORK = (

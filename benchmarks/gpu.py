@@ -59,7 +59,7 @@ def run_generate(model, rows):
 
 def run_executor(executor, rows, tokens, at_once):
     """The executor in this process, `at_once` requests together: tokens a second, of all together."""
-    from servinglab.executor import Request
+    from reference_backend.executor import Request
 
     outputs, start = queue.SimpleQueue(), time.perf_counter()
     total = 0
@@ -115,8 +115,8 @@ def copy_bandwidth():
 def measure(options):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from reference_backend.executor import Executor
     from servinglab import assets
-    from servinglab.executor import Executor
 
     checkpoint, engine = assets.resolve("smollm2"), assets.engine("smollm2", "bf16")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)

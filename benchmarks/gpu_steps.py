@@ -29,9 +29,9 @@ ROWS, SEQ, BEFORE = (1, 2, 4, 8, 16, 32, 64), 1024, 300
 
 def measure(precision, few, split, rounds):
     """{"few, split": {rows: microseconds}} of one precision; prints on stderr what it has."""
+    from reference_backend.executor import cuda_model, device
+    from reference_backend.executor.model import EngineConfig
     from servinglab import assets
-    from servinglab.executor import cuda_model, device
-    from servinglab.executor.model import EngineConfig
 
     config = EngineConfig.read(assets.engine("smollm2", precision))
     size = cuda_model.DTYPES[precision].itemsize

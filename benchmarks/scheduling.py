@@ -48,7 +48,7 @@ END_ID = 2
 
 def run(executor, prompts, lengths):
     """Submits all at once. Returns (seconds, seconds to the first token of each, the tokens of each)."""
-    from servinglab.executor import Request, SamplingParams
+    from reference_backend.executor import Request, SamplingParams
 
     outputs, tokens, firsts = queue.SimpleQueue(), {}, {}
     start = time.perf_counter()
@@ -85,7 +85,7 @@ def ratio(figures, above, below):
 
 def prefix(engine, tokenizer, rounds):
     """Time to first token of questions that share their first 500 tokens, with reuse of KV blocks and without."""
-    from servinglab.executor import Executor
+    from reference_backend.executor import Executor
 
     text = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(200))
     shared = tokenizer(text)["input_ids"][:SHARED_TOKENS]
@@ -113,7 +113,7 @@ def prefix(engine, tokenizer, rounds):
 
 def inflight(engine, tokenizer, rounds):
     """Tokens/s of a ragged load, with requests that join at any token and with batches that end together."""
-    from servinglab.executor import Executor
+    from reference_backend.executor import Executor
 
     prompts = [tokenizer(f"Story {number} of the old lighthouse:")["input_ids"] for number in range(len(LENGTHS))]
     options = {"max_batch_size": BATCH, "enable_kv_cache_reuse": False}
@@ -136,7 +136,7 @@ def inflight(engine, tokenizer, rounds):
 
 def lookup(executor, tokenizer, rounds):
     """Prompt lookup against plain greedy decoding: {lookup_speedup, lookup_identical, and what lies behind them}."""
-    from servinglab.executor.drafters import PromptLookup
+    from reference_backend.executor.drafters import PromptLookup
 
     prompts = [tokenizer(COPY.format(text)).input_ids for text in TEXTS]
 
@@ -169,8 +169,8 @@ def lookup(executor, tokenizer, rounds):
 def measure(rounds):
     from transformers import AutoTokenizer
 
+    from reference_backend.executor import Executor
     from servinglab import assets
-    from servinglab.executor import Executor
     from servinglab.notebook import device
 
     engine, tokenizer = assets.engine("smollm2", "fp32"), AutoTokenizer.from_pretrained(assets.tokenizer("smollm2"))

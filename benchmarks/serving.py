@@ -63,7 +63,7 @@ def run_generate(model, rows, tokens):
 
 def run_executor(executor, rows, tokens, concurrency):
     """The executor in this process. Returns (seconds, [time to first token])."""
-    from servinglab.executor import Request, SamplingParams
+    from reference_backend.executor import Request, SamplingParams
 
     def one(index):
         done, first, count = threading.Event(), [], [0]
@@ -123,9 +123,9 @@ def measure(precision, rounds, tokens, decoder):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from reference_backend.executor import Executor
     from servinglab import assets
     from servinglab.client import TritonClient
-    from servinglab.executor import Executor
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 

@@ -25,11 +25,11 @@ from notebook_files import (
     write_text,
 )
 
+from course.manifest import Notebook, load
+from course.runner import Progress, run_notebook
 from servinglab import scratch
-from servinglab.course import Notebook, load
 from servinglab.errors import CourseError
 from servinglab.keep import Keeper, digest
-from servinglab.runner import Progress, run_notebook
 
 
 def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = None) -> tuple[NotebookNode, float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from notebook_files import ROOT, tagged, tags
 
-from servinglab.course import Notebook
+from course.manifest import Notebook
 
 MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 15, 0.90, 30
 PROSE_SHARE = 0.75

@@ -1,6 +1,6 @@
 """Choose the pictures of data/stamps from the whole set: every category, unchanged files, at most 8 MB.
 
-    python tools/stamps_subset.py
+python tools/stamps_subset.py
 """
 
 from __future__ import annotations

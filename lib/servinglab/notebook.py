@@ -50,7 +50,7 @@ def device(lane: str = "auto") -> str:
         return _gpu() or "no GPU found"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cpu = f"cpu, {cpu_name()}, {cores} core{'s' * (cores != 1)}"
-    from servinglab.executor.device import cuda_name  # onnxruntime, which a client of another machine may lack
+    from reference_backend.executor.device import cuda_name  # onnxruntime, which a client of another machine may lack
 
     return f"cuda, {found} (int4: {cpu})" if (found := cuda_name()) else cpu
 
@@ -100,9 +100,10 @@ def shorten(text: str) -> str:
     Paths in the course folder become relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary
     folder ``$TMPDIR``.
     """
-    from servinglab import assets, course
+    from servinglab import assets
+    from servinglab.root import find_root
 
-    root = str(course.find_root())
+    root = str(find_root())
     folders = {root + os.sep: "", root: "."}
     folders |= {scratch.outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR", str(Path.home()): "~"}
     folders[str(assets.cache_dir())] = "$SERVINGLAB_CACHE"

@@ -38,9 +38,9 @@ from aiohttp import http_exceptions, web
 from tokenizers import Tokenizer
 
 from servinglab import chat
-from servinglab.client import BLS, ClientError, TritonClient
+from servinglab.client.kserve import DeadlinePassed, ServerGone, check_deadline
+from servinglab.client.triton import BLS, ClientError, TritonClient
 from servinglab.errors import FAULT, CourseError
-from servinglab.kserve import DeadlinePassed, ServerGone, check_deadline
 
 _PLAIN = ("min_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty")  # as in Triton
 _LENGTHS = ("max_completion_tokens", "max_tokens")
@@ -351,4 +351,3 @@ def _refuse(message: str, status: int = 400, *, close: bool = False) -> web.Resp
     if close:
         answer.force_close()
     return answer
-

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from servinglab import supervisor
+from servinglab.server import supervisor
 
 OWNER = ".owner"
 _outer = _own = ""

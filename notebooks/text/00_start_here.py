@@ -40,9 +40,11 @@ import httpx
 import numpy as np
 import psutil
 
-from servinglab import assets, chat, course, doctor, plots
+from course import doctor, manifest
+from servinglab import assets, chat
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
+from servinglab.figures import plots
 from servinglab.notebook import begin, record, resolve_lane, shorten
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
@@ -92,7 +94,7 @@ print("this notebook uses:", lane)
 # The course follows one request from weights on disk to words on a screen. These are its notebooks, in order.
 
 # %% tags=["nbval-check-output"]
-for entry in course.load().notebooks:
+for entry in manifest.load().notebooks:
     print(f"{entry.id:24} {entry.minutes:3} min  {entry.title}")
 
 # %% [markdown]

@@ -119,8 +119,8 @@ print("answer of shape", expected.shape, "· the ONNX file has", mlp_onnx.ByteSi
 # take, and is the plan smaller than the ONNX file, as large, or larger?
 
 # %%
-from servinglab.engine import EngineError
-from servinglab.engine.plan import build, read_header, refusals, run
+from engines import EngineError
+from engines.plan import build, read_header, refusals, run
 
 mlp = build(mlp_onnx)
 print(f"built in {mlp.seconds:.2f} s: {len(mlp.data)} bytes, {len(mlp.data) - mlp_onnx.ByteSize()} more than the ONNX")
@@ -454,8 +454,8 @@ print("between the layers:", " · ".join(between))
 # Each row of the figure is one layer of the engine.
 
 # %%
-from servinglab import plots
-from servinglab.engine.plan_figures import fusions, sizes
+from servinglab.figures import plots
+from servinglab.figures.plans import fusions, sizes
 
 plots.style()
 one = {name: operator for name, operator in operators.items() if "/layer.1/" in name}
@@ -566,7 +566,7 @@ def microseconds(call, repeats=100):
 # %%
 import json
 
-from servinglab.course import find_root
+from servinglab.root import find_root
 
 if torch.cuda.is_available():
     y, w = torch.ones(8, 384, device="cuda"), torch.eye(384, device="cuda")
@@ -656,7 +656,7 @@ check("01.2", runs_here)
 # SmolLM2, in half precision. Notebook 02 explains it.
 
 # %%
-from servinglab.engine.convert import convert
+from engines.convert import convert
 
 folder = convert("smollm2", root / "converted")
 for file in sorted(folder.iterdir()):

@@ -57,7 +57,7 @@ from pathlib import Path
 
 import torch
 
-from servinglab.engine.recipe_checks import DTYPES, one_of
+from engines.recipe_checks import DTYPES, one_of
 
 torch.set_num_threads(1)  # the sums are small; more threads would mostly wait for each other
 lane = resolve_lane(lane)
@@ -97,8 +97,8 @@ for name, tensor in hub.items():
 # **Predict:** how many rows has it? And with the other tensors kept as they are, how many of the 272 are left?
 
 # %%
-from servinglab.engine.convert import convert
-from servinglab.engine.shards import load_checkpoint
+from engines.convert import convert
+from engines.shards import load_checkpoint
 
 folder = convert("smollm2", root / dtype, dtype=dtype)
 checkpoint = load_checkpoint(folder)
@@ -182,7 +182,7 @@ print("logits of shape", expected.shape, "between", expected.min().round(1), "an
 # only 8.
 
 # %%
-from servinglab.engine.reference import logits
+from engines.reference import logits
 
 checkpoints, answers, differences = {}, {}, {}
 for name in ("float32", "float16", "bfloat16"):
@@ -211,7 +211,7 @@ print(repr(prompt), "continues with", repr(tokenizer.decode([int(expected[0, -1]
 # leave behind? A download that was cut, a family that it does not know, a type that does not exist:
 
 # %%
-from servinglab.engine import EngineError
+from engines import EngineError
 
 text = (source / "config.json").read_text()
 for name, family in (("cut", "Llama"), ("other", "Qwen2")):
@@ -455,7 +455,7 @@ print("same numbers as in float16:", all(torch.equal(tensor, other[name]) for na
 # times as large is its error?
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine.weight_only import dequantize, errors, is_quantised, quantize
+from engines.weight_only import dequantize, errors, is_quantised, quantize
 
 lost = {bits: errors(w8, bits) for bits in (8, 4)}
 for kind in ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj"):
@@ -501,7 +501,7 @@ print("layer that moves the logits most:", int(np.argmax(moved)), "· least:", i
 # %%
 import matplotlib.pyplot as plt
 
-from servinglab import plots
+from servinglab.figures import plots
 
 plots.style()
 fig, (upper, lower) = plt.subplots(2, 1, figsize=(plots.WIDTH, 4.6), sharex=True)
@@ -530,7 +530,7 @@ plots.finish(fig, title, plots.provenance(lane, prompts=1, prompt_tokens=ids.sha
 # `/app/tensorrt_llm/examples` is inside NVIDIA's container.
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine.recipes import recipe
+from engines.recipes import recipe
 
 made = recipe("gpt2-medium")
 print(made.text())
@@ -616,7 +616,7 @@ check("02.2", command)
 # version:
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine import examples
+from engines import examples
 
 tell(examples.check("0.12.0", "0.13.0", "gemma"))
 
@@ -633,7 +633,7 @@ tell(examples.check("0.12.0", "0.13.0", "gemma"))
 # **Predict:** gpt2-medium has 24 layers and 16 heads of 64. How many bytes in float16?
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine.memory import estimate, gigabytes
+from engines.memory import estimate, gigabytes
 
 print(2 * 24 * 16 * 64 * 2, "bytes by hand")
 print(estimate("gpt2-medium", dtype="float16").kv_bytes_per_token, "bytes by the estimator")
@@ -676,7 +676,7 @@ check("02.3", sequences)
 # which an H100?
 
 # %%
-from servinglab.engine.figures import memory_bars
+from servinglab.figures.engines import memory_bars
 
 load = {"max_batch_size": 16, "max_seq_len": 2048, "max_num_tokens": 8192}
 plans = {
@@ -732,7 +732,7 @@ for gpu in ("24gb", "h100"):
 # Triton together in a container, and each needs a driver of its age. This is the map, one line for each TensorRT-LLM.
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine import compass
+from engines import compass
 
 seen = {}
 for box in compass.containers():
@@ -755,7 +755,7 @@ print(compass.converter("gemma", box.trtllm), "in", box.trtllm, "·", compass.co
 # And this machine? `course doctor` looks at the driver.
 
 # %%
-from servinglab import doctor
+from course import doctor
 
 for line in doctor.examine():
     if line.name in ("gpu", "container", "docker"):
@@ -779,7 +779,7 @@ except EngineError as error:
 # these two `config.json` were **written by hand**, with the keys that `trtllm-build` writes. They say so themselves.
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine import autopsy
+from engines import autopsy
 
 plain, tuned = autopsy.example(root / "plain", "plain"), autopsy.example(root / "tuned", "tuned")
 found = autopsy.inspect(plain)
@@ -806,7 +806,7 @@ tell(f"multiple_profiles: {differing['multiple_profiles'].meaning}")
 # a stand-in: only the first bytes, which name TensorRT 10.14.1.48.
 
 # %% tags=["nbval-check-output"]
-from servinglab.engine import folder as engines
+from engines import folder as engines
 
 (plain / "rank0.engine").write_bytes(b"ftrt" + bytes(20) + bytes([10, 14, 1, 48]))
 card = engines.Gpu("NVIDIA L4", "8.9")
@@ -837,7 +837,7 @@ tell(engines.refusal(plain, machines["container 26.07, one L4"]))
 # Finished steps are not run again. With `--dry-run` it only prints. The last command would be:
 
 # %%
-from servinglab.engine.build import build
+from engines.build import build
 
 lines = []
 smol = recipe("smollm2")

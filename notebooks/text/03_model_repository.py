@@ -187,7 +187,7 @@ hand.stop()
 # ids, ids to more ids, ids to text. Two are front doors. How does a prompt get from the door to the last model?
 
 # %%
-from servinglab import plots
+from servinglab.figures import plots
 
 plots.style()
 fig = plots.request_path("ensemble")
@@ -582,8 +582,9 @@ tell(lint_with(*faults["one door does not stream"])[0].message)
 # a batch. It has five faults. Repair them.
 
 # %% tags=["nbval-check-output"]
-from servinglab.checks.nb03 import BROKEN
+from servinglab.checks import module
 
+BROKEN = module("03").BROKEN
 print(BROKEN)
 
 # %% tags=["exercise:03.2"]

@@ -51,15 +51,17 @@ import numpy as np
 import psutil
 from tokenizers import Tokenizer
 
-from servinglab import assets, plots, slot_figures
+from reference_backend.executor import Executor, Request, RequestError, SamplingParams
+from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.executor import Executor, Request, RequestError, SamplingParams
+from servinglab.figures import plots
+from servinglab.figures import slots as slot_figures
+from servinglab.figures.palette import FAINT, MODELS
 from servinglab.notebook import begin, record, resolve_lane
-from servinglab.palette import FAINT, MODELS
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
-from servinglab.trtllm_launch import as_shell, command
+from servinglab.server.launch import as_shell, command
 
 begin()
 

@@ -54,12 +54,13 @@ from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from servinglab import assets, plots, wire
+from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.course import find_root
+from servinglab.figures import plots, wire
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
+from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()

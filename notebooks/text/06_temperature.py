@@ -39,12 +39,13 @@ from collections import Counter
 import numpy as np
 from tokenizers import Tokenizer
 
-from servinglab import assets, decoding, plots
+from servinglab import assets, decoding
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.decoding_figures import temperature as figures
 from servinglab.errors import CourseError
 from servinglab.explore import explore
+from servinglab.figures import plots
+from servinglab.figures import temperature as figures
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.server import TritonServer

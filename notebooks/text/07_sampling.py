@@ -41,12 +41,13 @@ import numpy as np
 from IPython.display import Markdown, display
 from tokenizers import Tokenizer
 
-from servinglab import assets, decoding, plots
+from servinglab import assets, decoding
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.decoding_figures import sampling as figures
 from servinglab.errors import CourseError
 from servinglab.explore import explore
+from servinglab.figures import plots
+from servinglab.figures import sampling as figures
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.server import TritonServer

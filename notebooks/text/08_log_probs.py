@@ -40,15 +40,16 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from servinglab import assets, decoding, plots
+from servinglab import assets, decoding
 from servinglab.checks import check
 from servinglab.client import TritonClient
-from servinglab.course import find_root
-from servinglab.decoding_figures import log_probs as figures
 from servinglab.errors import CourseError
 from servinglab.explore import explore
+from servinglab.figures import log_probs as figures
+from servinglab.figures import plots
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
+from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()

@@ -44,18 +44,19 @@ from scipy.optimize import isotonic_regression
 from scipy.stats import chisquare
 from tokenizers import Tokenizer
 
-from servinglab import assets, decoding, plots
+from engines import flags
+from reference_backend.executor import Executor, Request, SamplingParams
+from reference_backend.executor.drafters import DraftModel, PromptLookup
+from servinglab import assets, decoding
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.course import find_root
 from servinglab.decoding import speculative
 from servinglab.decoding.hidden_states import OpenModel
-from servinglab.decoding_figures import speculative as figures
-from servinglab.engine import flags
-from servinglab.executor import Executor, Request, SamplingParams
-from servinglab.executor.drafters import DraftModel, PromptLookup
+from servinglab.figures import plots
+from servinglab.figures import speculative as figures
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
+from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()

@@ -45,17 +45,19 @@ import numpy as np
 import psutil
 from tokenizers import Tokenizer
 
-from servinglab import assets, plots
+from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import TritonClient
-from servinglab.course import find_root
+from servinglab.figures import load as figures
+from servinglab.figures import plots
 from servinglab.loadtest import aiperf as aiperf_tool
-from servinglab.loadtest import commands, figures, measures
+from servinglab.loadtest import commands, measures
 from servinglab.loadtest.load import closed_loop, open_loop, openai_ask, triton_ask
 from servinglab.loadtest.power import Meter
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.repository import build_default
+from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()

@@ -42,11 +42,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from servinglab import assets, chat, palette, plots
+from engines import llm_names, llm_run, llmapi_model, migration
+from engines.llm_api import decides, translate
+from servinglab import assets, chat
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.engine import llm_names, llm_run, llmapi_model, migration
-from servinglab.engine.llm_api import decides, translate
+from servinglab.figures import palette, plots
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.repository.pbtxt import to_text

@@ -18,9 +18,9 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from servinglab import supervisor
 from servinglab.client import TritonClient
-from servinglab.server import ServerError, TritonServer, running
+from servinglab.server import supervisor
+from servinglab.server.triton import ServerError, TritonServer, running
 
 TINY_MODELS = Path(__file__).parents[1] / "models"
 pytestmark = pytest.mark.integration

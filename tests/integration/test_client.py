@@ -23,7 +23,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from nbclient import NotebookClient
 
-from servinglab.client import ClientError, ClientWarning, TritonClient
+from servinglab.client.triton import ClientError, ClientWarning, TritonClient
 from servinglab.server import TritonServer
 from triton_crash import with_a_server
 
@@ -194,7 +194,7 @@ def test_a_finished_stream_is_not_cancelled(tiny, tiny_server):
 def run_script(server, body: str, **more) -> subprocess.Popen:
     head = f"""
         import asyncio, os, signal, sys, time
-        from servinglab.client import *
+        from servinglab.client.triton import *
         client = TritonClient({server.grpc_url!r}, {server.http_url!r})
     """
     script = textwrap.dedent(head) + textwrap.dedent(body)

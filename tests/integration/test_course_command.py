@@ -14,7 +14,7 @@ import pytest
 
 from servinglab.assets import cache_dir
 
-COURSE = [sys.executable, "-m", "servinglab.cli"]
+COURSE = [sys.executable, "-m", "course.cli"]
 LONG = "Write a very long story about a fox and a dog."
 
 

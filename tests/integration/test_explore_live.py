@@ -6,15 +6,16 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from servinglab.course import find_root
+from servinglab.root import find_root
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 # What the cell needs from those before it: logits, here without a server, and names of tokens.
 BEFORE = """\
 import numpy as np
-from servinglab import decoding, plots
-from servinglab.decoding_figures import temperature as figures
+from servinglab import decoding
+from servinglab.figures import plots
+from servinglab.figures import temperature as figures
 from servinglab.explore import explore
 
 lane, seed, precision, name = "embedded", 0, "fp32", str

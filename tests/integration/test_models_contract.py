@@ -162,7 +162,7 @@ def test_final_comes_with_the_last_text_of_the_ensemble_and_alone_from_the_bls_m
 
 def test_without_empty_finals_the_bls_model_sends_its_texts_only(client):
     """What a client gets that does not ask for empty final responses: it must count, or stop by itself."""
-    from servinglab import kserve
+    from servinglab.client import kserve
 
     spec = client.spec("tensorrt_llm_bls")
     request = client.request_for(spec, {"text_input": COUNT, "max_tokens": 3, "stream": True}, "x", empty_final=False)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from servinglab import triton_install
 from servinglab.assets import cache_dir
 from servinglab.client import ClientError, TritonClient
 from servinglab.repository import (
@@ -26,6 +25,7 @@ from servinglab.repository import (
     write_templates,
 )
 from servinglab.server import ServerError, TritonServer
+from servinglab.server import install as triton_install
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ import pytest
 
 from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
 from servinglab.repository import lint, parse, to_text
-from servinglab.triton_install import ServerError
+from servinglab.server.install import ServerError
 
 LABELS = ["red apple", "green leaf", "blue sea"]
 

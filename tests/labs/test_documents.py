@@ -19,7 +19,7 @@ from pymongo.errors import PyMongoError
 from cliplab import own_user
 from cliplab.document_server import DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
-from servinglab.triton_install import ServerError
+from servinglab.server.install import ServerError
 
 
 def document(number: int, **changes) -> dict:
@@ -121,7 +121,8 @@ def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_beh
 
 def test_the_server_ends_with_the_python_that_started_it_and_the_next_one_waits_for_that(tmp_path):
     code = (
-        "import os, sys; from cliplab.document_server import DocumentServer; from servinglab import triton_process\n"
+        "import os, sys; from cliplab.document_server import DocumentServer\n"
+        "from servinglab.server import process as triton_process\n"
         "triton_process.GRACE_SECONDS = 5; server = DocumentServer(sys.argv[1]); print(server.pid, flush=True)\n"
         "os.kill(server.pid, 19); os.kill(os.getpid(), 9)"  # a server that is stopped does not end when it is told to
     )

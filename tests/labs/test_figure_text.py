@@ -14,11 +14,12 @@ from PIL import Image
 
 from cliplab import encoder_figures, gallery, search_figures
 from cliplab.search import Hit
-from servinglab import decoding, explore, plots
-from servinglab.decoding_figures import beam_search, log_probs, sampling, speculative, temperature
-from servinglab.drawings import WireField
-from servinglab.engine import plan, plan_figures
-from servinglab.loadtest import figures as loads
+from engines import plan
+from servinglab import decoding, explore
+from servinglab.figures import beam_search, log_probs, plots, sampling, speculative, temperature
+from servinglab.figures import load as loads
+from servinglab.figures import plans as plan_figures
+from servinglab.figures.drawings import WireField
 from servinglab.loadtest.measures import Run, Trace
 
 mpl.use("Agg")

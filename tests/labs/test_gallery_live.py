@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from servinglab.course import find_root
+from servinglab.root import find_root
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,7 @@ import pathlib, sys, time
 sys.path.insert(0, LAB)
 from cliplab.gallery import gallery
 from cliplab.search import Found, Hit
-from servinglab import plots
+from servinglab.figures import plots
 
 class Desk:
     def __call__(self, text="", image=None, *, k=5, category=None, below_cents=None):

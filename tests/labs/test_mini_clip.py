@@ -15,11 +15,11 @@ from cliplab import lite0
 from cliplab.mini_clip import FILE, Head, TextTower, VisionTower
 from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
+from course.pages import CLIP_RESULTS, clip_table
 from servinglab import assets
-from servinglab.course import find_root
 from servinglab.errors import CourseError
 from servinglab.minilm import Encoder
-from servinglab.pages import CLIP_RESULTS, clip_table
+from servinglab.root import find_root
 
 ROOT = find_root()
 REFERENCE = json.loads((Path(__file__).parent / "data" / "lite0_reference.json").read_text())

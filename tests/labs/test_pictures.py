@@ -15,8 +15,8 @@ from PIL import Image
 
 from cliplab import pictures, training_data
 from servinglab import assets
-from servinglab.course import find_root
 from servinglab.errors import CourseError
+from servinglab.root import find_root
 
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="no dpkg-deb here")
 

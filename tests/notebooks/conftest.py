@@ -30,7 +30,7 @@ def pytest_report_header():
 @pytest.fixture(scope="session")
 def example_entry():
     """What course.toml would say about the example, a tiny notebook that only these tests use."""
-    from servinglab.course import Notebook, ParameterSet
+    from course.manifest import Notebook, ParameterSet
 
     return Notebook(
         id="99_example",

@@ -40,8 +40,8 @@ if __name__ == "__main__":
 import exercises
 from notebook_files import read_source, tags, text_sources
 
-from servinglab.course import Notebook, load
-from servinglab.runner import environment
+from course.manifest import Notebook, load
+from course.runner import environment
 
 LONG, CELL_SECONDS = 1.0, 300
 STOP_SECONDS = END_SECONDS = 60  # on a busy machine IPython takes 15 s to render a first traceback

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from servinglab.runner import environment
+from course.runner import environment
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE / "example"

@@ -13,7 +13,7 @@ import pytest
 from rerun import Again, prepare
 from running import leftovers
 
-from servinglab.course import load
+from course.manifest import load
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1800)]
 

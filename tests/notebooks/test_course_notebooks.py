@@ -8,8 +8,8 @@ import pytest
 from notebook_files import notebook_folders, notebook_of, read_source, storage_problems, tagged, text_sources
 from notebook_style import findings
 
-from servinglab.checks._core import known_exercises
-from servinglab.course import load
+from course.manifest import load
+from servinglab.checks import known_exercises
 
 ENTRIES = {entry.id: entry for entry in load().notebooks}
 SOURCES = {source.stem: source for source in text_sources()}

@@ -21,7 +21,7 @@ import pytest
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 from notebook_style import _LINK
 
-from servinglab import course, lab
+from course import lab, manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
@@ -36,7 +36,7 @@ def checkout(tmp_path):
     for path in ROOT.iterdir():
         if not path.name.startswith(".") and path.name not in ("notebooks", "labs", "build"):
             (root / path.name).symlink_to(path)
-    return course.load(root)
+    return manifest.load(root)
 
 
 async def test_every_notebook_opens_without_outputs_and_saving_makes_no_text_twin(checkout):
@@ -65,7 +65,7 @@ def test_links_imports_and_the_courses_root_are_found_from_the_copy(checkout):
             assert place.exists() and place.is_relative_to(folder), (notebook.id, target)
             followed += 1
     assert followed >= 30
-    code = "from cliplab import encoders, deployment, pictures; from servinglab.course import find_root; print("
+    code = "from cliplab import encoders, deployment, pictures; from servinglab.root import find_root; print("
     code += "find_root(), encoders.DATA.is_dir(), deployment.SOURCES.is_dir(), len(pictures.catalogue('subset')) > 9)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder / "labs" / "vlm_clip", capture_output=True, text=True
@@ -102,7 +102,7 @@ def fetch(address):
 def test_the_command_opens_jupyterlab_where_all_of_them_can_be_reached_and_leaves_nothing(checkout, tmp_path):
     folders = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "servinglab.cli", "lab", "--no-browser", "--port=0"], cwd=checkout.root,
+        [sys.executable, "-m", "course.cli", "lab", "--no-browser", "--port=0"], cwd=checkout.root,
         env={**os.environ, **folders}, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:

@@ -15,7 +15,7 @@ import pytest
 from notebook_files import notebook_of, read_source, tags, text_sources
 from running import leftovers, nbval
 
-from servinglab.course import load
+from course.manifest import load
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -40,7 +40,7 @@ def on_bad_disks(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk.mount").mkdir()
     env = {**os.environ, "DISK": str(tmp_path / "disk"), "REAL_CACHE": str(cache_dir()), "START": START}
-    shell = f'course() {{ "{sys.executable}" -m servinglab.cli "$@"; }}\npython() {{ "{sys.executable}" "$@"; }}\n'
+    shell = f'course() {{ "{sys.executable}" -m course.cli "$@"; }}\npython() {{ "{sys.executable}" "$@"; }}\n'
 
     def run(script: str) -> subprocess.CompletedProcess:
         command = ["unshare", "--mount", "--map-root-user", "bash", "-c", MOUNT + shell + textwrap.dedent(script)]
@@ -88,7 +88,7 @@ def test_a_checkout_that_is_read_only_names_the_option_that_helps(on_bad_disks, 
     ("setting", "said"),
     [
         ("export SERVINGLAB_CACHE=$FULL/empty", "(No space left on device): set SERVINGLAB_CACHE."),
-        ("START=${START/timeout=60/log_path=\\\"$FULL/log\\\"}", "(No space left on device): choose another log_path."),
+        ('START=${START/timeout=60/log_path=\\"$FULL/log\\"}', "(No space left on device): choose another log_path."),
     ],
 )
 def test_a_server_that_cannot_write_says_so_before_it_starts(on_bad_disks, setting, said):

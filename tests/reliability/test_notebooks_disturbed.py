@@ -59,7 +59,7 @@ def write_course(folder: Path) -> None:
 
 def course_run(mark: Mark, cwd: Path, *arguments: str, **env: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "servinglab.cli", "run", *arguments], cwd=cwd, env={**mark.env, **env}, text=True,
+        [sys.executable, "-m", "course.cli", "run", *arguments], cwd=cwd, env={**mark.env, **env}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
 

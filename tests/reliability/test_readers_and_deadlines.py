@@ -12,8 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from servinglab import kserve
-from servinglab.client import ClientError
+from servinglab.client import ClientError, kserve
 
 COUNT = "Count: one two three four five six"
 VOCABULARY = 49152

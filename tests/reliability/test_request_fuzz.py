@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from servinglab import kserve
+from servinglab.client import kserve
 from servinglab.repository import contract
-from servinglab.triton_process import dead_processes
+from servinglab.server.process import dead_processes
 
 DEADLINE = 120.0
 COUNT = "Count: one two three four five six"

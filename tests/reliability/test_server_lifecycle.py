@@ -31,9 +31,10 @@ from server_traces import (
     started,
 )
 
-from servinglab import supervisor, triton_process
-from servinglab.server import ServerError, TritonServer, running
-from servinglab.triton_registry import LOGS_KEPT
+from servinglab.server import process as triton_process
+from servinglab.server import supervisor
+from servinglab.server.registry import LOGS_KEPT
+from servinglab.server.triton import ServerError, TritonServer, running
 
 
 def test_start_serves_both_models_on_loopback_only():
@@ -322,7 +323,7 @@ def test_port_stolen_between_choosing_and_binding(service, monkeypatch):
             free = real({name: None for name in fixed})
             return {**free, service: port} if len(calls) == 1 else free
 
-        monkeypatch.setattr("servinglab.server.choose_ports", choose)
+        monkeypatch.setattr("servinglab.server.triton.choose_ports", choose)
         with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as server:
             assert len(calls) == 2 and server.ready()
         calls.clear()
@@ -350,7 +351,7 @@ def test_repository_without_permission(tmp_path):
         parent.chmod(0o711)
     code = f"""
         import os
-        from servinglab.server import TritonServer, ServerError
+        from servinglab.server.triton import TritonServer, ServerError
         if os.getuid() == 0:
             os.seteuid(65534)
         else:
@@ -448,7 +449,7 @@ def test_without_home_and_with_a_hostile_environment(tmp_path):
 def test_a_tiny_dev_shm_is_noticed_before_the_start():
     """In a mount namespace of its own, with 2 MiB of shared memory, as a container with a small --shm-size has."""
     code = f"""
-        from servinglab.server import TritonServer, ServerError
+        from servinglab.server.triton import TritonServer, ServerError
         try:
             TritonServer({str(TINY_MODELS)!r}, timeout=60).start()
         except ServerError as error:

@@ -36,7 +36,7 @@ build-backend = "setuptools.build_meta"
 name = "servinglab"
 version = "0"
 [project.scripts]
-course = "servinglab.cli:main"
+course = "course.cli:main"
 [tool.setuptools.packages.find]
 where = ["lib"]
 """

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from servinglab.engine import autopsy
+from engines import autopsy
 
 TRTLLM, TENSORRT = "1.2.1", "10.14.1.48"  # as in container 26.07
 

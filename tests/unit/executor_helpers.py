@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from servinglab.executor import Executor, Output, Request, SamplingParams
+from reference_backend.executor import Executor, Output, Request, SamplingParams
 
 VOCAB = 97
 MAX_SEQ_LEN = 128
@@ -114,7 +114,9 @@ def request(name: str, prompt, max_tokens: int, receiver, *, end_id=None, stop_w
 def fake_executor(folder, monkeypatch, **options) -> tuple[Executor, FakeModel]:
     """An executor over the fake model; everything else is real."""
     made = []
-    monkeypatch.setattr("servinglab.executor.device.Model", lambda *a, **k: made.append(FakeModel(*a, **k)) or made[0])
+    monkeypatch.setattr(
+        "reference_backend.executor.device.Model", lambda *a, **k: made.append(FakeModel(*a, **k)) or made[0]
+    )
     model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
     config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
     (folder / "config.json").write_text(json.dumps(config))

@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_models import write_checkpoint
 
+from course.pages import DRAFT_RESULTS, draft_table
 from servinglab import assets
 from servinglab.assets import catalogue, draft, store
-from servinglab.pages import DRAFT_RESULTS, draft_table
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ROOT / "data" / catalogue.find("smollm2-draft").layers.file

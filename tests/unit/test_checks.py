@@ -8,16 +8,15 @@ import types
 import pytest
 
 from servinglab import checks
-from servinglab.checks import _core
 from servinglab.errors import CourseError
 
 
 @pytest.fixture
 def module(monkeypatch):
     """A checks module of a notebook "98" with three exercises."""
-    name = "servinglab.checks.nb98"
+    name = "servinglab_checks_nb98"
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setattr(_core, "_EXERCISES", {})
+    monkeypatch.setattr(checks, "_EXERCISES", {})
 
     @checks.exercise("98.1", expects="a whole number")
     def double(answer):
@@ -144,8 +143,9 @@ def test_the_same_id_twice_is_refused(module):
 
 
 def test_a_checks_module_that_does_not_import_is_not_taken_for_a_missing_one(monkeypatch, tmp_path):
-    (tmp_path / "nb96.py").write_text("import a_module_that_is_not_there")
-    monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
+    (tmp_path / "notebooks" / "checks").mkdir(parents=True)
+    (tmp_path / "notebooks" / "checks" / "nb96.py").write_text("import a_module_that_is_not_there")
+    monkeypatch.setattr(checks, "find_root", lambda: tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
         checks.check("96.1", 1)
 

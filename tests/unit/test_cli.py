@@ -16,7 +16,8 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from servinglab import ask, chat, cli, course, report, runner, serving
+from course import ask, cli, manifest, report, runner, serving
+from servinglab import chat
 from servinglab.assets import DataSet
 from servinglab.errors import CourseError
 
@@ -28,7 +29,7 @@ def call(*arguments: str):
 
 
 def course_command(*arguments: str, cwd: Path = ROOT, **kwargs) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "servinglab.cli", *arguments]
+    command = [sys.executable, "-m", "course.cli", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **kwargs)
 
 
@@ -84,7 +85,7 @@ def test_debug_shows_the_traceback():
 
 def test_list_is_quick_because_it_imports_nothing_heavy():
     code = (
-        "import sys; from servinglab import cli\ntry: cli.app(['list'])\nexcept SystemExit: pass\n"
+        "import sys; from course import cli\ntry: cli.app(['list'])\nexcept SystemExit: pass\n"
         "heavy = {'numpy', 'torch', 'transformers', 'papermill', 'tritonclient', 'onnxruntime', 'IPython'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -93,7 +94,7 @@ def test_list_is_quick_because_it_imports_nothing_heavy():
 
 
 def test_list_shows_every_notebook():
-    loaded = course.load(ROOT)
+    loaded = manifest.load(ROOT)
     done = call("list")
     assert done.exit_code == 0
     assert all(n.id in done.output and n.title in done.output for n in loaded.notebooks)
@@ -153,7 +154,7 @@ def test_the_trtllm_lane_is_refused_before_anything_runs(small_course, monkeypat
     (small_course / "course.toml").write_text(text.replace('["embedded"]', '["embedded", "trtllm"]'))
     monkeypatch.delenv("SERVINGLAB_LANE", raising=False)
     monkeypatch.setattr(runner, "run_notebook", lambda *a, **k: pytest.fail("ran"))
-    monkeypatch.setattr("servinglab.doctor.lanes", lambda lines: {"embedded": "", "trtllm": "gpu: none found"})
+    monkeypatch.setattr("course.doctor.lanes", lambda lines: {"embedded": "", "trtllm": "gpu: none found"})
     done = call("run", "--lane", "trtllm")
     assert "cannot run here (gpu: none found)" in str(done.exception)
     monkeypatch.setenv("SERVINGLAB_LANE", "trtllm")  # as in the container
@@ -197,7 +198,7 @@ def test_run_refuses_before_anything_runs(small_course, monkeypatch, arguments, 
 
 def test_the_terminal_display_survives_every_outcome(small_course, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    loaded = course.load(small_course)
+    loaded = manifest.load(small_course)
     with report.progress(list(loaded.notebooks)) as display:
         for notebook, status in zip(loaded.notebooks, ("passed", "timeout"), strict=True):
             display.begin(notebook)
@@ -516,19 +517,19 @@ def test_fetch_brings_what_the_notebooks_need(fake):
 
 
 def test_a_closed_pipe_is_no_error():
-    command = f"{sys.executable} -m servinglab.cli list | true"
+    command = f"{sys.executable} -m course.cli list | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
 
 
 def test_a_closed_stdout_is_no_error():
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m servinglab.cli list >&-"], cwd=ROOT, capture_output=True)
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m course.cli list >&-"], cwd=ROOT, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_anything_is_made(tmp_path):
     out = os.fsencode(tmp_path) + b"/\xff"
-    command = [sys.executable, "-m", "servinglab.cli", "repo", "build", "--out", out]
+    command = [sys.executable, "-m", "course.cli", "repo", "build", "--out", out]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "is not UTF-8" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -551,7 +552,7 @@ def test_unknown_options_are_usage_errors():
 
 def test_an_output_that_takes_nothing_is_one_line():
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "servinglab.cli", "list"]
+        command = [sys.executable, "-m", "course.cli", "list"]
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.startswith("course: No space left on device")
     assert len(done.stderr.strip().splitlines()) == 1

@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 import yaml
 
-from servinglab.engine import compass
+from engines import compass
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "Dockerfiles").glob("*Dockerfile"))
@@ -237,7 +237,7 @@ def test_our_own_rules_see_a_broken_compose_file(damage, word):
 def test_the_served_command_is_one_that_exists():
     from typer.testing import CliRunner
 
-    from servinglab import cli
+    from course import cli
 
     words = yaml.safe_load(COMPOSE.read_text())["services"]["serve"]["command"]
     assert words[:2] == ["course", "serve"]
@@ -350,7 +350,7 @@ def test_actionlint_sees_a_broken_workflow(tmp_path, step, word):
 def test_every_course_command_in_the_readme_is_understood():
     from typer.main import get_command
 
-    from servinglab import cli
+    from course import cli
 
     text = (ROOT / "Dockerfiles" / "README.md").read_text().replace("\\\n", " ")
     blocks = re.findall(r"^```\n(.*?)^```", text, re.M | re.S)

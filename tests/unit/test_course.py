@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servinglab import course
+from course import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,12 +39,12 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def small(tmp_path) -> course.Course:
-    return course.load(write(tmp_path, GOOD))
+def small(tmp_path) -> manifest.Course:
+    return manifest.load(write(tmp_path, GOOD))
 
 
 def test_the_repository_s_own_manifest():
-    own = course.load(ROOT)
+    own = manifest.load(ROOT)
     assert [n.id for n in own.notebooks] == sorted(n.id for n in own.notebooks)
     assert {"00_start_here", "03_model_repository", "05_streaming_grpc"} <= {n.id for n in own.notebooks}
     for notebook in own.notebooks:
@@ -76,14 +76,16 @@ def test_select_by_id_and_by_number_keeps_the_order(small):
 
 
 def test_a_lab_is_selected_by_its_folder(tmp_path):
-    own = course.load(write(tmp_path, GOOD.replace("minutes = 7", 'minutes = 7\nfolder = "labs/demo"')))
+    own = manifest.load(write(tmp_path, GOOD.replace("minutes = 7", 'minutes = 7\nfolder = "labs/demo"')))
     assert [n.path for n in own.select(["labs/demo/"])] == [tmp_path / "labs/demo/01_second.ipynb"]
-    with pytest.raises(course.ManifestError, match="no notebook 'labs/other'; it has: 00_first, 01_second, labs/demo"):
+    with pytest.raises(
+        manifest.ManifestError, match="no notebook 'labs/other'; it has: 00_first, 01_second, labs/demo"
+    ):
         own.select(["labs/other"])
 
 
 def test_assignments_are_typed_and_go_to_the_notebooks_that_know_them(small):
-    found = course.parse_assignments(["seed=4", "rate=2", "lane=embedded", "streams=3", "fast=true"], small.select())
+    found = manifest.parse_assignments(["seed=4", "rate=2", "lane=embedded", "streams=3", "fast=true"], small.select())
     assert found == {
         "00_first": {"seed": 4, "rate": 2.0, "lane": "embedded", "fast": True},
         "01_second": {"lane": "embedded", "streams": 3},
@@ -107,8 +109,8 @@ def test_assignments_are_typed_and_go_to_the_notebooks_that_know_them(small):
     ],
 )
 def test_a_wrong_assignment_is_refused_in_one_sentence(small, pair, words):
-    with pytest.raises(course.ManifestError) as caught:
-        course.parse_assignments([pair], small.select())
+    with pytest.raises(manifest.ManifestError) as caught:
+        manifest.parse_assignments([pair], small.select())
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
 
@@ -139,22 +141,22 @@ def test_a_wrong_assignment_is_refused_in_one_sentence(small, pair, words):
 )
 def test_a_mistake_in_the_manifest_is_named_in_one_sentence(tmp_path, old, new, words):
     assert old in GOOD
-    with pytest.raises(course.ManifestError) as caught:
-        course.load(write(tmp_path, GOOD.replace(old, new)))
+    with pytest.raises(manifest.ManifestError) as caught:
+        manifest.load(write(tmp_path, GOOD.replace(old, new)))
     message = str(caught.value)
     assert all(word in message for word in [*words, "course.toml"]), message
     assert "\n" not in message
 
 
 def test_a_missing_manifest_says_where_to_run(tmp_path):
-    with pytest.raises(course.ManifestError, match="run this from the course's folder"):
-        course.load(tmp_path)
+    with pytest.raises(manifest.ManifestError, match="run this from the course's folder"):
+        manifest.load(tmp_path)
 
 
 def test_unknown_ids_and_sets_list_what_there_is(small):
-    with pytest.raises(course.ManifestError, match="no notebook '09'; it has: 00_first, 01_second"):
+    with pytest.raises(manifest.ManifestError, match="no notebook '09'; it has: 00_first, 01_second"):
         small.select(["09"])
-    with pytest.raises(course.ManifestError, match="no parameter set 'x'; it has: default, other"):
+    with pytest.raises(manifest.ManifestError, match="no parameter set 'x'; it has: default, other"):
         small.notebooks[0].values(set_name="x")
 
 
@@ -162,5 +164,5 @@ def test_the_root_is_found_from_a_folder_below_and_from_elsewhere(tmp_path):
     write(tmp_path, GOOD)
     below = tmp_path / "labs" / "deep"
     below.mkdir(parents=True)
-    assert course.find_root(below) == tmp_path.resolve()
-    assert course.find_root(Path("/")) == ROOT
+    assert manifest.find_root(below) == tmp_path.resolve()
+    assert manifest.find_root(Path("/")) == ROOT

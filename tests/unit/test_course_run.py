@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from servinglab import course
+from course import manifest
 from servinglab.errors import CourseError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ spec.loader.exec_module(course_run)
 @pytest.fixture
 def out(tmp_path):
     """A folder as `course run` leaves it; notebook 05 failed, and its record is of a run before."""
-    names = [each.id for each in course.load().notebooks]
+    names = [each.id for each in manifest.load().notebooks]
     results = [{"id": n, "status": "failed" if n[:2] == "05" else "passed", "seconds": 2.5, "error": ""} for n in names]
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "records").mkdir()
@@ -41,7 +41,7 @@ def out(tmp_path):
 
 def test_times_and_figures_of_every_notebook_in_the_order_of_the_course(out):
     found = course_run.collect(out)
-    assert [row["id"] for row in found["notebooks"]] == [each.id for each in course.load().notebooks]
+    assert [row["id"] for row in found["notebooks"]] == [each.id for each in manifest.load().notebooks]
     assert found["seconds"] == 2.5 * len(found["notebooks"])
     by_id = {row["id"][:2]: row for row in found["notebooks"]}
     assert by_id["04"]["figures"] == {"seed": 3, "x": 7}

@@ -9,8 +9,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from servinglab import decoding, plots
-from servinglab.decoding_figures import beam_search as figures
+from servinglab import decoding
+from servinglab.figures import beam_search as figures
+from servinglab.figures import plots
 
 mpl.use("Agg")
 

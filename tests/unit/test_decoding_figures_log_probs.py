@@ -11,9 +11,10 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from servinglab import decoding, plots
-from servinglab.course import find_root
-from servinglab.decoding_figures import log_probs as figures
+from servinglab import decoding
+from servinglab.figures import log_probs as figures
+from servinglab.figures import plots
+from servinglab.root import find_root
 
 mpl.use("Agg")
 

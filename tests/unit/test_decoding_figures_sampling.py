@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from servinglab.decoding_figures import sampling as figures
+from servinglab.figures import sampling as figures
 
 TOKENS = {2: "two", 0: "zero"}
 P = np.array([0.3, 0.2, 0.4, 0.1])

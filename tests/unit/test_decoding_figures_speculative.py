@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from servinglab import plots
-from servinglab.decoding_figures import speculative as figures
+from servinglab.figures import plots
+from servinglab.figures import speculative as figures
 
 mpl.use("Agg")
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from servinglab import decoding, plots
-from servinglab.decoding_figures import temperature as figures
+from servinglab import decoding
+from servinglab.figures import plots
+from servinglab.figures import temperature as figures
 
 mpl.use("Agg")
 

@@ -20,10 +20,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from reference_backend.executor import SamplingParams, sampler
+from reference_backend.executor.logits import penalise
 from servinglab import decoding
 from servinglab.errors import CourseError
-from servinglab.executor import SamplingParams, sampler
-from servinglab.executor.logits import penalise
 
 few = settings(max_examples=50)
 VOCAB = 12

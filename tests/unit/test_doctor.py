@@ -13,8 +13,10 @@ from importlib import metadata
 import psutil
 import pytest
 
-from servinglab import assets, doctor, triton_install
-from servinglab.doctor import FAIL, OK, WARN, _machine, _software
+from course import doctor
+from course.doctor import FAIL, OK, WARN, _machine, _software
+from servinglab import assets
+from servinglab.server import install as triton_install
 
 
 def only(found) -> doctor.Line:
@@ -27,8 +29,24 @@ def test_every_line_is_complete():
     lines = doctor.examine()
     names = [line.name for line in lines]
     assert len(names) == len(set(names))
-    for wanted in ("python", "system", "cpu", "memory", "disk", "shared memory", "gpu", "docker", "ports", "numpy",
-                   "packages: base", "packages: server", "packages: models", "triton", "kernel", "models"):
+    for wanted in (
+        "python",
+        "system",
+        "cpu",
+        "memory",
+        "disk",
+        "shared memory",
+        "gpu",
+        "docker",
+        "ports",
+        "numpy",
+        "packages: base",
+        "packages: server",
+        "packages: models",
+        "triton",
+        "kernel",
+        "models",
+    ):
         assert wanted in names
     for line in lines:
         assert line.status in (OK, WARN, FAIL)
@@ -46,7 +64,7 @@ def test_the_report_is_json():
 def test_it_takes_less_than_three_seconds_and_writes_nothing(tmp_path):
     cache = tmp_path / "cache"
     started = time.monotonic()
-    code = "from servinglab import doctor; print(len(doctor.examine()))"
+    code = "from course import doctor; print(len(doctor.examine()))"
     subprocess.run([sys.executable, "-c", code], env={"SERVINGLAB_CACHE": str(cache), "PATH": "/usr/bin:/bin",
                                                       "HOME": str(tmp_path)}, check=True, cwd=tmp_path)  # fmt: skip
     assert time.monotonic() - started < 3
@@ -121,8 +139,13 @@ def test_where_the_bundle_was_installed_no_cure_is_make_setup(found, cures, monk
 
 
 def test_missing_and_wrong_packages_are_listed_by_extra(monkeypatch):
-    needs = ["httpx>=0.28", 'nvidia-pytriton==0.7.0; extra == "server"', 'torch==2.13.0; extra == "models"',
-             'tomli>=2; python_version < "3"', 'servinglab[server]; extra == "all"']
+    needs = [
+        "httpx>=0.28",
+        'nvidia-pytriton==0.7.0; extra == "server"',
+        'torch==2.13.0; extra == "models"',
+        'tomli>=2; python_version < "3"',
+        'servinglab[server]; extra == "all"',
+    ]
     installed = {"httpx": "0.30", "nvidia-pytriton": "0.5.7", "torch": "2.13.0+cpu"}
     monkeypatch.setattr(metadata, "requires", lambda name: needs)
     monkeypatch.setattr(_software, "version", installed.get)
@@ -131,7 +154,9 @@ def test_missing_and_wrong_packages_are_listed_by_extra(monkeypatch):
     assert lines["packages: base"].status == OK
     assert lines["packages: models"].status == OK, "a CPU build of torch is the same version"
     assert (lines["packages: server"].status, lines["packages: server"].detail) == (
-        FAIL, "other version: nvidia-pytriton 0.5.7")
+        FAIL,
+        "other version: nvidia-pytriton 0.5.7",
+    )
     del installed["httpx"], installed["torch"]
     lines = {line.name: line for line in _software.packages()}
     assert lines["packages: base"].status == FAIL and lines["packages: base"].detail == "missing: httpx"

@@ -9,9 +9,9 @@ from engine_helpers import TENSORRT, TRTLLM, engine_folder, plan_bytes, rewrite
 from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
-from servinglab.cli import app
-from servinglab.engine import EngineError, compass, flags
-from servinglab.engine.autopsy import EXAMPLES, diff, example, inspect
+from course.cli import app
+from engines import EngineError, compass, flags
+from engines.autopsy import EXAMPLES, diff, example, inspect
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_an_engine_folder_is_laid_open(tmp_path):
 
 
 def test_a_checkpoint_is_laid_open(tmp_path):
-    from servinglab.engine.convert import convert
+    from engines.convert import convert
 
     write_checkpoint(tmp_path / "hf", hidden_size=128, intermediate_size=256, head_dim=64)
     checkpoint = convert(tmp_path / "hf", tmp_path / "checkpoint", tp_size=2, weight_only="int8")

@@ -15,10 +15,10 @@ from importlib import metadata
 import pytest
 from typer.testing import CliRunner
 
-from servinglab.cli import app
-from servinglab.engine import EngineError, program
-from servinglab.engine.build import build
-from servinglab.engine.recipes import recipe
+from course.cli import app
+from engines import EngineError, program
+from engines.build import build
+from engines.recipes import recipe
 
 # Each appends its name to the file `calls`, and does what the file named by its last word says: fail, hang, half, fork.
 FAKE = """#!{python}
@@ -224,7 +224,7 @@ def test_a_program_that_writes_too_little_is_caught(lab):
 
 def start(lab, **options):
     code = (
-        "import sys\nfrom servinglab.engine.build import build\nfrom servinglab.engine.recipes import recipe\n"
+        "import sys\nfrom engines.build import build\nfrom engines.recipes import recipe\n"
         f"build(recipe('gpt2-medium', examples='examples', **{options!r}), sys.argv[1])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(lab)], stderr=subprocess.PIPE, text=True)

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from servinglab import doctor
-from servinglab.doctor import OK, WARN, _machine
-from servinglab.engine import EngineError, compass, examples
+from course import doctor
+from course.doctor import OK, WARN, _machine
+from engines import EngineError, compass, examples
 from servinglab.repository import container_generation, contract
 
 
@@ -140,7 +140,7 @@ def test_the_version_of_an_examples_folder_is_read_not_run(tmp_path):
     assert examples.version_of(script) is None
     version = tmp_path / "tensorrt_llm" / "version.py"
     version.parent.mkdir()
-    version.write_text("# licence\nraise SystemExit\n__version__ = \"0.13.0.dev2024090300\"\n")
+    version.write_text('# licence\nraise SystemExit\n__version__ = "0.13.0.dev2024090300"\n')
     for path in (script, script.parent, tmp_path / "examples", tmp_path):
         assert examples.version_of(path) == "0.13.0.dev2024090300"
 

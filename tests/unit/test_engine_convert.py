@@ -8,9 +8,9 @@ import pytest
 import torch
 from engine_models import ids, logits, write
 
-from servinglab.engine import reference, source
-from servinglab.engine.convert import convert
-from servinglab.engine.shards import load_checkpoint
+from engines import reference, source
+from engines.convert import convert
+from engines.shards import load_checkpoint
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 EXACT = 2e-5  # measured: at most 6e-6, of logits whose standard deviation is 1.2
@@ -153,7 +153,7 @@ def test_every_activation_that_is_converted_can_be_computed():
 
 @pytest.mark.parametrize("wrong", [[[301]], [[-1]], [], [[[1]]], [list(range(257))]])
 def test_the_reference_refuses_ids_that_the_model_has_not(models, tmp_path, wrong):
-    from servinglab.engine import EngineError
+    from engines import EngineError
 
     checkpoint = load_checkpoint(convert(models("gpt2-tied")[0], tmp_path / "out"))
     with pytest.raises(EngineError):

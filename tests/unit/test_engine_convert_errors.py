@@ -18,10 +18,10 @@ from engine_models import write
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from servinglab import cli
-from servinglab.engine import EngineError, shards
-from servinglab.engine.convert import convert
-from servinglab.engine.shards import load_checkpoint
+from course import cli
+from engines import EngineError, shards
+from engines.convert import convert
+from engines.shards import load_checkpoint
 from servinglab.errors import CourseError
 
 
@@ -255,7 +255,7 @@ def test_a_write_that_the_system_refuses(llama, tmp_path):
     """The second half of a shard does not fit under a real limit of the kernel."""
     done = python(f"""
         import resource
-        from servinglab.engine.convert import convert
+        from engines.convert import convert
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         convert({str(llama)!r}, {str(tmp_path / "out")!r})
     """)
@@ -267,7 +267,7 @@ def test_a_write_that_the_system_refuses(llama, tmp_path):
 def test_a_killed_run_leaves_only_what_the_next_removes(llama, tmp_path):
     done = python(f"""
         import os, signal
-        from servinglab.engine import convert as module
+        from engines import convert as module
         write = module.write_rank
         def kill_after_the_first(*arguments):
             write(*arguments)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from engine_models import write
 
-from servinglab.engine.convert import convert, oldest
-from servinglab.engine.shards import load_checkpoint
+from engines.convert import convert, oldest
+from engines.shards import load_checkpoint
 
 # name → shape with tp_size 1, 2 and 4; of each layer, without "transformer.layers.N.".
 LLAMA = {  # hidden 64, MLP 96, vocabulary 301, 8 heads of 8, 2 KV heads: with 4 ranks each rank has one of them, copied

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from servinglab.engine import EngineError, compass, flags
+from engines import EngineError, compass, flags
 
 VERSIONS = sorted({c.trtllm for c in compass.containers()}, key=compass.version)
 GPT, LLAMA, GEMMA = (f"{model}/convert_checkpoint.py" for model in ("gpt", "llama", "gemma"))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
-from servinglab.cli import app
-from servinglab.engine import EngineError, compass, folder, plan_file
-from servinglab.engine.folder import Gpu, Machine, refusal
+from course.cli import app
+from engines import EngineError, compass, folder, plan_file
+from engines.folder import Gpu, Machine, refusal
 
 H100, L4 = Gpu("NVIDIA H100 80GB HBM3", "9.0"), Gpu("NVIDIA L4", "8.9")
 HERE = Machine(TRTLLM, TENSORRT, (H100,) * 4)
@@ -110,12 +110,12 @@ def test_another_compute_capability_is_told_where_it_was_noted(engine):
 
 def test_this_machine_is_looked_at(monkeypatch):
     answer = "NVIDIA H100 80GB HBM3, 9.0\nSome card, with a comma, 8.9"
-    monkeypatch.setattr("servinglab.engine.machine.run", lambda command: answer)
+    monkeypatch.setattr("engines.machine.run", lambda command: answer)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     found = Machine.here("25.06")
     assert (found.trtllm, found.tensorrt, found.ranks) == ("0.20.0", "10.10.0.31", 2)
     assert found.gpus == (H100, Gpu("Some card, with a comma", "8.9"))
-    monkeypatch.setattr("servinglab.engine.machine.run", lambda command: "")
+    monkeypatch.setattr("engines.machine.run", lambda command: "")
     assert Machine.here().gpus == ()
 
 
@@ -138,7 +138,7 @@ def test_missing_empty_and_foreign_files(tmp_path):
 
 
 def test_other_folders_are_named_for_what_they_are(tmp_path, smollm2_checkpoint, smollm2_engine_fp32):
-    from servinglab.engine.convert import convert
+    from engines.convert import convert
 
     assert "There is no folder" in one_sentence(refusal(tmp_path / "nowhere", HERE))
     (tmp_path / "empty").mkdir()
@@ -165,7 +165,7 @@ def rtx_plan(targets: list[str]) -> bytes:
     """A real engine, built here."""
     from onnx import TensorProto, helper
 
-    from servinglab.engine import plan
+    from engines import plan
 
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
@@ -202,7 +202,7 @@ anything = st.recursive(
 @given(key=st.sampled_from(["version", "pretrained_config", "build_config"]), value=anything,
        inner=st.sampled_from(["mapping", "quantization", "dtype", "architecture", "num_hidden_layers"]))  # fmt: skip
 def test_no_value_of_a_config_gets_past_as_an_exception(tmp_path_factory, key, value, inner):
-    from servinglab.engine import autopsy
+    from engines import autopsy
 
     built = engine_folder(tmp_path_factory.mktemp("fuzz") / "engine")
     for keys in ((key,), ("pretrained_config", inner), ("build_config", "plugin_config")):

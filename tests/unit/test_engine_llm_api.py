@@ -10,8 +10,8 @@ import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from servinglab.engine import EngineError, llm_api, llm_names, llm_run, llm_values, llmapi_model, migration
-from servinglab.engine.llm_api import decides, translate
+from engines import EngineError, llm_api, llm_names, llm_run, llm_values, llmapi_model, migration
+from engines.llm_api import decides, translate
 from servinglab.repository import contract, pbtxt
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_who_decides_for_sampling(said, engine, llm_api_, completions):
 
 
 def test_the_engine_rule_is_the_executor_s():
-    from servinglab.executor.request import SamplingParams
+    from reference_backend.executor.request import SamplingParams
 
     for temperature in (0.0, 0.7, 1.0):
         for top_k in (0, 5):
@@ -182,7 +182,9 @@ def test_the_llmapi_model_lacks_much():
     }  # fmt: skip
     translated, notes = translate(request, "llm_api", "llmapi")
     assert translated == {
-        "text_input": "Hi", "sampling_param_temperature": 0.5, "sampling_param_exclude_input_from_output": True
+        "text_input": "Hi",
+        "sampling_param_temperature": 0.5,
+        "sampling_param_exclude_input_from_output": True,
     }
     assert kinds(notes, "lost") == {"n", "repetition penalty", "log probs", "bad words", "min tokens", "min p"}
 
@@ -400,7 +402,7 @@ def test_other_mistakes():
 
 # --- the program ------------------------------------------------------------------------------------------------------
 
-FAKE = '''
+FAKE = """
 import json
 class SamplingParams:
     def __init__(self, **fields): self.fields = fields
@@ -416,7 +418,7 @@ class LLM:
             class Answer: text_diff = piece
             class Output: outputs = [Answer]
             yield Output
-'''
+"""
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
-from servinglab.cli import app
-from servinglab.engine import EngineError, footprint, memory
-from servinglab.engine.compass import table
-from servinglab.engine.memory import estimate
-from servinglab.engine.shapes import Shape, from_config
+from course.cli import app
+from engines import EngineError, footprint, memory
+from engines.compass import table
+from engines.memory import estimate
+from engines.shapes import Shape, from_config
 
 GIB = 2**30
 NAMES = [name for name, entry in table("models").items() if "config" in entry]
@@ -98,7 +98,7 @@ def test_parameters_of_other_shapes_are_those_of_transformers(config):
 def test_every_tensor_of_every_rank_is_what_the_converter_writes(tmp_path, kind, settings, tp_size):
     from safetensors import safe_open
 
-    from servinglab.engine.convert import convert
+    from engines.convert import convert
 
     write_checkpoint(tmp_path / "hf", kind, **settings)
     made = convert(tmp_path / "hf", tmp_path / "trtllm", tp_size=tp_size, dtype="float16")
@@ -126,7 +126,7 @@ def test_every_tensor_of_every_rank_is_what_the_converter_writes(tmp_path, kind,
 
 
 def test_weights_agree_with_public_build_logs_to_the_byte():
-    """"Total Weights Memory" of Llama-3-8B, one GPU with 0.9.0 (no table of rotations yet) and four with 0.12.
+    """ "Total Weights Memory" of Llama-3-8B, one GPU with 0.9.0 (no table of rotations yet) and four with 0.12.
 
     The second had max_position_embeddings 1,048,576, whose table alone is 512 MiB on each GPU.
     """
@@ -340,7 +340,7 @@ def test_context_logits_cost_a_row_of_the_vocabulary_for_every_token_of_a_step()
 
 
 def test_an_engine_says_its_own_limits(tmp_path):
-    from servinglab.engine.autopsy import example
+    from engines.autopsy import example
 
     found = estimate(example(tmp_path / "tuned", "tuned"))
     assert (found.weight_only, found.max_batch_size, found.max_seq_len, found.max_num_tokens) == ("int8", 8, 2048, 2048)
@@ -405,7 +405,7 @@ def test_the_figure_answers_in_its_title():
     import matplotlib
 
     matplotlib.use("Agg")
-    from servinglab.engine import figures
+    from servinglab.figures import engines as figures
 
     both = {"small": estimate("gpt2-medium"), "large": estimate("llama-7b", max_batch_size=64)}
     fig, title = figures.memory_bars(both)

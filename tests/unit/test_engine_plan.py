@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from servinglab.engine import EngineError, plan
-from servinglab.engine.plan import build, read_header, refusals
+from engines import EngineError, plan
+from engines.plan import build, read_header, refusals
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX is for x86-64 Linux")
 
@@ -206,7 +206,7 @@ def test_a_worker_that_dies_is_told_as_such(monkeypatch, tmp_path):
 def test_reading_this_module_loads_no_native_library():
     import subprocess
 
-    code = "import sys, servinglab.engine.plan as p; sys.exit(any('tensorrt' in name for name in sys.modules))"
+    code = "import sys, engines.plan as p; sys.exit(any('tensorrt' in name for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -277,7 +277,7 @@ def test_the_calls_of_run_exist_in_the_library():
 
 
 def test_the_figure_of_fusions_has_a_row_for_each_layer_and_a_box_for_each_node(fp32):
-    from servinglab.engine.plan_figures import fusions
+    from servinglab.figures.plans import fusions
 
     operators = {node.name: node.op_type for node in mlp().graph.node}
     words = [text.get_text() for text in fusions({"fp32": fp32.layers}, operators).axes[0].texts]
@@ -290,7 +290,7 @@ def test_the_figure_of_fusions_has_a_row_for_each_layer_and_a_box_for_each_node(
 
 
 def test_the_figure_of_sizes_writes_what_its_bars_show():
-    from servinglab.engine.plan_figures import sizes
+    from servinglab.figures.plans import sizes
 
     axes = sizes({"plan": (90e6, 4.7e6), "checkpoint": (90e6, 11_400)}).axes[0]
     labels = [text.get_text() for text in axes.texts]

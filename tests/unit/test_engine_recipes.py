@@ -11,9 +11,9 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from servinglab.cli import app
-from servinglab.engine import EngineError, compass, flags, recipes, shapes
-from servinglab.engine.recipes import recipe
+from course.cli import app
+from engines import EngineError, compass, flags, recipes, shapes
+from engines.recipes import recipe
 
 VERSIONS = sorted({c.trtllm for c in compass.containers()}, key=compass.version)
 

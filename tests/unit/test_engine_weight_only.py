@@ -7,9 +7,9 @@ import pytest
 import torch
 from engine_models import ids, logits, write
 
-from servinglab.engine import EngineError, reference, weight_only
-from servinglab.engine.convert import convert
-from servinglab.engine.shards import load_checkpoint
+from engines import EngineError, reference, weight_only
+from engines.convert import convert
+from engines.shards import load_checkpoint
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
 CASES = {

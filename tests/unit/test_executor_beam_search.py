@@ -11,11 +11,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from reference_backend.executor import Request, RequestError, SamplingParams, beams
+from reference_backend.executor.beams import BeamSearch
+from reference_backend.executor.sampler import largest
 from servinglab import decoding
 from servinglab.errors import CourseError
-from servinglab.executor import Request, RequestError, SamplingParams, beams
-from servinglab.executor.beams import BeamSearch
-from servinglab.executor.sampler import largest
 
 PROMPT = [1, 2]
 A, B, END, STOP = range(4)

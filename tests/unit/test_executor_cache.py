@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import psutil
 
-from servinglab.executor.cache import BlockPool, KVCache
+from reference_backend.executor.cache import BlockPool, KVCache
 
 
 def test_blocks_are_whole_and_bounded():

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tiny_models import write_checkpoint
 
-from servinglab.executor import Executor, graph
-from servinglab.executor.drafters import PromptLookup
-from servinglab.executor.model import EngineConfig
+from reference_backend.executor import Executor, graph
+from reference_backend.executor.drafters import PromptLookup
+from reference_backend.executor.model import EngineConfig
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -45,8 +45,8 @@ def llama(request, tmp_path_factory):
 
 
 def cuda_model(engine, slots=3):
-    from servinglab.executor.cuda_cache import CudaCache
-    from servinglab.executor.cuda_model import DTYPES, CudaModel
+    from reference_backend.executor.cuda_cache import CudaCache
+    from reference_backend.executor.cuda_model import DTYPES, CudaModel
 
     config = EngineConfig.read(engine)
     shape = (2 * config.layers, slots, config.kv_heads, config.max_seq_len, config.head_size)
@@ -61,7 +61,7 @@ def cuda_executor(monkeypatch):
             return model._cache, model
 
         if INTERPRETED:
-            monkeypatch.setattr("servinglab.executor.engine.place", place)
+            monkeypatch.setattr("reference_backend.executor.engine.place", place)
             return Executor(engine, device="cpu", **options)
         return Executor(engine, device="cuda", **options)
 
@@ -112,7 +112,7 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
 @pytest.mark.parametrize("rows", [8, 32, 256])
 def test_the_pieces_of_a_product_fit_into_99_kib_of_shared_memory(rows, itemsize):
     """What a program has on its way: pieces of the rows and of two weight matrices, for all stages but one."""
-    from servinglab.executor.cuda_model import _MANY, _Tiles
+    from reference_backend.executor.cuda_model import _MANY, _Tiles
 
     for product in _MANY:
         tile = _Tiles(rows, itemsize).blocks(product)

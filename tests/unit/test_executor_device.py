@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from servinglab.executor import ExecutorError, device
-from servinglab.executor.model import EngineConfig
+from reference_backend.executor import ExecutorError, device
+from reference_backend.executor.model import EngineConfig
 
 
 def config(architecture="LlamaForCausalLM", precision="fp32"):
@@ -21,10 +21,10 @@ def cuda(monkeypatch, tmp_path):
     driver.touch()
     monkeypatch.setattr(device, "_DRIVERS", (str(driver),))
     monkeypatch.setattr(device, "_missing", lambda: None)
-    kernels = type(sys)("servinglab.executor.cuda_model")
+    kernels = type(sys)("reference_backend.executor.cuda_model")
     kernels.runs = lambda config: config.precision != "int4"
-    monkeypatch.setitem(sys.modules, "servinglab.executor.cuda_model", kernels)
-    monkeypatch.setattr("servinglab.executor.cuda_model", kernels, raising=False)
+    monkeypatch.setitem(sys.modules, "reference_backend.executor.cuda_model", kernels)
+    monkeypatch.setattr("reference_backend.executor.cuda_model", kernels, raising=False)
     monkeypatch.delenv("SERVINGLAB_DEVICE", raising=False)
 
 

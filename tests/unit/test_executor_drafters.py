@@ -10,8 +10,8 @@ from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servinglab.executor import Executor, ExecutorError
-from servinglab.executor.drafters import DraftModel, PromptLookup
+from reference_backend.executor import Executor, ExecutorError
+from reference_backend.executor.drafters import DraftModel, PromptLookup
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_lookup_against_the_plain_search(tokens, ngram, max_draft, at_most):
 @pytest.fixture
 def draft(tmp_path, monkeypatch):
     """draft(...) -> DraftModel over the fake model, which continues as `expected_tokens` says."""
-    monkeypatch.setattr("servinglab.executor.device.Model", FakeModel)
+    monkeypatch.setattr("reference_backend.executor.device.Model", FakeModel)
     model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
     config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -95,7 +95,7 @@ def test_texts_with_the_same_beginning_keep_their_rows(draft):
 @given(st.data())
 def test_guesses_are_right_whatever_came_before(tmp_path_factory, data):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("servinglab.executor.device.Model", FakeModel)
+        patch.setattr("reference_backend.executor.device.Model", FakeModel)
         folder = tmp_path_factory.mktemp("draft")
         model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
         config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": 24}}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from executor_helpers import MAX_SEQ_LEN, Collector, expected_tokens, fake_executor, request, wait_until
 
-from servinglab.executor import Executor, ExecutorError, RequestError
+from reference_backend.executor import Executor, ExecutorError, RequestError
 
 
 @pytest.fixture
@@ -412,7 +412,7 @@ def test_no_memory_for_the_logits_of_a_prompt_is_the_matter_of_its_request(start
         forward = model.forward
         monkeypatch.setattr(model, "forward", lambda *args: forward(*args).view(NoMemory))
     else:
-        monkeypatch.setattr("servinglab.executor.inflight.np", Numpy())
+        monkeypatch.setattr("reference_backend.executor.inflight.np", Numpy())
     model.release()
     collector.wait("good", "bad")
     assert collector.tokens("good") == expected_tokens([1], 20)

@@ -9,8 +9,8 @@ import pytest
 from executor_helpers import Collector, fake_executor, request, wait_until
 from tiny_models import write_checkpoint
 
-from servinglab.executor import Executor, graph
-from servinglab.executor.metrics import RequestMetrics
+from reference_backend.executor import Executor, graph
+from reference_backend.executor.metrics import RequestMetrics
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from executor_helpers import Collector, request
 from scipy import stats
 from transformers import TopKLogitsWarper
 
-from servinglab.executor import Executor
+from reference_backend.executor import Executor
 
 END_ID = 2
 NEW_TOKENS = 20

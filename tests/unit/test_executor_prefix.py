@@ -10,9 +10,9 @@ from executor_helpers import Collector, expected_tokens, fake_executor, request,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servinglab.executor import Executor, Request
-from servinglab.executor.cache import KVCache
-from servinglab.executor.prefix import PrefixTree
+from reference_backend.executor import Executor, Request
+from reference_backend.executor.cache import KVCache
+from reference_backend.executor.prefix import PrefixTree
 
 
 @pytest.fixture
@@ -172,9 +172,7 @@ def test_kept_blocks_are_copies_whose_memory_comes_and_goes():
 def test_tokens_are_the_same_over_prompts_with_shared_beginnings(start, pool, size):
     """Requests come and go; some are cancelled anywhere. With the small pool blocks are evicted all the time."""
     collector = Collector()
-    executor, _ = start(
-        max_batch_size=4, tokens_per_block=size, prefill_tokens=16, max_tokens_in_paged_kv_cache=pool
-    )
+    executor, _ = start(max_batch_size=4, tokens_per_block=size, prefill_tokens=16, max_tokens_in_paged_kv_cache=pool)
     random = np.random.default_rng(size)
     stems = [random.integers(0, 97, 50).tolist() for _ in range(3)]
     prompts, lengths = {}, {}

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from servinglab.executor import Request, RequestError, SamplingParams
+from reference_backend.executor import Request, RequestError, SamplingParams
 
 PROMPT = np.array([1, 2, 3], np.int32)
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servinglab.executor.cache import BlockPool
-from servinglab.executor.params import SamplingParams
-from servinglab.executor.request import Request
-from servinglab.executor.scheduler import Scheduler, Sequence
+from reference_backend.executor.cache import BlockPool
+from reference_backend.executor.params import SamplingParams
+from reference_backend.executor.request import Request
+from reference_backend.executor.scheduler import Scheduler, Sequence
 
 
 def sequence(prompt: int, max_tokens: int, width: int = 1) -> Sequence:

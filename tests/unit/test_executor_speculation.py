@@ -8,8 +8,8 @@ from executor_helpers import MAX_SEQ_LEN, VOCAB, Collector, expected_tokens, fak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from servinglab.executor import Request, RequestError, SamplingParams
-from servinglab.executor.drafters import PromptLookup
+from reference_backend.executor import Request, RequestError, SamplingParams
+from reference_backend.executor.drafters import PromptLookup
 
 PROMPT = [5, 6]
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servinglab.executor import Request, SamplingParams
-from servinglab.executor.beams import BeamSearch
-from servinglab.executor.single_path import SinglePath
-from servinglab.executor.words import Words
+from reference_backend.executor import Request, SamplingParams
+from reference_backend.executor.beams import BeamSearch
+from reference_backend.executor.single_path import SinglePath
+from reference_backend.executor.words import Words
 
 tokens = st.integers(0, 3)
 words = st.lists(st.lists(tokens, min_size=1, max_size=4), max_size=12)

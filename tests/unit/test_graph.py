@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_models import VOCABULARY, write_checkpoint
 
-from servinglab.executor import graph, quantize
+from reference_backend.executor import graph, quantize
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxruntime_genai")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from servinglab import plots
-from servinglab.loadtest import figures
+from servinglab.figures import load as figures
+from servinglab.figures import plots
 from servinglab.loadtest.measures import Run, Trace
 
 mpl.use("Agg")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servinglab import assets, course, notebook, scratch
+from servinglab import assets, notebook, scratch
 from servinglab.errors import CourseError
 
 
@@ -83,7 +83,7 @@ def test_record_refuses_what_cannot_be_read_back(values, said):
 
 def test_paths_are_shortened_the_same_way_everywhere(monkeypatch, tmp_path):
     root, cache = tmp_path / "somewhere" / "course", tmp_path / "cache"
-    monkeypatch.setattr(course, "find_root", lambda: root)
+    monkeypatch.setattr("servinglab.root.find_root", lambda: root)
     monkeypatch.setattr(assets, "cache_dir", lambda: cache)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/tmp/me")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))

@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from servinglab import pages
-from servinglab.course import tomllib
+from course import pages
+from course.manifest import tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "pyproject.toml").read_text()
@@ -144,7 +144,7 @@ def test_every_odd_pin_has_its_reason_beside_it():
 
 
 def test_python_versions_agree_everywhere():
-    from servinglab.doctor._machine import PYTHONS
+    from course.doctor._machine import PYTHONS
 
     versions = [f"{a}.{b}" for a, b in PYTHONS]
     below = f"{PYTHONS[-1][0]}.{PYTHONS[-1][1] + 1}"

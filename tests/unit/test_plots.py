@@ -13,9 +13,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from tritonclient.grpc import service_pb2
 
-from servinglab import palette, plots
-from servinglab.drawings import WireField
-from servinglab.wire import take_apart
+from servinglab.figures import palette, plots
+from servinglab.figures.drawings import WireField
+from servinglab.figures.wire import take_apart
 
 mpl.use("Agg")
 

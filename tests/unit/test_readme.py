@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from servinglab import cli, course, pages
+from course import cli, manifest, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -62,7 +62,7 @@ def test_every_command_of_the_cli_is_in_the_readme():
 
 
 def test_the_table_of_notebooks_is_the_manifest():
-    assert part("notebooks") == pages.notebook_table(course.load(ROOT)), "run make pages"
+    assert part("notebooks") == pages.notebook_table(manifest.load(ROOT)), "run make pages"
 
 
 def test_the_figures_are_those_of_the_results_file():

@@ -82,7 +82,7 @@ def test_a_draft_needs_an_engine(tmp_path, folder, words):
 
 
 def test_model_py_is_the_packages(tmp_path):
-    import servinglab.triton_models as package
+    import reference_backend.models as package
 
     repository = build(spec(tmp_path), tmp_path / "root")
     shipped = os.path.join(os.path.dirname(package.__file__), "tensorrt_llm_bls.py")

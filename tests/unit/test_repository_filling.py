@@ -16,7 +16,7 @@ import pytest
 from repository_helpers import spec
 from typer.testing import CliRunner
 
-from servinglab import cli
+from course import cli
 from servinglab.repository import (
     TemplateError,
     contract,

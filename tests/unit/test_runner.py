@@ -16,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 
-from servinglab import course, runner
+from course import manifest, runner
 from servinglab.errors import CourseError
 
 LIMIT = 25  # seconds, of the tests in which a notebook hangs
@@ -33,9 +33,9 @@ def make(tmp_path):
         path = tmp_path / "notebooks" / f"{name}.ipynb"
         path.parent.mkdir(exist_ok=True)
         nbformat.write(notebook, path)
-        sets = (course.ParameterSet("default", {}), course.ParameterSet("other", {"seed": 1}))
+        sets = (manifest.ParameterSet("default", {}), manifest.ParameterSet("other", {"seed": 1}))
         parameters = {"seed": 0, "lane": "auto"}
-        return course.Notebook(name, "Small", 1, ("embedded",), (), parameters, sets, timeout, path)
+        return manifest.Notebook(name, "Small", 1, ("embedded",), (), parameters, sets, timeout, path)
 
     return build
 
@@ -84,7 +84,7 @@ def test_an_executed_copy_in_which_somebody_wrote_is_kept(make, tmp_path):
 
 def test_results_go_to_no_folder_of_other_things(make, tmp_path):
     notebook = make(["pass"])
-    own = course.Course(tmp_path, (notebook,))
+    own = manifest.Course(tmp_path, (notebook,))
     with pytest.raises(CourseError, match=r"notebooks holds something else \(00_small.ipynb\).*name a new folder"):
         runner.require_results(notebook.path.parent, own)
     (tmp_path / "out").mkdir()
@@ -272,8 +272,8 @@ def test_interrupting_the_run_ends_the_notebook(make, tmp_path):
     marker = tmp_path / "pid"
     notebook = make([*HELLO, f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"])
     script = (
-        "import sys; from pathlib import Path; from servinglab import course, runner\n"
-        f"n = course.Notebook('00_small', '', 1, (), (), {{}}, (), 60, Path({str(notebook.path)!r}))\n"
+        "import sys; from pathlib import Path; from course import manifest, runner\n"
+        f"n = manifest.Notebook('00_small', '', 1, (), (), {{}}, (), 60, Path({str(notebook.path)!r}))\n"
         f"runner.run_notebook(n, Path({str(tmp_path / 'out')!r}), {{}})"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)

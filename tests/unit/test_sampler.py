@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from transformers import RepetitionPenaltyLogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
-from servinglab.executor import Request, RequestError, SamplingParams
-from servinglab.executor.sampler import Sampler, distribution, largest
+from reference_backend.executor import Request, RequestError, SamplingParams
+from reference_backend.executor.sampler import Sampler, distribution, largest
 
 VOCAB = 5000
 PROMPT = [7, 11, 7, 400, 7]
@@ -99,7 +99,7 @@ def chosen_scores(monkeypatch, chooser: Sampler, logits, tokens):
     seen = []
     real = distribution
     monkeypatch.setattr(
-        "servinglab.executor.sampler.distribution", lambda row, k, p: seen.append(row.copy()) or real(row, k, p)
+        "reference_backend.executor.sampler.distribution", lambda row, k, p: seen.append(row.copy()) or real(row, k, p)
     )
     chooser.choose(logits.copy(), tokens)
     return seen[0]

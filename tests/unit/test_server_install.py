@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from servinglab import triton_install
-from servinglab.triton_install import ServerError
+from servinglab.server import install as triton_install
+from servinglab.server.install import ServerError
 
 
 def refuse(words: str, call=triton_install.require_platform) -> None:
@@ -111,7 +111,7 @@ def test_a_damaged_copy_of_the_backend_is_made_again(tmp_path, name):
 
 
 def test_two_processes_make_the_backend_folder_at_once(tmp_path):
-    code = f"import pathlib, servinglab.triton_install as t; t.backend_directory(pathlib.Path({str(tmp_path)!r}))"
+    code = f"import pathlib, servinglab.server.install as t; t.backend_directory(pathlib.Path({str(tmp_path)!r}))"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     assert len(list((tmp_path / "triton").iterdir())) == 1
@@ -139,5 +139,8 @@ def test_a_python_or_a_checkout_in_a_folder_with_letters_beyond_ascii(monkeypatc
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "pyvenv.cfg").write_text(f"home = {'/é' if what == 'pyvenv.cfg' else '/e'}\n")
     (tmp_path / "site" / "module.pth").write_text(f"{'/ж' if what == 'module.pth' else '/z'}\n")
-    refuse(f"{'Übung' if what == 'prefix' else what + ' names a folder that'} has letters beyond ASCII in its path, .*"
-           ": move the course, or the Python that it runs on, to a folder without them", triton_install.require_ascii)
+    refuse(
+        f"{'Übung' if what == 'prefix' else what + ' names a folder that'} has letters beyond ASCII in its path, .*"
+        ": move the course, or the Python that it runs on, to a folder without them",
+        triton_install.require_ascii,
+    )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from servinglab import assets, triton_install, triton_process, trtllm_launch
+from servinglab import assets
 from servinglab.assets import AssetError
 from servinglab.repository import lint
 from servinglab.server import ServerError, TritonServer
+from servinglab.server import install as triton_install
+from servinglab.server import launch as trtllm_launch
+from servinglab.server import process as triton_process
 
 
 @pytest.mark.parametrize("name", ["with space", "do$(touch pwned)x", 'quo"te', "semi;colon", "new\nline", "Jürgen"])

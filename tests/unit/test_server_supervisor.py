@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from servinglab import supervisor
+from servinglab.server import supervisor
 
 
 def start(tmp_path, script: str, grace: float = 1.0, argv: list[str] | None = None):

@@ -6,8 +6,9 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 
-from servinglab import plots, slot_figures
-from servinglab.executor.metrics import RequestMetrics
+from reference_backend.executor.metrics import RequestMetrics
+from servinglab.figures import plots
+from servinglab.figures import slots as slot_figures
 
 mpl.use("Agg")
 

@@ -19,9 +19,9 @@ import triton_fakes
 from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _backlog, _bls_calls, _bls_pump, _bls_reply, _bls_watch, tensorrt_llm_bls
-from servinglab.triton_models._bls_pump import Chunk
-from servinglab.triton_models._tokenizer import Tokenizer
+from reference_backend.models import _backlog, _bls_calls, _bls_pump, _bls_reply, _bls_watch, tensorrt_llm_bls
+from reference_backend.models._bls_pump import Chunk
+from reference_backend.models._tokenizer import Tokenizer
 
 INT = np.int32
 

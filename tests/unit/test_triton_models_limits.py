@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from triton_fakes import arguments, as_dict, byte_fallback_tokenizer, request, strings
 
-from servinglab.triton_models import postprocessing, preprocessing
+from reference_backend.models import postprocessing, preprocessing
 
 
 @pytest.fixture(scope="module")

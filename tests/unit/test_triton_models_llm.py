@@ -11,9 +11,9 @@ import pytest
 import triton_fakes
 from triton_fakes import Sender, arguments, request, strings
 
-from servinglab.executor import Beam, Output, RequestError
-from servinglab.executor.metrics import RequestMetrics
-from servinglab.triton_models import _answer, _backlog, _responses, tensorrt_llm
+from reference_backend.executor import Beam, Output, RequestError
+from reference_backend.executor.metrics import RequestMetrics
+from reference_backend.models import _answer, _backlog, _responses, tensorrt_llm
 
 INT = np.int32
 

@@ -13,9 +13,9 @@ import triton_fakes
 from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from servinglab.triton_models import _bls_watch, _wordlists, tensorrt_llm, tensorrt_llm_bls
-from servinglab.triton_models._bls_speculation import check_draft
-from servinglab.triton_models._common import InputError
+from reference_backend.models import _bls_watch, _wordlists, tensorrt_llm, tensorrt_llm_bls
+from reference_backend.models._bls_speculation import check_draft
+from reference_backend.models._common import InputError
 
 INT = np.int32
 PROMPT = "HELLO"
@@ -68,7 +68,7 @@ def serve(tmp_path, monkeypatch):
     """serve(**parameters of the BLS model) -> it, the target and the draft (Counted)."""
     kinds = {"target": FakeModel, "draft": Draft}
     monkeypatch.setattr(
-        "servinglab.executor.device.Model", lambda config, *a, **k: kinds[config.folder.name](config, *a, **k)
+        "reference_backend.executor.device.Model", lambda config, *a, **k: kinds[config.folder.name](config, *a, **k)
     )
     monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 3600.0)  # calls are counted here
     made = []
@@ -342,8 +342,8 @@ def test_limits_of_batch_and_deployment(serve):
 
 
 def test_a_client_that_has_left_ends_the_rounds(serve):
-    from servinglab.triton_models._bls_calls import InnerModels
-    from servinglab.triton_models._bls_speculation import speculate
+    from reference_backend.models._bls_calls import InnerModels
+    from reference_backend.models._bls_speculation import speculate
 
     _, target, draft = serve()
     given = {

@@ -7,8 +7,8 @@ import triton_fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servinglab.triton_models._text import Detokenizer, StopText
-from servinglab.triton_models._tokenizer import Tokenizer
+from reference_backend.models._text import Detokenizer, StopText
+from reference_backend.models._tokenizer import Tokenizer
 
 TEXTS = [
     'The café is "naïve" 😀 日本語 and so on.\n\tTabs  and   spaces ',

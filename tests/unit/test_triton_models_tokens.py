@@ -11,9 +11,9 @@ import pytest
 import triton_fakes
 from triton_fakes import arguments, as_dict, request, strings
 
+from reference_backend.models import postprocessing, preprocessing
+from reference_backend.models._tokenizer import Tokenizer
 from servinglab.errors import CourseError
-from servinglab.triton_models import postprocessing, preprocessing
-from servinglab.triton_models._tokenizer import Tokenizer
 
 PROMPTS = [
     "Hello world",
@@ -231,7 +231,7 @@ def test_shapes_that_do_not_fit(post):
 @pytest.mark.parametrize("name", ["preprocessing", "postprocessing", "tensorrt_llm_bls"])
 def test_no_model_but_the_llm_imports_anything_heavy(name):
     code = (
-        "import sys, triton_fakes, importlib; importlib.import_module('servinglab.triton_models." + name + "');"
+        "import sys, triton_fakes, importlib; importlib.import_module('reference_backend.models." + name + "');"
         "print([m for m in ('torch', 'transformers', 'onnxruntime', 'tritonclient') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)

@@ -8,8 +8,8 @@ import triton_fakes  # noqa: F401  (first: it stands in for Triton's module)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servinglab.triton_models import _wordlists
-from servinglab.triton_models._common import InputError
+from reference_backend.models import _wordlists
+from reference_backend.models._common import InputError
 
 rows = st.lists(st.lists(st.lists(st.integers(0, 49151), max_size=4), max_size=4), min_size=1, max_size=3)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from servinglab import supervisor, triton_registry
+from servinglab.server import registry as triton_registry
+from servinglab.server import supervisor
 
 US, THEM = 54321, 54322
 

@@ -17,10 +17,12 @@ import pytest
 from repository_helpers import spec, trt_engine
 from typer.testing import CliRunner
 
-from servinglab import cli, supervisor, trtllm_launch
+from course import cli
 from servinglab.repository import build, write_templates
-from servinglab.triton_install import ServerError
-from servinglab.trtllm_launch import PORTS, TrtllmServer, as_shell, command, plan_launch
+from servinglab.server import launch as trtllm_launch
+from servinglab.server import supervisor
+from servinglab.server.install import ServerError
+from servinglab.server.launch import PORTS, TrtllmServer, as_shell, command, plan_launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT_FLAGS = "--grpc-port=8001 --http-port=8000 --metrics-port=8002"
@@ -318,7 +320,7 @@ def test_the_command_serves_and_leaves_nothing_however_it_ends(tp2, programs, nu
     ports = free_ports()
     arguments = ["--lane", "trtllm", "--world-size", "2", *(f"--{name}-port={port}" for name, port in ports.items())]
     process = subprocess.Popen(
-        [sys.executable, "-m", "servinglab.cli", "serve", str(tp2), *arguments],
+        [sys.executable, "-m", "course.cli", "serve", str(tp2), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
     )  # fmt: skip
     try:

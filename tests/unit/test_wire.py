@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from servinglab.drawings import WireField
-from servinglab.wire import read_varint, take_apart
+from servinglab.figures.drawings import WireField
+from servinglab.figures.wire import read_varint, take_apart
 
 
 def joined(fields):

@@ -1,6 +1,6 @@
 """A stand-in for `triton_python_backend_utils`, which exists only inside Triton's stub process.
 
-Import this before anything of `servinglab.triton_models`. It keeps tensors as they are given and records what is sent.
+Import this before anything of `reference_backend.models`. It keeps tensors as they are given and records what is sent.
 """
 
 from __future__ import annotations

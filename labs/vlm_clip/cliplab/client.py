@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cliplab.deployment import DIMENSIONS
-from servinglab.client import ClientError, Result, TritonClient
+from servinglab.client.triton import ClientError, Result, TritonClient
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from cliplab import prepare
 from servinglab.errors import CourseError
 from servinglab.repository import to_text
-from servinglab.triton_install import require_plain_path
+from servinglab.server.install import require_plain_path
 
 if TYPE_CHECKING:
     from cliplab.encoders import Encoders

@@ -31,8 +31,8 @@ from filelock import FileLock, Timeout
 
 from cliplab import own_user
 from servinglab.errors import CourseError
-from servinglab.triton_install import ServerError
-from servinglab.triton_process import GRACE_SECONDS, TritonProcess
+from servinglab.server.install import ServerError
+from servinglab.server.process import GRACE_SECONDS, TritonProcess
 
 HOST = "127.0.0.1"
 PROGRAM = "secantusd-py"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cliplab.encoder_tensors import LONGEST, TEXT_INPUTS, TEXT_OUTPUT, VISION_INPUTS, VISION_OUTPUT, EncoderError
 from cliplab.prepare import SIZE
+from engines.plan import Plan, Profile, build
 from servinglab.assets.store import publish, workspace
-from servinglab.engine.plan import Plan, Profile, build
 
 TOWERS = ("vision", "text")
 PRECISIONS = ("fp32", "fp16", "int8")

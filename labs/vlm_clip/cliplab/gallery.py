@@ -20,8 +20,9 @@ from PIL import Image
 from cliplab.answer import Answerer, compare
 from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
-from servinglab import explore, plots
+from servinglab import explore
 from servinglab.errors import CourseError
+from servinglab.figures import plots
 
 if TYPE_CHECKING:
     import ipywidgets

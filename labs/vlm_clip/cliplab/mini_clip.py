@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from cliplab.lite0 import CLASSES, FEATURES, Trunk
 from servinglab import assets
-from servinglab.course import find_root
 from servinglab.errors import CourseError
+from servinglab.root import find_root
 
 DIMENSIONS = 384
 FILE = "mini-clip.safetensors"

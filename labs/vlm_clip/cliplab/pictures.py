@@ -17,8 +17,8 @@ from typing import Literal
 from cliplab.prepare import open_picture
 from servinglab import assets
 from servinglab.assets.store import read_stamp, sha256, stamp, told_offline, workspace
-from servinglab.course import find_root
 from servinglab.errors import CourseError
+from servinglab.root import find_root
 
 PACKAGE = "tuxpaint-stamps-default"
 # Version 2022.06.04-1, the same file in Debian 12 and Ubuntu.

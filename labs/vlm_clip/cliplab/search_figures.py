@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from servinglab import plots
+from servinglab.figures import plots
 
 _GROUPS = ("#009E73", "#D55E00")
 _INDEXES = {"flat": plots.INK, "hnsw": "#0072B2", "ivf": "#E69F00"}

@@ -44,9 +44,9 @@ import torch
 from cliplab import encoder_figures as figures
 from cliplab.encoders import Encoders, OnnxEncoders, calibration_pictures, prepare
 from cliplab.pictures import catalogue
-from servinglab import plots
 from servinglab.checks import check
 from servinglab.errors import CourseError
+from servinglab.figures import plots
 from servinglab.notebook import begin, record, resolve_lane
 
 begin()

@@ -48,9 +48,9 @@ from cliplab.encoders import OnnxEncoders, prepare
 from cliplab.measure import STEPS, Watch, at_once
 from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
-from servinglab import plots
 from servinglab.checks import check
 from servinglab.client import ClientError
+from servinglab.figures import plots
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import lint, parse, to_text
 from servinglab.server import ServerError, TritonServer

@@ -53,13 +53,14 @@ from cliplab.encoders import prepare
 from cliplab.pictures import catalogue, is_blank
 from cliplab.search import Hit, Search
 from cliplab.vectors import VectorStore
-from servinglab import assets, plots
+from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import TritonClient
-from servinglab.course import find_root
 from servinglab.errors import CourseError
+from servinglab.figures import plots
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
+from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from servinglab.assets.catalogue import tomllib
 from servinglab.assets.store import cache_dir
-from servinglab.course import ManifestError, find_root
+from servinglab.errors import CourseError
+from servinglab.root import find_root
 
 _CACHE = "cache:"
 
@@ -42,6 +43,6 @@ def _locate(place: str | None) -> Path | None:
         return None
     try:
         path = cache_dir() / place.removeprefix(_CACHE) if place.startswith(_CACHE) else find_root() / place
-    except ManifestError:  # installed without the course's folder
+    except CourseError:  # installed without the course's folder
         return None
     return path if path.exists() else None

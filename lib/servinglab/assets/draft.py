@@ -12,7 +12,8 @@ import shutil
 from pathlib import Path
 
 from servinglab.assets.catalogue import AssetError, Layers
-from servinglab.course import ManifestError, find_root
+from servinglab.errors import CourseError
+from servinglab.root import find_root
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 _SHARED = ("model.embed_tokens.weight", "lm_head.weight")
@@ -22,7 +23,7 @@ def stored(layers: Layers) -> Path:
     """The file of the trained layers in the checkout. Raises AssetError when it is not there."""
     try:
         path = find_root() / "data" / layers.file
-    except ManifestError as error:
+    except CourseError as error:
         raise AssetError(f"The draft is a file of the course's folder: {error}") from None
     if not path.is_file():
         raise AssetError(

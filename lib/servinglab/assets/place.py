@@ -142,7 +142,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _graph() -> ModuleType:
-    from servinglab.executor import graph  # its package imports ONNX Runtime: only for those who want an engine
+    from reference_backend.executor import graph  # its package imports ONNX Runtime: only for those who want an engine
 
     return graph
 

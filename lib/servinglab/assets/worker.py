@@ -73,7 +73,7 @@ def _work(job: dict[str, Any]) -> None:
         stamp(made, job["recipes"]["checkpoint"], **job["facts"])
         publish(made, checkpoint)
     for precision in sorted(job["engines"]):  # fp32 first: int4 is made from it
-        from servinglab.executor.graph import write_engine
+        from reference_backend.executor.graph import write_engine
 
         fp32 = Path(job["home"]) / "engine-fp32"
         current = (read_stamp(fp32) or {}).get("recipe") == job["recipes"]["fp32"]

@@ -89,9 +89,7 @@ def expected_tokens(acceptance_rate: float, draft_length: int) -> float:
     return float(k + 1) if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
 
-def speedup(
-    acceptance_rate: float, draft_length: int, draft_cost: float, verify_cost: Callable[[int], float]
-) -> float:
+def speedup(acceptance_rate: float, draft_length: int, draft_cost: float, verify_cost: Callable[[int], float]) -> float:
     """Tokens per second with a draft, over those without.
 
     Costs are in steps of the target without a draft: `draft_cost` to draft one token, `verify_cost(k)` for the target's

@@ -1,6 +1,6 @@
 """AIPerf in an environment of its own: its packages do not go together with the course's, and take 1.2 GB.
 
-    python -m servinglab.loadtest.aiperf        makes the environment, once, in the course's cache
+python -m servinglab.loadtest.aiperf        makes the environment, once, in the course's cache
 """
 
 from __future__ import annotations

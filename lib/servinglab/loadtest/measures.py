@@ -71,7 +71,7 @@ class Run:
     load: dict[str, float] = field(default_factory=dict)
 
     def values(self, name: str) -> np.ndarray:
-        """"ttft", "itl" or "latency" of every request that has one, in seconds."""
+        """ "ttft", "itl" or "latency" of every request that has one, in seconds."""
         values = np.array([getattr(trace, name) for trace in self.traces], dtype=float)
         return values[np.isfinite(values)]
 

@@ -89,7 +89,7 @@ def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Pat
 
 def model_source(model: str) -> str:
     """The Python-backend model.py of one of the five models, as the package ships it."""
-    source = resources.files("servinglab") / "triton_models" / f"{model}.py"
+    source = resources.files("reference_backend") / "models" / f"{model}.py"
     try:
         return source.read_text(encoding="utf-8")
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from servinglab.engine import EngineError, compass
+from engines import EngineError, compass
 from servinglab.errors import did_you_mean
 from servinglab.repository import template_history, versions
 from servinglab.repository.templates import Placeholder, TemplateError, fill_parts, is_llm, placeholders

@@ -5,7 +5,7 @@ from __future__ import annotations
 from servinglab.repository import templates
 from servinglab.repository.findings import Model
 from servinglab.repository.shell_words import shell_words
-from servinglab.triton_install import PLAIN, odd_characters
+from servinglab.server.install import PLAIN, odd_characters
 
 BACKENDS = {"embedded": ("python",), "trtllm": ("python", "tensorrtllm")}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from servinglab.repository.findings import Model
 from servinglab.repository.lint_read import read_config
-from servinglab.triton_install import require_plain
+from servinglab.server.install import require_plain
 
 
 def shell_words(model: Model) -> Iterator[tuple[str, int | None, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servinglab.engine import compass
+from engines import compass
 from servinglab.errors import did_you_mean
 from servinglab.repository import contract, parameter_types, template_history, wiring
 from servinglab.repository.errors import RepositoryError

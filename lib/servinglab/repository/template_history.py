@@ -13,7 +13,7 @@ from functools import cache
 
 from packaging.version import InvalidVersion, Version
 
-from servinglab.engine import compass
+from engines import compass
 from servinglab.repository import contract, wiring
 from servinglab.repository.errors import RepositoryError
 from servinglab.repository.pbtxt_source import spots

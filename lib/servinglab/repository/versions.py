@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from servinglab.engine import compass
+from engines import compass
 from servinglab.repository import contract
 from servinglab.repository.errors import RepositoryError
 

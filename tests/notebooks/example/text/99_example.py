@@ -62,6 +62,7 @@ print(f"measured at {time.perf_counter():.3f} s")
 # %% [markdown]
 # A real notebook's checks are in `servinglab.checks`; these live here because the notebook is only an example.
 
+
 # %%
 @exercise("99.1", expects="a number")
 def total(answer):
@@ -89,8 +90,7 @@ check("99.1", answer_1)
 
 
 # %% tags=["exercise:99.2"]
-def add(a, b):
-    ...  # your code
+def add(a, b): ...  # your code
 
 
 # %% tags=["check:99.2", "nbval-check-output"]

@@ -1,0 +1,1 @@
+"""The `course` command: the manifest, running notebooks, pages, the doctor."""

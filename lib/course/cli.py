@@ -1,0 +1,435 @@
+"""The `course` command. Each command says what to do and leaves the work to a module that it imports only then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from course.engine_cli import app as engine
+from servinglab.errors import CourseError
+from servinglab.proxies import spare_the_proxy
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="An executable course on serving language models with TensorRT-LLM and Triton.",
+)
+repo = typer.Typer(no_args_is_help=True, help="Build and check model repositories.")
+app.add_typer(repo, name="repo")
+app.add_typer(engine, name="engine")
+
+Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
+Precision = Annotated[str | None, Option(help="Weights: fp32 (exact), int4 (fast on CPUs) or bf16 (for GPUs).")]
+_debug = _interrupted = False
+
+
+@app.callback()
+def options(debug: Annotated[bool, Option(help="Show the traceback of an error.")] = False) -> None:
+    global _debug
+    _debug = debug
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Show what this machine can run, and the cure for what it cannot. Changes nothing."""
+    from course import doctor, report
+
+    lines = doctor.examine()
+    if json:
+        _print_json(doctor.as_dict(lines))
+    else:
+        report.show_doctor(lines)
+    if all(doctor.lanes(lines).values()):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_notebooks(json: Json = False) -> None:
+    """List the notebooks."""
+    from course import manifest, report
+
+    loaded = manifest.load()
+    if json:
+        _print_json([asdict(n) for n in loaded.notebooks])
+    else:
+        report.show_notebooks(loaded)
+
+
+@app.command()
+def run(
+    ids: Annotated[list[str] | None, Argument(help="Notebook ids or numbers, such as 05; all when left out.")] = None,
+    lane: Annotated[str | None, Option(help="embedded or trtllm; the notebooks choose when left out.")] = None,
+    parameter: Annotated[list[str] | None, Option("-p", metavar="NAME=VALUE", help="A notebook's parameter.")] = None,
+    parameter_set: Annotated[str | None, Option("--set", help="A parameter set of course.toml.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for the results; build/ of the course when left out.")] = None,
+    timeout: Annotated[float | None, Option(min=1, help="Seconds a notebook may take.")] = None,
+) -> None:
+    """Execute notebooks in order; results, pages and an index go to build/. Exit code 1 when one of them fails."""
+    from course import manifest, pages, report, runner
+
+    loaded = manifest.load()
+    chosen = loaded.select(ids)
+    pairs = list(parameter or [])
+    if lane is not None:
+        pairs.append(f"lane={lane}")
+    overrides = manifest.parse_assignments(pairs, chosen)
+    values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
+    if any(v.get("lane") == "trtllm" for v in values.values()):
+        _require_trtllm()
+    folder = (out or loaded.root / "build").resolve()
+    _require_writable(folder)
+    runner.require_results(folder, loaded)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = []
+    try:
+        with report.progress(chosen) as display:
+            for notebook in chosen:
+                display.begin(notebook)
+                result = runner.run_notebook(
+                    notebook, folder, values[notebook.id], timeout=timeout, on_progress=display.cell
+                )
+                display.end(result)
+                results.append(result)
+    finally:  # after Ctrl-C too, the index is of the pages that are there
+        known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
+        everything = [known[n.id] for n in loaded.notebooks if n.id in known]
+        runner.save(everything, folder)
+        index = pages.write_index(loaded, everything, folder)
+    report.show_results(results, index)
+    if (yours := folder / "yours").is_dir():
+        typer.echo(f"notebooks that you had changed in {folder.name} are in {yours}")
+    if any(r.status != "passed" for r in results):
+        raise typer.Exit(1)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def lab(
+    arguments: Annotated[list[str] | None, Argument(help="Options of JupyterLab, such as --no-browser.")] = None,
+) -> None:
+    """Open the notebooks in JupyterLab, as copies of yours without outputs: build/lab."""
+    from course import lab as working
+    from course import manifest
+
+    folder, newer = working.working_copy(manifest.load())
+    for yours, other in newer:
+        typer.echo(f"{yours} has a new version, {other}; yours stays as it is")
+    sys.exit(working.open_jupyterlab(folder, arguments or []))
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str] | None, Argument(help="Model names; those of the course when left out.")] = None,
+) -> None:
+    """Bring weights into the cache and prepare them: once, resumable, checksums verified."""
+    from course import manifest
+    from servinglab import assets
+
+    loaded = manifest.load()
+    served = [n for n in loaded.notebooks if "smollm2" in n.needs]
+    precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in served for s in n.sets}
+    for name in names or loaded.models():
+        assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else (), whole=True)
+        typer.echo(f"{name}: ready")
+
+
+@app.command()
+def models(json: Json = False) -> None:
+    """List the models in the cache and the labs' data sets: where, how large, under which licence."""
+    from course import report
+    from servinglab import assets
+
+    found, data = assets.cached(), assets.datasets()
+    if json:
+        _print_json([asdict(entry) for entry in (*found, *data)])
+    else:
+        report.show_models(found, data, assets.cache_dir(), Path(__file__).resolve().parents[2])
+
+
+@app.command()
+def serve(
+    folder: Annotated[Path, Argument(metavar="DIR", help="A model repository, or the folder that `repo build` made.")],
+    lane: Annotated[str, Option(help="embedded, or trtllm inside NVIDIA's container.")] = "embedded",
+    http_port: Annotated[int | None, Option(help="Port for HTTP; a free one (trtllm: 8000) when left out.")] = None,
+    grpc_port: Annotated[int | None, Option(help="Port for gRPC; a free one (trtllm: 8001) when left out.")] = None,
+    metrics_port: Annotated[
+        int | None, Option(help="Port for metrics; a free one (trtllm: 8002) when left out.")
+    ] = None,
+    model: Annotated[list[str] | None, Option(help="Load only this model; may be given more than once.")] = None,
+    timeout: Annotated[float | None, Option(min=1, help="Seconds until every model must be ready.")] = None,
+    world_size: Annotated[int | None, Option(help="trtllm: MPI ranks, tp × pp of the engine; read from it.")] = None,
+    multi_model: Annotated[bool, Option("--multi-model", help="trtllm: several engines, orchestrator mode.")] = False,
+    all_interfaces: Annotated[
+        bool, Option("--all-interfaces", help="trtllm: listen on 0.0.0.0, inside a container with published ports.")
+    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="trtllm: print the command, start nothing.")] = False,
+) -> None:
+    """Serve a model repository until Ctrl-C."""
+    from course import serving
+
+    if lane not in ("embedded", "trtllm"):
+        raise CourseError(f"There is no lane {lane!r}: use embedded or trtllm.")
+    own = {"--world-size": world_size, "--multi-model": multi_model, "--all-interfaces": all_interfaces,
+           "--dry-run": dry_run}  # fmt: skip
+    wrong = [name for name, value in own.items() if value] if lane == "embedded" else ["--model"] if model else []
+    if wrong:
+        raise CourseError(f"{wrong[0]} is no option of the lane {lane}.")
+    if lane == "trtllm":
+        serving.serve_trtllm(
+            folder,
+            world_size=world_size,
+            multi_model=multi_model,
+            all_interfaces=all_interfaces,
+            dry_run=dry_run,
+            ports={"http": http_port, "grpc": grpc_port, "metrics": metrics_port},
+            timeout=timeout,
+            tell=typer.echo,
+        )
+        return
+    serving.serve(
+        folder,
+        models=model,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        timeout=timeout,
+        tell=typer.echo,
+    )
+
+
+@app.command()
+def ask(
+    prompt: Annotated[str, Argument(help="What to ask.")],
+    stream: Annotated[bool, Option(help="Show the answer as it is made, or all of it at its end.")] = True,
+    temperature: Annotated[
+        float | None, Option(help="Above 1 flattens, below 1 sharpens; needs top-k or top-p.")
+    ] = None,
+    top_k: Annotated[int | None, Option(help="Choose among this many most likely tokens; 1 is greedy.")] = None,
+    top_p: Annotated[float | None, Option(help="Choose among the likeliest tokens of this total probability.")] = None,
+    seed: Annotated[int | None, Option(help="Another seed gives another answer; the default is always 0.")] = None,
+    max_tokens: Annotated[int, Option(help="End the answer after so many tokens.")] = 128,
+    precision: Precision = None,
+    model: Annotated[
+        str, Option(help="Model to ask: the BLS model or the ensemble of a deployment.")
+    ] = "tensorrt_llm_bls",
+    raw: Annotated[bool, Option("--raw", help="Send the prompt as it is, without the chat template.")] = False,
+) -> None:
+    """Ask the model one question. Uses the server of `course serve`, else starts one and stops it again."""
+    from course import ask as asking
+
+    wrote = False
+
+    def write(text: str) -> None:
+        nonlocal wrote
+        wrote = True
+        typer.echo(text, nl=False)
+
+    try:
+        asking.ask(
+            prompt,
+            write=write,
+            tell=lambda text: typer.echo(text, err=True),
+            raw=raw,
+            model=model,
+            precision=precision,
+            stream=stream,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            max_tokens=max_tokens,
+        )
+    finally:
+        if wrote:  # what comes next, an error or a prompt, begins a line
+            write("\n")
+
+
+@repo.command("build")
+def repo_build(
+    context: typer.Context,
+    out: Annotated[Path, Option(help="Folder to build in; it gets model_repository and _assets.")] = Path(
+        "build/serving"
+    ),
+    precision: Precision = "fp32",
+    name: Annotated[str | None, Option(help="Name of the deployment's folder in _assets.")] = None,
+    prefix: Annotated[str | None, Option(help="Put before the five model names, such as gemma-.")] = None,
+    tokenizer_dir: Annotated[Path | None, Option(help="Tokenizer folder; the default model's when left out.")] = None,
+    engine_dir: Annotated[Path | None, Option(help="Engine folder; the default model's when left out.")] = None,
+    lane: Annotated[
+        str | None, Option(help="embedded, or trtllm for NVIDIA's backend and an engine of its own.")
+    ] = None,
+    generation: Annotated[str | None, Option(help="Tensor names of which TensorRT-LLM: new, old or 1.1.")] = None,
+    decoupled: Annotated[bool | None, Option(help="Many responses a request (streaming), or one.")] = None,
+    accumulate_tokens: Annotated[bool | None, Option(help="Each streamed response repeats the text so far.")] = None,
+    bls_decodes: Annotated[
+        bool | None, Option(help="The BLS model turns ids into text itself: faster than a call for every token.")
+    ] = None,
+    exclude_input_in_output: Annotated[bool | None, Option(help="Leave the prompt out of the answer.")] = None,
+    max_batch_size: Annotated[int | None, Option(help="Requests that run together.")] = None,
+    max_beam_width: Annotated[int | None, Option(help="Beams that a request may ask for.")] = None,
+    max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
+    bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
+    trtllm: Annotated[str | None, Option(help="TensorRT-LLM version that will read it, such as 1.2.1.")] = None,
+    parameters: Annotated[
+        list[str] | None, Option("--parameter", metavar="NAME=VALUE", help="One more parameter of tensorrt_llm.")
+    ] = None,
+) -> None:
+    """Write the five models of a deployment and what they need. Every option is a field of DeploymentSpec."""
+    from servinglab.repository import build_default
+
+    own = ("out", "precision", "parameters")
+    given = {k: v for k, v in context.params.items() if k not in own and v is not None}
+    if parameters:
+        given["parameters"] = _key_values(parameters)
+    _require_writable(out)
+    built = build_default(out, precision=precision, **given)
+    typer.echo(f"built {built}")
+    if (yours := built.parent / "yours").is_dir():
+        typer.echo(f"files that you had changed in it are in {yours}")
+    typer.echo(f"next: course repo lint {built}, course serve {built}" + " --lane trtllm" * (lane == "trtllm"))
+
+
+@repo.command("fill")
+def repo_fill(
+    target: Annotated[Path, Argument(metavar="DIR_OR_FILE", help="A copy of NVIDIA's models, or one config.pbtxt.")],
+    assignments: Annotated[
+        list[str] | None, Argument(metavar="[KEY=VALUE]…", help="MODEL/KEY=VALUE is for the file in that folder only.")
+    ] = None,
+    container: Annotated[str | None, Option(help="Warn when the templates are not of this container.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be filled.")] = False,
+    json: Json = False,
+) -> None:
+    """Fill every config.pbtxt under a folder, all files or none. Exit code 1 when something is missing."""
+    from servinglab.repository import plan_filling, write_filling
+
+    reports = plan_filling(target, _key_values(assignments or []), container=container)
+    if json:
+        _print_json([report.as_dict() for report in reports])
+    else:
+        typer.echo("\n".join(line for report in reports for line in report.summary()))
+    if not dry_run:
+        write_filling(reports)
+    elif any(report.missing for report in reports):
+        raise typer.Exit(1)
+    if not json:
+        typer.echo("nothing written (--dry-run)" if dry_run else f"next: course repo lint {target}")
+
+
+@repo.command("lint")
+def repo_lint(
+    folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")],
+    lane: Annotated[
+        str | None, Option(help="Where it will be served; what its backend asks for when left out.")
+    ] = None,
+    container: Annotated[
+        str | None, Option(help="Compare with the templates of this container, such as 25.06.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
+    from course import report
+    from servinglab.repository import lint
+
+    if not folder.is_dir():
+        raise CourseError(f"{folder} is not a folder; give a model repository, such as build/serving/model_repository.")
+    folder = folder / "model_repository" if (folder / "model_repository").is_dir() else folder
+    findings = lint(folder, lane=lane, container=container)
+    if json:
+        _print_json([asdict(f) for f in findings])
+    else:
+        report.show_findings(findings, folder)
+    if any(f.severity == "error" for f in findings):
+        raise typer.Exit(1)
+
+
+def _require_writable(out: Path) -> None:
+    """Said before anything runs, and of the folder that can be chosen. A checkout may be read-only, or another's."""
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not os.access(there, os.W_OK):
+        raise CourseError(f"{out} cannot be written, because {there} is read-only for you: choose a folder with --out.")
+
+
+def _require_trtllm() -> None:
+    from course import doctor
+    from servinglab import notebook
+
+    if notebook.resolve_lane() == "trtllm":  # inside NVIDIA's container, where there is no Docker
+        return
+    if reason := doctor.lanes(doctor.examine())["trtllm"]:
+        raise CourseError(f"The lane trtllm cannot run here ({reason}); leave it out, or see Dockerfiles/README.md.")
+
+
+def _key_values(arguments: list[str]) -> dict[str, str]:
+    """{key: value} of KEY=VALUE arguments; the value may hold anything, more equals signs too."""
+    found: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key:
+            raise CourseError(f"{argument!r} is not of the form KEY=VALUE; give one argument for each key.")
+        if key in found:
+            raise CourseError(f"{key} is given twice.")
+        found[key] = value
+    return found
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+
+
+def _leave(number: int, frame: object) -> None:
+    """Being told to end, by kill or by a closed terminal, is Ctrl-C: servers and folders of ours are cleaned up."""
+    raise SystemExit(128 + number)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ctrl-C; noted, because a library that is just being imported turns it into an error of its own."""
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point: an expected error is one line, anything else is a bug and keeps its traceback."""
+    spare_the_proxy()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
+            signal.signal(number, _leave)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, >&-
+            setattr(sys, name, open(os.devnull, "w"))
+        getattr(sys, name).reconfigure(errors="replace")  # a terminal without our characters
+    for argument in sys.argv[1:]:
+        if argument != argument.encode(errors="replace").decode():
+            typer.echo(f"course: {ascii(argument)} is not UTF-8; give the file or folder another name.", err=True)
+            sys.exit(2)
+    try:
+        app()
+    except CourseError as error:
+        if _debug:
+            raise
+        typer.echo(f"course: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder of somebody else
+        if _debug or error.strerror is None:
+            raise
+        typer.echo(f"course: {error.strerror}: {error.filename or 'the output'}", err=True)
+        sys.exit(1)
+    except ImportError:
+        if _debug or not _interrupted:
+            raise
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

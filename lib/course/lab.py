@@ -1,0 +1,78 @@
+"""The notebooks to work in, build/lab: copies without outputs, so that none is known before it is predicted.
+
+What you write there is yours. A version of a notebook that you have not touched takes the place of the older one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from course.manifest import Course
+from servinglab import keep, scratch
+from servinglab.errors import CourseError
+from servinglab.root import MANIFEST
+
+FLAGS = ["--ip=127.0.0.1", "--KernelManager.transport=ipc"]
+# The manifest is what makes a folder the course's root, for whoever looks upwards from a notebook.
+_NOT_LINKED = {"text", "build", "dist", keep.YOURS, MANIFEST, "__pycache__"}
+
+
+def working_copy(course: Course) -> tuple[Path, list[tuple[str, str]]]:
+    """Make build/lab, or bring it up to date. The folder, and (notebook of yours, newer version beside it)."""
+    lab = course.root / "build" / "lab"
+    lab.mkdir(parents=True, exist_ok=True)
+    with scratch.folder(lab.parent) as made:
+        new = made / "lab"
+        for notebook in course.notebooks:
+            (new / notebook.folder).mkdir(parents=True, exist_ok=True)
+            (new / notebook.folder / notebook.path.name).write_text(_without_outputs(notebook.path), encoding="utf-8")
+        for path in _links(course):
+            place = path.relative_to(course.root)
+            (new / place).symlink_to(os.path.relpath(path, lab / place.parent))
+        return lab, keep.update(new, lab, stays=True)
+
+
+def open_jupyterlab(folder: Path, arguments: list[str]) -> int:
+    """Run JupyterLab on `folder` until it ends; its exit code. `arguments`: more options of its own.
+
+    Kernels listen on socket files in a folder of yours, with a short name, as theirs must not be long: over TCP every
+    user of the machine could read what a notebook prints.
+    """
+    command = [sys.executable, "-m", "jupyterlab", *FLAGS, f"--ServerApp.root_dir={folder}"]
+    command += ["--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb", *arguments]
+    command += ["--allow-root"] * (os.geteuid() == 0)  # root is refused otherwise, also in a container
+    with scratch.folder("/tmp") as runtime:
+        env = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_RUNTIME_DIR": str(runtime)}
+        signal.signal(signal.SIGINT, lambda *_: None)  # JupyterLab hears Ctrl-C too, and asks what is meant
+        child = subprocess.Popen(command, env=env)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: child.send_signal(number))
+        return child.wait()
+
+
+def _links(course: Course) -> Iterator[Path]:
+    """What stands beside the notebooks and above them: links in a notebook, and its imports, lead there."""
+    places = {place for notebook in course.notebooks for place in (course.root / notebook.folder / "x").parents}
+    places = {place for place in places if place.is_relative_to(course.root)}
+    for path in (path for place in places for path in place.iterdir() if path not in places):
+        if not path.name.startswith(".") and path.suffix != ".ipynb" and path.name not in _NOT_LINKED:
+            yield path
+
+
+def _without_outputs(path: Path) -> str:
+    """A notebook as nobody has run it, and without a text twin: what you write is in one file."""
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook["metadata"].pop("jupytext", None)
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell.update(outputs=[], execution_count=None)
+    except (ValueError, KeyError, TypeError):
+        raise CourseError(f"{path} is not a notebook; bring it back with `git checkout {path}`.") from None
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,152 @@
+"""Engine autopsy: what is in an engine, and what two builds do differently (notebook 02)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from engines import EngineError, compass, flags
+from engines.engine_folder import EngineFolder, read
+from engines.memory import gigabytes
+from engines.plan_file import PlanFile, look
+from engines.shapes import from_config
+
+EXAMPLES = ("plain", "tuned")
+_OFF = (None, False, "", "disable", [])
+_NONE = ("speculative_decoding_mode", 1)  # SpeculativeDecodingMode.NONE
+_OWN = ("trtllm", "tensorrt", "compute_capability", "architecture", "dtype", "quant_algo", "kv_cache_quant_algo",
+        "tp_size", "pp_size", "size_bytes")  # fmt: skip
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_size",
+          "intermediate_size", "vocab_size", "max_position_embeddings", "logits_dtype")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting with two values, None where a build does not have it. ``meaning``: what it is, or ""."""
+
+    setting: str
+    a: Any
+    b: Any
+    meaning: str = ""
+
+
+def inspect(path: str | Path) -> dict[str, Any]:
+    """What an engine folder, a TensorRT-LLM checkpoint or a single engine file is, ready for JSON.
+
+    A folder: kind, versions, precision, split, shape, limits, plugins that are on, build options, files with sizes.
+    A file: kind "plan", size, product and version. Raises EngineError with one sentence.
+    """
+    path = Path(path)
+    if path.is_file():
+        file = look(path)
+        if file.problem:
+            raise EngineError(f"{path} {file.problem}.")
+        return {"kind": "plan", "path": str(path), **_file(file)}
+    folder = read(path)
+    plugins = folder.plugins
+    return {
+        "kind": folder.kind,
+        "path": str(path),
+        "note": str(folder.note) if folder.note else None,
+        "trtllm": folder.version,
+        "tensorrt": folder.tensorrt,
+        "compute_capability": folder.compute_capability,
+        "architecture": folder.architecture,
+        "parameters": _parameters(folder),
+        "dtype": folder.dtype,
+        "quant_algo": folder.quant_algo,
+        "kv_cache_quant_algo": folder.kv_cache_quant_algo,
+        "tp_size": folder.tp_size,
+        "pp_size": folder.pp_size,
+        "world_size": folder.world_size,
+        "shape": {key: folder.pretrained[key] for key in _SHAPE if key in folder.pretrained},
+        "limits": folder.limits,
+        "plugins": {key: value for key, value in plugins.items() if value not in _OFF and key != "dtype"},
+        "options": {key: value for key, value in _options(folder).items() if value not in _OFF},
+        "files": [_file(file) for file in folder.files],
+        "size_bytes": sum(file.size for file in folder.files),
+    }
+
+
+def diff(a: str | Path, b: str | Path) -> list[Difference]:
+    """What two builds differ in, the most important first; sizes are left out where a folder holds no engine file."""
+    one, two = _settings(a), _settings(b)
+    first = compass.table("settings")["order"]
+    return [
+        Difference(key, one.get(key), two.get(key), _meaning(key))
+        for key in [*first, *sorted({*one, *two} - set(first))]
+        if one.get(key) != two.get(key) and not (one.get(key) in _OFF and two.get(key) in _OFF)
+    ]
+
+
+def example(folder: str | Path, which: str = "plain") -> Path:
+    """Write a config.json for practice, "plain" or "tuned", and return its folder. Not from a build; the file says so.
+
+    Two builds of a Llama of 7 billion parameters: "tuned" has int8 weights, smaller limits and beams. There is no
+    engine file beside it. Raises EngineError for another name, and where the folder already holds another config.json.
+    """
+    if which not in EXAMPLES:
+        raise EngineError(f"There is no example {which!r}; there are {' and '.join(EXAMPLES)}.")
+    builds = json.loads(resources.files("engines").joinpath("data", "example_builds.json").read_text())
+    config = builds["plain"] if which == "plain" else _merged(builds["plain"], builds[which])
+    target, text = Path(folder), json.dumps(config, indent=4) + "\n"
+    path = target / "config.json"
+    if path.exists() and path.read_bytes() != text.encode():
+        raise EngineError(f"{target} already holds another config.json; give another folder.")
+    target.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return target
+
+
+def shown(setting: str, value: Any) -> str:
+    """A value for a table: sizes in GB, nothing as "off"."""
+    if value is None or value is False:
+        return "off"
+    if value is True:
+        return "on"
+    return gigabytes(value) if setting.endswith("_bytes") else str(value)
+
+
+def _meaning(setting: str) -> str:
+    """Our own words for it, else those for the flag of trtllm-build that sets it."""
+    flag = flags.known("trtllm-build", compass.containers()[0].trtllm).get(f"--{setting}")
+    return compass.table("settings")["meaning"].get(setting) or (flag.explain if flag else "")
+
+
+def _settings(path: str | Path) -> dict[str, Any]:
+    folder, found = read(path), inspect(path)
+    scalars = {key: value for key, value in folder.plugins.items() if key != "dtype"} | _options(folder)
+    own = {key: found[key] for key in _OWN if found[key]}
+    return {**scalars, **found["limits"], **found["shape"], **own}
+
+
+def _options(folder: EngineFolder) -> dict[str, Any]:
+    """Single values of build_config that are neither limits nor plugins."""
+    return {
+        key: value.lower() if key == "kv_cache_type" and isinstance(value, str) else value  # PAGED in older versions
+        for key, value in folder.build.items()
+        if key not in folder.limits and not isinstance(value, (Mapping, list)) and (key, value) != _NONE
+    }
+
+
+def _file(file: PlanFile) -> dict[str, Any]:
+    found = {"name": file.name, "size_bytes": file.size, **asdict(file)}
+    return {key: value for key, value in found.items() if value not in (None, ()) and key != "size"}
+
+
+def _parameters(folder: EngineFolder) -> int | None:
+    try:
+        return from_config(folder.pretrained, str(folder.path)).parameters()
+    except EngineError:
+        return None  # an architecture that the estimate does not know
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(base)
+    for key, value in changes.items():
+        found[key] = _merged(base[key], value) if isinstance(value, Mapping) else value
+    return found

@@ -1,0 +1,241 @@
+"""How much GPU memory an engine takes, and whether it fits a card, before anything is built (notebook 02)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engines import EngineError, footprint
+from engines.cards import card, cards, gigabytes
+from engines.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY
+from engines.shapes import Shape, from_config, read_config, recipe_model
+from servinglab.errors import did_you_mean
+
+FREE_FRACTION = 0.9  # the runtime's own kv_cache_free_gpu_mem_fraction
+__all__ = ["Estimate", "card", "cards", "estimate", "gigabytes"]
+
+ALGORITHMS = {None: None, "W8A16": "int8", "W4A16": "int4"}
+_SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_DEFAULTS = {"tp_size": 1, "pp_size": 1, "max_batch_size": 8, "max_seq_len": None, "max_num_tokens": 8192,
+             "max_beam_width": 1, "tokens_per_block": 32, "dtype": "float16", "kv_dtype": None, "weight_only": None,
+             "gather_context_logits": False}  # fmt: skip
+_COUNTS = tuple(_DEFAULTS)[:7]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The memory of one engine on its fullest GPU, in bytes, and how it goes with a card.
+
+    kv_bytes is what max_batch_size sequences of max_seq_len tokens need. The runtime does not allocate that: it takes
+    kv_pool_bytes, a share (kv_cache_free_gpu_mem_fraction) of what is free once all the rest is there (None without a
+    card), and lets requests wait. So a cache of kv_bytes leaves left_free_bytes unused, which are part of total_bytes;
+    fits and the largest_ ones say what goes into that pool at once. kv_bytes_per_token is of the whole model, the other
+    one of one GPU. parameters counts a tied output matrix once, weights_bytes twice and with rotations_bytes, which no
+    checkpoint holds. note: a warning, or None.
+    """
+
+    model: str
+    parameters: int
+    tied: bool
+    dtype: str
+    weight_only: str | None
+    kv_dtype: str
+    tp_size: int
+    pp_size: int
+    max_batch_size: int
+    max_seq_len: int
+    max_num_tokens: int
+    max_beam_width: int
+    tokens_per_block: int
+    weights_bytes: int
+    weights_bytes_per_rank: tuple[int, ...]
+    rotations_bytes: int
+    kv_bytes_per_token: int
+    kv_bytes_per_token_per_gpu: int
+    kv_bytes: int
+    left_free_bytes: int
+    activation_bytes: int
+    logits_bytes: int
+    margin_bytes: int
+    total_bytes: int
+    kv_cache_free_gpu_mem_fraction: float
+    max_tokens_in_paged_kv_cache: int | None = None
+    note: str | None = None
+    gpu: str | None = None
+    gpu_bytes: int | None = None
+    fits: bool | None = None
+    largest_batch_size: int | None = None
+    largest_seq_len: int | None = None
+    kv_pool_tokens: int | None = None
+    kv_pool_bytes: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON."""
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """The answer in words."""
+        where = f" on each of {self.tp_size * self.pp_size} GPUs" if self.tp_size * self.pp_size > 1 else ""
+        what = f"{self.model} with {_many(self.max_batch_size)} of {self.max_seq_len} tokens"
+        need = f"{what} needs {gigabytes(self.total_bytes)}{where}"
+        if self.gpu is None:
+            return f"{need}."
+        if self.fits:
+            return f"{need} and fits {self.gpu}; the most at once is {_many(self.largest_batch_size)} of that length."
+        if self.total_bytes <= self.gpu_bytes:
+            need += f", which {self.gpu} has, but not in a cache of {self.max_tokens_in_paged_kv_cache} tokens"
+        else:
+            need += f", more than {self.gpu} has"
+        if self.largest_batch_size:
+            return f"{need}; the most at once is {_many(self.largest_batch_size)} of that length."
+        if self.largest_seq_len:
+            return f"{need}; {_many(self.max_batch_size)} fit with {self.largest_seq_len} tokens each."
+        return f"{need}, whatever the batch; quantise the weights, or split the model over more GPUs."
+
+
+def estimate(
+    model: str | Path | Mapping[str, Any],
+    *,
+    gpu: str | int | None = None,
+    kv_cache_free_gpu_mem_fraction: float = FREE_FRACTION,
+    max_tokens_in_paged_kv_cache: int | None = None,
+    **options: Any,
+) -> Estimate:
+    """What an engine of `model` needs, part by part (module `footprint`), and whether a card has it.
+
+    model: a recipe's name ("gpt2-medium"), a folder with config.json (Hugging Face, TensorRT-LLM checkpoint or engine),
+    or such a config. gpu: a name of `cards` ("24gb", "h100") or bytes.
+    options, each from the engine's own config.json where it says so: dtype (float16), kv_dtype (dtype, or int8, fp8),
+    weight_only (int8, int4), tp_size, pp_size (1), max_batch_size (8), max_seq_len (2,048 or what the model can),
+    max_num_tokens (8,192, trtllm-build's default), max_beam_width (1), tokens_per_block (32), gather_context_logits.
+
+    Raises EngineError for an unknown model, card, option or precision, and for splits that do not come out even.
+    See https://nvidia.github.io/TensorRT-LLM/reference/memory.html.
+    """
+    for name in options:
+        if name not in _DEFAULTS:
+            raise EngineError(f"estimate has no option {name!r}.{did_you_mean(name, _DEFAULTS)}")
+    shape, said = _shape(model)
+    of = {**_DEFAULTS, **said, **{k: v for k, v in options.items() if v is not None}}
+    if of["max_seq_len"] is None:
+        of["max_seq_len"] = min(2048, shape.max_positions)
+    _check(of, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache)
+    tp, pp, block = of["tp_size"], of["pp_size"], of["tokens_per_block"]
+    shape.check(tp, pp)
+    ranks = [footprint.weights(shape, of["dtype"], of["weight_only"], tp, pp, n) for n in range(pp) for _ in range(tp)]
+    per_gpu = footprint.kv_per_token(shape, of["kv_dtype"], tp, pp)
+
+    def cached(batch: int, seq_len: int) -> int:
+        """Tokens in the cache; every sequence begins a block of its own."""
+        return batch * of["max_beam_width"] * math.ceil(seq_len / block) * block
+
+    def parts(batch: int, seq_len: int) -> dict[str, int]:
+        rows = batch * of["max_beam_width"]
+        kv = cached(batch, seq_len) * per_gpu
+        found = {
+            "weights_bytes": max(ranks),
+            "kv_bytes": kv,
+            "left_free_bytes": footprint.left_free(kv, kv_cache_free_gpu_mem_fraction),
+            "activation_bytes": footprint.activations(shape, of["dtype"], tp, of["max_num_tokens"], rows),
+            "logits_bytes": footprint.logits(shape, tp, rows, of["max_num_tokens"] * bool(of["gather_context_logits"])),
+            "margin_bytes": footprint.MARGIN,
+        }
+        return found | {"total_bytes": sum(found.values())}
+
+    batch, seq_len = of["max_batch_size"], of["max_seq_len"]
+    found: dict[str, Any] = parts(batch, seq_len)
+    if gpu is not None:
+        found["gpu"], size = card(gpu)
+        most = max_tokens_in_paged_kv_cache
+        most = math.inf if most is None else math.ceil(most / block) * block
+
+        def fits(batch: int, seq_len: int) -> bool:
+            return parts(batch, seq_len)["total_bytes"] <= size and cached(batch, seq_len) <= most
+
+        free = size - found["total_bytes"] + found["kv_bytes"] + found["left_free_bytes"]
+        found |= {
+            "gpu_bytes": size,
+            "fits": fits(batch, seq_len),
+            "largest_batch_size": footprint.largest(lambda n: fits(n, seq_len)),
+            "largest_seq_len": footprint.largest(lambda n: fits(batch, n)),
+        }
+        found["kv_pool_tokens"], found["kv_pool_bytes"] = footprint.pool(
+            free, per_gpu, block, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache
+        )
+    return Estimate(
+        model=shape.name,
+        parameters=shape.parameters(),
+        tied=shape.tied,
+        weights_bytes_per_rank=tuple(ranks),
+        rotations_bytes=footprint.rotations(shape),
+        kv_bytes_per_token=2 * shape.num_layers * shape.num_kv_heads * shape.head_size * KV_DTYPES[of["kv_dtype"]],
+        kv_bytes_per_token_per_gpu=per_gpu,
+        kv_cache_free_gpu_mem_fraction=kv_cache_free_gpu_mem_fraction,
+        max_tokens_in_paged_kv_cache=max_tokens_in_paged_kv_cache,
+        note=shape.beyond(seq_len),
+        **{key: of[key] for key in (*_COUNTS, "dtype", "kv_dtype", "weight_only")},
+        **found,
+    )
+
+
+def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]]:
+    """The model's Shape, and what its own config.json says about the engine."""
+    if isinstance(model, Mapping):
+        name, config = "the model", model
+    elif known := recipe_model(str(model)):
+        return from_config(known[0], str(model)), {"tp_size": known[1]}
+    else:
+        config = read_config(Path(model))  # which refuses what has no place, such as a link to itself
+        name = Path(model).resolve().name
+    shape = from_config(config, name)
+    pretrained = config.get("pretrained_config", config)
+    if "architecture" not in pretrained:  # Hugging Face says nothing about engines
+        return shape, {}
+    built, quantization, mapping = (
+        found if isinstance(found, Mapping) else {}
+        for found in (config.get("build_config"), pretrained.get("quantization"), pretrained.get("mapping"))
+    )
+    algorithm, kv = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
+    if not isinstance(algorithm, (str, type(None))) or algorithm not in ALGORITHMS:
+        raise EngineError(f"{name} is quantised with {algorithm}; the estimate knows W8A16, W4A16 and none.")
+    plugins = built.get("plugin_config") if isinstance(built.get("plugin_config"), Mapping) else {}
+    said = {key: built.get(key) for key in _DEFAULTS} | {
+        "dtype": pretrained.get("dtype"),
+        "kv_dtype": str(kv).lower() if kv else None,
+        "weight_only": ALGORITHMS[algorithm],
+        "tp_size": mapping.get("tp_size"),
+        "pp_size": mapping.get("pp_size"),
+        "tokens_per_block": plugins.get("tokens_per_block"),
+    }
+    return shape, {key: value for key, value in said.items() if value is not None}
+
+
+def _check(of: dict[str, Any], fraction: float, tokens: int | None) -> None:
+    """Write precisions out in full; raise EngineError for a value that cannot be."""
+    of["dtype"] = _one_of("dtype", of["dtype"], DTYPES)
+    of["kv_dtype"] = _one_of("kv_dtype", of["kv_dtype"] or of["dtype"], KV_DTYPES)
+    if of["weight_only"] is not None:
+        _one_of("weight_only", of["weight_only"], WEIGHT_ONLY)
+    counts = [(key, of[key]) for key in _COUNTS]
+    counts += [("max_tokens_in_paged_kv_cache", tokens)] * (tokens is not None)
+    for key, value in counts:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+            raise EngineError(f"{key} must be a whole number above 0 and below 2^31, not {value!r}.")
+    if of["tokens_per_block"] > 8192:
+        raise EngineError(f"tokens_per_block must be at most 8192, not {of['tokens_per_block']}.")
+    if not 0 < fraction < 1:
+        raise EngineError(f"kv_cache_free_gpu_mem_fraction must lie between 0 and 1, not {fraction!r}.")
+
+
+def _one_of(what: str, value: object, known: Mapping[str, Any]) -> str:
+    name = _SHORT.get(str(value), str(value))
+    if name not in known:
+        raise EngineError(f"{what} must be one of {', '.join(known)}, not {value!r}.{did_you_mean(name, known)}")
+    return name
+
+
+def _many(count: int | None) -> str:
+    return "1 sequence" if count == 1 else f"{count} sequences"

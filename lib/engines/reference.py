@@ -1,0 +1,170 @@
+"""What the ranks of an engine compute together, in plain torch: the proof that a converted checkpoint is right.
+
+It reads nothing but the checkpoint folder. Every rank works on its own shard; `all_reduce` adds their partial outputs,
+as NCCL does between GPUs. float32 throughout, no KV cache; every token attends to itself and all before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from engines import EngineError
+from engines.shards import Checkpoint
+from engines.weight_only import BITS, dequantize, is_quantised, quantize
+
+
+def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    **dict.fromkeys(("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh"), _tanh_gelu),
+}
+
+
+class Rank:
+    """One rank's shard, in float32; its weights went through int8 or int4 where config.json asks for that."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], bits: int | None) -> None:
+        self._tensors, self._bits = tensors, bits
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self._tensors[name]
+        if self._bits and is_quantised(name):
+            return dequantize(*quantize(tensor, self._bits))
+        return tensor.float()
+
+    def column(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """A column-parallel layer: this rank's outputs, with its part of the bias."""
+        return x @ self[f"{name}.weight"].T + (self[f"{name}.bias"] if f"{name}.bias" in self else 0)
+
+    def row(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """A row-parallel layer: this rank's share of every output, still without the bias."""
+        return x @ self[f"{name}.weight"].T
+
+
+def all_reduce(shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(shares)).sum(0)
+
+
+@torch.no_grad()
+def logits(checkpoint: Checkpoint, input_ids: Any) -> np.ndarray:
+    """float32 [batch, time, vocab] for ids [batch, time] or [time]; the padding of the vocabulary is cut off.
+
+    Raises EngineError for ids outside the vocabulary or more of them than the model has positions.
+    """
+    config = checkpoint.config
+    bits = BITS.get(config["quantization"]["quant_algo"])
+    ranks = [Rank(tensors, bits) for tensors in checkpoint.ranks]
+    ids = _checked(config, input_ids)
+
+    x = embed(config, ranks, ids)
+    for n in range(config["num_hidden_layers"]):
+        layer = f"transformer.layers.{n}"
+        normed = norm(config, ranks[0], x, f"{layer}.input_layernorm")
+        shares = [rank.row(attend(config, rank, normed, layer), f"{layer}.attention.dense") for rank in ranks]
+        x = x + all_reduce(shares) + bias(ranks[0], f"{layer}.attention.dense")
+        normed = norm(config, ranks[0], x, f"{layer}.post_layernorm")
+        shares = [rank.row(mlp(config, rank, normed, layer), f"{layer}.mlp.proj") for rank in ranks]
+        x = x + all_reduce(shares) + bias(ranks[0], f"{layer}.mlp.proj")
+    x = norm(config, ranks[0], x, "transformer.ln_f")
+    gathered = torch.cat([rank.column(x, "lm_head") for rank in ranks], dim=-1)  # each has its part of the vocabulary
+    return gathered[..., : config["vocab_size"]].numpy()
+
+
+def embed(config: dict[str, Any], ranks: Sequence[Rank], ids: torch.Tensor) -> torch.Tensor:
+    """[batch, time, hidden]. Parallel embedding: each rank looks up the ids that it has, and says 0 for the others."""
+    tables = [rank["transformer.vocab_embedding.weight"] for rank in ranks]
+    if config["use_parallel_embedding"]:
+        shares = []
+        for n, table in enumerate(tables):
+            local = ids - n * len(table)
+            mine = (local >= 0) & (local < len(table))
+            shares.append(table[torch.where(mine, local, 0)] * mine[..., None])
+        x = all_reduce(shares)
+    else:
+        x = tables[0][ids]
+    if config["architecture"].startswith("Gemma"):
+        x = x * math.sqrt(config["hidden_size"])
+    if config["position_embedding_type"] == "learned_absolute":
+        x = x + ranks[0]["transformer.position_embedding.weight"][: ids.shape[-1]]
+    return x
+
+
+def norm(config: dict[str, Any], rank: Rank, x: torch.Tensor, name: str) -> torch.Tensor:
+    """LayerNorm where there is a bias (GPT-2), RMSNorm otherwise; every rank has the same weights."""
+    weight, epsilon = rank[f"{name}.weight"], config["norm_epsilon"]
+    if f"{name}.bias" in rank:
+        return F.layer_norm(x, weight.shape, weight, rank[f"{name}.bias"], epsilon)
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+
+
+def bias(rank: Rank, name: str) -> torch.Tensor | float:
+    """Of a row-parallel layer: every rank has it, and it is added once, after the all-reduce."""
+    return rank[f"{name}.bias"] if f"{name}.bias" in rank else 0.0
+
+
+def attend(config: dict[str, Any], rank: Rank, x: torch.Tensor, layer: str) -> torch.Tensor:
+    """[batch, time, this rank's heads x head_size]: the fused qkv, cut into this rank's q, k and v heads."""
+    tp_size, size = config["mapping"]["tp_size"], config["head_size"]
+    heads = config["num_attention_heads"] // tp_size
+    kv_heads = -(-config["num_key_value_heads"] // tp_size)
+    batch, time, _ = x.shape
+    qkv = rank.column(x, f"{layer}.attention.qkv").view(batch, time, heads + 2 * kv_heads, size).transpose(1, 2)
+    q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)  # each [batch, heads, time, head_size]
+    if config["position_embedding_type"] == "rope_gpt_neox":
+        q, k = rotate(config, q), rotate(config, k)
+    k, v = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(size)
+    later = torch.ones(time, time, dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+    return (weights @ v).transpose(1, 2).reshape(batch, time, heads * size)
+
+
+def mlp(config: dict[str, Any], rank: Rank, x: torch.Tensor, layer: str) -> torch.Tensor:
+    """[batch, time, this rank's part of the MLP]."""
+    inner = ACTIVATIONS[config["hidden_act"]](rank.column(x, f"{layer}.mlp.fc"))
+    return inner * rank.column(x, f"{layer}.mlp.gate") if f"{layer}.mlp.gate.weight" in rank else inner
+
+
+def rotate(config: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding (Su et al., 2021), first half of a head with the second, at positions 0, 1, …"""
+    size = config["head_size"]
+    frequency = config["rotary_base"] ** (-torch.arange(0, size, 2).float() / size)
+    angle = torch.arange(x.shape[-2]).float()[:, None] * _scaled(frequency, config["rotary_scaling"])
+    cos, sin = angle.cos(), angle.sin()
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _scaled(frequency: torch.Tensor, scaling: dict[str, Any] | None) -> torch.Tensor:
+    """linear: all waves get longer by `factor`. llama3: the long ones do, the short ones stay, those between blend."""
+    if not scaling:
+        return frequency
+    if scaling["type"] == "linear":
+        return frequency / scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)  # in the original context
+    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    return keep * frequency + (1 - keep) * frequency / scaling["factor"]
+
+
+def _checked(config: dict[str, Any], input_ids: Any) -> torch.Tensor:
+    ids = torch.atleast_2d(torch.as_tensor(input_ids)).long()
+    if ids.dim() != 2 or ids.numel() == 0 or ids.min() < 0 or ids.max() >= config["vocab_size"]:
+        raise EngineError(f"input_ids must be [batch, time] of ids from 0 to {config['vocab_size'] - 1}.")
+    if ids.shape[-1] > config["max_position_embeddings"]:
+        raise EngineError(f"{ids.shape[-1]} tokens are more than the model's {config['max_position_embeddings']}.")
+    return ids

@@ -1,0 +1,252 @@
+"""The executor: a thread that runs one model step after another for whichever requests are there."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+
+from .cache import BlockPool
+from .device import choose, free_bytes, place
+from .inflight import InflightBatch, sentence
+from .model import EngineConfig, ExecutorError
+from .options import check_choices, kv_budget
+from .request import Output, Request, RequestError, SamplingParams
+from .reuse import BlockReuse
+from .scheduler import Scheduler, Sequence
+from .speculation import Drafter
+
+log = logging.getLogger(__name__)
+
+PREFILL_TOKENS = {"cpu": 64, "cuda": 256}
+
+
+class Executor:
+    """In-flight batching over one engine: a request joins and leaves the running batch at any token.
+
+    engine_dir: an engine folder (`servinglab.assets.engine`).
+    max_batch_size: requests that run at the same time; more wait in the queue.
+    max_beam_width: beams that a request may ask for; each is a row of the batch beside those of other requests.
+    max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
+    max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
+    kv_cache_free_gpu_mem_fraction: the share of the memory that is free once the weights are loaded which the KV cache
+        may take; 0.9 by default, or no bound when max_tokens_in_paged_kv_cache is given.
+    enable_kv_cache_reuse: keep the blocks of requests that end, for those that begin alike (`reuse.py`).
+    enable_partial_reuse: reuse parts of blocks and generated tokens as well; answers may then differ in close choices
+        from those of an executor that has read everything itself.
+    batch_scheduler_policy: "guaranteed_no_evict" or "max_utilization" (`scheduler.py`).
+    batching_strategy: "V1" lets requests join only while the batch has not begun to generate; the others at any time.
+    threads: for the model's arithmetic; by default the physical cores, at most 4.
+    spinning: worker threads poll for a moment before they sleep; False helps only where the cores are always busy.
+    prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
+        By default 64 on the CPU, 256 on a CUDA device.
+    device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
+
+    Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`. One
+    that nobody holds any more ends by itself, so a cell that makes one may run again.
+    """
+
+    def __init__(
+        self,
+        engine_dir: Path | str,
+        *,
+        max_batch_size: int = 8,
+        max_beam_width: int = 1,
+        max_seq_len: int | None = None,
+        max_tokens_in_paged_kv_cache: int | None = None,
+        threads: int | None = None,
+        kv_cache_free_gpu_mem_fraction: float | None = None,
+        enable_kv_cache_reuse: bool = True,
+        enable_partial_reuse: bool = False,
+        batch_scheduler_policy: str = "guaranteed_no_evict",
+        batching_strategy: str = "inflight_fused_batching",
+        spinning: bool = True,
+        prefill_tokens: int | None = None,
+        tokens_per_block: int = 64,
+        device: str | None = None,
+    ) -> None:
+        check_choices(batch_scheduler_policy, batching_strategy, kv_cache_free_gpu_mem_fraction)
+        counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
+        for name, value in {**counts, "prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}.items():
+            if value is not None and value < 1:
+                raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
+        config = EngineConfig.read(engine_dir)
+        self.max_seq_len = config.max_seq_len if max_seq_len is None else max_seq_len
+        if not 2 <= self.max_seq_len <= config.max_seq_len:
+            raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
+        kv_tokens, rows = max_tokens_in_paged_kv_cache, max_batch_size * max_beam_width
+        if kv_tokens is not None and kv_tokens < tokens_per_block:
+            raise ExecutorError(
+                f"max_tokens_in_paged_kv_cache is {kv_tokens}; "
+                f"it must hold at least one block of {tokens_per_block} tokens."
+            )
+        self.vocab_size = config.vocab_size
+        self.max_batch_size, self.max_beam_width = max_batch_size, max_beam_width
+        self.device = choose(config, device)
+        try:
+            cache, model = place(config, rows, self.max_seq_len, device=self.device, threads=threads, spinning=spinning)
+        except OSError as error:
+            raise ExecutorError(
+                f"No memory for the KV cache of {rows} x {self.max_seq_len} tokens ({error}); "
+                "lower max_batch_size, max_beam_width or max_seq_len."
+            ) from None
+        if prefill_tokens is None:
+            prefill_tokens = PREFILL_TOKENS[self.device]
+        row = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a full one, in whole blocks
+        free = free_bytes(self.device) // cache.bytes_per_token
+        kv_tokens = kv_budget(kv_tokens, kv_cache_free_gpu_mem_fraction, free, max_beam_width * row, rows * row)
+        pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
+        self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
+        try:
+            reuse = {"enabled": enable_kv_cache_reuse, "partial": enable_partial_reuse}
+            # On CUDA a token's numbers do not depend on which others are read with it.
+            reuse["aligned"] = self.device == "cuda" or tokens_per_block % prefill_tokens == 0
+            self._reuse = BlockReuse(cache, self._scheduler, **reuse)
+        except OSError as error:
+            raise ExecutorError(
+                f"No memory for kept KV cache blocks of {kv_tokens} tokens ({error}); lower "
+                "max_tokens_in_paged_kv_cache or set enable_kv_cache_reuse to False."
+            ) from None
+        if self.device == "cuda":
+            model.warm_up(rows)
+        self._changed = threading.Condition()  # guards the three fields below
+        self._active: dict[str, Sequence] = {}
+        self._arrived: list[Sequence] = []
+        self._stopping = threading.Event()
+        self._ids = itertools.count()
+        active = self._active  # neither the batch nor the thread holds the executor
+        forget = lambda sequence: active.pop(sequence.request.id, None)  # noqa: E731
+        self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, forget, self._reuse)
+        shared = (self._batch, self._scheduler, self._changed, active, self._arrived, self._stopping)
+        self._thread = threading.Thread(target=_loop, args=shared, name="executor", daemon=True)
+        self._thread.start()
+        # At exit, too: a daemon thread inside native code must not outlive the interpreter.
+        weakref.finalize(self, _end, weakref.ref(self), self._thread, self._changed, self._stopping)
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
+
+    # --- called from any thread
+
+    def submit(self, request: Request) -> None:
+        """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
+        max_tokens = request.fit(self.vocab_size, self.max_seq_len, self.max_beam_width)
+        width, pool = request.sampling.beam_width, self._scheduler.pool
+        sequence = Sequence(request, max_tokens, self.vocab_size)
+        if sequence.blocks(pool) > pool.total:
+            beams = f", for each of {width} beams," if width > 1 else ""
+            raise RequestError(
+                f"The prompt ({len(request.prompt)} tokens) plus max_tokens ({max_tokens}){beams} needs "
+                f"{sequence.blocks(pool)} KV cache blocks of {pool.tokens_per_block} tokens, "
+                f"but the cache has {pool.total}; ask for less or raise max_tokens_in_paged_kv_cache."
+            )
+        with self._changed:
+            if self._stopping.is_set():
+                raise RequestError("The executor has been shut down.")
+            if request.id in self._active:
+                raise RequestError(f"A request with id {request.id!r} is still running; give each request its own id.")
+            self._active[request.id] = sequence
+            self._arrived.append(sequence)
+            self._changed.notify()
+
+    def cancel(self, request_id: str) -> bool:
+        """Ends a request before its next token. False when no such request is waiting or running."""
+        with self._changed:
+            sequence = self._active.get(request_id)
+            if sequence is not None:
+                sequence.cancelled = True
+                self._changed.notify()
+            return sequence is not None
+
+    def shutdown(self) -> None:
+        """Ends every request as "cancelled" and stops the thread. May be called twice."""
+        _end(weakref.ref(self), self._thread, self._changed, self._stopping)
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start, and the state now."""
+        scheduler = self._scheduler
+        with self._changed:
+            active = len(self._active)
+        running = len(scheduler.running) + (scheduler.prefilling is not None)
+        return {
+            "max_batch_size": self.max_batch_size,
+            "active": active,
+            "running": running,
+            "waiting": max(0, active - running),
+            "kv_blocks_used": scheduler.pool.used,
+            "kv_blocks_total": scheduler.pool.total,
+            "kv_tokens_per_block": scheduler.pool.tokens_per_block,
+            **{f"kv_{name}": count for name, count in self._reuse.counts.items()},
+            **self._batch.counts,
+        }
+
+    def generate(
+        self,
+        prompt_ids: np.ndarray | list[int],
+        max_tokens: int,
+        *,
+        end_id: int | None = None,
+        stop_words: list[list[int]] = (),
+        bad_words: list[list[int]] = (),
+        drafter: Drafter | None = None,
+        **sampling: float,
+    ) -> list[int]:
+        """Runs one request to its end and returns its new tokens, of the best beam if there are several; `sampling` as
+        in SamplingParams.
+
+        Raises RequestError when the request fails or the executor is shut down meanwhile.
+        """
+        name, params = f"generate-{next(self._ids)}", SamplingParams(**sampling)
+        outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
+        words = (stop_words, bad_words)
+        self.submit(Request(name, prompt_ids, max_tokens, params, end_id, *words, outputs.put, drafter=drafter))
+        tokens: list[int] = []
+        while True:
+            output = outputs.get()
+            tokens += output.tokens
+            if output.finish_reason in ("cancelled", "error"):
+                raise RequestError(output.error or "The request was cancelled.")
+            if output.finish_reason:
+                return output.beams[0].tokens if output.beams else tokens
+
+
+def _loop(
+    batch: InflightBatch, scheduler: Scheduler, changed: threading.Condition, active: dict[str, Sequence],
+    arrived: list[Sequence], stopping: threading.Event,
+) -> None:  # fmt: skip
+    """The engine's thread."""
+    stop = False
+    while not stop:
+        with changed:
+            changed.wait_for(lambda: active or stopping.is_set())
+            new, cancelled = [*arrived], [sequence for sequence in active.values() if sequence.cancelled]
+            arrived.clear()
+            stop = stopping.is_set()
+        for sequence in new:
+            scheduler.add(sequence)
+        if cancelled:
+            batch.end(cancelled, "cancelled")
+        try:
+            if not stop:
+                batch.iterate()
+        except Exception as error:  # a bug here must end the requests, not the service
+            log.exception("The executor failed")
+            batch.end(scheduler.everyone(), "error", f"The executor failed: {sentence(error)}")
+    batch.end(scheduler.everyone(), "cancelled")
+
+
+def _end(executor: weakref.ref, thread: threading.Thread, changed: threading.Condition, stopping) -> None:
+    with changed:
+        stopping.set()
+        changed.notify()
+    # Garbage collection waits for nobody: its thread may hold what a receiver of tokens needs.
+    if executor() and threading.current_thread() is not thread:
+        thread.join()

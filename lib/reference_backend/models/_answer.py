@@ -1,0 +1,140 @@
+"""What the executor's outputs of one sequence add up to, and the tensors that carry it (taught in notebook 08).
+
+A response while streaming holds the new ids of its step, all log probabilities so far, and the logits of its step; one
+without streaming holds everything. context_logits come with the first response, of the first sequence if there are
+several. How a log probability is defined, and where TensorRT-LLM differs (its greedy zeros), is in executor/request.py.
+
+What a cancelled request had generated is answered only while streaming; otherwise its last response has neither ids nor
+log probabilities nor logits.
+
+The performance metrics come with the last response of a sequence, that of a cancelled one too.
+
+Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
+shows the last response and forgets those before it. (TensorRT-LLM does the same: its executor insists on
+`return_all_generated_tokens` where beams are streamed.) Beams of different length are filled up with -1 in output_ids,
+and with 0 in output_log_probs, so that each row still adds up to its cum_log_probs, and in generation_logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from reference_backend.executor import Beam, Output
+from reference_backend.executor.metrics import RequestMetrics
+
+
+@dataclass(eq=False)
+class Answer:
+    """Outputs of one sequence that are sent together. `log_probs` are all since the beginning."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    context_logits: np.ndarray | None = None
+    generation_logits: list[np.ndarray] = field(default_factory=list)
+    beams: tuple[Beam, ...] = ()
+    finish_reason: str | None = None
+    error: str | None = None
+    metrics: RequestMetrics | None = None
+
+    def add(self, output: Output) -> None:
+        """Take in the executor's next output."""
+        self.tokens += output.tokens
+        self.log_probs += output.log_probs
+        self.generation_logits += [] if output.generation_logits is None else [output.generation_logits]
+        self._take(output)
+
+    def absorb(self, later: Answer) -> None:
+        """Become one with the answer that follows."""
+        self.tokens = self.tokens + later.tokens
+        self.log_probs = later.log_probs
+        self.generation_logits = self.generation_logits + later.generation_logits
+        self._take(later)
+
+    def next(self) -> Answer:
+        """The answer that follows, empty but for the log probabilities so far."""
+        return Answer(log_probs=list(self.log_probs))
+
+    def _take(self, new: Output | Answer) -> None:
+        self.context_logits = self.context_logits if new.context_logits is None else new.context_logits
+        self.beams = new.beams or self.beams
+        self.finish_reason, self.error, self.metrics = new.finish_reason, new.error, new.metrics
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the answers of a sequence look.
+
+    streaming: an answer has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
+    beams: how many to return, 0 where no beams were asked for. logits_type: datatype of the declared outputs.
+    metrics: whether the performance metrics are wanted.
+    """
+
+    streaming: bool
+    prompt: list[int]
+    log_probs: bool = False
+    beams: int = 0
+    logits_type: type = np.float32
+    metrics: bool = False
+
+    def tensors(self, answer: Answer) -> list:
+        """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is."""
+        return self._tokens(answer) + (_metrics(answer.metrics) if self.metrics and answer.metrics else [])
+
+    def _tokens(self, answer: Answer) -> list:
+        if answer.finish_reason == "cancelled" and not (self.streaming and (answer.tokens or answer.beams)):
+            return ids_tensors([[]] * max(self.beams, 1))
+        if self.beams:
+            return self._beams(answer)
+        found = ids_tensors([self.prompt + answer.tokens])
+        if self.log_probs:
+            found += _log_probs([answer.log_probs], [sum(answer.log_probs)])
+        return found + self._logits(answer.context_logits, [np.concatenate(answer.generation_logits or [np.empty(0)])])
+
+    def _beams(self, answer: Answer) -> list:
+        beams = answer.beams[: self.beams]
+        found = ids_tensors([self.prompt + beam.tokens for beam in beams])
+        if self.log_probs:
+            found += _log_probs([beam.log_probs for beam in beams], [beam.cum_log_prob for beam in beams])
+        logits = [np.empty(0) if beam.logits is None else beam.logits for beam in beams]
+        return found + self._logits(answer.context_logits, logits)
+
+    def _logits(self, context: np.ndarray | None, generation: list[np.ndarray]) -> list:
+        named = {} if context is None else {"context_logits": context}
+        if any(rows.size for rows in generation):
+            named["generation_logits"] = _filled(generation, 0)
+        return [pb_utils.Tensor(name, array[None].astype(self.logits_type)) for name, array in named.items()]
+
+
+def ids_tensors(rows: list[list[int]]) -> list:
+    """output_ids [1, beams, longest] and sequence_length [1, beams]."""
+    ids = _filled([np.array(row, np.int32) for row in rows], -1)
+    lengths = np.array([[len(row) for row in rows]], np.int32)
+    return [pb_utils.Tensor("output_ids", ids[None]), pb_utils.Tensor("sequence_length", lengths)]
+
+
+def _log_probs(rows: list[list[float]], sums: list[float]) -> list:
+    """output_log_probs [1, beams, most] and cum_log_probs [1, beams]."""
+    filled = _filled([np.array(row, np.float32) for row in rows], 0)
+    return [
+        pb_utils.Tensor("output_log_probs", filled[None]),
+        pb_utils.Tensor("cum_log_probs", np.array([sums], np.float32)),
+    ]
+
+
+def _metrics(metrics: RequestMetrics) -> list:
+    """Each figure [1, 1], under the name that the contract gives it."""
+    found = {**vars(metrics), "acceptance_rate": np.float32(metrics.acceptance_rate)}
+    types = {name: np.int64 if name.endswith("_ns") else np.int32 for name in vars(metrics)}
+    return [pb_utils.Tensor(name, np.array([[value]], types.get(name, np.float32))) for name, value in found.items()]
+
+
+def _filled(rows: list[np.ndarray], value: float) -> np.ndarray:
+    """Arrays [n, …] of different n as one [rows, longest, …]; `value` fills the ends."""
+    longest = max(rows, key=len)
+    filled = np.full((len(rows), *longest.shape), value, longest.dtype)
+    for target, row in zip(filled, rows, strict=True):
+        target[: len(row)] = row
+    return filled

@@ -1,0 +1,234 @@
+"""The calls that `tensorrt_llm_bls` makes to the other three models, and how the tensors are renamed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import triton_python_backend_utils as pb_utils
+
+from reference_backend.models._common import ERRORS_AS_DATA, GENERATED
+from servinglab.errors import FAULT, CourseError
+
+PREPROCESSING_INPUTS = {
+    "text_input": "QUERY",
+    "decoder_text_input": "DECODER_QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
+    "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+    "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID",
+}
+# Output of `preprocessing` -> input of `tensorrt_llm`, and the client's input without which it is not worth asking for.
+PREPROCESSED = {
+    "INPUT_ID": ("input_ids", None),
+    "REQUEST_INPUT_LEN": ("input_lengths", None),
+    "REQUEST_OUTPUT_LEN": ("request_output_len", None),
+    "OUT_END_ID": ("end_id", None),
+    "OUT_PAD_ID": ("pad_id", None),
+    "DECODER_INPUT_ID": ("decoder_input_ids", "decoder_text_input"),
+    "REQUEST_DECODER_INPUT_LEN": ("decoder_input_lengths", "decoder_text_input"),
+    "BAD_WORDS_IDS": ("bad_words_list", "bad_words"),
+    "STOP_WORDS_IDS": ("stop_words_list", "stop_words"),
+    "EMBEDDING_BIAS": ("embedding_bias", "embedding_bias_words"),
+    "OUT_PROMPT_TABLE_EXTRA_IDS": ("prompt_table_extra_ids", "prompt_table_extra_id"),
+}
+# Client inputs that go to `tensorrt_llm` under another name; all others that are not above keep theirs.
+RENAMED = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty", "stream": "streaming"}
+# Outputs of `tensorrt_llm` that the client gets as they are, when it asked for them.
+PERF_METRICS = (
+    "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks arrival_time_ns "
+    "first_scheduled_time_ns first_token_time_ns last_token_time_ns acceptance_rate total_accepted_draft_tokens "
+    "total_draft_tokens"
+).split()
+ON_REQUEST = {
+    "return_log_probs": ("cum_log_probs", "output_log_probs"),
+    "return_context_logits": ("context_logits",),
+    "return_generation_logits": ("generation_logits",),
+    "return_perf_metrics": tuple(PERF_METRICS),
+}
+# Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
+# carry the responses and the decoding of the streams that already run.
+MAX_WAITING_FOR_FIRST = 24
+MAX_WAITING_FOR_DRAFT = 12  # of those: what a draft model that dies takes with it must leave places for the LLM
+# When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock.
+# If ours was not the longer grip, that thread would free Python objects, and soon the process dies (seen in 24.10).
+KEEP_ENDED_SECONDS = 10.0
+DIED = "is not healthy"  # Triton's word for a model whose Python process has died
+_ONE = np.ones((1, 1), np.int32)
+_STOP = {"input_ids": _ONE, "input_lengths": _ONE, "request_output_len": _ONE, "stop": np.ones((1, 1), bool)}
+
+
+class InnerModelError(CourseError):
+    """An inner model answered with an error; its sentence is passed on.
+
+    Triton 24.10 loses the error's code on the way, so what is not a fault of the inner model counts as the client's.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        if FAULT in message:
+            self.code = pb_utils.TritonError.INTERNAL
+        elif "is not ready" in message or DIED in message:
+            self.code = pb_utils.TritonError.UNAVAILABLE
+
+
+class InnerModels:
+    """The three models by name, and the draft model if there is one. Every call raises :class:`InnerModelError` with
+    the inner model's message."""
+
+    def __init__(self, preprocessing: str, llm: str, postprocessing: str, draft: str = "") -> None:
+        self.preprocessing, self.llm, self.postprocessing, self.draft = preprocessing, llm, postprocessing, draft
+        self._may_wait = threading.BoundedSemaphore(MAX_WAITING_FOR_FIRST)
+        self._may_draft = threading.BoundedSemaphore(MAX_WAITING_FOR_DRAFT)
+        self._ended: deque = deque()  # (when, stream of responses), oldest first
+        self._ending = threading.Lock()
+
+    def preprocess(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Client inputs -> the inputs of `tensorrt_llm` that come from text."""
+        wanted = {name: llm for name, (llm, cause) in PREPROCESSED.items() if cause is None or cause in inputs}
+        given = {PREPROCESSING_INPUTS[name]: array for name, array in inputs.items() if name in PREPROCESSING_INPUTS}
+        response = _request(self.preprocessing, given, list(wanted)).exec()
+        return {wanted[name]: array for name, array in _outputs(response).items()}
+
+    def generate(
+        self, inputs: dict[str, np.ndarray], request_id: str, outputs: list[str], model: str = "", generated: int = 0
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken.
+
+        model: the draft model, if not the LLM. generated: how many of the last ids are an answer that this call goes on
+        with.
+        """
+        with self._may_draft if model else contextlib.nullcontext(), self._may_wait:
+            responses = self._stream(inputs, outputs, request_id, model, generated)
+        try:
+            for response in responses:
+                yield _outputs(response)
+        except GeneratorExit:  # our reader failed; the stream must run out, or letting go of it would wait for the LLM
+            with contextlib.suppress(InnerModelError):
+                self.stop(request_id)
+            for _ in responses:
+                pass
+            raise
+        finally:
+            self._keep(responses)
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        """Text of each id list: one call, the lists go as the beams of one row."""
+        tokens = np.zeros((1, len(sequences), max(map(len, sequences))), np.int32)
+        for target, ids in zip(tokens[0], sequences, strict=True):
+            target[: len(ids)] = ids
+        lengths = np.array([[len(ids) for ids in sequences]], np.int32)
+        given = {"TOKENS_BATCH": tokens, "SEQUENCE_LENGTH": lengths}
+        response = _request(self.postprocessing, given, ["OUTPUT"]).exec()
+        return [text.decode("utf-8") for text in _outputs(response)["OUTPUT"].reshape(-1)]
+
+    def stop(self, request_id: str) -> None:
+        """Ask the LLM, and the draft model if there is one, to cancel the running request with this id; an ended one is
+        no error."""
+        self._drain(_STOP, request_id, self.llm)
+        if self.draft:
+            with contextlib.suppress(Exception):  # it may be unloaded: then nothing of it runs
+                self._drain(_STOP, request_id, self.draft)
+
+    def check_alive(self, model: str) -> None:
+        """Raise InnerModelError when the process of a `tensorrt_llm` has died: Triton 24.10 says so to a new call, and
+        never ends those that were being served. A process that is there is not asked: one that is stopped for a moment
+        would be taken for dead, and Triton dies of it when it goes on."""
+        if _has_process(model):
+            return
+        try:
+            self._drain(_STOP, "", model)
+        except InnerModelError as error:  # any other one is an answer, for example that a stop needs an id
+            if DIED in str(error):
+                raise
+
+    def _drain(self, inputs: dict[str, np.ndarray], request_id: str, model: str) -> None:
+        responses = self._stream(inputs, [], request_id, model)
+        try:
+            for response in responses:
+                _outputs(response)
+        finally:
+            self._keep(responses)
+
+    def _stream(
+        self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str, model: str = "", generated: int = 0
+    ):
+        """The LLM's stream of responses; there is a first one when this returns."""
+        parameters = {ERRORS_AS_DATA: True} | ({GENERATED: generated} if generated else {})
+        return _request(model or self.llm, inputs, outputs, request_id, parameters).exec(decoupled=True)
+
+    def _keep(self, responses) -> None:
+        with self._ending:
+            now, old = time.monotonic(), []
+            self._ended.append((now, responses))
+            while self._ended[0][0] < now - KEEP_ENDED_SECONDS:
+                old.append(self._ended.popleft())
+        old.clear()  # outside the lock: it frees all that the stream brought
+
+
+def _has_process(model: str) -> bool:
+    """Whether a process of this Python model lives. Triton is the parent of all of them, and of ours."""
+    try:
+        children = psutil.Process(os.getppid()).children()
+    except psutil.Error:
+        return False
+    return any(_model_of(child) == model for child in children)
+
+
+def _model_of(process: psutil.Process) -> str:
+    """Name of the model whose stub this is, empty if it is none or is dead (a zombie has no command line)."""
+    try:
+        return next((Path(part).parent.parent.name for part in process.cmdline() if part.endswith("/model.py")), "")
+    except psutil.Error:
+        return ""
+
+
+def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Everything that `tensorrt_llm` gets for a client's request."""
+    rows = len(inputs["text_input"])
+    own = {*PREPROCESSING_INPUTS, "num_draft_tokens", "use_draft_logits"}
+    passed = {RENAMED.get(name, name): array for name, array in inputs.items() if name not in own}
+    # A scalar that our config reshapes arrives as [rows]; on the wire it is [rows, 1].
+    return preprocessed | {name: array.reshape(rows, 1) if array.ndim == 1 else array for name, array in passed.items()}
+
+
+def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
+    """The outputs to ask `tensorrt_llm` for; more would only be copied through three processes."""
+    names = ["output_ids", "sequence_length"]
+    if len(inputs["text_input"]) > 1:
+        names.append("batch_index")
+    if "num_return_sequences" in inputs:
+        names.append("sequence_index")
+    return names + [name for cause, more in ON_REQUEST.items() if inputs.get(cause, np.zeros(0)).any() for name in more]
+
+
+def _request(
+    model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = "", parameters: dict | None = None
+):
+    return pb_utils.InferenceRequest(
+        model_name=model,
+        inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
+        requested_output_names=outputs,
+        request_id=request_id,
+        parameters=parameters or {},
+    )
+
+
+def _outputs(response) -> dict[str, np.ndarray]:
+    if response.has_error():
+        raise InnerModelError(response.error().message())
+    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+    if (outputs.get("sequence_length", np.zeros(1)) < 0).any():  # see ERRORS_AS_DATA
+        raise InnerModelError(bytes(outputs["output_ids"].astype(np.uint8).reshape(-1)).decode())
+    return outputs

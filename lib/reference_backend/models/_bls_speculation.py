@@ -1,0 +1,212 @@
+"""Speculative decoding with a draft model, in rounds of two calls: the draft model guesses, the LLM verifies (nb 10).
+
+A round asks the draft model for `num_draft_tokens` ids behind all there are, and the LLM to verify them: its answer is
+those that it would have chosen itself, and one more. The KV cache of both models keeps what the last round computed, so
+a round reads only what is new. The text is that of a request without a draft, sampled with a seed as well: each call
+says how many ids the answer has so far, and random numbers and min_tokens go on from there.
+
+Whatever goes wrong with the draft alone does not change the text: where its engine or its KV cache is the smaller one,
+the LLM goes on without it, in one call for all that is left. But when its process dies, the request ends with an error.
+What can never fit the LLM is refused in the first round, as without a draft. num_draft_tokens has no upper limit: a
+round asks for no more than max_tokens - 1 guesses, and this executor verifies any number at once. An engine of
+TensorRT-LLM has one, the --max_draft_len it was built with (0 without the flag), and refuses what is above it.
+
+Limits are those of NVIDIA's BLS model: one prompt, one beam, no streaming, no context logits. Differences: it returns
+the log probabilities and metrics of its last round only, repeats the same random numbers in every round, loses the
+embedding bias after the first, and goes one round too far when end_id ends the answer. And it ignores
+return_generation_logits, which is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from reference_backend.models import _wordlists
+from reference_backend.models._bls_calls import PERF_METRICS, InnerModelError, InnerModels
+from reference_backend.models._common import InputError, any_true
+
+# What a client may not ask for together with num_draft_tokens, and why not, in NVIDIA's words.
+LIMITS = {
+    "stream": "streaming is not supported with speculative decoding",
+    "return_context_logits": "context logits are not supported with speculative decoding",
+    "return_generation_logits": "generation logits are not supported with speculative decoding",
+}
+IDS = ["output_ids", "sequence_length"]
+FULL = "exceeds maximum input length"  # of the engine; what TensorRT-LLM says, too
+TOO_LONG = (FULL, "KV cache blocks")  # for an engine, or for its cache
+
+
+def draft_length(inputs: dict[str, np.ndarray]) -> int:
+    """num_draft_tokens, 0 without."""
+    return int(inputs["num_draft_tokens"].max()) if "num_draft_tokens" in inputs else 0
+
+
+def check_draft(inputs: dict[str, np.ndarray], draft_model: str) -> None:
+    """Raise InputError when a client asks for speculative decoding in a way that this model does not offer."""
+    if "num_draft_tokens" in inputs and inputs["num_draft_tokens"].min() < 0:
+        raise InputError(f"num_draft_tokens is {inputs['num_draft_tokens'].min()}; it must be 0 (off) or more.")
+    if any_true(inputs, "use_draft_logits"):
+        raise InputError(
+            "use_draft_logits asks to accept a draft by its probabilities, which this executor does not offer: it "
+            "accepts the tokens that it would have chosen itself; leave it out."
+        )
+    if not draft_length(inputs):
+        return
+    if not draft_model:
+        raise InputError(
+            "num_draft_tokens: cannot perform speculative decoding without draft model; leave it out, or deploy one "
+            "and name it in the parameter tensorrt_llm_draft_model_name."
+        )
+    if len(inputs["text_input"]) > 1:
+        raise InputError("speculative decoding is not supported with batch size > 1; send the rows one by one.")
+    for name, reason in LIMITS.items():
+        if any_true(inputs, name):
+            raise InputError(f"{reason}; leave {name} or num_draft_tokens out.")
+    for name in ("beam_width", "num_return_sequences"):
+        if name in inputs and inputs[name].max() > 1:
+            raise InputError(f"{name} above 1 is not supported with speculative decoding; leave one of the two out.")
+
+
+def speculate(
+    models: InnerModels, given: dict[str, np.ndarray], reply: Any, outputs: list[str], length: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """The one response of a request, as `models.generate` would give it.
+
+    given: inputs of the LLM; outputs: those to ask for; reply: whose id the calls get, and which may end early.
+    """
+    answer, drafting, fits = _Answer(given), True, False
+    while not (answer.ended or reply.cancelled or reply.closed):
+        guesses: list[int] = []
+        count = min(length, answer.room - 1) if drafting else 0
+        if count > 0:
+            asked = answer.inputs(count) | {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
+            try:
+                guesses = _ids(_call(models, asked, reply, IDS, models.draft, answer.generated))
+            except InnerModelError as error:
+                if not any(words in str(error) for words in TOO_LONG):
+                    raise
+                drafting = False
+        # A call ends when its draft is verified, whatever length it asks for. So the first one asks for all of the
+        # answer, and what has no place in the KV cache is refused now and not after many rounds.
+        whole = not drafting or (guesses and not fits)
+        # Without room from the start (max_tokens below 1) it is the LLM that refuses.
+        asked = answer.inputs(answer.room if whole else min(len(guesses) + 1, answer.room))
+        if guesses:
+            asked["draft_input_ids"] = np.array([guesses], np.int32)
+        try:
+            answer.add(_call(models, asked, reply, outputs, "", answer.generated), guesses)
+        except InnerModelError as error:
+            if FULL not in str(error) or not answer.generated:
+                raise
+            answer.ended = True  # as where the LLM itself meets its max_seq_len
+        fits = fits or whole
+        answer.ended = answer.ended or not drafting
+    if not (reply.cancelled or reply.closed):
+        yield answer.response(_holds_prompt(models, given, reply))
+
+
+class _Answer:
+    """What the rounds add up to."""
+
+    def __init__(self, given: dict[str, np.ndarray]) -> None:
+        self._given = given
+        self._prompt = given["input_ids"][0, : int(given["input_lengths"].item())].tolist()
+        self._tokens: list[int] = []
+        self._most = int(given["request_output_len"].item())
+        words = given.get("stop_words_list")
+        self._stop_words = [] if words is None else _wordlists.decode(words[0], "stop_words_list")
+        self._rounds: list[dict[str, np.ndarray]] = []
+        self.ended = False
+
+    @property
+    def generated(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def room(self) -> int:
+        """How many tokens may follow."""
+        return self._most - len(self._tokens)
+
+    def inputs(self, count: int) -> dict[str, np.ndarray]:
+        """Those of a call that goes on for `count` tokens and answers with the new ones only."""
+        ids = np.array([self._prompt + self._tokens], np.int32)
+        return self._given | {
+            "input_ids": ids,
+            "input_lengths": np.array([[ids.size]], np.int32),
+            "request_output_len": np.array([[count]], np.int32),
+            "exclude_input_in_output": np.ones((1, 1), bool),
+        }
+
+    def add(self, response: dict[str, np.ndarray], guesses: list[int]) -> None:
+        """The LLM's answer to a round with these guesses."""
+        new = _ids(response)
+        self._tokens += new
+        self._rounds.append(response)
+        # It holds a token of the LLM's own behind the guesses that were right, unless end_id or a stop word came first.
+        ended_early = new == guesses[: len(new)]
+        text = self._prompt + self._tokens
+        stopped = any(text[-len(word) :] == word for word in self._stop_words)
+        self.ended = ended_early or stopped or self.room <= 0
+
+    def response(self, with_prompt: bool) -> dict[str, np.ndarray]:
+        """All of it as one response."""
+        ids = np.array([[(self._prompt if with_prompt else []) + self._tokens]], np.int32)
+        found = {"output_ids": ids, "sequence_length": np.array([[ids.size]], np.int32)}
+        named = {name: [r[name] for r in self._rounds if name in r] for name in {n for r in self._rounds for n in r}}
+        for name, arrays in named.items():
+            if name == "output_log_probs":
+                found[name] = np.concatenate(arrays, axis=2)
+            elif name == "cum_log_probs":
+                found[name] = sum(arrays)
+            elif name in PERF_METRICS:
+                found[name] = _metric(name, arrays, named)
+        return found
+
+
+def _metric(name: str, arrays: list[np.ndarray], named: dict[str, list[np.ndarray]]) -> np.ndarray:
+    """Of all rounds together."""
+    if name == "acceptance_rate":
+        drafted = sum(named.get("total_draft_tokens", [np.zeros((1, 1))]))
+        accepted = sum(named.get("total_accepted_draft_tokens", [np.zeros((1, 1))]))
+        return (accepted / np.maximum(drafted, 1)).astype(np.float32)
+    if name.endswith("_ns"):
+        return arrays[-1 if name == "last_token_time_ns" else 0]
+    return sum(arrays)
+
+
+def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any) -> bool:
+    """Whether a response without streaming holds the prompt: as the client says, else as the LLM is deployed, which its
+    answer to a request for one token shows."""
+    if "exclude_input_in_output" in given:
+        return not given["exclude_input_in_output"].any()
+    one = given | {"request_output_len": np.ones((1, 1), np.int32)}
+    one |= {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
+    found = len(_ids(_call(models, one, reply, IDS)))
+    without = one | {"exclude_input_in_output": np.ones((1, 1), bool)}
+    return found > 1 or found > len(_ids(_call(models, without, reply, IDS)))
+
+
+def _call(
+    models: InnerModels,
+    inputs: dict[str, np.ndarray],
+    reply: Any,
+    outputs: list[str],
+    model: str = "",
+    generated: int = 0,
+) -> dict[str, np.ndarray]:
+    """The one response of a call, copied."""
+    inputs = {name: array for name, array in inputs.items() if name != "streaming"}
+    found: dict[str, np.ndarray] = {}
+    reply.waits_for(model or models.llm)
+    for response in models.generate(inputs, reply.id, outputs, model, generated):
+        found |= {name: np.array(array) for name, array in response.items()}
+    return found
+
+
+def _ids(response: dict[str, np.ndarray]) -> list[int]:
+    if "output_ids" not in response:
+        return []
+    return response["output_ids"][0, 0, : int(response["sequence_length"][0, 0])].tolist()

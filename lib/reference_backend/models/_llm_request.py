@@ -1,0 +1,196 @@
+"""The input tensors of `tensorrt_llm`, checked and decoded, one batch row at a time (taught in notebook 03)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from reference_backend.executor import SamplingParams
+from reference_backend.models import _wordlists
+from reference_backend.models._common import InputError, require, scalars, sequences_of
+
+# Declared by the contract, not served by this executor.
+UNSUPPORTED = {
+    "encoder-decoder models": ("encoder_input_features", "encoder_output_lengths", "cross_attention_mask",
+                               "skip_cross_attn_blocks"),
+    "multimodal prompts": ("prompt_embedding_table", "prompt_table_extra_ids", "mrope_rotary_cos_sin",
+                           "mrope_position_deltas"),
+    "LoRA": ("lora_task_id", "lora_weights", "lora_config"),
+    "guided decoding": ("guided_decoding_guide_type", "guided_decoding_guide"),
+    "lookahead decoding": ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
+    "disaggregated serving": ("context_phase_params",),
+    "KV-cache retention": ("retention_token_range_starts", "retention_token_range_ends",
+                           "retention_token_range_priorities", "retention_token_range_durations_ms",
+                           "retention_decode_priority", "retention_decode_duration_ms"),
+}  # fmt: skip
+# Inputs whose neutral value is not zero.
+NEUTRAL = {"runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
+# Tensor of the request -> field of SamplingParams; the older of two names is that of TensorRT-LLM <= 0.19.
+SAMPLING = {
+    "temperature": "temperature",
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "seed": "seed",
+    "random_seed": "seed",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "min_tokens": "min_tokens",
+    "min_length": "min_tokens",
+    "beam_width": "beam_width",
+    "len_penalty": "length_penalty",
+    "early_stopping": "early_stopping",  # a BOOL in NVIDIA's templates, so 0 or 1, though the executor knows more
+    "beam_search_diversity_rate": "beam_search_diversity_rate",
+}
+MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
+MAX_WORD_IDS = 2**18  # of stop and bad words, counted for each sequence: each looks for them itself
+RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
+
+
+@dataclass
+class Row:
+    """One prompt of a request, ready for the executor.
+
+    sequences: how many independent samples to take, each with a seed of its own (`num_return_sequences`).
+    beams: how many of the beams to return, best first; the same input says it for a beam search.
+    """
+
+    prompt: np.ndarray
+    max_tokens: int
+    sampling: SamplingParams
+    end_id: int | None
+    stop_words: list[list[int]]
+    bad_words: list[list[int]]
+    streaming: bool
+    exclude_input: bool
+    sequences: int
+    beams: int
+    embedding_bias: np.ndarray | None
+    wanted: dict[str, bool]  # by the names of RETURN
+    draft_tokens: list[int]
+
+    def samplings(self) -> list[SamplingParams]:
+        """The settings of each sequence: the seeds are seed, seed + 1, …, as in TensorRT-LLM."""
+        seeds = [(self.sampling.seed + number) % 2**64 for number in range(self.sequences)]
+        return [replace(self.sampling, seed=seed) for seed in seeds]
+
+    def wanted_of(self, sequence: int) -> dict[str, bool]:
+        """What to ask the executor for: the logits of the prompt, which all sequences share, come with the first one
+        alone; metrics come with all, asked for or not."""
+        wanted = {name: wanted for name, wanted in self.wanted.items() if name != "return_perf_metrics"}
+        return wanted | {"return_context_logits": self.wanted["return_context_logits"] and sequence == 0}
+
+    def logits(self, max_seq_len: int) -> int:
+        """Rows of logits that this may return, over all sequences or beams."""
+        new = max(0, min(self.max_tokens, max_seq_len - len(self.prompt))) * self.sequences * self.sampling.beam_width
+        wanted = self.wanted
+        return wanted["return_context_logits"] * len(self.prompt) + wanted["return_generation_logits"] * new
+
+
+def read_rows(
+    inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool, vocab_size: int, max_seq_len: int
+) -> list[Row]:
+    """Every row of the request; raises :class:`InputError` (or the executor's RequestError) in one sentence."""
+    require(inputs, "input_lengths", "request_output_len")
+    rows = len(inputs["input_lengths"])
+    _check_features(inputs)
+    _check_beams(inputs, max_beam_width)
+    if "input_ids" not in inputs:
+        raise InputError("input_ids is missing; a decoder-only model needs the prompt's token ids.")
+    counts = sequences_of(inputs, rows)
+    read = [_read_row(inputs, row, rows, exclude_input, counts[row]) for row in range(rows)]
+    word_ids = sum(row.sequences * sum(map(len, row.stop_words + row.bad_words)) for row in read)
+    if word_ids > MAX_WORD_IDS:
+        raise InputError(
+            f"stop_words_list and bad_words_list hold {word_ids:,} ids, counted for each sequence, and "
+            f"at most {MAX_WORD_IDS:,} are read; give fewer words or ask for fewer sequences."
+        )
+    size = 4 * vocab_size * sum(row.logits(max_seq_len) for row in read)
+    if size > MAX_LOGITS_BYTES:
+        raise InputError(
+            f"return_context_logits and return_generation_logits may take {size / 1e6:,.0f} MB ({vocab_size:,} numbers "
+            f"for each token), and at most {MAX_LOGITS_BYTES / 1e6:,.0f} MB are returned; ask for fewer tokens, "
+            "sequences or beams, or for return_log_probs."
+        )
+    return read
+
+
+def _check_features(inputs: dict[str, np.ndarray]) -> None:
+    for feature, names in UNSUPPORTED.items():
+        for name in names:
+            if name in inputs and _is_used(name, inputs[name]):
+                raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
+    if any(name in inputs and inputs[name].size for name in ("draft_logits", "draft_acceptance_threshold")):
+        raise InputError(
+            "draft_logits and draft_acceptance_threshold ask to accept a draft by its probabilities, which this "
+            "executor does not offer: it accepts the draft_input_ids that it would have chosen itself; leave them out."
+        )
+    for name, neutral in NEUTRAL.items():
+        if name in inputs and np.any(inputs[name] != neutral):
+            raise InputError(
+                f"Input {name} is {inputs[name].reshape(-1)[0]}, but this executor offers only {neutral}; leave it out."
+            )
+
+
+def _is_used(name: str, array: np.ndarray) -> bool:
+    """False for what the ensemble sends whether wanted or not: empty tensors, False, extra ids of 0, empty strings."""
+    if array.dtype.kind in "iu" and name != "prompt_table_extra_ids":
+        return array.size > 0
+    return bool(array.astype(bool).any())
+
+
+def _check_beams(inputs: dict[str, np.ndarray], max_beam_width: int) -> None:
+    for width in inputs.get("beam_width", np.ones(1)).reshape(-1).tolist():
+        if width < 1:
+            raise InputError(f"beam_width is {width}; it must be at least 1.")
+        if width > max_beam_width:
+            raise InputError(
+                f"beam_width {width} exceeds max_beam_width {max_beam_width} of this deployment; ask for at most "
+                f"{max_beam_width} or build the repository with a larger max_beam_width."
+            )
+
+
+def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool, sequences: int) -> Row:
+    def scalar(name: str, default: Any) -> Any:
+        return scalars(inputs, name, rows, default)[row]
+
+    def words(name: str) -> list[list[int]]:
+        return _wordlists.decode(inputs[name][row], name) if name in inputs else []
+
+    ids, length = inputs["input_ids"][row], scalar("input_lengths", 0)
+    if length == 0:
+        raise InputError("The prompt is empty (input_lengths is 0); send at least one token.")
+    if not 0 < length <= len(ids):
+        raise InputError(
+            f"input_lengths is {length}, but input_ids holds {len(ids)} ids; it must be from 1 to {len(ids)}."
+        )
+    sampling = {field: scalar(name, None) for name, field in SAMPLING.items() if name in inputs}
+    if sampling.get("top_p", 0) < 0:
+        sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
+    params, count = SamplingParams(**sampling), scalar("num_return_sequences", 1)
+    wanted, streaming = {name: bool(scalar(name, False)) for name in RETURN}, bool(scalar("streaming", False))
+    if 1 < params.beam_width < count:
+        raise InputError(
+            f"num_return_sequences {count} exceeds beam_width {params.beam_width}: a beam search has no more beams to "
+            "return."
+        )
+    if params.beam_width > 1 and streaming and wanted["return_generation_logits"]:
+        raise InputError("return_generation_logits with beam_width above 1 needs streaming false: beams may change.")
+    bias = inputs.get("embedding_bias", np.zeros((rows, 0)))[row]
+    return Row(
+        prompt=ids[:length],
+        max_tokens=scalar("request_output_len", 0),
+        sampling=params,
+        end_id=scalar("end_id", None),
+        stop_words=words("stop_words_list"),
+        bad_words=words("bad_words_list"),
+        streaming=streaming,
+        exclude_input=bool(scalar("exclude_input_in_output", exclude_input)),
+        sequences=sequences,
+        beams=count if "num_return_sequences" in inputs else params.beam_width,
+        embedding_bias=bias if bias.size else None,
+        wanted=wanted,
+        draft_tokens=inputs["draft_input_ids"][row].tolist() if "draft_input_ids" in inputs else [],
+    )

@@ -1,0 +1,127 @@
+"""`preprocessing`: text to token ids, in the shape that `tensorrt_llm` takes (taught in notebook 03).
+
+Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id;
+the real lengths are in REQUEST_INPUT_LEN.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from reference_backend.models import _wordlists
+from reference_backend.models._common import InputError, error_response, flag, inputs_of, parameter, require, texts
+from reference_backend.models._tokenizer import Tokenizer
+
+# Tokenising takes a second for each megabyte, and everybody waits. No engine here reads that much.
+MAX_PROMPT_BYTES = 2 * 2**20
+# Of one request, all rows together. Every token that is generated is compared with the stop words in the text, too.
+WORDS = ("STOP_WORDS_DICT", "BAD_WORDS_DICT", "EMBEDDING_BIAS_WORDS")
+MAX_WORDS, MAX_WORD_BYTES = 1024, 2**14
+MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.name = config["name"]
+        self.tokenizer = Tokenizer(parameter(config, "tokenizer_dir"))
+        self.add_special_tokens = flag(config, "add_special_tokens", True)
+
+    def execute(self, requests):
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        try:
+            outputs = self._encode(inputs_of(request))
+            return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in outputs.items()])
+        except Exception as error:  # one bad request must not fail the others of its batch
+            return error_response(error, self.name)
+
+    def _encode(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for name in MULTIMODAL:
+            if name in inputs:
+                raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
+        require(inputs, "QUERY", "REQUEST_OUTPUT_LEN")
+        _check_words([word for name in WORDS if name in inputs for word in inputs[name].reshape(-1)])
+        rows = len(inputs["QUERY"])
+        end_id = inputs.get("END_ID", np.full((rows, 1), self.tokenizer.end_id, np.int32))
+        pad_id = inputs.get("PAD_ID", np.full((rows, 1), self.tokenizer.pad_id, np.int32))
+        ids, lengths = self._ids(inputs["QUERY"], "QUERY", pad_id)
+        decoder_ids, decoder_lengths = pad_id.reshape(rows, 1), np.ones((rows, 1), np.int32)
+        if "DECODER_QUERY" in inputs:
+            decoder_ids, decoder_lengths = self._ids(inputs["DECODER_QUERY"], "DECODER_QUERY", pad_id)
+        outputs = {
+            "INPUT_ID": ids,
+            "REQUEST_INPUT_LEN": lengths,
+            "DECODER_INPUT_ID": decoder_ids,
+            "REQUEST_DECODER_INPUT_LEN": decoder_lengths,
+            "BAD_WORDS_IDS": self._words(inputs, "BAD_WORDS_DICT", rows),
+            "STOP_WORDS_IDS": self._words(inputs, "STOP_WORDS_DICT", rows),
+            "EMBEDDING_BIAS": self._bias(inputs, rows),
+            "REQUEST_OUTPUT_LEN": inputs["REQUEST_OUTPUT_LEN"],
+            "OUT_END_ID": end_id,
+            "OUT_PAD_ID": pad_id,
+        }
+        if "PROMPT_TABLE_EXTRA_ID" in inputs:
+            # Only ids beyond the vocabulary (virtual tokens) carry the extra id.
+            extra = np.where(ids >= self.tokenizer.size, inputs["PROMPT_TABLE_EXTRA_ID"].reshape(rows, 1), 0)
+            outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = extra.astype(np.uint64)
+        return outputs
+
+    def _ids(self, query: np.ndarray, name: str, pad_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids `[rows, longest]` and lengths `[rows, 1]`."""
+        if (longest := max(map(len, query.reshape(-1)), default=0)) > MAX_PROMPT_BYTES:
+            raise InputError(f"{name} has {longest:,} bytes, and at most {MAX_PROMPT_BYTES:,} are read; shorten it.")
+        rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in texts(query, name)]
+        ids = np.repeat(pad_id.reshape(-1, 1).astype(np.int32), max(map(len, rows)), axis=1)
+        for target, row in zip(ids, rows, strict=True):
+            target[: len(row)] = row
+        return ids, np.array([[len(row)] for row in rows], np.int32)
+
+    def _word_ids(self, inputs: dict[str, np.ndarray], name: str) -> list[list[list[int]]]:
+        """Ids of each word of each row, without special tokens."""
+        return [[self.tokenizer.encode(word, False) for word in texts(row, name)] for row in inputs[name]]
+
+    def _words(self, inputs: dict[str, np.ndarray], name: str, rows: int) -> np.ndarray:
+        return _wordlists.encode(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
+
+    def _bias(self, inputs: dict[str, np.ndarray], rows: int) -> np.ndarray:
+        """FP32 `[rows, vocabulary]`: each word's weight added to each of its ids; `[rows, 0]` when unused."""
+        given = [name for name in ("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS") if name in inputs]
+        if not given:
+            return np.zeros((rows, 0), np.float32)
+        if len(given) == 1:
+            raise InputError("EMBEDDING_BIAS_WORDS and EMBEDDING_BIAS_WEIGHTS belong together: give both or neither.")
+        words, weights = self._word_ids(inputs, "EMBEDDING_BIAS_WORDS"), inputs["EMBEDDING_BIAS_WEIGHTS"]
+        if inputs["EMBEDDING_BIAS_WORDS"].shape != weights.shape:
+            raise InputError(
+                f"EMBEDDING_BIAS_WEIGHTS needs one weight for each word: shape {list(weights.shape)} does not match "
+                f"{list(inputs['EMBEDDING_BIAS_WORDS'].shape)}."
+            )
+        if np.isnan(weights).any() or np.isposinf(weights).any():
+            raise InputError("EMBEDDING_BIAS_WEIGHTS holds nan or +inf; a number or -inf (never this word) is needed.")
+        if not any(word for row in words for word in row):
+            return np.zeros((rows, 0), np.float32)
+        bias = np.zeros((rows, self.tokenizer.size), np.float32)
+        with np.errstate(over="ignore"):
+            for target, row, row_weights in zip(bias, words, weights, strict=True):
+                for word, weight in zip(row, row_weights, strict=True):
+                    np.add.at(target, word, weight)
+        if np.isposinf(bias).any():
+            raise InputError(
+                f"EMBEDDING_BIAS_WEIGHTS of up to {weights.max():g} add up, for a token that several words share, to "
+                "more than float32 can hold; 100 is enough to force a word."
+            )
+        return bias
+
+
+def _check_words(words: list[bytes]) -> None:
+    size = sum(map(len, words))
+    if len(words) > MAX_WORDS or size > MAX_WORD_BYTES:
+        raise InputError(
+            f"{', '.join(WORDS)} hold {len(words):,} words of {size:,} bytes together, and at most {MAX_WORDS:,} words "
+            f"of {MAX_WORD_BYTES:,} bytes are read; give fewer or shorter ones."
+        )

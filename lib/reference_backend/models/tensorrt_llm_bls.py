@@ -1,0 +1,140 @@
+"""`tensorrt_llm_bls`: text in, text out, by calling the other three models (taught in notebooks 03 and 05).
+
+Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
+all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request
+when the client has left, and answers an error with one sentence instead of a traceback. It also passes
+num_return_sequences on, which NVIDIA's declares and does not use. Speculative decoding is in _bls_speculation.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from reference_backend.models._bls_calls import InnerModels, llm_inputs, llm_outputs
+from reference_backend.models._bls_pump import Chunk, Pump
+from reference_backend.models._bls_reply import Reply
+from reference_backend.models._bls_row import Row
+from reference_backend.models._bls_speculation import check_draft, draft_length, speculate
+from reference_backend.models._bls_watch import Watch
+from reference_backend.models._common import InputError, any_true, flag, inputs_of, parameter, require, sequences_of
+from reference_backend.models._tokenizer import Tokenizer
+
+NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
+INDEXES = ("batch_index", "sequence_index")
+CONSUMED = {"output_ids", "sequence_length", "batch_index"}  # outputs of the LLM that do not go on to the client
+SHUTDOWN_SECONDS = 5.0
+GATHER_SECONDS = 0.002  # the tokens of one step come one after another, yet one call can decode them all
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.name = config["name"]
+        self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        self.accumulate = flag(config, "accumulate_tokens", False)
+        self.models = InnerModels(
+            parameter(config, "preprocessing_model_name", "preprocessing"),
+            parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
+            parameter(config, "postprocessing_model_name", "postprocessing"),
+            parameter(config, "tensorrt_llm_draft_model_name"),
+        )
+        self.pump = Pump(*self._decoder(config))
+        self.watch = Watch(self.models.stop, self.models.check_alive)
+
+    def _decoder(self, config):
+        """How ids become text, and how long to gather ids for one call.
+
+        By `postprocessing`, or in this process when the configuration names a tokenizer_dir: a call to another model
+        for every token costs more than all the rest of this model does.
+        """
+        if not parameter(config, "tokenizer_dir"):
+            return self.models.decode, GATHER_SECONDS
+        tokenizer = Tokenizer(parameter(config, "tokenizer_dir"))
+        skip_special_tokens = flag(config, "skip_special_tokens", True)
+        return lambda sequences: [tokenizer.decode(ids, skip_special_tokens) for ids in sequences], 0.0
+
+    def execute(self, requests):
+        for request in requests:
+            reply = Reply(request.get_response_sender(), uuid.uuid4().hex, self.name, self.decoupled)
+            try:
+                inputs = inputs_of(request)
+                threading.Thread(target=self._serve, args=(inputs, reply), daemon=True).start()
+            except Exception as error:
+                reply.fail(error)
+        return None  # the responses come from the threads
+
+    def _serve(self, inputs, reply):
+        with self.watch.watching(reply):
+            try:
+                self._check(inputs)
+                self._generate(inputs, reply)
+            except Exception as error:
+                reply.fail(error)
+
+    def _check(self, inputs):
+        require(inputs, "text_input", "max_tokens")
+        rows = len(inputs["text_input"])
+        for name in NOT_SERVED:
+            if name in inputs:
+                raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
+        check_draft(inputs, self.models.draft)
+        if self.accumulate and any_true(inputs, "stream") and (inputs.get("beam_width", np.ones(1)) > 1).any():
+            raise InputError(
+                f"beam_width above 1 cannot be streamed with accumulate_tokens, which model '{self.name}' is set to: "
+                "leave stream or beam_width out."
+            )
+        if not self.decoupled and any_true(inputs, "stream"):
+            raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
+        if not self.decoupled and rows > 1:
+            raise InputError(
+                f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows: "
+                "send them as separate requests, or deploy with decoupled mode."
+            )
+
+    def _generate(self, inputs, reply):
+        reply.rows = len(inputs["text_input"])
+        counts = sequences_of(inputs, reply.rows)
+        reply.parts = sum(counts)
+        given = llm_inputs(inputs, self.models.preprocess(inputs))
+        places = [(index, sequence) for index, count in enumerate(counts) for sequence in range(count)]
+        rows = {place: Row(reply, inputs, given, place[0], self.accumulate) for place in places}
+        try:
+            if not reply.cancelled:
+                self._pass_all_on(rows, inputs, given, reply)
+        except Exception as error:
+            reply.fail(error)  # before the ends of the rows, which would mean success
+        for row in rows.values():
+            self.pump.put(Chunk(row, last=True))
+
+    def _pass_all_on(self, rows, inputs, given, reply):
+        stopped, outputs = False, llm_outputs(inputs)
+        reply.waits_for(self.models.llm)
+        responses = self.models.generate(given, reply.id, outputs)
+        if length := draft_length(inputs):
+            responses = speculate(self.models, given, reply, outputs, length)
+        for response in responses:
+            reply.waits_for(self.models.llm)
+            if reply.closed and not stopped:  # by a stop word, or by an error
+                self.models.stop(reply.id)
+                stopped = True
+            if not stopped and not reply.cancelled:
+                self._pass_on(rows, response)
+
+    def _pass_on(self, rows, response):
+        """Queue the ids of one response, as lists: its memory is gone when the next response is taken."""
+        if "output_ids" not in response:
+            return
+        row = rows[tuple(int(response[name][0, 0]) if name in response else 0 for name in INDEXES)]
+        lengths = response["sequence_length"][0].tolist()
+        beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]
+        extra = {name: np.array(array) for name, array in response.items() if name not in CONSUMED}
+        self.pump.put(Chunk(row, beams, extra, whole=row.several))
+
+    def finalize(self):
+        self.watch.drain(SHUTDOWN_SECONDS)
+        self.pump.shutdown(SHUTDOWN_SECONDS)

@@ -1,0 +1,168 @@
+"""Checks of the exercises: a right answer is explained, a wrong one has its misconception named, a stub passes by.
+
+In a notebook the exercise is two cells, a stub tagged ``exercise:05.1`` and a check tagged ``check:05.1``::
+
+    answer_1 = None  # your answer: which field of the response carries the final flag?
+
+    check("05.1", answer_1)
+
+The check itself is a small function in ``notebooks/checks/nb05.py`` (a lab has a folder ``checks`` of its own)::
+
+    @exercise("05.1", expects="the name of a response parameter")
+    def final_flag(answer):
+        if answer == "triton_final_response":
+            return right("the flag travels in the response's parameters, beside the outputs")
+        if answer == "sequence_end":
+            return wrong("that is an output tensor of tensorrt_llm; the flag is a parameter of every response")
+        return wrong("look at response.parameters of the last message")
+
+Solutions and mutants (one for each known misconception) live in ``notebooks/solutions/05.py``.
+"""
+
+from __future__ import annotations
+
+import dis
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from servinglab.errors import CourseError
+from servinglab.root import find_root
+
+RIGHT, WRONG, STUB = "right", "wrong", "not attempted"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check says: ``status`` is "right", "wrong" or "not attempted"; true only when right."""
+
+    status: str
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.status == RIGHT
+
+    def _ipython_display_(self) -> None:
+        """Show nothing: ``check`` has printed the verdict already, also when it is the last line of a cell."""
+
+
+def right(message: str) -> Verdict:
+    """The answer is right; ``message`` says why."""
+    return Verdict(RIGHT, message)
+
+
+def wrong(message: str) -> Verdict:
+    """The answer is wrong; ``message`` names the misconception, not only the fact."""
+    return Verdict(WRONG, message)
+
+
+def unattempted() -> Verdict:
+    """The stub is untouched; for checks whose answer holds several parts."""
+    return Verdict(STUB, "replace the stub in the cell above, then run both cells again")
+
+
+@dataclass(frozen=True)
+class _Exercise:
+    function: Callable[[Any], Verdict]
+    expects: str
+
+
+_EXERCISES: dict[str, _Exercise] = {}
+
+
+def exercise(exercise_id: str, *, expects: str) -> Callable[[Callable[[Any], Verdict]], Callable[[Any], Verdict]]:
+    """Register a check function under an id such as "05.1".
+
+    ``expects`` says what kind of answer is wanted ("a list of token ids"); the learner reads it when the answer is of
+    another kind and the check function raises.
+    """
+
+    def register(function: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
+        known = _EXERCISES.get(exercise_id)
+        if known and known.function.__code__.co_filename != function.__code__.co_filename:
+            raise CourseError(f"exercise {exercise_id!r} is registered twice; give one of them another id")
+        _EXERCISES[exercise_id] = _Exercise(function, expects)
+        return function
+
+    return register
+
+
+def module(notebook: str) -> types.ModuleType | None:
+    """The checks of one notebook ("05"), the file `checks/nb05.py` beside it; None when it has none."""
+    name = f"servinglab_checks_nb{notebook}"
+    if name in sys.modules:
+        return sys.modules[name]
+    root = find_root()
+    for path in (root / "notebooks" / "checks" / f"nb{notebook}.py", *root.glob(f"labs/*/checks/nb{notebook}.py")):
+        if path.is_file():
+            spec = importlib.util.spec_from_file_location(name, path)
+            sys.modules[name] = made = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(made)
+            except BaseException:
+                del sys.modules[name]
+                raise
+            return made
+    return None
+
+
+def known_exercises(notebook: str) -> list[str]:
+    """Ids of the exercises of one notebook ("05"), in order; [] for a notebook without a checks module."""
+    module(notebook)
+    return sorted(i for i in _EXERCISES if i.split(".")[0] == notebook)
+
+
+def check(exercise_id: str, answer: Any) -> Verdict:
+    """Print the verdict on ``answer`` and return it.
+
+    Never raises for an answer, whatever its kind: a stub is "not attempted", an answer the check cannot work with is
+    "wrong" with what was expected. Raises CourseError for an unknown id only.
+    """
+    known = known_exercises(exercise_id.split(".")[0])
+    if exercise_id not in known:
+        have = ", ".join(known) or "none"
+        raise CourseError(f"there is no exercise {exercise_id!r}; this notebook has: {have}")
+    entry = _EXERCISES[exercise_id]
+    verdict = unattempted() if is_stub(answer) else _ask(entry, answer)
+    print(f"{exercise_id} {verdict.status}: {verdict.message}")
+    return verdict
+
+
+def _ask(entry: _Exercise, answer: Any) -> Verdict:
+    try:
+        return entry.function(answer)
+    except Exception as error:
+        # One sentence instead of a traceback through our code, which would teach nothing about the exercise.
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return wrong(f"expected {entry.expects}, but using your answer raised {what}")
+
+
+def is_stub(answer: Any) -> bool:
+    """Whether nothing was filled in: None, ``...``, a function whose body is only that, or a container of stubs."""
+    if answer is None or answer is Ellipsis:
+        return True
+    if isinstance(answer, types.FunctionType):
+        return _does_nothing(answer)
+    if isinstance(answer, dict):
+        return bool(answer) and all(is_stub(value) for value in answer.values())
+    if isinstance(answer, list | tuple):
+        return bool(answer) and all(is_stub(value) for value in answer)
+    return False
+
+
+# What every function is made of, in the Pythons 3.10 to 3.12; the last five belong to ``async def``.
+_FRAME = {"RESUME", "NOP", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "GEN_START", "CALL_INTRINSIC_1", "RERAISE"}
+
+
+def _does_nothing(function: types.FunctionType) -> bool:
+    """True when the body is a docstring, ``pass``, ``...`` or ``return None``: bytecode that only returns None."""
+    for step in dis.get_instructions(function):
+        if step.opname in _FRAME:
+            continue
+        if step.opname in ("LOAD_CONST", "RETURN_CONST") and (step.argval is None or step.argval is Ellipsis):
+            continue
+        return False
+    return True

@@ -1,0 +1,188 @@
+"""tritonserver as a process: its ports, start through the supervisor, readiness, end. Serves triton.py."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from servinglab.server import log as triton_log
+from servinglab.server import supervisor
+from servinglab.server.install import ServerError
+
+HOST = "127.0.0.1"
+GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed
+DEAD_SECONDS = 3.0  # Triton itself notices most deaths of a model's process within a second
+
+
+class PortTaken(Exception):
+    """Another program took a port between choosing it and binding it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+
+def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
+    """A free port for each service, or the fixed one if it can be bound; ServerError otherwise."""
+    ports, sockets = {}, []
+    chosen = [port for port in fixed.values() if port]
+    if twice := {port for port in chosen if chosen.count(port) > 1}:
+        raise ServerError(f"Port {twice.pop()} is given twice: HTTP, gRPC and metrics need a port each.")
+    try:
+        for service, port in fixed.items():
+            sockets.append(socket.socket())
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sockets[-1].bind((HOST, port or 0))
+            except (OSError, OverflowError) as error:
+                raise port_error(port, service, getattr(error, "strerror", None) or str(error)) from None
+            ports[service] = sockets[-1].getsockname()[1]
+    finally:  # held until all are chosen, so that no two are equal
+        for each in sockets:
+            each.close()
+    return ports
+
+
+def port_error(port: int | None, service: str, reason: str) -> ServerError:
+    return ServerError(
+        f"Triton cannot use port {port} for {service} ({reason}): "
+        f"give another {service}_port, or leave it out and a free one is chosen."
+    )
+
+
+def http_status(url: str, path: str) -> int | None:
+    """Status of a GET, None when nobody answers within two seconds."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def dead_processes(pid: int) -> set[int]:
+    """Children of tritonserver that are zombies: Triton 24.10 does not notice every death of a model's process. One
+    that is seen only once belonged to a model that was being unloaded."""
+    try:
+        return {child.pid for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE}
+    except psutil.Error:
+        return set()
+
+
+class TritonProcess:
+    """The supervisor and, through it, tritonserver. Dropping the object, or the end of this Python, ends both."""
+
+    def __init__(self, command: list[str], env: dict[str, str], log: Path, key: str) -> None:
+        self._log = log
+        order = {"argv": command, "env": env, "log": str(log), "grace": GRACE_SECONDS, "key": key}
+        read_end, write_end = os.pipe()  # ours, not Popen's: whatever interrupts us, its end can be closed
+        try:
+            try:
+                with open(log, "ab") as errors:
+                    popen = subprocess.Popen(
+                        [sys.executable, "-I", "-S", supervisor.__file__],
+                        stdin=read_end, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                    )  # fmt: skip
+            finally:
+                os.close(read_end)
+            try:
+                for start in range(0, len(data := json.dumps(order).encode() + b"\n"), 4096):
+                    os.write(write_end, data[start : start + 4096])
+                answer = json.loads(popen.stdout.readline())
+            except (OSError, ValueError):
+                answer = {}
+            if "pid" not in answer:
+                raise ServerError(f"Triton could not be started: {answer.get('error', 'no supervisor')}. Log: {log}")
+        except BaseException:
+            os.close(write_end)
+            raise
+        self.pid: int = answer["pid"]
+        self._lifeline = write_end
+        self._owner = os.getpid()  # a forked child must not end what is its parent's
+        self._end = weakref.finalize(self, _end, popen, write_end, self._owner)  # runs once, at the latest at exit
+        threading.Thread(target=_clean_after, args=(popen, answer["shm_prefix"]), daemon=True).start()
+
+    def alive(self) -> bool:
+        """Whether tritonserver runs."""
+        return supervisor.start_time(self.pid) is not None
+
+    def stop(self, at_once: bool = False) -> None:
+        """End both and wait; `at_once` lets no request finish. No effect the second time."""
+        if self._end.alive and os.getpid() == self._owner:
+            _tell(self._lifeline, b"kill\n" if at_once else b"stop\n")
+        self._end()
+
+    def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
+        """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
+        url, metrics_url = (f"http://{HOST}:{ports[service]}" for service in ("http", "metrics"))
+        deadline = time.monotonic() + timeout
+        dead: dict[int, float] = {}  # when each was seen first
+        while True:
+            if not self.alive():
+                if port := triton_log.taken_port(self._log):
+                    raise PortTaken(port)
+                reason = triton_log.log_error(self._log) or "it ended during the start"
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+            # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens.
+            if triton_log.listens(self._log) and http_status(metrics_url, "/metrics") == 200:
+                paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in models)]
+                if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(self._log):
+                    return
+            if reason := triton_log.hopeless(self._log):
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+            dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
+            if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
+                reason = "a model's Python process died while it was being loaded, perhaps out of memory"
+                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+            if time.monotonic() > deadline:
+                late = [name for name in models if name not in triton_log.loaded_models(self._log)]
+                raise ServerError(
+                    f"Triton was not ready after {timeout:.0f} s, still loading: {', '.join(late) or 'itself'}. "
+                    f"Give more time (timeout=…) or read its log: {self._log}"
+                )
+            time.sleep(0.03)
+
+
+def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
+    """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little). Nothing in a forked child.
+
+    At once, unless `stop` has said otherwise before: at the end of a Python there is nobody to answer any more, and a
+    Jupyter kernel that takes longer than 2.5 s to end is killed, before its temporary folders are removed.
+    """
+    if os.getpid() != owner:
+        return
+    _tell(lifeline, b"kill\n")
+    os.close(lifeline)
+    try:
+        popen.wait(GRACE_SECONDS + 4)
+    except subprocess.TimeoutExpired:
+        popen.kill()  # the kernel then kills tritonserver
+        popen.wait()
+    popen.stdout.close()
+
+
+def _tell(lifeline: int, word: bytes) -> None:
+    try:
+        os.write(lifeline, word)
+    except OSError:  # the supervisor has ended
+        pass
+
+
+def _clean_after(popen: subprocess.Popen, shm_prefix: str) -> None:
+    """Wait for the supervisor; if it was killed, do its last duties."""
+    if popen.wait() != 0:
+        time.sleep(0.1)  # the kernel is killing tritonserver
+        supervisor.kill_stubs(shm_prefix)
+        supervisor.remove_shm(shm_prefix)

@@ -1,0 +1,292 @@
+"""Own one tritonserver, so that nothing of it outlives the Python that asked for it.
+
+Run as a script by `servinglab.server.triton`, with the standard library only (it starts in about 30 ms). Protocol:
+
+* stdin, one JSON line: {"argv": [...], "env": {...}, "log": path, "grace": seconds, "key": "..."}; argv may hold
+  "{shm_prefix}" and "{key}". Arguments with the key reach tritonserver, but not the command line that others see.
+* stdout, one JSON line: {"pid": of tritonserver, "shm_prefix": "..."} or {"error": "..."}.
+* afterwards "stop" (orderly, then SIGKILL after `grace`), "kill" (at once), or end of file (same as "stop").
+
+The parent's death is also seen by its process id, because a fork of the parent may hold the pipe open. If this process
+is itself killed, the kernel kills tritonserver (PR_SET_PDEATHSIG), and its Python stubs leave when they miss it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+SHM = Path("/dev/shm")
+TRITON_FOLDERS = "python_env_??????"  # the Python backend makes one at each start, for packed environments
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PTRACE_TRACEME, PTRACE_GETREGS, PTRACE_DETACH = 0, 12, 17
+STACK_POINTER = 19  # its place among the x86-64 registers of ptrace(2)
+ARGV_AND_ENVIRON = slice(45, 49)  # where each begins and ends: of the fields of /proc/PID/stat behind the name
+HIDDEN = "SERVINGLAB_ARGUMENT_"
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def start_time(pid: int) -> str | None:
+    """Clock ticks since boot at which a process started, None if there is no such process (a zombie counts as none)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def shm_prefix() -> str:
+    """Prefix of this server's shared-memory files. It names the owner, so that a later start can tell leftovers."""
+    pid = os.getpid()
+    return f"servinglab-{_pid_namespace()}-{pid}-{start_time(pid)}-"
+
+
+def remove_shm(prefix: str) -> None:
+    for path in SHM.glob(prefix + "*"):
+        try:
+            path.unlink()
+        except OSError:  # another user's, or already gone
+            pass
+
+
+def remove_empty(folders: set[Path]) -> None:
+    """Triton forgets them when it is killed. Another server that started meanwhile does not miss an empty one."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def sweep_leftovers() -> None:
+    """Remove shared memory of servers whose supervisor is gone; another pid namespace's (container's) stays."""
+    for path in SHM.glob(f"servinglab-{_pid_namespace()}-*"):
+        owner = re.match(r"servinglab-\d+-(\d+)-(\d+)-", path.name)
+        if owner and start_time(int(owner[1])) != owner[2]:
+            remove_shm(owner[0])
+
+
+def kill_group(pgid: int, wait: float = 2.0) -> None:
+    """SIGKILL a whole process group and wait (bounded) until no member is left."""
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(pgid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+        _reap()
+        time.sleep(0.02)
+
+
+def kill_children(wait: float = 2.0) -> None:
+    """SIGKILL whoever is our child now and wait (bounded): as subreaper we inherit what a killed server started, such
+    as the ranks of an mpirun, each in a process group of its own."""
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline:
+        _reap()
+        found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _parent(entry) == os.getpid()]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _parent(entry: Path) -> int | None:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def kill_stubs(prefix: str) -> None:
+    """SIGKILL every process of the server with this prefix: it is in the arguments of Python stubs and of MPI ranks."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if prefix.encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def _reap() -> dict[int, int]:
+    """Collect every child that ended; as subreaper we also inherit Triton's stubs."""
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
+
+
+def _child_setup(parent: int) -> None:
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if os.getppid() != parent:  # we lost the race: the supervisor died before prctl
+        os._exit(1)
+
+
+def _trace_me() -> bool:
+    return os.uname().machine == "x86_64" and ctypes.CDLL(None).ptrace(PTRACE_TRACEME, 0, None, None) == 0
+
+
+def _start(order: dict, prefix: str) -> subprocess.Popen:
+    """Start tritonserver so that no other user of this machine reads the key.
+
+    Triton takes it by an argument only, and everybody may read the arguments of every process. So the command line
+    shows "{key}", the real argument stands in the environment, which only its owner may read, and before the program's
+    first instruction its argument is pointed there. Where a process may not be traced, the key is in the command line.
+    """
+    argv = [argument.replace("{shm_prefix}", prefix) for argument in order["argv"]]
+    real = {text: text.replace("{key}", order["key"]) for text in argv if "{key}" in text}
+    supervisor, traced = os.getpid(), bool(real) and _may_trace()
+
+    def setup() -> None:
+        _child_setup(supervisor)
+        if traced:
+            _trace_me()
+
+    with open(order["log"], "ab") as log:
+        child = subprocess.Popen(
+            argv if traced else [real.get(text, text) for text in argv],
+            env=order["env"] | {f"{HIDDEN}{n}": text for n, text in enumerate(real.values()) if traced},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=setup,
+            umask=0o077,
+        )  # fmt: skip
+    if traced:
+        os.waitpid(child.pid, 0)  # it stands before its first instruction
+        try:
+            _point_to_environment(child.pid, list(real))
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            ctypes.CDLL(None).ptrace(PTRACE_DETACH, child.pid, None, None)
+    return child
+
+
+def _may_trace() -> bool:
+    """Whether a child may ask to be traced: some containers and hardened systems forbid it."""
+    if (pid := os.fork()) == 0:
+        os._exit(not _trace_me())
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _point_to_environment(pid: int, shown: list[str]) -> None:
+    """In a process that is stopped at its start, let argv point from each text that is shown to its real one."""
+    registers = (ctypes.c_ulong * 27)()
+    ctypes.CDLL(None).ptrace(PTRACE_GETREGS, pid, None, registers)
+    places = list(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[ARGV_AND_ENVIRON]))
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        argv, environ = (_block(memory, *places[at : at + 2]) for at in (0, 2))
+        for n, text in enumerate(argv.values()):
+            if text.decode(errors="replace") in shown:
+                name = f"{HIDDEN}{shown.index(text.decode())}=".encode()
+                (at,) = (at for at, entry in environ.items() if entry.startswith(name))
+                memory.seek(registers[STACK_POINTER] + 8 * (1 + n))  # argc, then argv
+                memory.write((at + len(name)).to_bytes(8, "little"))
+
+
+def _block(memory: BinaryIO, start: int, end: int) -> dict[int, bytes]:
+    """The texts between two addresses, each with its own."""
+    memory.seek(start)
+    found = {}
+    for text in memory.read(end - start).split(b"\0")[:-1]:
+        found[start] = text
+        start += len(text) + 1
+    return found
+
+
+def _read_order() -> dict:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 65536)
+        if not byte:
+            sys.exit(0)
+        line += byte
+    return json.loads(line)
+
+
+def close_shm(prefix: str, seen: set[Path]) -> None:
+    """Take shared memory that is new from the machine's other users: Triton makes it readable for everybody."""
+    for path in set(SHM.glob(prefix + "*")) - seen:
+        seen.add(path)
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
+
+
+def _watch(pid: int, parent: int, stopping: list[str], prefix: str) -> str:
+    """Wait for a reason to end: "exited", "stop" or "kill"."""
+    seen: set[Path] = set()
+    while True:
+        close_shm(prefix, seen)
+        if pid in _reap():
+            return "exited"
+        if stopping or os.getppid() != parent:
+            return "stop"
+        if select.select([0], [], [], 0.2)[0]:
+            return "kill" if os.read(0, 64).startswith(b"kill") else "stop"
+
+
+def main() -> None:
+    parent = os.getppid()
+    stopping: list[str] = []
+    # Ctrl-C and a closing terminal are the parent's business: it tells us what it wants.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: stopping.append("stop"))
+    order = _read_order()
+    sweep_leftovers()
+    prefix = shm_prefix()
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    others = set(Path("/tmp").glob(TRITON_FOLDERS))
+    try:
+        child = _start(order, prefix)
+    except (OSError, subprocess.SubprocessError) as error:
+        _say({"error": str(error)})
+        return
+    try:
+        _say({"pid": child.pid, "shm_prefix": prefix})
+        reason = _watch(child.pid, parent, stopping, prefix)
+        if reason == "stop":
+            os.kill(child.pid, signal.SIGTERM)
+            deadline = time.monotonic() + order["grace"]
+            while time.monotonic() < deadline and child.pid not in _reap():
+                time.sleep(0.02)
+    finally:
+        kill_group(child.pid)
+        kill_children()
+        remove_shm(prefix)
+        remove_empty(set(Path("/tmp").glob(TRITON_FOLDERS)) - others)
+        child.returncode = 0  # reaped above; keeps Popen's destructor quiet
+
+
+def _say(message: dict) -> None:
+    try:
+        os.write(1, json.dumps(message).encode() + b"\n")
+    except OSError:  # the parent is gone; _watch notices
+        pass
+
+
+if __name__ == "__main__":
+    main()

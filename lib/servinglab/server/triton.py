@@ -1,0 +1,208 @@
+"""Start a real tritonserver, wait until every model is ready, stop it. Nothing of it outlives the Python that asked.
+
+Taught by notebooks 00 and 03; its flags are those a learner would type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from servinglab.assets import cache_dir
+from servinglab.server import install as triton_install
+from servinglab.server.admin import TritonAdmin, new_key, restricted
+from servinglab.server.install import ServerError
+from servinglab.server.process import HOST, PortTaken, TritonProcess, choose_ports, port_error
+from servinglab.server.registry import announce, announced, new_log
+
+__all__ = ["ServerError", "TritonServer", "running"]
+
+EXIT_SECONDS = 2  # Triton waits so long for requests in flight
+PORT_ATTEMPTS = 5
+
+
+class TritonServer(TritonAdmin):
+    """A Triton on this machine. Use it as a context manager, or call `start()` and `stop()`; both may be called twice.
+
+    Args:
+        repository: folder that holds the model folders.
+        models: names to load; None loads every folder with a config.pbtxt or a version folder.
+        http_port, grpc_port, metrics_port: fixed ports; None takes free ones (read them from `http_url`, `grpc_url`).
+        log_path: Triton's log; None writes one under the cache folder's `run`.
+        timeout: seconds until every model must be ready.
+        auto_complete: let Triton complete the configs, which loads each model once more (ours are complete).
+        extra_args: more tritonserver flags, such as "--log-verbose=1"; metrics must stay allowed.
+
+    Raises (from `start`): ServerError with the log's own reason.
+    """
+
+    def __init__(
+        self, repository: str | Path, *, models: Iterable[str] | None = None, http_port: int | None = None,
+        grpc_port: int | None = None, metrics_port: int | None = None, log_path: str | Path | None = None,
+        timeout: float = 120.0, auto_complete: bool = False, extra_args: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.repository = Path(repository).expanduser().absolute()
+        self.requested = [models] if isinstance(models, str) else None if models is None else list(models)
+        self.timeout = timeout
+        self.log_path: Path | None = Path(log_path).absolute() if log_path else None
+        self._fixed_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
+        self._own_log = log_path is None
+        self._flags = ([] if auto_complete else ["--disable-auto-complete-config"]) + list(extra_args)
+        self._process: TritonProcess | None = None
+        self._attached = False
+
+    @classmethod
+    def attach(cls, grpc_url: str, http_url: str | None = None, *, admin_key: str | None = None) -> TritonServer:
+        """A server that somebody else started, at "host:port" and "http://host:port"; `stop()` leaves it alone.
+
+        `admin_key`: its `admin_key`, without which a server of this course neither lists nor loads models.
+        """
+        server = cls(".")
+        server._attached, server.admin_key = True, admin_key
+        server.grpc_url = grpc_url.removeprefix("grpc://").removeprefix("http://").rstrip("/")
+        if http_url is not None:
+            server.http_url = ("" if "://" in http_url else "http://") + http_url.rstrip("/")
+        if not server.ready():
+            raise ServerError(f"No Triton answers at {grpc_url}: is the server running, and is this its gRPC port?")
+        return server
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of tritonserver, None when it does not run or is not ours."""
+        return self._process.pid if self._process and self._process.alive() else None
+
+    def start(self) -> TritonServer:
+        """Start and wait until `/v2/health/ready` and every model are ready. On a started server: no effect."""
+        if self._attached or self.pid is not None:
+            return self
+        self.stop()
+        names = self._model_names()
+        triton_install.require_platform()
+        triton_install.require_install()
+        triton_install.require_plain_path(self.repository, "the model repository", "use another folder")
+        triton_install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
+        triton_install.require_shm(len(names))
+        for attempt in range(PORT_ATTEMPTS):
+            ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), new_key()
+            command = self._command(names, ports)
+            self._process = TritonProcess(command, triton_install.environment(), log, self.admin_key)
+            try:
+                self._process.wait_ready(names, ports, self.timeout)
+                break
+            except PortTaken as taken:
+                self._process.stop(at_once=True)
+                service = next((name for name, port in ports.items() if port == taken.port), "http")
+                if self._fixed_ports[service] or attempt == PORT_ATTEMPTS - 1:
+                    raise port_error(taken.port, service, "another program took it") from None
+            except BaseException:  # also Ctrl-C: nothing may stay behind
+                self._process.stop(at_once=True)
+                raise
+        self.http_url = f"http://{HOST}:{ports['http']}"
+        self.grpc_url = f"{HOST}:{ports['grpc']}"
+        self.metrics_url = f"http://{HOST}:{ports['metrics']}/metrics"
+        return self
+
+    def stop(self) -> None:
+        """End the server, its stubs and its shared memory; no effect on an attached or ended one."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if not self._attached:
+            self.http_url = self.grpc_url = self.metrics_url = None
+
+    def load(self, name: str) -> None:
+        """Load (or load again) one model of the repository."""
+        self._require_plain([name])
+        super().load(name)
+
+    def __enter__(self) -> TritonServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "attached" if self._attached else f"pid {self.pid}" if self.pid else "stopped"
+        return f"TritonServer(grpc {self.grpc_url}, http {self.http_url}, {state})"
+
+    def announce(self) -> Path:
+        """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
+        return announce(
+            self.pid, grpc_url=self.grpc_url, http_url=self.http_url, metrics_url=self.metrics_url,
+            log=str(self.log_path), repository=str(self.repository), admin_key=self.admin_key,
+        )  # fmt: skip
+
+    # --- starting ---------------------------------------------------------------------------------------------
+
+    def _model_names(self) -> list[str]:
+        where = f"the model repository {self.repository}"
+        try:
+            folders = sorted(p for p in self.repository.iterdir() if p.is_dir())
+            found = [p.name for p in folders if not p.name.startswith(".") and _is_model(p)]
+        except FileNotFoundError:
+            raise ServerError(f"There is no folder {self.repository}: give the path of a model repository.") from None
+        except NotADirectoryError:
+            raise ServerError(f"{self.repository} is a file: give the folder that holds the model folders.") from None
+        except PermissionError as error:
+            raise ServerError(f"Cannot read {error.filename}, part of {where}: you lack the permission.") from None
+        if not found:
+            raise ServerError(f"No model in {where}: a model is a folder with a config.pbtxt and a folder 1/.")
+        missing = [name for name in self.requested or [] if name not in found]
+        if missing:
+            raise ServerError(f"No model '{missing[0]}' in {where}: it holds {', '.join(found)}.")
+        names = found if self.requested is None else self.requested
+        self._require_plain(names)
+        return names
+
+    def _require_plain(self, names: Iterable[str]) -> None:
+        from servinglab.repository.shell_words import require_plain_model  # not at the top: it imports gRPC
+
+        for name in names:
+            require_plain_model(self.repository / name)
+
+    def _new_log(self) -> Path:
+        if self._own_log:
+            self.log_path = new_log()
+        try:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self.log_path.touch(0o600)  # prompts may stand in it
+            self.log_path.write_bytes(b" " * 4096)  # also on a full disk an empty file can be made
+            self.log_path.write_bytes(b"")
+        except OSError as error:
+            cure = "set SERVINGLAB_CACHE" if self._own_log else "choose another log_path"
+            raise ServerError(f"Cannot write the log {self.log_path} ({error.strerror}): {cure}.") from None
+        return self.log_path
+
+    def _command(self, names: list[str], ports: dict[str, int]) -> list[str]:
+        return [
+            str(triton_install.locate() / "bin" / "tritonserver"),
+            f"--model-repository={self.repository}",
+            f"--backend-directory={triton_install.backend_directory(cache_dir())}",
+            "--backend-config=python,shm-region-prefix-name={shm_prefix}",
+            f"--backend-config=python,stub-timeout-seconds={max(30, int(self.timeout))}",
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in names),
+            *(f"--{service}-address={HOST}" for service in ports),
+            *(f"--{service}-port={port}" for service, port in ports.items()),
+            f"--exit-timeout-secs={EXIT_SECONDS}",
+            *restricted("{key}"),  # the supervisor puts it in
+            *self._flags,
+        ]
+
+
+def running() -> list[TritonServer]:
+    """Announced servers that answer now, newest first, each attached."""
+    found = []
+    for state in announced():
+        try:
+            server = TritonServer.attach(state["grpc_url"], state["http_url"], admin_key=state["admin_key"])
+        except ServerError:  # alive, not ready
+            continue
+        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
+        server.log_path = Path(state["log"])
+        found.append(server)
+    return found
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.pbtxt").is_file() or any(p.name.isdigit() for p in folder.iterdir() if p.is_dir())
