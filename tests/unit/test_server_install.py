@@ -93,6 +93,7 @@ def test_backend_folder_is_whole_private_and_made_once(tmp_path):
     folder = triton_install.backend_directory(tmp_path)
     names = {path.name for path in (folder / "python").iterdir()}
     assert names == {"libtriton_python.so", "triton_python_backend_utils.py", "triton_python_backend_stub"}
+    assert [path.name for path in (folder / "tensorrtllm").iterdir()] == ["model.py"]
     assert os.access(folder / "python" / "triton_python_backend_stub", os.X_OK)
     stamp = folder.stat().st_mtime_ns
     assert triton_install.backend_directory(tmp_path) == folder and folder.stat().st_mtime_ns == stamp
@@ -100,14 +101,16 @@ def test_backend_folder_is_whole_private_and_made_once(tmp_path):
     assert sorted(triton_install.locate().rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["triton_python_backend_stub", "libtriton_python.so"])
+@pytest.mark.parametrize(
+    "name", ["python/triton_python_backend_stub", "python/libtriton_python.so", "tensorrtllm/model.py"]
+)
 def test_a_damaged_copy_of_the_backend_is_made_again(tmp_path, name):
-    copy = triton_install.backend_directory(tmp_path) / "python" / name
-    whole = copy.read_bytes()
+    copy = triton_install.backend_directory(tmp_path) / name
+    whole, files = copy.read_bytes(), sorted(copy.parent.iterdir())
     for damaged in (whole[:1000], whole[:-1] + b"?", None):
         copy.unlink() if damaged is None else copy.write_bytes(damaged)
         assert triton_install.backend_directory(tmp_path) == copy.parents[1]
-        assert copy.read_bytes() == whole and len(list(copy.parent.iterdir())) == 3
+        assert copy.read_bytes() == whole and sorted(copy.parent.iterdir()) == files
 
 
 def test_two_processes_make_the_backend_folder_at_once(tmp_path):

@@ -122,7 +122,8 @@ def environment() -> dict[str, str]:
 
 
 def backend_directory(cache: Path) -> Path:
-    """A private backend folder: the wheel's Python backend and this interpreter's stub (not in site-packages)."""
+    """A private backend folder (not in site-packages): the wheel's Python backend with this interpreter's stub, and
+    beside it the backend `tensorrtllm` of the package reference_backend, which runs in it."""
     root = locate()
     backend = root / "backends" / "python"
     files = [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub(root)]
@@ -130,10 +131,14 @@ def backend_directory(cache: Path) -> Path:
     stamp = max(int(path.stat().st_mtime) for path in files)
     name = f"backends-{version}-py{sys.version_info[0]}.{sys.version_info[1]}-{stamp}"
     target = cache / "triton" / name
+    copies = {target / "python" / path.name: path for path in files}
+    copies[target / "tensorrtllm" / "model.py"] = reference_backend() / "backend" / "model.py"
     try:
-        (target / "python").mkdir(parents=True, exist_ok=True)
-        for path in files:  # each whole or not at all, whoever else does it meanwhile or was stopped at it before
-            copy = target / "python" / path.name
+        for (
+            copy,
+            path,
+        ) in copies.items():  # each whole or not at all, whatever another process does meanwhile
+            copy.parent.mkdir(parents=True, exist_ok=True)
             if not copy.is_file() or not filecmp.cmp(path, copy, shallow=False):
                 draft = copy.with_name(f".{path.name}.{os.getpid()}")
                 try:
@@ -144,6 +149,14 @@ def backend_directory(cache: Path) -> Path:
     except OSError as error:
         raise ServerError(f"Cannot write to the cache {cache} ({error.strerror}): set SERVINGLAB_CACHE.") from None
     return target
+
+
+def reference_backend() -> Path:
+    """The folder of the package reference_backend, whose files the server's processes run; it is not imported here."""
+    spec = importlib.util.find_spec("reference_backend")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerError("The package reference_backend is not installed beside servinglab: run `make setup`.")
+    return Path(spec.submodule_search_locations[0])
 
 
 def odd_characters(text: str) -> str:
