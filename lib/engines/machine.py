@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass
 from importlib import metadata
-
-from course.doctor._line import run
 
 
 @dataclass(frozen=True)
@@ -44,3 +43,12 @@ def _installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def run(command: list[str]) -> str:
+    """What a command prints, or nothing when it is missing, fails or takes longer than 2 s."""
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=2, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""

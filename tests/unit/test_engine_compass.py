@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from course import doctor
-from course.doctor import OK, WARN, _machine
 from engines import EngineError, compass, examples
 from servinglab.repository import container_generation, contract
 
@@ -99,18 +97,6 @@ def test_the_workflow_ends_after_1_3_0rc20():
         compass.require_workflow("0.8.0")
     with pytest.raises(EngineError, match="no version of TensorRT-LLM"):
         compass.require_workflow("newest")
-
-
-def test_the_doctor_names_the_newest_container(monkeypatch):
-    monkeypatch.setattr(_machine, "run", lambda command: "570.124.06\n570.124.06")
-    assert list(_machine.container()) == [
-        doctor.Line(OK, "container", "25.05 (TensorRT-LLM 0.19.0) is the newest for driver 570.124.06")]  # fmt: skip
-    monkeypatch.setattr(_machine, "run", lambda command: "470.256.02")
-    (line,) = _machine.container()
-    assert line.status == WARN and "545.23.08 runs container 24.04" in line.cure
-    for nothing in ("", "[N/A]"):
-        monkeypatch.setattr(_machine, "run", lambda command, found=nothing: found)
-        assert list(_machine.container()) == []
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_every_odd_pin_has_its_reason_beside_it():
 
 
 def test_python_versions_agree_everywhere():
-    from course.doctor._machine import PYTHONS
+    from course.doctor import PYTHONS
 
     versions = [f"{a}.{b}" for a, b in PYTHONS]
     below = f"{PYTHONS[-1][0]}.{PYTHONS[-1][1] + 1}"
