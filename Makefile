@@ -20,7 +20,7 @@ help:
 	@echo "make lab      make the environment, fetch the weights, open copies of the notebooks in JupyterLab"
 	@echo "make setup    make the environment alone (.venv)"
 	@echo "make bundle   write everything for a machine without a network into build/bundle (ARGS=--help lists options)"
-	@echo "make lint     check the style of the code"
+	@echo "make lint     check the style of the code, and show how large each part of it is"
 	@echo "make lock     resolve the dependencies again into requirements/*.txt (needs uv)"
 	@echo "make pages    write again what README.md and environment.yml derive from other files"
 
@@ -44,6 +44,7 @@ bundle: setup
 
 lint: setup
 	@$(BIN)/ruff check .
+	@$(BIN)/python tools/sizes.py
 
 lock: setup
 	@$(BIN)/python tools/lock.py
