@@ -15,8 +15,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from servinglab.errors import CourseError
-from servinglab.figures.palette import WIDTH
-from servinglab.figures.plots import finish
+from servinglab.figures.style import WIDTH, finish
 
 _MOST_PANELS = 9
 
@@ -33,7 +32,7 @@ def explore(
     """Draw ``draw(axes, **values)`` for every combination of values in ``grid``, at most nine; add sliders when live.
 
     One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title``,
-    ``small_print`` and ``summary`` are those of ``plots.finish``. ``live``: other values for the slider of a name, as
+    ``small_print`` and ``summary`` are those of ``style.finish``. ``live``: other values for the slider of a name, as
     many as you like. Raises CourseError for an empty or a too large grid, or an unknown or empty name in ``live``.
     """
     _check(grid, live or {})

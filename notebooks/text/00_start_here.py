@@ -44,7 +44,7 @@ from course import doctor, manifest
 from servinglab import assets, chat
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.figures import plots
+from servinglab.figures import request_path, streaming, style
 from servinglab.notebook import begin, record, resolve_lane, shorten
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
@@ -102,9 +102,9 @@ for entry in manifest.load().notebooks:
 # token ids, ids to more ids, ids back to text. A fourth model, the BLS (business logic scripting), calls the three.
 
 # %%
-plots.style()
+style.use()
 summary = "The client talks to tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing."
-plots.finish(plots.request_path("bls"), "The way of one request", "", summary)
+style.finish(request_path.draw("bls"), "The way of one request", "", summary)
 
 # %% [markdown]
 # ## 3 The weights
@@ -212,8 +212,8 @@ check("00.1", longest_first)
 # %%
 title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"
 summary = f"one stream of {len(arrivals)} tokens: a wait for the first token, then shorter waits for the others"
-small_print = plots.provenance(lane, seed, weights=precision)
-plots.finish(plots.token_timeline({"answer": arrivals}, lane=lane), title, small_print, summary)
+small_print = style.provenance(lane, seed, weights=precision)
+style.finish(streaming.token_timeline({"answer": arrivals}, lane=lane), title, small_print, summary)
 
 
 # %% [markdown]

@@ -454,16 +454,16 @@ print("between the layers:", " · ".join(between))
 # Each row of the figure is one layer of the engine.
 
 # %%
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.figures.plans import fusions, sizes
 
-plots.style()
+style.use()
 one = {name: operator for name, operator in operators.items() if "/layer.1/" in name}
 rows = {name: [layer for layer in made.layers if set(layer.nodes) & one.keys()]
         for name, made in (("fp32", minilm), ("fp16", minilm16))}  # fmt: skip
 counts = f"{len(rows['fp32'])} engine layers in fp32, {len(rows['fp16'])} in fp16"
-small_print = plots.provenance(lane, tensorrt_rtx=header.version)
-plots.finish(fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {counts}", small_print,
+small_print = style.provenance(lane, tensorrt_rtx=header.version)
+style.finish(fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {counts}", small_print,
              f"{len(one)} nodes of an encoder layer became {counts}; fp16 has attention in one")  # fmt: skip
 
 # %% [markdown]
@@ -692,7 +692,7 @@ for name, made in (("MiniLM plan, fp32", minilm), ("MiniLM plan, fp16", minilm16
 rest["SmolLM2 converted"] = (floats, head)
 title = f"A plan holds {rest['MiniLM plan, fp32'][1] / 1e6:.1f} MB of program beside its numbers, a checkpoint none"
 summary = "checkpoints are numbers and a few kB of names; plans hold megabytes of program too"
-plots.finish(sizes(rest), title, small_print, summary)
+style.finish(sizes(rest), title, small_print, summary)
 
 # %% [markdown]
 # MiniLM's checkpoint holds a little more than its fp32 plan: a last layer for whole sentences, the *pooler*, that our

@@ -501,10 +501,10 @@ print("layer that moves the logits most:", int(np.argmax(moved)), "· least:", i
 # %%
 import matplotlib.pyplot as plt
 
-from servinglab.figures import plots
+from servinglab.figures import style
 
-plots.style()
-fig, (upper, lower) = plt.subplots(2, 1, figsize=(plots.WIDTH, 4.6), sharex=True)
+style.use()
+fig, (upper, lower) = plt.subplots(2, 1, figsize=(style.WIDTH, 4.6), sharex=True)
 for bits, colour in ((8, "#0072B2"), (4, "#D55E00")):
     numbers = [100 * e.relative for e in lost[bits]]
     upper.semilogy([int(e.name.split(".")[2]) for e in lost[bits]], numbers, "o", color=colour, alpha=0.5, markersize=4)
@@ -517,7 +517,7 @@ times = max(moved) / min(moved)
 harm = f"layer {np.argmax(moved)} does {times:.0f} times the harm of layer {np.argmin(moved)}"
 title = f"Weight errors are alike, but {harm}"
 summary = "weight errors are alike in all layers, what they do to the logits is not"
-plots.finish(fig, title, plots.provenance(lane, prompts=1, prompt_tokens=ids.shape[1]), summary)
+style.finish(fig, title, style.provenance(lane, prompts=1, prompt_tokens=ids.shape[1]), summary)
 
 # %% [markdown]
 # A layer's error in its weights says little about the harm it does. Which layers stand out may change with the prompt:
@@ -687,7 +687,7 @@ plans = {
     "llama-7b tp4": estimate("llama-7b-tp4", gpu="24gb", **load),
 }
 fig, title = memory_bars(plans)
-plots.finish(fig, title, "computed, not measured; bytes on the fullest GPU", title)
+style.finish(fig, title, "computed, not measured; bytes on the fullest GPU", title)
 
 # %% [markdown]
 # A card's name counts in GiB ($2^{30}$ bytes), and CUDA shows a little less of them; the axis counts in GB ($10^9$).

@@ -187,21 +187,21 @@ hand.stop()
 # ids, ids to more ids, ids to text. Two are front doors. How does a prompt get from the door to the last model?
 
 # %%
-from servinglab.figures import plots
+from servinglab.figures import request_path, style
 
-plots.style()
-fig = plots.request_path("ensemble")
+style.use()
+fig = request_path.draw("ensemble")
 title = "The ensemble hands tensors on by a table in its config"
-plots.finish(fig, title, "", "client → preprocessing → tensorrt_llm → postprocessing → client, by a table")
+style.finish(fig, title, "", "client → preprocessing → tensorrt_llm → postprocessing → client, by a table")
 
 # %% [markdown]
 # The second door, `tensorrt_llm_bls`, is a Python model that calls the same three. BLS stands for business logic
 # scripting: what a table cannot express, a loop can.
 
 # %%
-fig = plots.request_path("bls")
+fig = request_path.draw("bls")
 title = "The BLS model calls the same three models from Python"
-plots.finish(fig, title, "", "tensorrt_llm_bls calls two models once and postprocessing for every token")
+style.finish(fig, title, "", "tensorrt_llm_bls calls two models once and postprocessing for every token")
 
 # %% [markdown]
 # One call of `postprocessing` for every token is NVIDIA's way, and the costliest step of this road. With
@@ -610,9 +610,9 @@ print(*sorted(path.name for path in repository.iterdir()), sep="\n")
 # same. Inside the second, who calls whom?
 
 # %%
-fig = plots.request_path("bls", prefix="gemma-gly-")
+fig = request_path.draw("bls", prefix="gemma-gly-")
 title = "Every call inside the second deployment carries its prefix"
-plots.finish(fig, title, "", "gemma-gly-tensorrt_llm_bls calls the three gemma-gly- models and no other")
+style.finish(fig, title, "", "gemma-gly-tensorrt_llm_bls calls the three gemma-gly- models and no other")
 
 # %% [markdown]
 # The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by

@@ -55,9 +55,8 @@ from reference_backend.executor import Executor, Request, RequestError, Sampling
 from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.figures import plots
 from servinglab.figures import slots as slot_figures
-from servinglab.figures.palette import FAINT, MODELS
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
@@ -289,15 +288,15 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
 # The figure shows the same from outside: how long is the queue while the burst is worked off?
 
 # %%
-plots.style()
+style.use()
 curves = {name: points for name, (_, points) in rows.items()}
-small_print = plots.provenance(lane, burst=burst_size)
+small_print = style.provenance(lane, burst=burst_size)
 last = [max((i for i, (_, n) in enumerate(points[:-1]) if n), default=-1) for points in curves.values()]
 empty = [points[i + 1][0] for i, points in zip(last, curves.values(), strict=True)]
 times = f"{empty[0]:.2f}, {empty[1]:.2f} and {empty[2]:.2f} s"
 title = f"The queue is empty after {times}: a step down is an execution"
 summary = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
-plots.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print, summary)
+style.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print, summary)
 
 
 # %% [markdown]
@@ -514,9 +513,9 @@ idle = {name: slot_figures.idle_share(metrics) for name, metrics in runs.items()
 ends = [lasted(metrics) for metrics in runs.values()]
 more = steps["static"] / steps["in-flight"]
 title = f"Static batching takes {more:.1f} times the steps and {ends[1] / ends[0]:.1f} times the time"
-small_print = plots.provenance(lane, seed, weights=precision, executor=inflight.device)
+small_print = style.provenance(lane, seed, weights=precision, executor=inflight.device)
 summary = f"empty: in-flight {idle['in-flight']:.0%}, static {idle['static']:.0%} of slots × time"
-plots.finish(slot_figures.slot_timeline(runs, lane=lane), title, small_print, summary)
+style.finish(slot_figures.slot_timeline(runs, lane=lane), title, small_print, summary)
 inflight.shutdown()
 
 # %% [markdown]
@@ -632,8 +631,8 @@ waits = [(m.first_scheduled_time_ns - m.arrival_time_ns) / 1e6 for m in metrics]
 blocks = -(-(len(tokenizer.encode(four[0]).ids) + 38) // 16)  # rounded up
 title = "Two requests fill the cache; the others wait for their blocks"
 summary = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks each, 8 in all"
-small_print = plots.provenance(lane, weights=precision, executor=no_evict.device)
-plots.finish(slot_figures.request_timeline(metrics, lane=lane), title, small_print, summary)
+small_print = style.provenance(lane, weights=precision, executor=no_evict.device)
+style.finish(slot_figures.request_timeline(metrics, lane=lane), title, small_print, summary)
 
 # %% [markdown]
 # Two: 2 × 3 blocks, and 2 blocks are not enough for a third. Nobody got an error; the third and the fourth only waited,
@@ -818,10 +817,10 @@ print(f"looks slowest: {max(spent, key=lambda model: sum(spent[model]))}; an ans
 # One bar for each model: grey in the queue, coloured in the instance.
 
 # %%
-fig, axes = plt.subplots(figsize=(plots.WIDTH, 2.6))
+fig, axes = plt.subplots(figsize=(style.WIDTH, 2.6))
 for row, (model, (waited, computed)) in enumerate(spent.items()):
-    axes.barh(row, waited, color=FAINT)
-    axes.barh(row, computed, left=waited, color=MODELS.get(model, plots.QUIET))
+    axes.barh(row, waited, color=style.FAINT)
+    axes.barh(row, computed, left=waited, color=style.MODELS.get(model, style.QUIET))
     note = f" {waited:.1f} in the queue + {computed:.1f}"
     axes.annotate(note, (waited + computed, row), (3, 0), textcoords="offset points", va="center", fontsize=9)
 axes.set_yticks(range(len(spent)), spent)
@@ -830,7 +829,7 @@ axes.invert_yaxis()
 axes.set_xlabel("mean time of an answer: queue (grey), then instance (ms)")
 title = f"Triton sees {sum(spent['tensorrt_llm']):.0f} ms of the LLM, and an answer took {np.mean(took):.0f} ms (means)"
 summary = "; ".join(f"{model} {sum(parts):.0f} ms" for model, parts in spent.items())
-plots.finish(fig, title, plots.provenance(lane, weights=precision, answers=len(took), tokens=tokens), summary)
+style.finish(fig, title, style.provenance(lane, weights=precision, answers=len(took), tokens=tokens), summary)
 
 # %% [markdown]
 # The bar of `tensorrt_llm` ends when its `execute` returns, which is when the request has been handed to the executor:

@@ -57,7 +57,7 @@ from tritonclient.utils import InferenceServerException
 from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.figures import plots, wire
+from servinglab.figures import streaming, style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.root import find_root
@@ -230,11 +230,11 @@ print("prefix:", struct.unpack("<I", sent[at + 3 : at + 7])[0])
 # bytes, the lowest first. Here is the whole message, one field a row; an inner message is indented.
 
 # %% tags=["nbval-check-output"]
-plots.style()
-fields = wire.take_apart(message)
+style.use()
+fields = streaming.take_apart(message)
 title = "A request is tags, lengths and values; the contents of the inputs come last"
 summary = f"{len(fields)} rows, {len(sent)} bytes: model_name, id, three inputs, then three raw contents"
-plots.finish(plots.wire_bytes(fields), title, "", summary)
+style.finish(streaming.wire_bytes(fields), title, "", summary)
 
 # %% [markdown]
 # `shape` is a list of numbers, packed into one value: `01 01`. Numbers in `raw_input_contents` are not varints but
@@ -631,8 +631,8 @@ summary = (
     f"alone: {1 / gap_alone:.0f} tokens/s; {streams} at once: {1 / gap_together:.0f} tokens/s each, "
     f"{streams / gap_together:.0f} tokens/s together"
 )
-small_print = plots.provenance(lane, seed, weights=precision)
-plots.finish(plots.token_timeline({"alone": alone, **times}, lane=lane), title, small_print, summary)
+small_print = style.provenance(lane, seed, weights=precision)
+style.finish(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, small_print, summary)
 
 # %% [markdown]
 # Not as many times as there are streams, unless something else kept this machine busy. The server does not finish one

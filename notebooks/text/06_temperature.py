@@ -44,7 +44,7 @@ from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
 from servinglab.errors import CourseError
 from servinglab.explore import explore
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.figures import temperature as figures
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
@@ -294,9 +294,9 @@ check("06.2", log_softmax)
 # all of its probability? And who gets it? (In a live notebook a slider with finer steps appears below the figure.)
 
 # %%
-plots.style()
+style.use()
 top = order[:6]
-small_print = plots.provenance(lane, seed, weights=precision)
+small_print = style.provenance(lane, seed, weights=precision)
 
 
 def draw(axes, T):
@@ -325,7 +325,7 @@ ranks = [1, 10, 100, 1000, 40000]
 title = "Towards 0 one token takes all; towards infinity all become equal"
 ends = decoding.softmax(z, 0.01).max(), decoding.softmax(z, 1000).max() * z.size
 summary = f"rank 1: probability {ends[0]:.3f} at T = 0.01, and {ends[1]:.2f} times 1/vocabulary at T = 1000"
-plots.finish(figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks), title, small_print, summary)
+style.finish(figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks), title, small_print, summary)
 
 # %% [markdown]
 # - T → 0: every `exp(-d/T)` goes to 0 except the winner's own, which is 1. So P_1 → 1: **greedy** is the limit.
@@ -357,7 +357,7 @@ curves = {label: [decoding.entropy(decoding.softmax(row, t)) for t in grid] for 
 title = "Entropy grows with temperature, from 0 to the log of the vocabulary"
 one = decoding.entropy(decoding.softmax(np.stack([z, sure])))
 summary = f"at T = 1: {one[0]:.2f} nats for your prompt, {one[1]:.2f} nats for {sure_prompt!r}"
-plots.finish(figures.entropy_curves(grid, curves, z.size), title, small_print, summary)
+style.finish(figures.entropy_curves(grid, curves, z.size), title, small_print, summary)
 assert all((np.diff(curve) > 0).all() for curve in curves.values())
 yours, france = map(np.array, curves.values())
 crossing = grid[1:][np.diff(np.sign(yours - france)) != 0]
@@ -535,7 +535,7 @@ inside = sum(low <= p <= high for p, low, high in bounds)
 title = f"The softmax of z/T lies inside {inside} of {len(bounds)} intervals of served samples"
 summary = f"{inside} of {len(bounds)} exact probabilities lie inside the 95 % interval of {samples} served samples each"
 labels = [*map(name, top), "all others"]
-plots.finish(figures.samples_against_exact(labels, panels), title, small_print, summary)
+style.finish(figures.samples_against_exact(labels, panels), title, small_print, summary)
 
 
 # %% [markdown]

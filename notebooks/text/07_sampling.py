@@ -46,8 +46,8 @@ from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
 from servinglab.errors import CourseError
 from servinglab.explore import explore
-from servinglab.figures import plots
 from servinglab.figures import sampling as figures
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
@@ -174,10 +174,10 @@ print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 # ## 3 The microscope
 #
 # One request with all three settings: temperature 1.5, top-k 8, top-p 0.8. Calculate the distribution after each step.
-# (`plots.style` only sets fonts and colours.)
+# (`style.use` only sets fonts and colours.)
 
 # %%
-plots.style()
+style.use()
 hot = {"temperature": 1.5, "top_k": 8, "top_p": 0.8}
 steps = [
     ("the model", "model", p),
@@ -202,8 +202,8 @@ survivors = np.flatnonzero(exact)
 tail = steps[1][2][order[8:]].sum()
 title = f"A high temperature fills the tail, top-k and top-p cut it off: {len(survivors)} tokens are left"
 summary = f"At temperature 1.5 all tokens but 8 hold {tail:.0%}; top-k cuts them, top-p leaves {len(survivors)} tokens."
-small_print = plots.provenance(lane, weights=precision)
-plots.finish(figures.microscope(steps, label), title, small_print, summary)
+small_print = style.provenance(lane, weights=precision)
+style.finish(figures.microscope(steps, label), title, small_print, summary)
 
 
 # %% [markdown]
@@ -331,9 +331,9 @@ verdicts = ["ruled out" if chance < 0.001 else "possible" for chance in chances.
 title = f"Renormalised between the two cuts: {verdicts[0]}; not renormalised: {verdicts[1]}"
 summary = f"{np.count_nonzero(counts)} different tokens came; renormalised, {len(survivors)} are possible, otherwise "
 summary += f"{np.count_nonzero(undivided)}."
-small_print = plots.provenance(lane, seed, weights=precision)
+small_print = style.provenance(lane, seed, weights=precision)
 bars = dict(itertools.islice(hypotheses.items(), 2))
-plots.finish(figures.served_against_exact(list(label.values())[:8], counts, bars), title, small_print, summary)
+style.finish(figures.served_against_exact(list(label.values())[:8], counts, bars), title, small_print, summary)
 
 # %% [markdown]
 # Where the title says "ruled out", the order is no detail of a manual: you can see it in the answers. Where it says
@@ -440,7 +440,7 @@ title = f"Penalties and min_tokens move at most {largest:.2%} here: what they to
 panels = [("the model", "model", p), *((name, "penalty", q) for name, q in after.items() if name[0] != "p")]
 summary = f"probability moved: {', '.join(f'{name} {np.abs(q - p).sum() / 2:.1g}' for name, q in after.items())}"
 fig = figures.microscope(panels, label, previous=p)
-plots.finish(fig, title, plots.provenance(lane, weights=precision), summary)
+style.finish(fig, title, style.provenance(lane, weights=precision), summary)
 
 # %% [markdown]
 # A penalty moves only what has occurred, and with the prompt of this page the likely words have not. (With another
@@ -478,7 +478,7 @@ falls = [before[dog] / q[dog] for q in after.values()]
 title = f"Repetition 1.3 divides the probability of 'dog' by {falls[0]:.0f}, presence 1 by {falls[1]:.1f}"
 panels = [("the model", "model", before), *((name, "penalty", q) for name, q in after.items())]
 fig = figures.microscope(panels, likely, previous=before)
-plots.finish(fig, title, plots.provenance(lane, weights=precision), f"model: dog {before[dog]:.0%}; {changed}")
+style.finish(fig, title, style.provenance(lane, weights=precision), f"model: dog {before[dog]:.0%}; {changed}")
 
 # %% [markdown]
 # The frequency penalty weighs each occurrence, so `' cat'` falls twice as far, in its logit. The factor 1.3 looks
@@ -659,8 +659,8 @@ named = {(f"top-k {k or 'off'}", f"T {t}"): both for (k, t), both in measured.it
 fall = measured[50, 1.5][1][0] - measured[0, 1.5][1][0]
 title = f"T 1.5 without top-k: {fall:.1f} nats per token less usual than with top-k 50"
 summary = f"T 1.5: top-k 50 has {measured[50, 1.5][1][0]:.1f} nats per token, no top-k {measured[0, 1.5][1][0]:.1f}."
-small_print = plots.provenance(lane, seed, weights=precision, texts=texts)
-plots.finish(figures.diversity_quality(named, ("greedy", usual)), title, small_print, summary)
+small_print = style.provenance(lane, seed, weights=precision, texts=texts)
+style.finish(figures.diversity_quality(named, ("greedy", usual)), title, small_print, summary)
 
 
 # %% [markdown]
@@ -741,8 +741,8 @@ mean = {name: float(np.mean([row[name] for row in shares.values()])) for name in
 # %%
 title = f"Heat costs right answers: pure sampling passes {mean['pure']:.0%}, and {mean['pure, T 1.5']:.0%} at T 1.5"
 summary = "mean share passed: " + "; ".join(f"{name} {share:.0%}".replace("\n", " ") for name, share in mean.items())
-small_print = plots.provenance(lane, seed, weights=precision, answers="1 (greedy) or 5")
-plots.finish(figures.pass_grid(shares), title, small_print, summary)
+small_print = style.provenance(lane, seed, weights=precision, answers="1 (greedy) or 5")
+style.finish(figures.pass_grid(shares), title, small_print, summary)
 
 # %% [markdown]
 # Eight or forty answers a strategy are few. How sure is a share? Wilson's interval says, with 95 % confidence. It

@@ -46,7 +46,7 @@ from servinglab.client import TritonClient
 from servinglab.errors import CourseError
 from servinglab.explore import explore
 from servinglab.figures import log_probs as figures
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.root import find_root
@@ -266,13 +266,13 @@ for name, product in products.items():
 # thin black line is the sum of the logs.
 
 # %%
-plots.style()
+style.use()
 gone = [str(token) for token in zero_at.values() if token <= len(story)]
 title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of logs goes on"
-small_print = plots.provenance(lane, seed, weights=precision, temperature=temperature)
+small_print = style.provenance(lane, seed, weights=precision, temperature=temperature)
 power = log_sum[-1] / np.log(10)
 summary = f"after {len(story)} tokens the sum is {log_sum[-1]:.0f} nats: 10 to the power {power:.0f}"
-plots.finish(figures.underflow(products, log_sum), title, small_print, summary)
+style.finish(figures.underflow(products, log_sum), title, small_print, summary)
 
 # %% [markdown]
 # A product that is lost went through the band or jumped over it. In the band it is a whole multiple of the smallest
@@ -387,7 +387,7 @@ again = ns["take logs, then sum"] / ns["sum of kept logs"]
 softmax, product = (figures.in_words(ns[name]) for name in ("softmax of the logits", "product"))
 title = f"A product takes {product} a token, the softmax that both ways need {softmax}"
 summary = f"sum : product = {ratio:.2f}, in the other layout {other_layout:.2f}; logs anew take {again:.0f} times a sum"
-plots.finish(figures.costs(samples), title, small_print, summary)
+style.finish(figures.costs(samples), title, small_print, summary)
 
 # %% [markdown]
 # The honest answer: do not choose logs for speed. A processor adds about as fast as it multiplies; compare the two rows
@@ -488,7 +488,7 @@ bars = {
 worse = np.exp(scored["sentence"][1].mean() - scored["scrambled"][1].mean())
 title = f"In disorder a token is {worse:.0f} times less likely (geometric mean)"
 summary = ", ".join(f"{name}: {-scored[name][1].mean():.1f} nats a token" for name in ("sentence", "scrambled"))
-plots.finish(figures.surprise(bars), title, plots.provenance(lane, seed, weights=precision), summary)
+style.finish(figures.surprise(bars), title, style.provenance(lane, seed, weights=precision), summary)
 
 
 # %% [markdown]
@@ -560,8 +560,8 @@ bins = {name: decoding.reliability(np.minimum(values, 1), right, n_bins=5) for n
 error = {name: decoding.expected_calibration_error(np.minimum(v, 1), right, n_bins=5) for name, v in signals.items()}
 title = f"{100 * right.mean():.0f} % are right; the answers' probabilities say {100 * probability.mean():.0f} %"
 summary = ", ".join(f"{name}: calibration error {value:.2f}" for name, value in error.items())
-small_print = plots.provenance(lane, None, weights=precision, answers=len(right))
-plots.finish(figures.reliability(bins), title, small_print, summary)
+small_print = style.provenance(lane, None, weights=precision, answers=len(right))
+style.finish(figures.reliability(bins), title, small_print, summary)
 
 # %% [markdown]
 # The left panel in numbers:
@@ -590,7 +590,7 @@ thresholds = np.linspace(0, probability.max(), 60)
 sure = probability >= 0.5
 title = f"With a threshold of 0.5, {right[sure].sum()} of {sure.sum()} kept answers are right"
 summary = f"without a threshold {right.sum()} of {len(right)} are right; at 0.5 {right[sure].sum()} of {sure.sum()}"
-plots.finish(figures.trade(thresholds, probability, right), title, small_print, summary)
+style.finish(figures.trade(thresholds, probability, right), title, small_print, summary)
 
 # %% [markdown]
 # You buy **precision**, the share of right ones among those kept, with **coverage**, the share kept. A threshold chosen

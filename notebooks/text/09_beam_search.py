@@ -46,13 +46,13 @@ from servinglab.client import ClientError, TritonClient
 from servinglab.errors import CourseError
 from servinglab.explore import explore
 from servinglab.figures import beam_search as figures
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
 
 begin()
-plots.style()
+style.use()
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -81,7 +81,7 @@ repository = {"precision": precision, "lane": lane, "max_beam_width": 8}
 repository["parameters"] = {"normalize_log_probs": False}
 server = TritonServer(build_default(scratch.name, **repository)).start()
 client = TritonClient(server.grpc_url, server.http_url)
-small_print = plots.provenance(lane, seed, weights=precision)
+small_print = style.provenance(lane, seed, weights=precision)
 
 # %% [markdown]
 # ## 2 Greedy can miss
@@ -221,7 +221,7 @@ rank = first_tokens.index(best.tokens[0]) + 1
 kept = sum(node.kept for node in found.tree) - 1
 title = f"The winner's first token was number {rank}; of {len(found.tree) - 1} looked at, {kept} were kept"
 summary = f"a tree of 4 steps with {width} beams; the winner begins with first token number {rank}"
-plots.finish(figures.tree(found, token_label, root="prompt"), title, small_print, summary)
+style.finish(figures.tree(found, token_label, root="prompt"), title, small_print, summary)
 
 # %% [markdown]
 # The requests: one for the prompt, then `width` for each of the three further steps; with three beams 1 + 3 · 3 = 10. A
@@ -345,7 +345,7 @@ best_two = math.exp(result.hypotheses[0].log_prob)
 title = f"Two beams end at {best_two:.3f}; {name} has {math.exp(winner.log_prob):.3f}, but was cut after step {cut}"
 summary = f"{name} is the likeliest of 256 sentences; a search with two beams loses it after step {cut}"
 drawing = figures.tree(result, letters, root="start", best=winner.tokens)
-plots.finish(drawing, title, plots.provenance(lane, seed), summary)
+style.finish(drawing, title, style.provenance(lane, seed), summary)
 
 # %% [markdown]
 # That is the price of the cut: beam search is fast because it never comes back to what it has dropped. For the real
@@ -420,7 +420,7 @@ else:
     title = f"The answer of {short} tokens leads until the penalty passes {crossing:.2f}"
     summary = f"the lines cross where (length ratio)^penalty equals the ratio of the log probs: {crossing:.2f}"
 lines = figures.penalty_lines(np.linspace(0, 2, 21), pair, crossing)
-plots.finish(lines, title, plots.provenance(lane, weights=precision), summary)
+style.finish(lines, title, style.provenance(lane, weights=precision), summary)
 
 
 # %% [markdown]
@@ -572,7 +572,7 @@ for name, way in ways.items():
 
 # %%
 groups = {"greedy": "greedy", "beam": "beam", "top-k": "top_k", "samples": "top_k", "top-p": "top_p"}
-colour_of = lambda name: plots.STRATEGIES[next(groups[word] for word in groups if word in name)]  # noqa: E731
+colour_of = lambda name: style.STRATEGIES[next(groups[word] for word in groups if word in name)]  # noqa: E731
 likely, repeated, distinct = (
     {name: float(np.mean(list(row.values())[column])) for name, row in rows.items()} for column in range(3)
 )
@@ -581,7 +581,7 @@ most = max(distinct, key=distinct.get)
 title = f"Likeliest: {likeliest}. Eight beams have {share:.0f} % of greedy's speed.\nDistinct pairs in two answers: "
 title += f"beam 8 {distinct['beam 8']:.0f} %, {most} {distinct[most]:.0f} %"
 summary = f"{likeliest}: {likely[likeliest]:.2f} nats per token, {repeated[likeliest]:.0f} % repeated pairs on average"
-plots.finish(figures.strategies(rows, {name: colour_of(name) for name in rows}), title, small_print, summary)
+style.finish(figures.strategies(rows, {name: colour_of(name) for name in rows}), title, small_print, summary)
 
 # %% [markdown]
 # Read it with care: three beginnings, one or two answers each. The dots of one row lie far apart, so a small difference
@@ -737,7 +737,7 @@ title += f"check: beams {beams}, samples {drawn}; greedy {spaced['greedy'][0]} o
 summary = "; ".join(f"{name} {good}/{asked_for}" for name, (good, asked_for) in spaced.items())
 summary += f"; beams against samples p = {p_values[0]:.3f}, against greedy {p_values[1]:.4f}"
 task_colours = {name: colour_of(name) for panel in panels.values() for name in panel}
-plots.finish(figures.right_answers(panels, task_colours), title, small_print, summary)
+style.finish(figures.right_answers(panels, task_colours), title, small_print, summary)
 
 # %% [markdown]
 # The bars are 95 % intervals. With the default parameters the gap between sampling and the rest is real in copying. In

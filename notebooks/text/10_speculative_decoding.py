@@ -52,15 +52,15 @@ from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
 from servinglab.decoding import speculative
 from servinglab.decoding.hidden_states import OpenModel
-from servinglab.figures import plots
 from servinglab.figures import speculative as figures
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()
-plots.style()
+style.use()
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded" or "auto"
@@ -89,7 +89,7 @@ lane = resolve_lane(lane)
 executor = Executor(assets.engine("smollm2", precision), max_batch_size=4, max_seq_len=512)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
 end_id = tokenizer.token_to_id("<|im_end|>")
-small_print = plots.provenance(lane, seed, weights=precision, executor=executor.device)
+small_print = style.provenance(lane, seed, weights=precision, executor=executor.device)
 
 
 def chat(text):
@@ -287,7 +287,7 @@ q = np.array([0.20, 0.60, 0.10, 0.10])
 shared = speculative.acceptance(p, q)
 title = f"Both share {shared:.2f} of their probability: so many drafts are kept"
 summary = f"the sum of min(p, q) over the words is {shared:.2f}"
-plots.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
+style.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
 
 
 # %% [markdown]
@@ -447,7 +447,7 @@ hit_rate = float(agree.mean())
 title = f"Kept at {beta.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
 labels = [repr(tokenizer.decode([token]))[1:-1] for token in answer]
 summary = f"the probability of being kept goes from {beta.min():.2f} to {beta.max():.2f}"
-plots.finish(figures.kept(labels, beta, agree), title, f"{small_print} · temperature {temperature}", summary)
+style.finish(figures.kept(labels, beta, agree), title, f"{small_print} · temperature {temperature}", summary)
 
 # %% [markdown]
 # How sure the target is, is its entropy. The half of the places where it is lower, and the other half:
@@ -593,7 +593,7 @@ others = {"two layers, trained": (2, hit_rate), "the same two before": (2, untra
 title = f"Every second token takes {half} of {len(by_layer)} layers; two trained ones get {hit_rate:.0%}"
 summary = f"first and last layer, untrained: {untrained:.0%}; all layers but three: {by_layer[-4]:.0%}"
 figure = figures.layers(range(1, len(by_layer) + 1), by_layer, others)
-plots.finish(figure, title, small_print, summary)
+style.finish(figure, title, small_print, summary)
 
 # %% [markdown]
 # A layer of the target is made for the next layer, not for the output head. Where skipping begins to agree, it costs
@@ -697,7 +697,7 @@ fastest = int(np.argmax([1.0, *gained]))  # 0: not to draft
 error = float(np.mean(np.abs(np.array(gained) / predicted - 1)))
 title = f"Predicted best k = {best} ({best_speedup:.2f} ×), measured k = {fastest} ({max(1.0, *gained):.2f} ×)"
 summary = f"measured speed-ups differ from the predicted ones by {error:.0%} on average"
-plots.finish(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, small_print, summary)
+style.finish(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, small_print, summary)
 
 # %% [markdown]
 # Read the left panel first; it has no clock in it. The line takes hits and misses as independent. Dots below it mean

@@ -49,7 +49,7 @@ from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import TritonClient
 from servinglab.figures import load as figures
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.loadtest import aiperf as aiperf_tool
 from servinglab.loadtest import commands, measures
 from servinglab.loadtest.load import closed_loop, open_loop, openai_ask, triton_ask
@@ -61,7 +61,7 @@ from servinglab.root import find_root
 from servinglab.server import TritonServer
 
 begin()
-plots.style()
+style.use()
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -90,7 +90,7 @@ server = TritonServer(build_default(Path(scratch.name, "serving"), **options)).s
 client = TritonClient(server.grpc_url, server.http_url)
 client.spec("tensorrt_llm_bls")  # asked for now, so that no request has to wait for it
 log = []  # of the very first request, which section 2 needs again
-small_print = plots.provenance(lane, seed, weights=precision, batch=batch)
+small_print = style.provenance(lane, seed, weights=precision, batch=batch)
 
 # %% [markdown]
 # It also needs prompts. Benchmark tools draw them at random, and so does this cell: words in any order. Their meaning
@@ -265,7 +265,7 @@ beyond = closed[sweep[-1]].tokens_per_second / closed[batch].tokens_per_second
 title = f"{batch} users get {gain:.1f} times the tokens/s of one; {sweep[-1]} get {beyond:.1f} times that"
 summary = f"tokens/s for {', '.join(map(str, sweep))} users: "
 summary += ", ".join(f"{run.tokens_per_second:.0f}" for run in closed.values())
-plots.finish(figures.curves(closed, lane=lane), title, small_print, summary)
+style.finish(figures.curves(closed, lane=lane), title, small_print, summary)
 
 # %% [markdown]
 # Beyond `batch` users the server has no place for more: requests queue, and TTFT grows by the wait for a place.
@@ -314,7 +314,7 @@ early, late = halves[3.0]
 title = f"Median TTFT at 300 % of capacity: first half {1000 * early:.0f} ms, second half {1000 * late:.0f} ms"
 longest = (1000 * max(run.values("ttft")) for run in opened.values())
 summary = "the longest TTFT at each rate: " + ", ".join(f"{wait:.0f} ms" for wait in longest)
-plots.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
+style.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 
 # %% [markdown]
 # Above the capacity a queue grows for as long as you measure: the TTFT at 300 % depends on how long you had patience,
@@ -405,7 +405,7 @@ ends = {p: measures.interval(picked, measures.at(p)) for p in (50, 95)}
 spans = ", ".join(f"p{p} from {1000 * low:.0f} to {1000 * high:.0f} ms" for p, (low, high) in ends.items())
 title = f"With all {len(waits)} requests: {spans}"
 figure = figures.sizes(picked, sizes, (50, 95), lane=lane)
-plots.finish(figure, title, small_print, f"95 % intervals from {', '.join(map(str, sizes))} requests; {spans}")
+style.finish(figure, title, small_print, f"95 % intervals from {', '.join(map(str, sizes))} requests; {spans}")
 
 # %% [markdown]
 # Two cautions. A bootstrap cannot draw what you never saw: the p95 of few requests is nearly their maximum, and its
@@ -434,7 +434,7 @@ best = shares[int(np.argmax(good))]
 title = f"Of these four loads, {best:.0%} of capacity had the highest goodput: {max(good):.2f} requests/s"
 title = title if max(good) else "In none of these four loads was any request within both limits"
 summary = "goodput at each rate: " + ", ".join(f"{value:.2f}/s" for value in good)
-plots.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
+style.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
 
 
 # %% [markdown]

@@ -47,7 +47,7 @@ from engines.llm_api import decides, translate
 from servinglab import assets, chat
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
-from servinglab.figures import palette, plots
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.repository.pbtxt import to_text
@@ -180,16 +180,16 @@ def kind(row, road):
     return 0 if name is None else 2 if name == row.on("llm_api").name else 1
 
 
-plots.style()
-fig, axes = plt.subplots(figsize=(palette.WIDTH, 3.3), layout="constrained")
+style.use()
+fig, axes = plt.subplots(figsize=(style.WIDTH, 3.3), layout="constrained")
 kinds = [[kind(row, road) for row in rows] for road in columns]
-axes.pcolormesh(kinds, cmap=ListedColormap(["white", "#A6CFEA", "#0072B2"]), edgecolor=palette.FAINT, linewidth=0.5)
+axes.pcolormesh(kinds, cmap=ListedColormap(["white", "#A6CFEA", "#0072B2"]), edgecolor=style.FAINT, linewidth=0.5)
 axes.set_xticks(np.arange(len(rows)) + 0.5, [row.idea for row in rows], rotation=90)
 axes.set_yticks(np.arange(len(columns)) + 0.5, columns)
 axes.invert_yaxis()
 axes.tick_params(length=0)
 title = f"The llmapi model has names for {known['llmapi']} of {len(rows)} ideas, the LLM API for {known['llm_api']}"
-plots.finish(fig, title, "", " · ".join(f"{road} {count}" for road, count in known.items()))
+style.finish(fig, title, "", " · ".join(f"{road} {count}" for road, count in known.items()))
 
 # %% [markdown]
 # ## 4 Greedy or sampling?

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 BEFORE = """\
 import numpy as np
 from servinglab import decoding
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.figures import temperature as figures
 from servinglab.explore import explore
 

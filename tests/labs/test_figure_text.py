@@ -16,10 +16,18 @@ from cliplab import encoder_figures, gallery, search_figures
 from cliplab.search import Hit
 from engines import plan
 from servinglab import decoding, explore
-from servinglab.figures import beam_search, log_probs, plots, sampling, speculative, temperature
+from servinglab.figures import (
+    beam_search,
+    log_probs,
+    request_path,
+    sampling,
+    speculative,
+    streaming,
+    style,
+    temperature,
+)
 from servinglab.figures import load as loads
 from servinglab.figures import plans as plan_figures
-from servinglab.figures.drawings import WireField
 from servinglab.loadtest.measures import Run, Trace
 
 mpl.use("Agg")
@@ -94,9 +102,9 @@ FIGURES = {
     ),
     "overlap": lambda w, _: speculative.overlap([w, "b", "c"], HALF, HALF[::-1]),
     "kept": lambda w, _: speculative.kept([w, w], [0.9, 0.3], [True, False]),
-    "timeline": lambda w, _: plots.token_timeline({w: ARRIVALS, "b": ARRIVALS}),
-    "request": lambda w, _: plots.request_path("bls", prefix=w),
-    "bytes": lambda w, _: plots.wire_bytes([WireField(w, w, b"\n", b"\1", b"a")]),
+    "timeline": lambda w, _: streaming.token_timeline({w: ARRIVALS, "b": ARRIVALS}),
+    "request": lambda w, _: request_path.draw("bls", prefix=w),
+    "bytes": lambda w, _: streaming.wire_bytes([streaming.WireField(w, w, b"\n", b"\1", b"a")]),
     "open loops": lambda w, _: open_loops(w),
     "plan": fusions,
     "files": lambda w, _: plan_figures.sizes({w: (1e6, 2e6)}),
@@ -114,9 +122,9 @@ def test_no_text_breaks_a_figure(kind, tmp_path, capsys):
     for word in NASTY:
         with mpl.rc_context(), warnings.catch_warnings():
             warnings.simplefilter("error")
-            plots.style()
+            style.use()
             fig = FIGURES[kind](word, tmp_path)
-            plots.finish(fig, word, word, word)
+            style.finish(fig, word, word, word)
             fig.savefig(io.BytesIO(), bbox_inches="tight")
             texts = fig.findobj(Text)
             assert not any(text.get_parse_math() or "mathdefault" in text.get_text() for text in texts)
@@ -125,5 +133,5 @@ def test_no_text_breaks_a_figure(kind, tmp_path, capsys):
 
 def test_no_text_breaks_the_panels_of_a_slider():
     with mpl.rc_context():
-        plots.style()
+        style.use()
         explore.explore(lambda axes, T: axes.set_ylabel(T), title="$$", summary="$$", T=NASTY)

@@ -15,7 +15,7 @@ import pathlib, sys, time
 sys.path.insert(0, LAB)
 from cliplab.gallery import gallery
 from cliplab.search import Found, Hit
-from servinglab.figures import plots
+from servinglab.figures import style
 
 class Desk:
     def __call__(self, text="", image=None, *, k=5, category=None, below_cents=None):

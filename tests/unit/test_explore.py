@@ -21,7 +21,7 @@ def drawn(monkeypatch):
     """What explore drew: the values of each panel, and the figure."""
     seen = []
     monkeypatch.setattr(plt, "close", lambda fig=None: seen.append(fig))
-    monkeypatch.setitem(mpl.rcParams, "axes.titlelocation", "left")  # as plots.style() sets it
+    monkeypatch.setitem(mpl.rcParams, "axes.titlelocation", "left")  # as style.use() sets it
     calls = []
 
     def draw(axes, **values):

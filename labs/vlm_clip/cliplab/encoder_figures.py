@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from cliplab.prepare import open_picture
-from servinglab.figures.palette import INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import INK, MODELS, QUIET, WIDTH, tint
 
 _SIDE = 132  # pixels of a picture in a figure; a page must load at once
 _RIGHT, _OTHER = MODELS["postprocessing"], QUIET

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from servinglab.figures.palette import CARD, INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, INK, MODELS, QUIET, WIDTH, tint
 
 # The course's colours, by what a step does: prepare, compute, collect.
 COLOURS = {

@@ -22,7 +22,7 @@ from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
 from servinglab import explore
 from servinglab.errors import CourseError
-from servinglab.figures import plots
+from servinglab.figures import style
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -47,14 +47,14 @@ def figure(
     rows: Mapping[str, Sequence[Hit]], files: Callable[[Hit], Path], *, asked: Mapping[str, Path] | None = None,
     columns: int = 5,
 ) -> Figure:  # fmt: skip
-    """One row for each query: its first hits with caption, price and score. Hand it to `plots.finish`.
+    """One row for each query: its first hits with caption, price and score. Hand it to `style.finish`.
 
     `files`: where the picture of a hit lies. `asked`: for queries by picture that picture, drawn in the first column.
     Raises CourseError when there is nothing to draw.
     """
     if not rows:
         raise CourseError("The gallery needs at least one query with its hits.")
-    size = (plots.WIDTH, 1.9 * len(rows) + 0.5)
+    size = (style.WIDTH, 1.9 * len(rows) + 0.5)
     fig, grid = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
     for line, (query, hits) in zip(grid, rows.items(), strict=True):
         places = list(line)
@@ -111,7 +111,7 @@ def gallery(
     rows = {name: answerer.near(one) for name, one in found.items()}
     fig = figure(rows, files)
     counted = ", ".join(f"{name}: {len(hits)} near enough" for name, hits in rows.items())
-    plots.finish(fig, title, small_print, f"{len(rows)} queries; {counted}", photos=True)
+    style.finish(fig, title, small_print, f"{len(rows)} queries; {counted}", photos=True)
     if explore.is_live():
         from IPython.display import display
 

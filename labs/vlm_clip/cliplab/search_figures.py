@@ -9,23 +9,23 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from servinglab.figures import plots
+from servinglab.figures import style
 
 _GROUPS = ("#009E73", "#D55E00")
-_INDEXES = {"flat": plots.INK, "hnsw": "#0072B2", "ivf": "#E69F00"}
+_INDEXES = {"flat": style.INK, "hnsw": "#0072B2", "ivf": "#E69F00"}
 _NAMES = {"flat": "flat", "hnsw": "HNSW", "ivf": "IVF"}
 GOOD = 0.9  # recall that a growing index has to keep
 
 
 def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
     """How the best scores of two groups of queries are spread, in percent of each group, and a threshold."""
-    fig, axes = plt.subplots(figsize=(plots.WIDTH, 2.9))
+    fig, axes = plt.subplots(figsize=(style.WIDTH, 2.9))
     values = np.concatenate(list(best.values()))
     edges = np.linspace(values.min(), values.max(), 25)
     for (name, scores), colour in zip(best.items(), _GROUPS, strict=True):
         share = np.full(len(scores), 100 / len(scores))
         axes.hist(scores, edges, weights=share, color=colour, alpha=0.6, label=f"{name} ({len(scores)})")
-    axes.axvline(line, color=plots.INK, linewidth=1.2)
+    axes.axvline(line, color=style.INK, linewidth=1.2)
     axes.annotate(f"{line:.2f}", (line, 1), (4, -10), xycoords=("data", "axes fraction"), textcoords="offset points")
     axes.set_xlabel("score of the best hit (cosine)")
     axes.set_ylabel("share of the group (%)")
@@ -40,7 +40,7 @@ def trade(points: Iterable[Mapping[str, Any]]) -> Figure:
     """
     points = list(points)
     sizes = sorted({point["vectors"] for point in points})
-    fig, panels = plt.subplots(1, len(sizes), figsize=(plots.WIDTH, 3.1), sharex=True, sharey=True, squeeze=False)
+    fig, panels = plt.subplots(1, len(sizes), figsize=(style.WIDTH, 3.1), sharex=True, sharey=True, squeeze=False)
     for axes, size in zip(panels[0], sizes, strict=True):
         for index, colour in _INDEXES.items():
             own = [point for point in points if point["vectors"] == size and point["index"] == index]
@@ -60,7 +60,7 @@ def trade(points: Iterable[Mapping[str, Any]]) -> Figure:
 def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
     """Time of a query and size of each index against the number of vectors, at the least effort with recall of GOOD."""
     cheapest = at_recall(points)
-    fig, panels = plt.subplots(1, 2, figsize=(plots.WIDTH, 3.1))
+    fig, panels = plt.subplots(1, 2, figsize=(style.WIDTH, 3.1))
     wanted = {"p50_ms": "time of one query (ms)", "megabytes": "size (MB)"}
     for axes, (field, label) in zip(panels, wanted.items(), strict=True):
         for index, colour in _INDEXES.items():

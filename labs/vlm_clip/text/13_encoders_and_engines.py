@@ -46,11 +46,11 @@ from cliplab.encoders import Encoders, OnnxEncoders, calibration_pictures, prepa
 from cliplab.pictures import catalogue
 from servinglab.checks import check
 from servinglab.errors import CourseError
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 
 begin()
-plots.style()
+style.use()
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded" or "auto"
@@ -83,10 +83,10 @@ categories = sorted({picture.category for picture in shown})
 print(len(shown), "pictures:", ", ".join(categories))
 
 # %%
-small_print = plots.provenance(lane, seed, pictures=len(shown))
+small_print = style.provenance(lane, seed, pictures=len(shown))
 few = shown[:: max(1, len(shown) // 12)][:12]
 summary = "twelve pictures, each with its caption"
-plots.finish(figures.gallery([(each.file, each.caption) for each in few]), "What is searched, and what is asked",
+style.finish(figures.gallery([(each.file, each.caption) for each in few]), "What is searched, and what is asked",
              "pictures: Tux Paint stamps, GPL-2, see data/stamps", summary, photos=True)  # fmt: skip
 
 # %% [markdown]
@@ -331,7 +331,7 @@ first, last = curve[0], curve[-1]
 title = f"Held out: {', '.join(f'{name} from {first[name]:.2f} to {last[name]:.2f}' for name in sets)}"
 origin = f"from mini-clip.json: {card['device']}, {card['date']}, seed {card['training']['seed']}"
 summary = "recall at 10 on held-out photos and drawings while training"
-plots.finish(figures.curves(series, "training step", "recall at 10"), title, origin, summary)
+style.finish(figures.curves(series, "training step", "recall at 10"), title, origin, summary)
 
 # %% [markdown]
 # Neither set holds a stamp, and settings are chosen on them. (The figures of the stamps were seen while the method was
@@ -367,7 +367,7 @@ plain_names, rich_texts, learned = (table[name]["k"][0] for name in ways)
 title = f"At {k}: ConSE {plain_names:.2f}, richer class texts {rich_texts - plain_names:+.2f}, "
 title += f"the learned matrix {learned - rich_texts:+.2f}"
 summary = "recall at 1 and at k of each way with its interval, and the recall of guessing"
-plots.finish(figures.recalls(table, chance, k), title, small_print, summary)
+style.finish(figures.recalls(table, chance, k), title, small_print, summary)
 
 
 # %% [markdown]
@@ -403,7 +403,7 @@ scores = methods["mini-CLIP"]
 worst = ranks["mini-CLIP"].argsort()[::-1][:5]
 rows = [(captions[n], files[n], [files[m] for m in scores[n].argsort()[::-1][:3]]) for n in worst]
 title = f"The worst five of {len(shown)}: places {', '.join(str(ranks['mini-CLIP'][n] + 1) for n in worst)}"
-plots.finish(figures.searches(rows), title, small_print, "five sentences that miss their own picture", photos=True)
+style.finish(figures.searches(rows), title, small_print, "five sentences that miss their own picture", photos=True)
 
 # %% [markdown]
 # Look for the kinds of failure: a sentence that could be said of many pictures; a thing that the classes do not name; a
@@ -418,7 +418,7 @@ best = {name: cosines(asked, space)[0].argsort()[::-1][:5] for name, space in ((
 items = [(files[n], f"{name}: {captions[n]}") for name, found in best.items() for n in found]
 title = f"“{question}” finds these"
 summary = "five answers of ConSE, then five of mini-CLIP"
-plots.finish(figures.gallery(items, columns=5), title, small_print, summary, photos=True)
+style.finish(figures.gallery(items, columns=5), title, small_print, summary, photos=True)
 
 # %% [markdown]
 # mini-CLIP is a small stand-in: five million numbers look at a picture, in CLIP's ViT-B/32 there are 88 million, and
@@ -541,7 +541,7 @@ title = f"int8 of fp32's size: pictures {fixed:.0%} static, {anew:.0%} dynamic; 
 title = (title + f"sentences {share['sentences', 'int8 dynamic']:.0%}").replace("%", " %")
 rows = {" ".join(key): (megabytes[key], turned[key]) for key in kept}
 summary = "size of each file, and how far it turns a vector away from the reference"
-plots.finish(figures.sizes_and_drift(rows), title, small_print, summary)
+style.finish(figures.sizes_and_drift(rows), title, small_print, summary)
 
 # %% [markdown]
 # Two warnings before you read fp16's row. This CPU has no fp16 arithmetic: ONNX Runtime reads the halves and computes

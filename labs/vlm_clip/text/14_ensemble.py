@@ -50,13 +50,13 @@ from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
 from servinglab.checks import check
 from servinglab.client import ClientError
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import lint, parse, to_text
 from servinglab.server import ServerError, TritonServer
 
 begin()
-plots.style()
+style.use()
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded" or "auto"
@@ -78,7 +78,7 @@ seed: int = 0  # which pictures
 
 # %%
 drawn = "image_preprocessing feeds vision_encoder, text_encoder runs beside them, fusion joins both"
-plots.finish(ensemble_figures.pipeline(), "Four steps, and two of them side by side", "", drawn)
+style.finish(ensemble_figures.pipeline(), "Four steps, and two of them side by side", "", drawn)
 
 # %% [markdown]
 # The fifth model is the frame. An **ensemble** has no code: it is a configuration that says which model gets which
@@ -136,10 +136,10 @@ own = sum(p.caption == a.labels[0] for p, a in zip(pictures, answers, strict=Tru
 # Each with its best label and that label's score:
 
 # %%
-small_print = plots.provenance(lane, seed, weights=precision)
+small_print = style.provenance(lane, seed, weights=precision)
 summary = f"{len(items)} pictures, each with the nearest of {len(labels)} labels and its cosine"
 title = f"{own} of {len(items)} pictures get their own caption out of {len(labels)}"
-plots.finish(encoder_figures.gallery(items), title, small_print, summary, photos=True)
+style.finish(encoder_figures.gallery(items), title, small_print, summary, photos=True)
 
 # %% [markdown]
 # Some wrong labels are near, the same kind of animal or thing; some are not. A label that comes again and again is a
@@ -244,7 +244,7 @@ print(f"the longest path alone {path_ms:.1f} ms: {ensemble_ms / path_ms:.2f} tim
 # %%
 title = f"A request takes {ensemble_ms / path_ms:.2f} times its longest path, {ensemble_ms / sum_ms:.2f} times the sum"
 summary = f"the ensemble beside its four steps, mean of {len(pictures)} requests, one at a time"
-plots.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_print, summary)
+style.finish(ensemble_figures.step_bars(step_ms, ensemble_ms), title, small_print, summary)
 
 
 # %% [markdown]
@@ -475,7 +475,7 @@ for number, (name, data) in enumerate(unusual.items()):
 lowest = min(likeness, key=likeness.get)
 title = f"One picture in seven files: the furthest from the plain one is {lowest}, cosine {likeness[lowest]:.2f}"
 summary = "the same picture as plain, JPEG, CMYK, turned, 16-bit, transparent and animated file, decoded"
-plots.finish(encoder_figures.gallery(previews, columns=7), title, small_print, summary, photos=True)
+style.finish(encoder_figures.gallery(previews, columns=7), title, small_print, summary, photos=True)
 
 
 # %% [markdown]

@@ -57,7 +57,7 @@ from servinglab import assets
 from servinglab.checks import check
 from servinglab.client import TritonClient
 from servinglab.errors import CourseError
-from servinglab.figures import plots
+from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.root import find_root
@@ -246,8 +246,8 @@ for hit in found.hits:
 # learned: from names of things, not from uses or feelings.
 
 # %%
-plots.style()
-small = plots.provenance(lane, seed, encoders=encoders)
+style.use()
+small = style.provenance(lane, seed, encoders=encoders)
 expected = {"a sea animal": {"animals"}, "a vehicle that can fly": {"vehicles", "space", "military"}}
 expected |= {"fresh vegetables for a salad": {"food"}, "a cute pet": {"animals"}}
 rows = {sentence: search(sentence).hits for sentence in (query, *expected)}
@@ -255,7 +255,7 @@ summary = "; ".join(f"{sentence}: {hits[0].caption}" for sentence, hits in rows.
 fitting = sum(rows[sentence][0].category in right for sentence, right in expected.items())
 figure = gallery.figure(rows, lambda hit: files[hit.id])
 title = f"{fitting} of the four sentences below yours find the right category first"
-plots.finish(figure, title, small, summary, photos=True)
+style.finish(figure, title, small, summary, photos=True)
 
 # %% [markdown]
 # The right category is the least that you may ask for: look whether the picture itself is right. Now ask with every
@@ -311,7 +311,7 @@ figure = search_figures.two_groups(best, enough_text)
 kept, passed = (best["captions"] >= enough_text).mean(), (best["other unrelated"] >= enough_text).sum()
 title = f"The line keeps {kept:.0%} of the captions, and lets {passed} of {len(shown_on)} unrelated sentences pass"
 overlap = (best["captions"] < best["other unrelated"].max()).mean()
-plots.finish(figure, title, small, f"{overlap:.0%} of the captions score less than the best unrelated sentence")
+style.finish(figure, title, small, f"{overlap:.0%} of the captions score less than the best unrelated sentence")
 
 
 # %% [markdown]
@@ -355,7 +355,7 @@ rows = {picture.caption: found.hits for picture, found in zip(outside[:3], by_pi
 figure = gallery.figure(rows, lambda hit: files[hit.id], asked={picture.caption: picture.file for picture in outside})
 summary = "; ".join(f"{name}: {hits[0].caption}" for name, hits in rows.items())
 title = f"Three of the ten; {same} of all ten find their own category first"
-plots.finish(figure, title, small, summary, photos=True)
+style.finish(figure, title, small, summary, photos=True)
 
 # %% [markdown]
 # And the threshold? Take ten pictures that show nothing at all: coloured squares, placed at random.
@@ -620,7 +620,7 @@ most = max(point["vectors"] for point in good)
 at_most = {point["index"]: point["p50_ms"] for point in good if point["vectors"] == most}
 saved = ", ".join(f"{kind.upper()} {at_most['flat'] / at_most[kind]:.0f} times" for kind in ("hnsw", "ivf"))
 title = f"Nine of ten neighbours among {most:,}: {saved} as fast as flat"
-plots.finish(search_figures.trade(large), title, where, "; ".join(fastest))
+style.finish(search_figures.trade(large), title, where, "; ".join(fastest))
 
 # %% [markdown]
 # Now choose for each index the fastest setting that still finds nine of ten true neighbours, and let the number of
@@ -634,7 +634,7 @@ slower = {kind: at_most[kind] / at_least[kind] for kind in at_most}
 more = f"With {most // least} times as many vectors, flat takes {slower['flat']:.0f} times as long"
 title = f"{more}, IVF {slower['ivf']:.0f}, HNSW {slower['hnsw']:.0f}"
 summary = "; ".join(f"{p['index']} {p['vectors']:,}: {p['p50_ms']:.2f} ms, built in {p['build_s']:.0f} s" for p in good)
-plots.finish(figure, title, where, summary)
+style.finish(figure, title, where, summary)
 
 # %% [markdown]
 # Flat should take ten times as long for ten times as many. It takes more, probably because the vectors of the smallest

@@ -1,1 +1,1 @@
-"""Figures of the decoding notebooks, one module for each of 06 to 09."""
+"""Figures of the notebooks, one module for each notebook that draws its own; `style` is what they share."""

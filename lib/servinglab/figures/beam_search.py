@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from servinglab import decoding
 from servinglab.decoding import BeamResult, Node
-from servinglab.figures.palette import CARD, FAINT, INK, QUIET, STRATEGIES, WIDTH, tint
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, QUIET, STRATEGIES, WIDTH, beside, name_rows, note, tint
 
 _COLOUR = STRATEGIES["beam"]
 
@@ -80,11 +80,10 @@ def penalty_lines(penalties: np.ndarray, answers: Mapping[str, tuple[float, int]
     for shade, (label, (log_prob, length)) in zip(np.linspace(1, 0.55, len(answers)), answers.items(), strict=True):
         scores = [decoding.score(log_prob, length, penalty) for penalty in penalties]
         axes.plot(penalties, scores, color=tint(_COLOUR, shade), linewidth=2)
-        axes.annotate(label, (penalties[-1], scores[-1]), (6, 0), textcoords="offset points", va="center", fontsize=9)
+        note(axes, label, penalties[-1], scores[-1])
     if crossing is not None:
-        axes.axvline(crossing, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(f"{crossing:.2f}", (crossing, 1), (4, 0), xycoords=("data", "axes fraction"),
-                      textcoords="offset points", va="top", fontsize=9)  # fmt: skip
+        axes.axvline(crossing, color=QUIET, linewidth=1, linestyle=DASHES)
+        note(axes, f"{crossing:.2f}", crossing, 1, (4, 0), xycoords=("data", "axes fraction"), va="top")
     axes.set_yscale("symlog", linthresh=1e-2)
     ticks = [-30, -10, -3, -1, -0.3, -0.1, -0.03]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -118,9 +117,7 @@ def strategies(rows: Mapping[str, Mapping[str, Sequence[float]]], colours: Mappi
         axes.set_xlim(min(low, 0) if (every < 0).any() else 0, max(high, 0) if every.any() else 1)
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         axes.set_xlabel(quantity, fontsize=9)
-        axes.tick_params(axis="y", length=0, labelcolor=INK)
-    panels[0][0].set_yticks(range(len(rows)), list(rows))
-    panels[0][0].set_ylim(len(rows) - 0.4, -0.6)
+        name_rows(axes, list(rows))
     return fig
 
 
@@ -133,11 +130,8 @@ def right_answers(panels: Mapping[str, Mapping[str, tuple[int, int]]], colours: 
             low, high = decoding.wilson_interval(good, asked)
             axes.hlines(place, 100 * low, 100 * high, color=tint(colours[name], 0.6), linewidth=5)
             axes.plot(100 * good / asked, place, "o", color=colours[name], markersize=7, clip_on=False, zorder=3)
-            axes.annotate(f"{good}/{asked}", (1, place), (7, 0), xycoords=("axes fraction", "data"),
-                          textcoords="offset points", va="center", fontsize=9)  # fmt: skip
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.tick_params(axis="y", length=0, labelcolor=INK)
-        axes.set_ylim(most - 0.4, -0.6)
+            beside(axes, f"{good}/{asked}", place)
+        name_rows(axes, list(rows), below=most - len(rows) + 0.6)
         axes.set_xlim(0, 100)
         axes.set_xlabel("right answers (%)")
         axes.set_title(title, fontsize=10)

@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from engines.memory import Estimate, card, cards
-from servinglab.figures.palette import CARD, INK, WIDTH
+from servinglab.figures.style import CARD, INK, WIDTH
 
-# Okabe and Ito's colours, as in `palette`.
+# Okabe and Ito's colours, as in `style`.
 PARTS = {
     "weights": "#0072B2",
     "KV cache": "#E69F00",

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from servinglab.figures.palette import INK, LANES, QUIET, WIDTH, tint
+from servinglab.figures.style import INK, LANES, QUIET, WIDTH, name_rows, note, tint
 from servinglab.loadtest.measures import Run, at, interval, percentile
 
 
@@ -23,7 +23,7 @@ def curves(runs: Mapping[int, Run], *, lane: str) -> Figure:
             low, high = interval(run.values(name))
             axes.plot([x, x], [1e3 * low, 1e3 * high], color=LANES[lane], linewidth=2, zorder=2)
             axes.plot(x, y, "o", color=LANES[lane], zorder=3)
-            axes.annotate(f"{users}", (x, y), (7, 5), textcoords="offset points", fontsize=9)
+            note(axes, f"{users}", x, y, (7, 5), va="baseline")
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
         axes.margins(x=0.1)
@@ -56,9 +56,7 @@ def sizes(values: Sequence[float], counts: Sequence[int], percents: Sequence[flo
             low, high = interval(values[:count], at(percent))
             axes.hlines(row, 1e3 * low, 1e3 * high, color=tint(LANES[lane], 0.6), linewidth=5)
             axes.plot(1e3 * percentile(values[:count], percent), row, "|", color=INK, markersize=11, markeredgewidth=2)
-        axes.set_yticks(range(len(counts)), [f"{count} requests" for count in counts])
-        axes.set_ylim(len(counts) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        name_rows(axes, [f"{count} requests" for count in counts])
         axes.set_title(f"p{percent:g}", fontsize=10)
         axes.set_xlabel("TTFT (ms)")
     axes.set_xlim(left=0)  # of all panels, after all are drawn
@@ -73,11 +71,9 @@ def knee(runs: Sequence[Run], limits: tuple[float, float], *, lane: str) -> Figu
     for percent, line, shade in ((50, "-", 0.6), (95, "--", 1.0)):
         waits = [percentile(run.values("ttft"), percent) for run in runs]
         left.plot(rates, waits, line, marker="o", color=tint(colour, shade))
-        end = (rates[-1], waits[-1])
-        left.annotate(f"p{percent}", end, (6, 0), textcoords="offset points", fontsize=9, va="center")
+        note(left, f"p{percent}", rates[-1], waits[-1])
     left.axhline(limits[0], color=QUIET, linewidth=1, linestyle=":")
-    left.annotate("limit", (0.02, limits[0]), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
-                  fontsize=9, color=QUIET)  # fmt: skip
+    note(left, "limit", 0.02, limits[0], (0, 3), xycoords=("axes fraction", "data"), color=QUIET, va="baseline")
     left.set_ylabel("TTFT (s)")
     right.plot(rates, rates, ":", color=QUIET, label="asked")
     right.plot(rates, [run.requests_per_second for run in runs], "o-", color=tint(colour, 0.6), label="answered")

@@ -1,4 +1,4 @@
-"""Pictures of notebook 08: a product that vanishes, what logs cost, the surprise of a text, and whom to believe."""
+"""Figures of notebook 08: a product that vanishes, what logs cost, the surprise of a text, and whom to believe."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from servinglab.decoding import Reliability, wilson_interval
-from servinglab.figures.palette import CARD, INK, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, INK, QUIET, WIDTH, beside, name_rows, note, tint
 
 # Meanings of this notebook alone: "C0" and so on are the course's colours.
 DTYPES = {"float16": "C5", "float32": "C1", "float64": "C2"}
@@ -31,11 +32,10 @@ def underflow(products: Mapping[str, np.ndarray], log_sum: np.ndarray) -> Figure
         shown = min(len(product), max(int(alive * 1.35), alive + 2))
         tokens, colour, limits = np.arange(1, shown + 1), DTYPES[name], np.finfo(name)
         low, high = np.log10(float(limits.smallest_subnormal)), np.log10(float(limits.tiny))
-        axes.axhspan(low, high, color=_tint(colour, 0.35), linewidth=0)
+        axes.axhspan(low, high, color=_pale(colour, 0.35), linewidth=0)
         axes.plot(tokens[:alive], np.log10(product[:alive]), color=colour, linewidth=5, alpha=0.8)
         axes.plot(tokens, logs[:shown], color=INK, linewidth=1.2, marker="o" if shown < 20 else "", markersize=3)
-        axes.annotate("subnormal", (0.03, low), (0, -3), xycoords=("axes fraction", "data"), fontsize=9, va="top",
-                      textcoords="offset points")  # fmt: skip
+        note(axes, "subnormal", 0.03, low, (0, -3), xycoords=("axes fraction", "data"), va="top")
         axes.set_ylim(min(low * 1.15, logs[shown - 1] * 1.05), 0)
         axes.set(xlim=(0, shown + 0.5), xlabel="tokens multiplied")
         gone = f"0 at token {alive + 1}" if alive < len(product) else "not 0 yet"
@@ -51,12 +51,9 @@ def costs(samples: Mapping[str, Sequence[float]]) -> Figure:
         axes.plot(values, np.full(len(values), row), "o", color="C0", alpha=0.4, markersize=4, markeredgewidth=0)
         middle = float(np.median(values))
         axes.plot([middle, middle], [row - 0.32, row + 0.32], color=INK, linewidth=1.6)
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-        axes.annotate(in_words(middle), (1, row), (6, 0), **place)
-    axes.set_yticks(range(len(samples)), list(samples))
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
+        beside(axes, in_words(middle), row, fontsize=10)
+    name_rows(axes, list(samples))
     axes.spines["left"].set_visible(False)
-    axes.invert_yaxis()
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(1000))
     axes.xaxis.set_major_formatter(lambda value, _: in_words(value).replace(".0", ""))
@@ -76,13 +73,11 @@ def in_words(nanoseconds: float) -> str:
 def surprise(texts: Mapping[str, tuple[Sequence[str], Sequence[float]]]) -> Figure:
     """-log p in nats of every token but the first, a panel for each text: name -> (pieces [T], log probs [T - 1])."""
     fig, panels = plt.subplots(len(texts), 1, figsize=(WIDTH, 0.7 + 1.75 * len(texts)), sharey=True, squeeze=False)
-    for index, (name, (pieces, log_probs)) in enumerate(texts.items()):
-        axes, colour = panels[index, 0], f"C{4 * bool(index)}"  # the first is the one that makes sense
-        values = -np.asarray(log_probs)
-        axes.bar(range(1, len(pieces)), values, width=0.75, color=_tint(colour, 0.6))
+    for index, (axes, (name, (pieces, log_probs))) in enumerate(zip(panels.flat, texts.items(), strict=True)):
+        colour, values = WRONG if index else RIGHT, -np.asarray(log_probs)  # the first is the one that makes sense
+        axes.bar(range(1, len(pieces)), values, width=0.75, color=_pale(colour, 0.6))
         axes.axhline(values.mean(), color=INK, linewidth=1)
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-        axes.annotate(f"mean\n{values.mean():.1f} nats", (1, values.mean()), (4, 0), fontsize=9, **place)
+        beside(axes, f"mean\n{values.mean():.1f} nats", values.mean())
         axes.set_xticks(range(len(pieces)), [piece.strip() or "␣" for piece in pieces], rotation=30, ha="right")
         axes.tick_params(axis="x", length=0, labelcolor=INK)
         axes.set_xlim(-0.6, len(pieces) - 0.4)
@@ -93,19 +88,17 @@ def surprise(texts: Mapping[str, tuple[Sequence[str], Sequence[float]]]) -> Figu
 
 def reliability(panels: Mapping[str, Reliability]) -> Figure:
     """How often answers are right against the confidence given, with Wilson's 95 % intervals and counts."""
-    fig, all_axes = plt.subplots(1, len(panels), figsize=(WIDTH, 3.7), sharey=True, squeeze=False)
-    for axes, (name, bins) in zip(all_axes.flat, panels.items(), strict=True):
+    fig, row = plt.subplots(1, len(panels), figsize=(WIDTH, 3.7), sharey=True, squeeze=False)
+    for axes, (name, bins) in zip(row.flat, panels.items(), strict=True):
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--")
-        right = np.rint(bins.accuracy * bins.count).astype(int)
-        bounds = np.array([wilson_interval(int(k), int(n)) for k, n in zip(right, bins.count, strict=True)])
-        axes.vlines(bins.confidence, bounds[:, 0], bounds[:, 1], color=_tint(RIGHT, 0.5), linewidth=3)
-        axes.plot(bins.confidence, bins.accuracy, "o", color=RIGHT)
         for x, y, n in zip(bins.confidence, bins.accuracy, bins.count, strict=True):
+            axes.vlines(x, *wilson_interval(round(y * n), int(n)), color=_pale(RIGHT, 0.5), linewidth=3)
             card = {"facecolor": CARD, "edgecolor": "none", "pad": 0.5}  # over the dashed line
-            axes.annotate(f"{n}", (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9, bbox=card)
+            note(axes, f"{n}", x, y, bbox=card)
+        axes.plot(bins.confidence, bins.accuracy, "o", color=RIGHT)
         axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), xlabel="confidence (mean of the bin)")
         axes.set_title(name, fontsize=10)
-    all_axes[0, 0].set_ylabel("share of right answers")
+    row[0, 0].set_ylabel("share of right answers")
     return fig
 
 
@@ -120,29 +113,28 @@ def trade(thresholds: Sequence[float], confidences: Sequence[float], outcomes: S
             rows.append((threshold, kept.size / outcomes.size, kept.mean(), *bounds))
     at, coverage, precision, low, high = np.array(rows).T
     fig, axes = plt.subplots(figsize=(WIDTH, 3.3))
-    axes.fill_between(at, low, high, color=_tint(RIGHT, 0.25), linewidth=0)
+    axes.fill_between(at, low, high, color=_pale(RIGHT, 0.25), linewidth=0)
     axes.plot(at, precision, color=RIGHT)
     axes.plot(at, coverage, color="C1")
-    for name, values in (("right among\nthose kept\n(band: 95 %)", precision), ("share kept", coverage)):
-        axes.annotate(name, (at[-1], values[-1]), (6, 0), textcoords="offset points", va="center")
+    note(axes, "right among\nthose kept\n(band: 95 %)", at[-1], precision[-1], fontsize=10)
+    note(axes, "share kept", at[-1], coverage[-1], fontsize=10)
     axes.set(xlim=(0, max(at[-1], 0.05)), ylim=(0, 1.02), xlabel="threshold on the probability of the answer")
     axes.set_ylabel("share")
     return fig
 
 
-def kept(axes: plt.Axes, confidences: np.ndarray, outcomes: np.ndarray, threshold: float) -> None:
+def kept(axes: Axes, confidences: np.ndarray, outcomes: np.ndarray, threshold: float) -> None:
     """Every answer as a dot at its confidence, right ones above, and how many of each a threshold keeps."""
-    axes.axvspan(threshold, 1, color=_tint(RIGHT, 0.12), linewidth=0)
+    axes.axvspan(threshold, 1, color=_pale(RIGHT, 0.12), linewidth=0)
     axes.axvline(threshold, color=INK, linewidth=1)
     for row, (mask, colour) in enumerate(((outcomes, RIGHT), (~outcomes, WRONG))):
         values = np.sort(confidences[mask])
         spread = np.resize([-0.15, 0.05, -0.05, 0.15, 0.0], len(values))  # so that equal values do not hide each other
         axes.plot(values, row + spread, "o", color=colour, alpha=0.6, markersize=4, markeredgewidth=0)
-        many = int((values >= threshold).sum())
-        axes.annotate(f"{many} kept", (0.98, row - 0.33), ha="right", va="center", fontsize=9)
+        note(axes, f"{(values >= threshold).sum()} kept", 0.98, row - 0.33, (0, 0), ha="right")
     axes.set_yticks((0, 1), ("right", "wrong"))
     axes.set(xlim=(0, 1), ylim=(1.5, -0.6), xlabel="probability of the answer")
 
 
-def _tint(colour: str, share: float) -> str:
+def _pale(colour: str, share: float) -> str:
     return tint(to_hex(colour), share)

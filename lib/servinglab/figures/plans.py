@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from engines.plan import Layer
-from servinglab.figures.palette import CARD, FAINT, INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, FAINT, INK, MODELS, QUIET, WIDTH, tint
 
 # What an operator does to the data; the same colours for the same jobs in every figure about layers.
 JOBS = {

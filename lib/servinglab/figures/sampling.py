@@ -8,12 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from numpy.typing import ArrayLike
 
-from servinglab import decoding
-from servinglab.figures.palette import CARD, FAINT, INK, QUIET, STRATEGIES, WIDTH, tint
-from servinglab.figures.temperature import percent
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, QUIET, STRATEGIES, WIDTH, name_rows, note, tint
+from servinglab.figures.temperature import in_percent, percent, sample_dots
 
 _BLUES = (STRATEGIES["top_k"], "#0072B2", "#00304D")  # one family, light to dark
 _COLOURS = {**STRATEGIES, "model": QUIET, "penalty": INK}
@@ -31,7 +29,7 @@ def microscope(
     fig, row = plt.subplots(1, len(steps), figsize=(WIDTH, 1.35 + 0.26 * len(tokens)), sharey=True, squeeze=False)
     highest = max(_shown(p, tokens).max() for _, _, p in steps)
     before = None
-    for axes, (title, kind, p) in zip(row[0], steps, strict=True):
+    for axes, (title, kind, p) in zip(row.flat, steps, strict=True):
         zoom(axes, tokens, before, p, kind, highest)
         axes.set_title(title, fontsize=10)
         before = p if previous is None else previous
@@ -46,37 +44,29 @@ def zoom(
     before, after: probabilities [vocab]; None before the first step. highest: the longest bar of all panels.
     """
     new = _shown(after, tokens)
-    places = np.arange(new.size)
-    axes.barh(places, new, height=0.74, color=tint(_COLOURS[kind], 0.6))
+    old = new if before is None else _shown(before, tokens)
+    rows, gone = np.arange(new.size), (new == 0) & (old > 0)
+    axes.barh(rows, new, height=0.74, color=tint(_COLOURS[kind], 0.6))
     if before is not None:
-        old = _shown(before, tokens)
-        gone = (new == 0) & (old > 0)
-        axes.barh(places[~gone], old[~gone], height=0.74, color="none", edgecolor=QUIET, linewidth=0.8)
-        axes.barh(places[gone], old[gone], height=0.74, color=CARD, edgecolor=QUIET, linewidth=0.5, hatch="/////")
-    else:
-        old, gone = new, np.zeros(new.size, bool)
-    for place, value in enumerate(new):
-        words = "cut" if gone[place] else percent(value) if value else ""
-        axes.annotate(words, (max(value, old[place]), place), (3, 0), textcoords="offset points", va="center",
-                      fontsize=9, color=QUIET if gone[place] else INK)  # fmt: skip
-    axes.set_yticks(places, [*tokens.values(), "all others"])
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_ylim(new.size - 0.4, -0.6)
+        axes.barh(rows[~gone], old[~gone], height=0.74, color="none", edgecolor=QUIET, linewidth=0.8)
+        axes.barh(rows[gone], old[gone], height=0.74, color=CARD, edgecolor=QUIET, linewidth=0.5, hatch="/////")
+        if (left := np.count_nonzero(after)) < np.count_nonzero(before):
+            words = f"{left:,}\ntoken{'s' * (left != 1)}\nleft"
+            axes.text(0.97, 0.42, words, transform=axes.transAxes, ha="right", va="center", fontsize=9)
+    for row, value in enumerate(new):
+        words = "cut" if gone[row] else percent(value) if value else ""
+        note(axes, words, max(value, old[row]), row, (3, 0), color=QUIET if gone[row] else INK)
+    name_rows(axes, [*tokens.values(), "all others"])
     axes.set_xlim(0, highest * 1.4)  # room for the numbers
     axes.set_xticks([0, 0.4, 0.8] if highest > 0.5 else [0, 0.2, 0.4])
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    in_percent(axes.xaxis)
     axes.set_xlabel("probability")
-    if before is not None and (left := np.count_nonzero(after)) < np.count_nonzero(before):
-        words = f"{left:,}\ntoken{'s' * (left != 1)}\nleft"
-        axes.text(0.97, 0.42, words, transform=axes.transAxes, ha="right", va="center", fontsize=9)
 
 
 def _shown(p: ArrayLike, tokens: Mapping[int, str]) -> np.ndarray:
     """Probabilities of `tokens`, and last of all other tokens together, exactly 0 when they are cut."""
     p = np.asarray(p, float)
-    others = np.ones(p.size, bool)
-    others[list(tokens)] = False
-    return np.array([*p[list(tokens)], p[others].sum()])
+    return np.array([*p[list(tokens)], np.delete(p, list(tokens)).sum()])
 
 
 def served_against_exact(tokens: Sequence[str], counts: ArrayLike, exact: Mapping[str, ArrayLike]) -> Figure:
@@ -85,20 +75,12 @@ def served_against_exact(tokens: Sequence[str], counts: ArrayLike, exact: Mappin
     tokens: labels, the first on top. counts: [tokens], their sum is the number of samples. exact: one or two
     hypotheses, name → probabilities [tokens]; the first is filled, the second an outline.
     """
-    counts, places = np.asarray(counts), np.arange(len(tokens))
-    drawn = int(counts.sum())
     fig, axes = plt.subplots(figsize=(WIDTH, 1.1 + 0.32 * len(tokens)))
     looks = [{"color": tint(STRATEGIES["top_p"], 0.5)}, {"color": "none", "edgecolor": INK, "linestyle": (0, (3, 2))}]
     for (name, probabilities), look in zip(exact.items(), looks, strict=False):
-        axes.barh(places, probabilities, height=0.74, label=name, **look)
-    bounds = np.array([decoding.wilson_interval(int(count), drawn) for count in counts])
-    axes.hlines(places, bounds[:, 0], bounds[:, 1], color=INK, linewidth=1.5)
-    axes.plot(counts / drawn, places, "o", color=INK, markersize=5, label=f"{drawn} served samples, 95 % interval")
-    axes.set_yticks(places, tokens)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_ylim(len(tokens) - 0.4, -0.6)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        axes.barh(range(len(tokens)), probabilities, height=0.74, label=name, **look)
+    sample_dots(axes, counts, f"{np.sum(counts)} served samples, 95 % interval")
+    name_rows(axes, tokens)
     axes.set_xlabel("probability, and share of the samples")
     axes.legend(loc="lower right")
     return fig
@@ -114,14 +96,13 @@ def diversity_quality(
     """
     lines, marks = (list(dict.fromkeys(key[i] for key in measured)) for i in (0, 1))
     fig, axes = plt.subplots(figsize=(WIDTH, 4.2))
-    axes.axhline(reference[1], color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
-    axes.annotate(reference[0], (0.01, reference[1]), (0, 3), xycoords=("axes fraction", "data"),
-                  textcoords="offset points", fontsize=9)  # fmt: skip
+    axes.axhline(reference[1], color=QUIET, linewidth=1, linestyle=DASHES)
+    note(axes, reference[0], 0.01, reference[1], (0, 3), xycoords=("axes fraction", "data"), va="baseline")
     for line, colour in zip(lines, _BLUES, strict=False):
-        points = [(mark, *measured[line, mark]) for mark in marks]
-        axes.plot([d[0] for _, d, _ in points], [q[0] for *_, q in points], color=colour, linewidth=1.6, label=line)
-        for (_, (d, wide), (q, high)), shape in zip(points, "os^Dv", strict=False):
-            axes.errorbar(d, q, high, wide, color=colour, marker=shape, markersize=6, elinewidth=0.9)
+        (x, wide), (y, high) = np.transpose([measured[line, mark] for mark in marks], (1, 2, 0))
+        axes.plot(x, y, color=colour, linewidth=1.6, label=line)
+        for at, shape in zip(range(len(marks)), "os^Dv", strict=False):
+            axes.errorbar(x[at], y[at], high[at], wide[at], color=colour, marker=shape, markersize=6, elinewidth=0.9)
     for mark, shape in zip(marks, "os^Dv", strict=False):
         axes.plot([], [], shape, color=QUIET, markersize=6, label=mark)
     axes.set_xlabel("distinct-2: different token pairs by all token pairs (1 = no pair occurs twice)")
@@ -135,25 +116,19 @@ def pass_grid(shares: Mapping[str, Mapping[str, float]]) -> Figure:
 
     shares: task → strategy → share from 0 to 1; the last line is the mean over the tasks.
     """
-    tasks, strategies = list(shares), list(next(iter(shares.values())))
-    values = np.array([[shares[task][strategy] for strategy in strategies] for task in tasks])
-    values = np.vstack([values, values.mean(axis=0)])
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(values)))
-    for (row, column), value in np.ndenumerate(values):
-        place = row + 0.15 * (row == len(tasks))  # the mean stands apart
-        axes.add_patch(plt.Rectangle((column - 0.48, place - 0.45), 0.96, 0.9, color=_shade(value)))
-        axes.annotate(percent(value) if value else "0 %", (column, place), ha="center", va="center", fontsize=9)
-    axes.set_xlim(-0.5, len(strategies) - 0.5)
-    axes.set_ylim(len(tasks) + 0.65, -0.5)
-    axes.set_xticks(range(len(strategies)), strategies)
-    axes.set_yticks([*range(len(tasks)), len(tasks) + 0.15], [*tasks, "mean"])
+    values = np.array([list(row.values()) for row in shares.values()])
+    places = [*range(len(shares)), len(shares) + 0.15]  # the mean stands apart
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(places)))
+    for (row, column), value in np.ndenumerate(np.vstack([values, values.mean(axis=0)])):
+        colour = tint("#0072B2", 0.12 + 0.5 * value) if value else FAINT
+        axes.add_patch(plt.Rectangle((column - 0.48, places[row] - 0.45), 0.96, 0.9, color=colour))
+        axes.text(column, places[row], percent(value) if value else "0 %", ha="center", va="center", fontsize=9)
+    axes.set_xlim(-0.5, values.shape[1] - 0.5)
+    axes.set_ylim(len(shares) + 0.65, -0.5)
+    axes.set_xticks(range(values.shape[1]), list(next(iter(shares.values()))))
+    axes.set_yticks(places, [*shares, "mean"])
     axes.tick_params(length=0, labelcolor=INK)
     axes.xaxis.tick_top()
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     axes.set_xlabel("share of the answers that pass their test")
     return fig
-
-
-def _shade(share: float) -> str:
-    return tint("#0072B2", 0.12 + 0.5 * share) if share else FAINT

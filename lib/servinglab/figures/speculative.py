@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from servinglab.figures.palette import CARD, FAINT, INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, beside, tint
 
 TARGET, DRAFT, KEPT = MODELS["tensorrt_llm"], MODELS["preprocessing"], MODELS["postprocessing"]
 
@@ -37,8 +37,7 @@ def kept(tokens: Sequence[str], shared: Sequence[float], agree: Sequence[bool]) 
     colours = [KEPT if same else tint(KEPT, 0.2) for same in agree]
     axes.bar(places, shared, 0.75, color=colours, edgecolor=KEPT, linewidth=0.8)
     axes.axhline(float(np.mean(shared)), color=INK, linewidth=1.2)
-    axes.annotate("mean", (1, float(np.mean(shared))), (4, 0), xycoords=("axes fraction", "data"),
-                  textcoords="offset points", va="center", fontsize=9)  # fmt: skip
+    beside(axes, "mean", float(np.mean(shared)))
     axes.set_xticks(places, tokens, rotation=90)
     axes.set_xlim(-0.7, len(tokens) - 0.3)
     axes.set_ylim(0, 1)
@@ -75,7 +74,7 @@ def cost_model(
     for axes, (predicted, measured), label in zip(panels, (tokens, speedups), labels, strict=True):
         axes.plot(lengths, predicted, color=DRAFT, linewidth=2, label="predicted")
         axes.plot(lengths, measured, "o", color=INK, markersize=6, label="measured", zorder=3)
-        axes.axhline(1, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
+        axes.axhline(1, color=QUIET, linewidth=1, linestyle=DASHES)
         axes.set_xticks(list(lengths))
         axes.set_ylim(0, 1.12 * max(*predicted, *measured))
         axes.set_xlabel("draft length k (tokens)")

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import ArrayLike
 
 from servinglab import decoding
-from servinglab.figures.palette import FAINT, INK, QUIET, STRATEGIES, WIDTH, tint
+from servinglab.figures.style import DASHES, FAINT, INK, QUIET, STRATEGIES, WIDTH, beside, name_rows, note, tint
 
 _COLOUR = STRATEGIES["temperature"]
 _EDGE = "#9A6A00"  # the same orange, dark enough for a line or a small text
@@ -25,16 +26,13 @@ def token_bars(axes: Axes, tokens: Sequence[str], probabilities: ArrayLike) -> N
     probabilities: [tokens], a part of a distribution whose sum is 1.
     """
     values = [*np.asarray(probabilities), 1 - float(np.sum(probabilities))]
-    colours = [tint(_COLOUR, 0.75)] * len(tokens) + [FAINT]
-    axes.barh(range(len(values)), values, height=0.72, color=colours)
+    axes.barh(range(len(values)), values, height=0.72, color=[tint(_COLOUR, 0.75)] * len(tokens) + [FAINT])
     for row, value in enumerate(values):
-        axes.annotate(percent(value), (value, row), (3, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.set_yticks(range(len(values)), [*tokens, "all others"])
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_ylim(len(values) - 0.4, -0.6)
+        note(axes, percent(value), value, row, (3, 0))
+    name_rows(axes, [*tokens, "all others"])
     axes.set_xlim(0, 1.32)  # room for "99.9 %" behind the longest bar
     axes.set_xticks([0, 0.5, 1])
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    in_percent(axes.xaxis)
     axes.set_xlabel("probability")
 
 
@@ -42,7 +40,11 @@ def percent(share: float) -> str:
     """ "12 %" or "1.3 %", with "< 0.1 %" for what is too small to read off a bar."""
     if 0 < share < 0.001:
         return "< 0.1 %"
-    return f"{share:.0%}".replace("%", " %") if share >= 0.095 else f"{share:.1%}".replace("%", " %")
+    return f"{100 * share:.{0 if share >= 0.095 else 1}f} %"
+
+
+def in_percent(axis: Axis) -> None:
+    axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
 
 
 def probability_curves(temperatures: ArrayLike, logits: ArrayLike, ranks: Sequence[int]) -> Figure:
@@ -55,18 +57,16 @@ def probability_curves(temperatures: ArrayLike, logits: ArrayLike, ranks: Sequen
     curves = np.array([decoding.softmax(logits, t)[ids] for t in temperatures])
     fig, axes = plt.subplots(figsize=(WIDTH, 3.9))
     axes.axvline(1, color=FAINT, linewidth=1.2)
-    axes.axhline(1 / logits.size, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
-    equal = f"1/{logits.size:,}:\nall equal"
-    axes.annotate(equal, (1, 1 / logits.size), (5, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
-                  va="center", fontsize=9)  # fmt: skip
+    axes.axhline(1 / logits.size, color=QUIET, linewidth=1, linestyle=DASHES)
+    beside(axes, f"1/{logits.size:,}:\nall equal", 1 / logits.size)
     for rank, curve, share in zip(ranks, curves.T, np.linspace(1, 0.5, len(ranks)), strict=True):
         axes.plot(temperatures, curve, color=tint(_EDGE, share), linewidth=1.8)
-        at = int(curve.argmax())
+        at, shift, ha = int(curve.argmax()), (0, 3), "center"
+        if at == 0:
+            shift, ha = (4, 3), "left"
         if curve[at] < 2 * curve[-1]:  # no peak to write on, so on the way up
-            at = int(np.argmax(curve > 3e-7))
-            _beside(axes, f"rank {rank:,}", temperatures[at], curve[at], (6, -4))
-        else:
-            _beside(axes, f"rank {rank:,}", temperatures[at], curve[at], (4 * (at == 0), 3), "center" if at else "left")
+            at, shift, ha = int(np.argmax(curve > 3e-7)), (6, -4), "left"
+        note(axes, f"rank {rank:,}", temperatures[at], curve[at], shift, ha=ha, va="bottom")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
@@ -80,32 +80,27 @@ def probability_curves(temperatures: ArrayLike, logits: ArrayLike, ranks: Sequen
     return fig
 
 
-def _beside(axes: Axes, words: str, x: float, y: float, shift: tuple[int, int], ha: str = "left") -> None:
-    axes.annotate(words, (x, y), shift, textcoords="offset points", ha=ha, va="bottom", fontsize=9)
-
-
 def entropy_curves(temperatures: ArrayLike, curves: Mapping[str, ArrayLike], vocabulary: int) -> Figure:
     """Entropy against temperature, in nats on the left and in bits on the right, below log(vocabulary).
 
     temperatures: [n], ascending from near 0. curves: label → entropy in nats [n]; two prompts at most.
     """
     temperatures = np.asarray(temperatures, float)
-    ceiling = math.log(vocabulary)
+    most, bit = math.log(vocabulary), math.log(2)
     fig, axes = plt.subplots(figsize=(WIDTH, 3.4))
-    axes.axhline(ceiling, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
-    _beside(axes, f"the most there is: {ceiling:.1f} nats = {ceiling / math.log(2):.1f} bits", 0, ceiling, (4, 3))
+    axes.axhline(most, color=QUIET, linewidth=1, linestyle=DASHES)
+    note(axes, f"the most there is: {most:.1f} nats = {most / bit:.1f} bits", 0, most, (4, 3), va="bottom")
     axes.axvline(1, color=FAINT, linewidth=1.2)
-    for place, (label, curve) in enumerate(curves.items()):
-        axes.plot(temperatures, curve, color=_COLOUR, linewidth=2, linestyle=("-", (0, (5, 2)))[place % 2])
-        at = np.searchsorted(temperatures, (0.95, 1.3)[place % 2])
-        ha, shift = (("right", -8), ("left", 8))[place % 2]
-        axes.annotate(label, (temperatures[at], curve[at]), (shift, 0), textcoords="offset points", ha=ha, va="center",
-                      fontsize=9)  # fmt: skip
+    looks = (("-", 0.95, -8, "right"), ((0, (5, 2)), 1.3, 8, "left"))
+    for (label, curve), (dashes, where, shift, ha) in zip(curves.items(), looks, strict=False):
+        axes.plot(temperatures, curve, color=_COLOUR, linewidth=2, linestyle=dashes)
+        at = np.searchsorted(temperatures, where)
+        note(axes, label, temperatures[at], curve[at], (shift, 0), ha=ha)
     axes.set_xlim(0, temperatures[-1])
-    axes.set_ylim(0, ceiling * 1.12)
+    axes.set_ylim(0, most * 1.12)
     axes.set_xlabel("temperature T (no unit)")
     axes.set_ylabel("entropy (nats)")
-    bits = axes.secondary_yaxis("right", functions=(lambda nats: nats / math.log(2), lambda b: b * math.log(2)))
+    bits = axes.secondary_yaxis("right", functions=(lambda nats: nats / bit, lambda bits: bits * bit))
     bits.set_ylabel("entropy (bits)")
     return fig
 
@@ -117,21 +112,22 @@ def samples_against_exact(tokens: Sequence[str], panels: Mapping[str, tuple[Arra
     number of samples.
     """
     fig, row = plt.subplots(1, len(panels), figsize=(WIDTH, 1.3 + 0.27 * len(tokens)), sharey=True, squeeze=False)
-    for axes, (title, (probabilities, counts)) in zip(row[0], panels.items(), strict=True):
-        places = np.arange(len(tokens))
-        axes.barh(places, probabilities, height=0.72, color=tint(_COLOUR, 0.55), label="exact probability")
-        drawn = int(np.sum(counts))
-        bounds = np.array([decoding.wilson_interval(int(count), drawn) for count in counts])
-        axes.hlines(places, bounds[:, 0], bounds[:, 1], color=INK, linewidth=1.4)
-        words = f"{drawn} served samples,\n95 % interval"
-        axes.plot(np.asarray(counts) / drawn, places, "o", color=INK, markersize=4, label=words)
-        axes.set_yticks(places, tokens)
-        axes.tick_params(axis="y", length=0, labelcolor=INK)
-        axes.set_ylim(len(tokens) - 0.4, -0.6)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    for axes, (title, (probabilities, counts)) in zip(row.flat, panels.items(), strict=True):
+        axes.barh(range(len(tokens)), probabilities, 0.72, color=tint(_COLOUR, 0.55), label="exact probability")
+        sample_dots(axes, counts, f"{np.sum(counts)} served samples,\n95 % interval")
+        name_rows(axes, tokens)
         axes.set_xlabel("probability")
         axes.set_title(title, fontsize=10)
-    dots, bars = row[0][-1].get_legend_handles_labels()[0]
-    row[0][-1].legend(handles=[bars, dots], loc="center right")
+    dots, bars = axes.get_legend_handles_labels()[0]
+    axes.legend(handles=[bars, dots], loc="center right")
     return fig
+
+
+def sample_dots(axes: Axes, counts: ArrayLike, label: str) -> None:
+    """The share of each count in their sum, row by row: a dot in its 95 % interval (Wilson), in percent."""
+    rows, drawn = np.arange(len(counts)), int(np.sum(counts))
+    low, high = np.transpose([decoding.wilson_interval(int(count), drawn) for count in counts])
+    axes.hlines(rows, low, high, color=INK, linewidth=1.4)
+    axes.plot(np.asarray(counts) / drawn, rows, "o", color=INK, markersize=4, label=label)
+    axes.set_xlim(left=0)
+    in_percent(axes.xaxis)

@@ -1,0 +1,56 @@
+"""The figures of notebook 07 show the numbers they are given."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from servinglab.figures import sampling as figures
+
+TOKENS = {2: "two", 0: "zero"}
+P = np.array([0.3, 0.2, 0.4, 0.1])
+CUT = np.array([0.0, 0.0, 1.0, 0.0])
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def words(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_microscope_says_what_each_step_cut():
+    first, second = figures.microscope([("model", "model", P), ("top-k 1", "top_k", CUT)], TOKENS).axes
+    assert words(first) == ["40 %", "30 %", "30 %"]  # two, zero, the others together
+    assert sorted(words(second)) == sorted(["100 %", "cut", "cut", "1\ntoken\nleft"])
+    hatched = [bar for bar in second.patches if bar.get_hatch()]
+    assert [bar.get_width() for bar in hatched] == pytest.approx([0.3, 0.3]), "what was cut, as large as it was"
+
+
+def test_alternatives_share_one_beginning():
+    steps = [("model", "model", P), ("a", "penalty", CUT), ("b", "penalty", P)]
+    last = figures.microscope(steps, TOKENS, previous=P).axes[-1]
+    assert "cut" not in words(last) and not any(bar.get_hatch() for bar in last.patches)
+
+
+def test_samples_stand_at_their_shares():
+    axes = figures.served_against_exact(["a", "b"], [30, 10], {"right": [0.7, 0.3], "wrong": [0.5, 0.5]}).axes[0]
+    assert axes.lines[0].get_xdata() == pytest.approx([0.75, 0.25])
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.7, 0.3, 0.5, 0.5])
+
+
+def test_diversity_is_across_and_quality_up():
+    measured = {("k 5", "T 1"): ((0.6, 0.1), (-1.0, 0.2)), ("k 5", "T 2"): ((0.9, 0.1), (-3.0, 0.2))}
+    axes = figures.diversity_quality(measured, ("loop", -0.5)).axes[0]
+    line = next(line for line in axes.lines if line.get_label() == "k 5")
+    assert line.get_xydata() == pytest.approx(np.array([[0.6, -1.0], [0.9, -3.0]]))
+
+
+def test_pass_grid_ends_with_the_mean():
+    axes = figures.pass_grid({"add": {"greedy": 1.0, "hot": 0.0}, "copy": {"greedy": 1.0, "hot": 0.5}}).axes[0]
+    assert words(axes) == ["100 %", "0 %", "100 %", "50 %", "100 %", "25 %"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["add", "copy", "mean"]

@@ -1,0 +1,77 @@
+"""Figures of notebook 04: slots are those that were free, bars have the length of the time they stand for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+
+from servinglab.figures import slots as slot_figures
+from servinglab.figures import style
+
+mpl.use("Agg")
+
+S = 1_000_000_000
+
+
+def request(arrival, scheduled, first, last):
+    return SimpleNamespace(
+        arrival_time_ns=arrival * S, first_scheduled_time_ns=scheduled * S, first_token_time_ns=first * S,
+        last_token_time_ns=last * S,
+    )  # fmt: skip
+
+
+# Three arrive at 10 s; the third waits for the end of the first.
+THREE = [request(10, 10, 11, 13), request(10, 11, 12, 20), request(10, 13, 14, 16)]
+
+
+@pytest.fixture(autouse=True)
+def course_style():
+    with mpl.rc_context():
+        style.use()
+        yield
+        plt.close("all")
+
+
+def test_a_request_takes_the_lowest_slot_that_is_free():
+    assert slot_figures.assign_slots(THREE) == [0, 1, 0]
+    assert slot_figures.assign_slots(THREE[::-1]) == [0, 1, 0]
+    assert slot_figures.assign_slots([request(0, 0, 1, 5), request(0, 4, 5, 6), request(0, 5, 6, 7)]) == [0, 1, 0]
+
+
+def test_idle_share_is_what_the_bars_leave_white():
+    assert slot_figures.idle_share(THREE) == pytest.approx(1 - (3 + 9 + 3) / (2 * 10))
+
+
+def bars(axes):
+    return {(round(b.get_x(), 6), round(b.get_width(), 6), round(b.get_y() + b.get_height() / 2)) for b in axes.patches}
+
+
+def test_slot_timeline_draws_reading_and_writing_in_the_slot():
+    figure = slot_figures.slot_timeline({"in flight": THREE, "static": THREE[:1]}, lane="embedded")
+    upper, lower = figure.axes
+    assert bars(upper) == {(0, 1, 0), (1, 2, 0), (1, 1, 1), (2, 8, 1), (3, 1, 0), (4, 2, 0)}
+    assert upper.get_title(loc="left") == "in flight: done after 10.00 s"
+    assert [label.get_text() for label in lower.get_yticklabels()] == ["slot 1"]
+
+
+def test_panels_that_share_an_axis_show_every_bar():
+    short, long = [request(0, 0, 1, 2)], [request(0, 0, 1, 9)]
+    for runs in ({"a": short, "b": long}, {"a": long, "b": short}):
+        assert all(axes.get_xlim()[1] >= 9 for axes in slot_figures.slot_timeline(runs).axes)
+
+
+def test_request_timeline_draws_the_wait_first():
+    figure = slot_figures.request_timeline(THREE, lane="embedded")
+    (axes,) = figure.axes
+    assert {(0, 3, 2), (3, 1, 2), (4, 2, 2)} <= bars(axes)
+    assert "waits 3000 ms" in [text.get_text() for text in axes.texts]
+
+
+def test_pending_curves_are_steps_through_the_points():
+    figure = slot_figures.pending_curves({"a": [(0, 3), (1, 0)], "b": [(0, 5), (2, 0)]}, lane="embedded")
+    (axes,) = figure.axes
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[3, 0], [5, 0]]
+    assert axes.get_xlabel() and axes.get_ylabel() and len(axes.get_legend().get_texts()) == 2

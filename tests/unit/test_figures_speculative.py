@@ -1,0 +1,64 @@
+"""The figures of notebook 10 show the numbers they are given, with names on their axes and legible text."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
+
+from servinglab.figures import speculative as figures
+from servinglab.figures import style
+
+mpl.use("Agg")
+
+P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
+FIGURES = {
+    "overlap": lambda: figures.overlap("abc", P, Q),
+    "kept": lambda: figures.kept(["a", "b"], [0.9, 0.3], [True, False]),
+    "layers": lambda: figures.layers([10, 20, 30], [0.0, 0.25, 1.0], {"trained": (2, 0.5)}),
+    "costs": lambda: figures.cost_model([1, 2], ([1.5, 1.75], [1.4, 1.6]), ([1.2, 1.1], [1.3, 0.9])),
+}
+
+
+@pytest.fixture(autouse=True)
+def course_style():
+    with mpl.rc_context():
+        style.use()
+        yield
+        plt.close("all")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_texts_are_legible_and_axes_named(name):
+    fig = FIGURES[name]()
+    fig.canvas.draw()
+    assert min(text.get_fontsize() for text in fig.findobj(Text) if text.get_text()) >= 9
+    assert all(axes.get_xlabel() and (axes.get_ylabel() or axes.get_title("left")) for axes in fig.axes)
+
+
+def test_overlap_fills_what_both_have():
+    heights = [bar.get_height() for bar in FIGURES["overlap"]().axes[0].patches]
+    np.testing.assert_allclose(heights, [*Q, *P, *np.minimum(P, Q), *np.minimum(P, Q)])
+
+
+def test_kept_fills_where_the_likeliest_agree():
+    bars = FIGURES["kept"]().axes[0].patches
+    assert [bar.get_height() for bar in bars] == [0.9, 0.3]
+    assert [to_hex(bar.get_facecolor()) == figures.KEPT.lower() for bar in bars] == [True, False]
+
+
+def test_layers_are_percent_and_others_stand_beside_them():
+    line, point = FIGURES["layers"]().axes[0].lines
+    assert list(line.get_ydata()) == [0, 25, 100] and (list(point.get_xdata()), list(point.get_ydata())) == ([2], [50])
+
+
+def test_predicted_is_a_line_and_measured_are_dots():
+    for axes, (predicted, measured) in zip(
+        FIGURES["costs"]().axes, [([1.5, 1.75], [1.4, 1.6]), ([1.2, 1.1], [1.3, 0.9])], strict=True
+    ):
+        line, dots = axes.lines[:2]
+        assert list(line.get_ydata()) == predicted and line.get_marker() in ("None", "")
+        assert list(dots.get_ydata()) == measured and dots.get_marker() == "o"
