@@ -15,7 +15,7 @@ from cliplab import lite0
 from cliplab.mini_clip import FILE, Head, TextTower, VisionTower
 from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
-from course.pages import CLIP_RESULTS, clip_table
+from course import pages
 from servinglab import assets
 from servinglab.errors import CourseError
 from servinglab.minilm import Encoder
@@ -119,8 +119,8 @@ def test_broken_weights_are_one_sentence(tower, tmp_path):
 
 def test_the_card_shows_the_stored_figures_and_they_are_those_of_the_weights():
     """On the subset; the whole set is 161 MB to fetch. `evaluate.py --pictures full` measures the rest of the card."""
-    results = json.loads((ROOT / CLIP_RESULTS).read_text())
-    assert clip_table(results) in (ROOT / "data" / "mini_clip" / "README.md").read_text()
+    results = json.loads((ROOT / "data/mini_clip/mini-clip.json").read_text())
+    assert pages.part("clip", results) in (ROOT / "data" / "mini_clip" / "README.md").read_text()
     assert results["evaluation"]["pictures"] == "full" and results["evaluation"]["n"] == 532
     measured = evaluate.measure(catalogue("subset"))
     found, stored = evaluate.figures(measured), results["subset"]
@@ -136,8 +136,7 @@ def test_a_table_of_figures():
     numbers |= {"gain_at_1": 0.1, "gain_at_10": 0.15}
     intervals = {name: [value - 0.04, value + 0.04] for name, value in numbers.items()}
     part = {"n": 532, "captions": 492, **numbers, "intervals": intervals, "median_rank": 6, "conse_median_rank": 14}
-    assert clip_table(None) == "Not trained yet."
-    table = clip_table({
+    table = pages.part("clip", {
         "evaluation": part, "subset": {**part, "n": 256}, "training": {"trained_on": 6000, "steps": 160, "seed": 0},
         "chosen_on": {"photos": 354, "drawings": 278}, "seconds": {"training": 60}, "device": "X",
         "torch": "2.13", "date": "2026-01-01",

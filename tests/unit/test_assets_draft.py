@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_models import write_checkpoint
 
-from course.pages import DRAFT_RESULTS, draft_table
 from servinglab import assets
 from servinglab.assets import catalogue, draft, store
 
@@ -100,20 +99,6 @@ def test_a_draft_by_name_brings_its_target_and_is_made_again_when_its_layers_cha
         assets.resolve("tiny-draft")
 
 
-def test_the_card_has_the_figures_of_the_results():
-    assert draft_table(None) == "Not trained yet."
-    kinds = ("chat", "text", "all")
-    one, two = (
-        {kind: {"agreement": agreement, "tokens_per_round": tokens} for kind in kinds}
-        for agreement, tokens in ((0.5, 2.2), (0.0625, 1.1))
-    )
-    results = {"held_out": {"draft": one, "untrained": two}, "training": {"kl_before": 9.876, "kl_after": 1.234}}
-    results |= {"tokens_written": 2.5e7, "tokens_trained": 2e8, "steps": 6000, "seconds": 400.4, "device": "X"}
-    table = draft_table({**results, "date": "2026-01-01", "torch": "2.11", "seed": 0, "layers": [0, 29]})
-    assert "| next token is the target's, both | 50.0% | 6.2% |\n| tokens a round, both | 2.20 | 1.10 |" in table
-    assert "25.0 M tokens written, 200 M trained on in 6,000 steps" in table and "9.88 to 1.23 nats" in table
-
-
 @trained
 def test_the_draft_shares_the_embedding_of_its_target(hf_model):
     import torch
@@ -132,7 +117,7 @@ def test_the_draft_agrees_with_its_target_where_the_layers_before_training_do_no
     import torch
     from transformers import AutoModelForCausalLM
 
-    results = json.loads((ROOT / DRAFT_RESULTS).read_text())
+    results = json.loads((ROOT / "data/draft/smollm2-draft.json").read_text())
     small = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2-draft")).eval()
     untrained = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2-draft")).eval()
     for layer, origin in zip(untrained.model.layers, results["layers"], strict=True):

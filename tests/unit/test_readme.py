@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
 from pathlib import Path
 
+import jinja2
 import pytest
 from typer.main import get_command
 
-from course import cli, manifest, pages
+from course import cli, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -61,16 +61,6 @@ def test_every_command_of_the_cli_is_in_the_readme():
         assert f"course {name}" in shown, name
 
 
-def test_the_table_of_notebooks_is_the_manifest():
-    assert part("notebooks") == pages.notebook_table(manifest.load(ROOT)), "run make pages"
-
-
-def test_the_figures_are_those_of_the_results_file():
-    path = ROOT / pages.SERVING_RESULTS
-    results = json.loads(path.read_text()) if path.exists() else None
-    assert part("benchmark") == pages.benchmark_table(results), "run make pages"
-
-
 def test_there_are_no_other_measured_figures():
     rest = README
     for name in ("benchmark", "notebooks", "scheduling", "gpu", "course"):
@@ -81,25 +71,26 @@ def test_there_are_no_other_measured_figures():
 def test_figures_come_out_as_they_are_in_the_file():
     ratios = {"stream1_ratio": 6.24, "stream8_ratio": 17.96, "triton_share": 0.934, "triton_share_8": 0.871}
     words = {"precision": "int4", "decoder": "bls", "cpu": "a CPU"}
-    table = pages.benchmark_table({**ratios, "ttft_extra_ms": 7.31, **words})
+    table = pages.part("benchmark", {**ratios, "ttft_extra_ms": 7.31, **words})
     assert all(text in table for text in ("6.2 ×", "18.0 ×", "93%", "87%", "7.3 ms", "int4", "BLS", "a CPU"))
-    assert "Not measured yet" in pages.benchmark_table(None)
+    with pytest.raises(jinja2.UndefinedError, match="'cpu' is undefined"):
+        pages.part("benchmark", ratios)
 
 
 def test_figures_of_scheduling_and_of_a_gpu_come_out_as_they_are():
     ratios = {"prefix_ttft": 31.66, "inflight": 2.07, "lookup": 3.04}
     found = {f"{name}_speedup": value for name, value in ratios.items()}
     found |= {f"{name}_spread": [value - 0.5, value + 0.5] for name, value in ratios.items()}
-    table = pages.scheduling_table({**found, "lookup_identical": True, "cpu": "a CPU"})
+    table = pages.part("scheduling", {**found, "lookup_identical": True, "cpu": "a CPU"})
     assert "| 31.7 × | 31.2 to 32.2 |" in table and "2.1 ×" in table and "3.0 ×" in table and "the same tokens" in table
-    assert "NOT the same" in pages.scheduling_table({**found, "lookup_identical": False, "cpu": "a CPU"})
+    assert "NOT the same" in pages.part("scheduling", {**found, "lookup_identical": False, "cpu": "a CPU"})
 
     speeds = {"generate_tok_s": 11.1, "executor_tok_s": 1188.2, "over_generate": 107.0, "bound_share": 0.0987}
     facts = {"executor_64_tok_s": 22598.0, "device": "a GPU", "date": "2026-01-01", "torch": "2.11"}
-    table = pages.gpu_table({**speeds, **facts})
+    table = pages.part("gpu", {**speeds, **facts})
     assert all(text in table for text in ("11 tok", "1,188 tok", "107 ×", "10%", "22,598 tok", "a GPU", "2026-01-01"))
     assert "gRPC" not in table
-    assert "| 612 tok" in pages.gpu_table({**speeds, **facts, "triton_tok_s": 612.0})
+    assert "| 612 tok" in pages.part("gpu", {**speeds, **facts, "triton_tok_s": 612.0})
 
 
 def test_the_times_of_the_notebooks_come_out_as_they_are():
@@ -107,17 +98,23 @@ def test_the_times_of_the_notebooks_come_out_as_they_are():
         rows = [dict(zip(("id", "status", "seconds"), row, strict=True)) for row in rows]
         return {"device": device, "cpu": "a CPU", "cores": 2, "date": "2026-01-01", "seconds": 99.6, "notebooks": rows}
 
-    both = [
-        run("cpu", ("00", "passed", 12.4), ("01", "failed", 3.0)),
-        None,
-        run("a GPU", ("00", "passed", 9.5), ("01", "passed", 4.0)),
-    ]
-    lines = pages.course_table(both).splitlines()
+    first = run("cpu", ("00", "passed", 12.4), ("01", "failed", 3.0))
+    lines = pages.part("course", first, run("a GPU", ("00", "passed", 9.5), ("01", "passed", 4.0))).splitlines()
     assert lines[0] == "| seconds | a CPU, 2 cores | a GPU, 2 cores |"
     assert lines[2:4] == ["| 00 | 12 | 10 |", "| 01 | failed | 4 |"] and lines[4].endswith("| 100 | 100 |")
-    assert "Not measured yet" in pages.course_table([None, None])
-    stored = [pages._stored(ROOT / path) for path in pages.COURSE_RESULTS]
-    assert part("course") == pages.course_table(stored), "run make pages"
+
+
+def test_the_figures_of_the_draft_come_out_as_they_are():
+    kinds = ("chat", "text", "all")
+    one, two = (
+        {kind: {"agreement": agreement, "tokens_per_round": tokens} for kind in kinds}
+        for agreement, tokens in ((0.5, 2.2), (0.0625, 1.1))
+    )
+    results = {"held_out": {"draft": one, "untrained": two}, "training": {"kl_before": 9.876, "kl_after": 1.234}}
+    results |= {"tokens_written": 2.5e7, "tokens_trained": 2e8, "steps": 6000, "seconds": 400.4, "device": "X"}
+    table = pages.part("draft", {**results, "date": "2026-01-01", "torch": "2.11", "seed": 0, "layers": [0, 29]})
+    assert "| next token is the target's, both | 50.0% | 6.2% |\n| tokens a round, both | 2.20 | 1.10 |" in table
+    assert "25.0 M tokens written, 200 M trained on in 6,000 steps" in table and "9.88 to 1.23 nats" in table
 
 
 def test_every_file_and_folder_it_names_exists():
