@@ -40,9 +40,12 @@ import time
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from scipy.optimize import isotonic_regression
 from scipy.stats import chisquare
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from engines import flags
 from reference_backend.executor import Executor, Request, SamplingParams
@@ -51,7 +54,6 @@ from servinglab import assets, decoding
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
 from servinglab.decoding import speculative
-from servinglab.decoding.hidden_states import OpenModel
 from servinglab.figures import speculative as figures
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
@@ -563,26 +565,31 @@ for task, ids in tasks.items():
 #
 # A draft model must be small and must agree. Can you get one for free, by stopping the target early? Compute only its
 # first n layers, then the output head: **layer skipping**. One pass through the target gives the guess after every
-# layer (`OpenModel` is the model in numpy, open after each of them). And the training started from the first and the
-# last layer of the target: how good are those two alone?
+# layer: transformers opens a model with `output_hidden_states`. And the training started from the first and the last
+# layer of the target: how good are those two alone?
 
 # %%
-whole = OpenModel(assets.resolve("smollm2"))
+disable_progress_bar()
+whole = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2"), dtype=torch.float32).eval()
+layers, text_ids = whole.model.layers, torch.tensor([prompt_ids + answer])
 places = slice(len(prompt_ids) - 1, -1)
 
 
 def hits(state):
-    """The share of the answer guessed right from what a layer has left."""
-    return float(np.mean(whole.logits(state[places]).argmax(-1) == answer))
+    """The share of the answer guessed right from what the last norm makes of a layer's output."""
+    return float(np.mean(whole.lm_head(state)[0, places].argmax(-1).numpy() == answer))
 
 
 # %% [markdown]
 # **Predict:** how many of the 30 layers are needed to guess every second token?
 
 # %%
-by_layer = [hits(state) for state in whole.states(prompt_ids + answer)]
-first_and_last = [whole.layers[0], whole.layers[-1]]
-untrained = hits(list(whole.states(prompt_ids + answer, first_and_last))[-1])
+with torch.inference_mode():
+    whole.model.layers = layers
+    _, *states, last = whole.model(text_ids, output_hidden_states=True).hidden_states  # the last one is normed already
+    by_layer = [*(hits(whole.model.norm(state)) for state in states), hits(last)]
+    whole.model.layers = layers[:1] + layers[-1:]  # the first and the last alone
+    untrained = hits(whole.model(text_ids, use_cache=False).last_hidden_state)
 half = next((n for n, share in enumerate(by_layer, 1) if share >= 0.5), len(by_layer))
 
 # %% [markdown]
@@ -724,7 +731,7 @@ print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no
 # %%
 executor.shutdown()
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-10-")
-root = build_default(scratch.name, precision=precision, lane=lane, draft_engine_dir=draft_engine)
+root = build_default(scratch.name, precision=precision, draft_engine_dir=draft_engine)
 server = TritonServer(root).start()
 client = TritonClient(server.grpc_url, server.http_url)
 print(*sorted(path.name for path in root.iterdir()), sep="\n")
@@ -915,7 +922,7 @@ print(*(f"{k} guesses: {speed:.1f} tokens/s for four streams together" for k, sp
 client.close()
 server.stop()
 small = {"engine_dir": draft_engine}  # any engine will do, a small one starts sooner
-plain_root = build_default(scratch.name + "/plain", lane=lane, **small)
+plain_root = build_default(scratch.name + "/plain", **small)
 with TritonServer(plain_root) as bare:
     with TritonClient(bare.grpc_url, bare.http_url) as asking:
         try:

@@ -93,17 +93,12 @@ def test_properties_of_any_pair(data):
     draft = drafted(random, q[:k])
     out = speculative.verify(p, q[:k], draft, random)
     assert 1 <= len(out) <= k + 1 and out[:-1] == draft[: len(out) - 1]
-    choices = p.argmax(1)
-    greedy = speculative.verify_greedy(choices, draft)
-    assert greedy == speculative.verify(np.eye(vocab)[choices], None, draft, random)
+    choices = p.argmax(1).tolist()  # a target that always takes its likeliest keeps the draft as far as it agrees
+    kept = next((at for at, token in enumerate(draft) if token != choices[at]), k)
+    assert speculative.verify(np.eye(vocab)[choices], None, draft, random) == choices[: kept + 1]
     # A draft that knows the target is never rejected.
     own = drafted(random, p[:k])
     assert speculative.verify(p, p[:k], own, random)[:k] == own
-
-
-@given(st.floats(0, 1), st.integers(0, 12))
-def test_expected_tokens_is_the_sum_of_the_chances_to_get_that_far(a, k):
-    assert speculative.expected_tokens(a, k) == pytest.approx(sum(a**i for i in range(k + 1)))
 
 
 def test_expected_tokens_against_a_simulation():
@@ -116,15 +111,8 @@ def test_expected_tokens_against_a_simulation():
     ("call", "words"),
     [
         (lambda r: speculative.verify(P[:2], Q, [0, 1], r), "3 rows"),
-        (lambda r: speculative.verify(P, Q[:1], [0, 1], r), r"need \[2, 4\]"),
-        (lambda r: speculative.verify(P, Q, [0, 4], r), "outside 0 to 3"),
-        (lambda r: speculative.verify(P[:2], [[0, 0.5, 0.5, 0]], [3], r), "draft probability is 0"),
-        (lambda r: speculative.verify(P[:2], [[2, 3, 1, 0]], [0], r), "sum to 6"),
-        (lambda r: speculative.residual(P[0], Q[0, :3] / 0.6), "same vocabulary"),
-        (lambda r: speculative.verify_greedy([1, 2], [1, 2]), "3 choices"),
+        (lambda r: speculative.acceptance([[2, 3, 1, 0]], P[:1]), "sum to 6"),
         (lambda r: speculative.expected_tokens(1.1, 2), "from 0 to 1"),
-        (lambda r: speculative.expected_tokens(0.5, -1), "0 or more"),
-        (lambda r: speculative.speedup(0.5, 1, -1.0, lambda k: 1.0), "0 or more"),
     ],
 )
 def test_bad_values_say_what_is_needed(call, words):

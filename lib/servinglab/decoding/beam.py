@@ -1,4 +1,4 @@
-"""Beam search over any function that gives next-token log probabilities, with its tree kept for drawing.
+"""Beam search over any function that gives next-token log probabilities, with its tree kept for drawing. Notebook 09.
 
 The rules are those of transformers' `generate(num_beams=...)`. In every step all live beams are extended by every token
 and the 2 * width best extensions are looked at:
@@ -13,9 +13,8 @@ rule.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,8 +60,8 @@ class Node:
 class BeamResult:
     """`hypotheses`: best score first. `tree`: step by step, best first within a step."""
 
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-    tree: list[Node] = field(default_factory=list)
+    hypotheses: list[Hypothesis]
+    tree: list[Node]
 
     def path(self, node: int) -> list[int]:
         """The tokens from the root (excluded) to a node."""
@@ -89,23 +88,31 @@ def beam_search(
     its present length, is no better than the worst of them. 2: the same at the most hopeful length it may still reach,
     so that nothing this width could find is missed. (In transformers: True, False and "never".)
 
-    Raises CourseError for settings out of range, for log probs that are none (above 0, nan, wrong shape), and when
-    every continuation is forbidden.
+    Raises CourseError for a width or length below 1, for log probs that are none (above 0, nan), and when every
+    continuation is forbidden.
     """
-    width, max_tokens = _whole("width", width, 1), _whole("max_tokens", max_tokens, 1)
-    if early_stopping not in (0, 1, 2):
-        raise CourseError(f"early_stopping is {early_stopping}; it must be 0, 1 or 2.")
-    result = _Search(next_log_probs, start, end_id, length_penalty)
-    live = result.tree[:1]
+    if width < 1 or max_tokens < 1:
+        raise CourseError(f"width is {width} and max_tokens {max_tokens}; both must be 1 or more.")
+    live = [Node(0, None, 0, None, 0.0, 0.0, kept=True)]
+    result = BeamResult([], list(live))
     for length in range(1, max_tokens + 1):
-        ranked = result.extend(live, 2 * width)
-        last = length == max_tokens
+        own = _checked(next_log_probs([[*start, *result.path(node.id)] for node in live]))
+        total = (np.array([node.cum_log_prob for node in live])[:, None] + own).ravel()
+        ranked = []
+        for id, index in enumerate(_best(total, 2 * width).tolist(), len(result.tree)):
+            row, token = divmod(index, own.shape[1])
+            ends = token == end_id
+            node = Node(id, live[row].id, length, token, float(own[row, token]), float(total[index]), finished=ends)
+            ranked.append(node)
+        result.tree += ranked
         for node in ranked[:width]:
-            if node.finished or last:
-                result.complete(node)
-        result.sort()
+            if node.finished or length == max_tokens:
+                node.kept, path = True, result.path(node.id)
+                points = score_of(node.cum_log_prob, length, length_penalty)
+                result.hypotheses.append(Hypothesis(path, node.cum_log_prob, points, node.finished, node.id))
+        result.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)  # among equals the older stays in front
         del result.hypotheses[width:]
-        live = [] if last else [node for node in ranked if not node.finished][:width]
+        live = [node for node in ranked if not node.finished][:width] if length < max_tokens else []
         for node in live:
             node.kept = True
         if not live:  # at the limit, or every way on is forbidden or ended
@@ -115,14 +122,9 @@ def beam_search(
             reachable = score_of(live[0].cum_log_prob, hopeful, length_penalty)
             if early_stopping == 1 or reachable <= result.hypotheses[-1].score:
                 break
-    return result.done()
-
-
-def greedy_search(
-    next_log_probs: NextLogProbs, start: Sequence[int], *, max_tokens: int, end_id: int | None = None
-) -> BeamResult:
-    """The likeliest token at every step: a beam search of width 1."""
-    return beam_search(next_log_probs, start, width=1, max_tokens=max_tokens, end_id=end_id)
+    if not result.hypotheses:
+        raise CourseError("Every continuation became forbidden (-inf), so there is no hypothesis; loosen the bans.")
+    return result
 
 
 def exhaustive_search(
@@ -133,95 +135,29 @@ def exhaustive_search(
     end_id: int | None = None,
     length_penalty: float = 0.0,
 ) -> BeamResult:
-    """Every possible continuation, best score first, so the first one is the true optimum. For tiny vocabularies:
-    vocab**max_tokens sequences; CourseError beyond 300,000."""
-    max_tokens = _whole("max_tokens", max_tokens, 1)
-    result = _Search(next_log_probs, start, end_id, length_penalty)
-    live = result.tree[:1]
-    for length in range(1, max_tokens + 1):
-        extensions = result.extend(live, None)  # of no live node: none
-        if result.vocab**max_tokens > MAX_SEQUENCES:
-            raise CourseError(
-                f"{result.vocab} tokens to the power {max_tokens} are more than {MAX_SEQUENCES:,} sequences; "
-                "use a smaller vocabulary or max_tokens."
-            )
-        live = [node for node in extensions if not node.finished]
-        for node in extensions:
-            node.kept = True
-            if node.finished or length == max_tokens:
-                result.complete(node)
-    return result.done()
+    """Every possible continuation, best score first, so the first one is the true optimum: a beam search that is as
+    wide as the tree. For tiny vocabularies: vocab**max_tokens sequences; CourseError beyond 300,000."""
+    vocab = np.shape(next_log_probs([list(start)]))[-1]
+    if vocab**max_tokens > MAX_SEQUENCES:
+        raise CourseError(
+            f"{vocab} tokens to the power {max_tokens} are more than {MAX_SEQUENCES:,} sequences; "
+            "use a smaller vocabulary or max_tokens."
+        )
+    settings = {"max_tokens": max_tokens, "end_id": end_id, "length_penalty": length_penalty}
+    return beam_search(next_log_probs, start, width=vocab**max_tokens, **settings)
 
 
-class _Search(BeamResult):
-    """What both searches share: extending live nodes, and turning a node into a hypothesis."""
-
-    def __init__(
-        self, next_log_probs: NextLogProbs, start: Sequence[int], end_id: int | None, length_penalty: float
-    ) -> None:
-        super().__init__([], [Node(0, None, 0, None, 0.0, 0.0, kept=True)])
-        self._next, self._start = next_log_probs, [int(token) for token in start]
-        self._end_id, self._length_penalty = end_id, length_penalty
-
-    def extend(self, live: list[Node], count: int | None) -> list[Node]:
-        """Adds the best `count` extensions (None: all) of the live nodes to the tree, best first; no forbidden ones."""
-        if not live:
-            return []
-        own = _checked(self._next([self._start + self.path(node.id) for node in live]), len(live))
-        total = (np.array([node.cum_log_prob for node in live])[:, None] + own).ravel()
-        order = _best(total, count)
-        self.vocab = own.shape[1]
-        nodes = []
-        for id, index in enumerate(order.tolist(), len(self.tree)):
-            row, token = divmod(index, self.vocab)
-            parent, log_prob, cumulative = live[row], float(own[row, token]), float(total[index])
-            ends = token == self._end_id
-            nodes.append(Node(id, parent.id, parent.depth + 1, token, log_prob, cumulative, finished=ends))
-        self.tree += nodes
-        return nodes
-
-    def complete(self, node: Node) -> None:
-        """Makes a hypothesis of a node."""
-        node.kept = True
-        score = score_of(node.cum_log_prob, node.depth, self._length_penalty)
-        self.hypotheses.append(Hypothesis(self.path(node.id), node.cum_log_prob, score, node.finished, node.id))
-
-    def sort(self) -> None:
-        """Best score first; among equals the older stays in front."""
-        self.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
-
-    def done(self) -> BeamResult:
-        self.sort()
-        if not self.hypotheses:
-            raise CourseError("Every continuation became forbidden (-inf), so there is no hypothesis; loosen the bans.")
-        return BeamResult(self.hypotheses, self.tree)
-
-
-def _best(values: np.ndarray, count: int | None) -> np.ndarray:
+def _best(values: np.ndarray, count: int) -> np.ndarray:
     """Indices of the `count` highest values that are not -inf, highest first, the lower index first among equals."""
     candidates = np.flatnonzero(values > -np.inf)
-    if count is not None and candidates.size > count:  # sorting 8 vocabularies whole would cost more than the model
+    if candidates.size > count:  # sorting 8 vocabularies whole would cost more than the model
         threshold = np.partition(values[candidates], -count)[-count]
         candidates = candidates[values[candidates] >= threshold]
     return candidates[np.argsort(-values[candidates], kind="stable")][:count]
 
 
-def _checked(log_probs: np.ndarray, rows: int) -> np.ndarray:
+def _checked(log_probs: np.ndarray) -> np.ndarray:
     log_probs = np.asarray(log_probs, np.float64)
-    if log_probs.ndim != 2 or len(log_probs) != rows:
-        raise CourseError(
-            f"next_log_probs returned shape {log_probs.shape} for {rows} sequence(s); it must be [{rows}, vocab]."
-        )
     if not (log_probs <= 1e-6).all():
         raise CourseError("next_log_probs returned values above 0 or nan; pass logits through log_softmax first.")
     return log_probs
-
-
-def _whole(name: str, value: int, low: int) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = low - 1
-    if whole < low:
-        raise CourseError(f"{name} is {value!r}; it must be a whole number, {low} or more.")
-    return whole

@@ -1,21 +1,14 @@
-"""How good a whole sequence is: its log probability, its length-normalised score, its perplexity."""
+"""How good an answer is, and whether a confidence means what it says. Notebooks 08 and 09."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from servinglab.errors import CourseError
-
-
-def sequence_log_prob(log_probs: ArrayLike) -> float:
-    """The log of the product of the tokens' probabilities: the sum of their log probs [T], in nats (0.0 for none).
-
-    Raises CourseError for a value above 0, which no log probability is.
-    """
-    return math.fsum(_log_probs(log_probs))
 
 
 def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
@@ -24,8 +17,6 @@ def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
     length: generated tokens, the end token included. 0 leaves the log probability as it is and so favours short
     sequences; 1 is the mean per token; more favours long ones.
     """
-    if not length >= 1:
-        raise CourseError(f"length is {length}; a sequence that is scored has at least one token.")
     try:
         divisor = float(length) ** float(length_penalty)
     except OverflowError:
@@ -40,17 +31,48 @@ def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
 
 def perplexity(log_probs: ArrayLike) -> float:
     """exp(-mean) of the tokens' natural log probs [T]: among how many equally likely tokens the model hesitated."""
-    values = _log_probs(log_probs)
-    if not values.size:
-        raise CourseError("Perplexity needs the log prob of at least one token.")
-    with np.errstate(over="ignore"):
-        return float(np.exp(-math.fsum(values) / values.size))
-
-
-def _log_probs(log_probs: ArrayLike) -> np.ndarray:
     values = np.asarray(log_probs, np.float64)
-    if values.ndim != 1:
-        raise CourseError(f"The log probs have shape {values.shape}; give one value per token of one sequence.")
-    if not (values <= 1e-6).all():
-        raise CourseError("The log probs hold a value above 0 or nan; did you pass probabilities or logits?")
-    return values
+    if not (values.size and (values <= 1e-6).all()):
+        raise CourseError("Perplexity needs one log prob or more, none above 0; did you pass probabilities or logits?")
+    with np.errstate(over="ignore"):
+        return float(np.exp(-values.mean()))
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """One entry per bin that holds any answer, in order of confidence; all arrays are [bins]."""
+
+    confidence: np.ndarray  # mean confidence
+    accuracy: np.ndarray  # share of answers that are right
+    count: np.ndarray
+
+
+def reliability(confidences: ArrayLike, outcomes: ArrayLike, n_bins: int = 10) -> Reliability:
+    """Sorts answers into `n_bins` equally wide bins of confidence; perfect calibration has accuracy = confidence.
+
+    confidences: [N], from 0 to 1. outcomes: [N], true or 1 for a right answer. A confidence on an edge belongs to the
+    bin above it, 1.0 to the last bin.
+    """
+    confidences, outcomes = np.asarray(confidences, np.float64), np.asarray(outcomes, np.float64)
+    if not ((confidences >= 0) & (confidences <= 1)).all():
+        raise CourseError("A confidence is outside 0 to 1; turn log probabilities into probabilities with np.exp.")
+    bins = np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidences, side="right")
+    count = np.bincount(bins, minlength=n_bins)
+    used = count > 0
+    confidence, accuracy = (np.bincount(bins, v, n_bins)[used] / count[used] for v in (confidences, outcomes))
+    return Reliability(confidence, accuracy, count[used])
+
+
+def expected_calibration_error(confidences: ArrayLike, outcomes: ArrayLike, n_bins: int = 10) -> float:
+    """Mean distance between accuracy and confidence over the bins of `reliability`, weighted by count: 0 is perfect
+    (Guo et al. 2017, "On Calibration of Modern Neural Networks")."""
+    bins = reliability(confidences, outcomes, n_bins)
+    return float(np.average(np.abs(bins.accuracy - bins.confidence), weights=bins.count))
+
+
+def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Lower and upper bound of a proportion (Wilson 1927); unlike the textbook mean +- 2 sigma it stays inside 0 to 1
+    and has a width at 0 and at all successes."""
+    import scipy.stats  # half a second, which not every caller needs
+
+    return tuple(scipy.stats.binomtest(successes, trials).proportion_ci(confidence, "wilson"))

@@ -21,24 +21,22 @@ from numpy.typing import ArrayLike
 
 from servinglab.errors import CourseError
 
-from .logspace import as_probabilities
-from .sampling import categorical
+from .distributions import as_probabilities, categorical
 
 
 def acceptance(p: ArrayLike, q: ArrayLike) -> np.ndarray:
     """The probability that a token drawn from q [..., vocab] is kept, [...]: the sum of min(p, q), which is 1 minus the
     total variation distance of the two."""
-    p, q = _pair(p, q)
-    return np.minimum(p, q).sum(-1)
+    return np.minimum(as_probabilities(p), as_probabilities(q)).sum(-1)
 
 
 def residual(p: ArrayLike, q: ArrayLike) -> np.ndarray:
-    """What a rejected token is replaced from: max(0, p - q) / its sum, [vocab]. Where p equals q nothing is ever
+    """What a rejected token is replaced from: max(0, p - q) / its sum, [..., vocab]. Where p equals q nothing is ever
     rejected, and the result is p."""
-    p, q = _pair(p, q)
-    rest = np.maximum(p - q, 0.0)
+    p = as_probabilities(p)
+    rest = np.maximum(p - as_probabilities(q), 0.0)
     total = rest.sum(-1, keepdims=True)
-    return np.where(total > 0, rest / np.where(total > 0, total, 1.0), p)
+    return np.divide(rest, total, out=p.copy(), where=total > 0)
 
 
 def verify(
@@ -51,42 +49,24 @@ def verify(
         likeliest token), all mass on the drafted one.
     draft: k token ids, k >= 0.
 
-    Raises CourseError for shapes that do not fit, or a drafted token whose draft probability is 0.
+    Raises CourseError for a draft that is not one row of probabilities shorter than `target_probs`.
     """
-    draft = [int(token) for token in draft]
     p = as_probabilities(target_probs)
-    if p.ndim != 2 or len(p) != len(draft) + 1:
-        raise CourseError(
-            f"target_probs has shape {list(p.shape)}; {len(draft)} drafted tokens need {len(draft) + 1} rows of "
-            "probabilities, one more than the draft has."
-        )
-    vocab = p.shape[1]
-    if any(not 0 <= token < vocab for token in draft):
-        raise CourseError(f"The draft {draft} holds a token id outside 0 to {vocab - 1}.")
-    q = np.eye(vocab)[draft] if draft_probs is None else _draft_rows(draft_probs, (len(draft), vocab))
+    if len(p) != len(draft) + 1:
+        raise CourseError(f"{len(draft)} drafted tokens need {len(draft) + 1} rows of target_probs, not {len(p)}.")
+    q = np.eye(p.shape[1])[list(draft)] if draft_probs is None else as_probabilities(draft_probs)
     for at, token in enumerate(draft):
-        if q[at, token] == 0:
-            raise CourseError(f"Token {token} was drafted at place {at}, but its draft probability is 0.")
         if rng.random() * q[at, token] >= p[at, token]:
             return [*draft[:at], categorical(residual(p[at], q[at]), rng)]
     return [*draft, categorical(p[-1], rng)]
 
 
-def verify_greedy(choices: Sequence[int], draft: Sequence[int]) -> list[int]:
-    """`verify` where the target always takes its likeliest token: `choices` [k + 1] are those tokens. The result is
-    what the target alone would have written, token for token."""
-    choices, draft = [int(token) for token in choices], [int(token) for token in draft]
-    if len(choices) != len(draft) + 1:
-        raise CourseError(f"{len(draft)} drafted tokens need {len(draft) + 1} choices, not {len(choices)}.")
-    kept = next((at for at, token in enumerate(draft) if token != choices[at]), len(draft))
-    return choices[: kept + 1]
-
-
 def expected_tokens(acceptance_rate: float, draft_length: int) -> float:
     """Tokens that one step of the target brings on average, if each drafted token is kept with the same probability a,
-    independently: 1 + a + a² + … + a^k = (1 - a^(k+1)) / (1 - a), and k + 1 for a = 1."""
-    a, k = _rate(acceptance_rate), _length(draft_length)
-    return float(k + 1) if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+    independently: 1 + a + a² + … + a^k."""
+    if not 0 <= acceptance_rate <= 1:
+        raise CourseError(f"The acceptance rate is {acceptance_rate}; it must be from 0 to 1.")
+    return float(sum(acceptance_rate**kept for kept in range(draft_length + 1)))
 
 
 def speedup(acceptance_rate: float, draft_length: int, draft_cost: float, verify_cost: Callable[[int], float]) -> float:
@@ -95,11 +75,7 @@ def speedup(acceptance_rate: float, draft_length: int, draft_cost: float, verify
     Costs are in steps of the target without a draft: `draft_cost` to draft one token, `verify_cost(k)` for the target's
     step over k drafted tokens (so verify_cost(0) is 1).
     """
-    cost = _length(draft_length) * draft_cost + verify_cost(draft_length)
-    if not (draft_cost >= 0 and cost > 0):
-        raise CourseError(
-            f"draft_cost {draft_cost} and verify_cost({draft_length}) must be 0 or more, and together more than 0."
-        )
+    cost = draft_length * draft_cost + verify_cost(draft_length)
     return expected_tokens(acceptance_rate, draft_length) / cost
 
 
@@ -108,34 +84,6 @@ def best_k(
 ) -> tuple[int, float]:
     """The draft length from 0 (do not draft) to `longest` with the highest `speedup`, the shortest of equals, and that
     speed-up."""
-    speedups = [speedup(acceptance_rate, k, draft_cost, verify_cost) for k in range(_length(longest) + 1)]
+    speedups = [speedup(acceptance_rate, k, draft_cost, verify_cost) for k in range(longest + 1)]
     best = int(np.argmax(speedups))
     return best, speedups[best]
-
-
-def _pair(p: ArrayLike, q: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    p, q = as_probabilities(p), as_probabilities(q)
-    if p.shape != q.shape:
-        raise CourseError(f"p has shape {p.shape} and q has shape {q.shape}; both need the same vocabulary.")
-    return p, q
-
-
-def _draft_rows(draft_probs: ArrayLike, shape: tuple[int, int]) -> np.ndarray:
-    if not shape[0]:
-        return np.empty(shape)
-    q = as_probabilities(draft_probs)
-    if q.shape != shape:
-        raise CourseError(f"draft_probs has shape {list(q.shape)}; this draft and vocabulary need {list(shape)}.")
-    return q
-
-
-def _rate(a: float) -> float:
-    if not 0 <= a <= 1:
-        raise CourseError(f"The acceptance rate is {a}; it must be from 0 to 1.")
-    return float(a)
-
-
-def _length(k: int) -> int:
-    if isinstance(k, bool) or k != int(k) or k < 0:
-        raise CourseError(f"The draft length is {k}; it must be a whole number, 0 or more.")
-    return int(k)

@@ -1,4 +1,7 @@
-"""Diversity and repetition, counted in n-grams. A text is a string (split at white space) or a sequence of tokens."""
+"""Diversity and repetition, counted in n-grams. A text is a string (split at white space) or a sequence of tokens.
+
+Notebooks 07 and 09.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,5 @@ def _bleu(own: list[Counter], others: list[list[Counter]]) -> float:
 
 
 def _ngrams(text: Text, n: int) -> list[tuple]:
-    if n < 1:
-        raise CourseError(f"n is {n}; an n-gram has at least one token.")
     tokens = text.split() if isinstance(text, str) else list(text)
     return [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
