@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servinglab.errors import CourseError
-from servinglab.server.process import dead_processes
+from servinglab.server.triton_24_10 import dead_processes
 
 LOOK_SECONDS = 2.0  # between looks at the server's processes
 
@@ -29,33 +29,26 @@ def find_repository(folder: Path) -> Path:
 
 
 def serve(
-    folder: Path, *, models: list[str] | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None,
-    tell: Callable[[str], None], timeout: float | None = None,
+    folder: Path, lane: str, tell: Callable[[str], None], *, models: list[str] | None = None,
+    world_size: int | None = None, all_interfaces: bool = False, dry_run: bool = False,
+    ports: dict[str, int | None], timeout: float | None = None,
 ) -> None:  # fmt: skip
-    """Serve until Ctrl-C or SIGTERM, then stop the server. Raises CourseError when the server ends by itself."""
-    from servinglab.server import TritonServer
+    """Serve until Ctrl-C or SIGTERM, then stop the server. Raises CourseError when the server ends by itself.
 
-    repository = find_repository(folder)
-    options = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
-    options |= {"timeout": timeout} if timeout else {}
-    _keep_running(TritonServer(repository, models=models, **options), tell)
+    `dry_run` only tells the command of the lane trtllm.
+    """
+    from servinglab.lane import new_server
 
-
-def serve_trtllm(
-    folder: Path, *, world_size: int | None, multi_model: bool, all_interfaces: bool, dry_run: bool,
-    ports: dict[str, int | None], tell: Callable[[str], None], timeout: float | None = None,
-) -> None:  # fmt: skip
-    """The same with TensorRT-LLM, in NVIDIA's container. `dry_run` only tells the command."""
-    from servinglab.server import launch as trtllm_launch
-
-    launch = trtllm_launch.plan_launch(
-        find_repository(folder), world_size=world_size, multi_model=multi_model, all_interfaces=all_interfaces,
-        ports=ports,
-    )  # fmt: skip
+    folder = find_repository(folder)
     if dry_run:
-        tell(trtllm_launch.as_shell(launch.argv(), launch.env))
+        from servinglab.server.launch import as_shell, plan_launch
+
+        launch = plan_launch(folder, world_size=world_size, all_interfaces=all_interfaces, ports=ports)
+        tell(as_shell(launch.argv()))
         return
-    _keep_running(trtllm_launch.TrtllmServer(launch, **({"timeout": timeout} if timeout else {})), tell)
+    server = new_server(folder, lane, ports=ports, models=models, world_size=world_size, all_interfaces=all_interfaces,
+                        timeout=timeout)  # fmt: skip
+    _keep_running(server, tell)
 
 
 def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:

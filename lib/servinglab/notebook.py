@@ -19,28 +19,13 @@ from typing import Any
 
 from servinglab import scratch
 from servinglab.errors import CourseError
+from servinglab.lane import resolve_lane
 from servinglab.proxies import spare_the_proxy
-
-LANES = ("embedded", "trtllm")
 
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
-_TRTLLM_BACKEND = Path("/opt/tritonserver/backends/tensorrtllm")
 
 _started = time.perf_counter()
-
-
-def resolve_lane(lane: str = "auto") -> str:
-    """The lane to use: "embedded", or "trtllm" where this machine is NVIDIA's TensorRT-LLM container.
-
-    An explicit name is taken as it is; "auto" looks at SERVINGLAB_LANE, then for the tensorrtllm backend.
-    Raises CourseError for an unknown name.
-    """
-    if lane == "auto":
-        lane = os.environ.get("SERVINGLAB_LANE") or ("trtllm" if _TRTLLM_BACKEND.is_dir() else "embedded")
-    if lane not in LANES:
-        raise CourseError(f"unknown lane {lane!r}; use one of: auto, {', '.join(LANES)}")
-    return lane
 
 
 def device(lane: str = "auto") -> str:

@@ -163,13 +163,14 @@ def test_final_comes_with_the_last_text_of_the_ensemble_and_alone_from_the_bls_m
 def test_without_empty_finals_the_bls_model_sends_its_texts_only(client):
     """What a client gets that does not ask for empty final responses: it must count, or stop by itself."""
     from servinglab.client import kserve
+    from servinglab.client.tensors import to_tensors
 
-    spec = client.spec("tensorrt_llm_bls")
-    request = client.request_for(spec, {"text_input": COUNT, "max_tokens": 3, "stream": True}, "x", empty_final=False)
+    tensors = to_tensors(client.spec("tensorrt_llm_bls"), {"text_input": COUNT, "max_tokens": 3, "stream": True})
+    request = kserve.infer_request("tensorrt_llm_bls", tensors, "x")
     channel = kserve.open_channel(client.grpc_url)
     try:
         found = [
-            kserve.is_final(message.infer_response)
+            message.infer_response.parameters["triton_final_response"].bool_param
             for message in kserve.stub(channel).ModelStreamInfer(iter([request]), timeout=30)
         ]
     finally:

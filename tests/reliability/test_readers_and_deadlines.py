@@ -42,7 +42,7 @@ def test_a_reader_that_does_not_read_for_a_while_gets_everything_in_order(served
         "streaming": np.array([[True]]), "return_generation_logits": np.array([[True]]),
     }  # fmt: skip
     quick = short_answer(asker)
-    message = kserve.infer_request("tensorrt_llm", inputs, "slow", outputs=(), empty_final=False)
+    message = kserve.infer_request("tensorrt_llm", inputs, "slow")
     with kserve.open_channel(served.grpc_url) as channel:
         call = kserve.stub(channel).ModelStreamInfer(iter([message]), timeout=120)
         answers = [next(call)]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from servinglab import assets, notebook, scratch
+from servinglab import lane as lanes
 from servinglab.errors import CourseError
 
 
@@ -18,13 +19,13 @@ from servinglab.errors import CourseError
 def plain_machine(monkeypatch, tmp_path):
     monkeypatch.delenv("SERVINGLAB_LANE", raising=False)
     monkeypatch.delenv("COURSE_RECORD_DIR", raising=False)
-    monkeypatch.setattr(notebook, "_TRTLLM_BACKEND", tmp_path / "absent")
+    monkeypatch.setattr(lanes, "TRTLLM_BACKEND", tmp_path / "absent")
     monkeypatch.setattr(scratch, "adopt", lambda: None)  # this process is no notebook
 
 
 def test_lane_is_embedded_unless_this_is_the_container_or_the_user_says_so(monkeypatch, tmp_path):
     assert notebook.resolve_lane() == "embedded"
-    monkeypatch.setattr(notebook, "_TRTLLM_BACKEND", tmp_path)
+    monkeypatch.setattr(lanes, "TRTLLM_BACKEND", tmp_path)
     assert notebook.resolve_lane("auto") == "trtllm"
     monkeypatch.setenv("SERVINGLAB_LANE", "embedded")
     assert notebook.resolve_lane("auto") == "embedded"

@@ -21,15 +21,16 @@ from tritonclient.utils import InferenceServerException
 from servinglab import notebook
 from servinglab.assets import AssetError, Progress, packaged
 from servinglab.client import ClientError, TritonClient
+from servinglab.client.tensors import InputSpec, ModelSpec
 from servinglab.loadtest.load import openai_ask
 from servinglab.proxies import spare_the_proxy
 
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 HERE = "127.0.0.1,localhost,::1"
-CONFIG = {"name": "m", "input": [{"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]}]}
+SPEC = ModelSpec("m", {"text_input": InputSpec("text_input", "BYTES", [1], False, False)}, [], 0, True)
 WHOLE = b'{"model_name": "m", "text_output": "here"}'
 EVENT = b'data: {"text_output": "here", "choices": [{"delta": {"content": "here"}}]}\n\n'
-ANSWERS = {"config": json.dumps(CONFIG).encode(), "generate_stream": EVENT, "completions": EVENT + b"data: [DONE]\n\n"}
+ANSWERS = {"generate_stream": EVENT, "completions": EVENT + b"data: [DONE]\n\n"}
 
 
 @pytest.fixture
@@ -79,7 +80,9 @@ def nobody():
         yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
-def test_the_course_s_clients_need_no_setting(proxy, web, nobody):
+def test_the_course_s_clients_need_no_setting(proxy, web, nobody, monkeypatch):
+    monkeypatch.setattr(TritonClient, "spec", lambda self, model, deadline: SPEC)
+
     async def first(stream):
         async for _ in stream:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from servinglab.server.log import clean, loaded_models, log_error, taken_port
+from servinglab.server.log import clean, loaded_models, log_error, read, taken_port
 
 NO_GPU = """W1127 23:18:42.826457 11098 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
 E1127 23:18:42.826659 11098 server.cc:241] "CudaDriverHelper has not been initialized."
@@ -64,26 +64,25 @@ E1127 23:18:48.2 1 model_lifecycle.cc:642] "failed to load 'raises' version 1: I
         (NO_GPU + "error: creating server: Internal - something\n", "creating server: Internal - something"),
     ],
 )
-def test_reason(tmp_path, log, sentence):
-    (tmp_path / "log").write_text(log)
-    assert log_error(tmp_path / "log") == sentence
+def test_reason(log, sentence):
+    assert log_error(log) == sentence
 
 
-def test_several_causes_are_counted_and_earlier_ones_left_out(tmp_path):
+def test_several_causes_are_counted():
+    assert log_error(RAISES + PARSE).endswith("(and 1 more, see the log)")
+
+
+def test_ports_and_loaded_models():
+    taken = "failed to start HTTP service: Unavailable - Socket '127.0.0.1:8000' already in use"
+    log = RAISES + f'E1127 23:18:48.1 1 main.cc:293] "{taken} "\n'
+    assert taken_port(log) == 8000 and loaded_models(log) == {"echo"}
+    assert log_error(log) == "the address 127.0.0.1:8000 is already in use"
+
+
+def test_what_was_written_before_a_mark_does_not_count(tmp_path):
     (tmp_path / "log").write_text(RAISES + PARSE)
-    assert log_error(tmp_path / "log").endswith("(and 1 more, see the log)")
-    assert log_error(tmp_path / "log", offset=len(RAISES)).startswith("Poll failed")
-
-
-def test_ports_and_loaded_models(tmp_path):
-    (tmp_path / "log").write_text(
-        RAISES
-        + "E1127 23:18:48.1 1 main.cc:293] \"failed to start HTTP service: Unavailable - Socket '127.0.0.1:8000' "
-        'already in use "\n'
-    )
-    assert taken_port(tmp_path / "log") == 8000 and loaded_models(tmp_path / "log") == {"echo"}
-    assert log_error(tmp_path / "log") == "the address 127.0.0.1:8000 is already in use"
-    assert log_error(tmp_path / "absent") is None and taken_port(tmp_path / "absent") is None
+    assert log_error(read(tmp_path / "log", len(RAISES))).startswith("Poll failed")
+    assert read(tmp_path / "absent") == ""
 
 
 @pytest.mark.parametrize(

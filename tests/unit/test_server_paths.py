@@ -30,9 +30,9 @@ WORDS = {  # the folder's name, what stands in its config.pbtxt, and what is sai
     "space": ("my model", "", "The name of the folder .*'my model', holds ' '"),
     "not ASCII": ("modèle", "", "'modèle', holds 'è'"),
     "instance": (
-        "m", 'instance_group [ {}, {\nname: "`PWN`" } ]', "config.pbtxt:2: The name of an instance_group, '`PWN`'",
+        "m", 'instance_group [ {}, {\nname: "`PWN`" } ]', "config.pbtxt: The name of an instance_group, '`PWN`'",
     ),
-    "file": ("m", 'default_model_filename: "m$(PWN).py"', "config.pbtxt:1: default_model_filename, "),
+    "file": ("m", 'default_model_filename: "m$(PWN).py"', "config.pbtxt: default_model_filename, "),
     "escaped": ("m", r'default_model_filename: "m\x24\x28PWN\x29.py"', "default_model_filename, .*PWN"),
     "environment": (
         "m", 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/$(PWN)" } }',

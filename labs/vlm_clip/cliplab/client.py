@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cliplab.deployment import DIMENSIONS
-from servinglab.client.triton import ClientError, Result, TritonClient
+from servinglab.client.triton import Chunk, ClientError, TritonClient
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ClipClient:
             vectors.append(result.outputs["embedding"])
         return np.concatenate(vectors) if vectors else np.zeros((0, DIMENSIONS), np.float32)
 
-    def _ask(self, inputs: dict[str, np.ndarray], first: int = 0, rows: int = 1) -> Result:
+    def _ask(self, inputs: dict[str, np.ndarray], first: int = 0, rows: int = 1) -> Chunk:
         """`first`: which of the caller's `rows` the first one is; an error names the caller's."""
         try:
             return self.triton.infer_inputs(self.model, inputs, deadline=self.deadline)

@@ -1,15 +1,13 @@
 """The KServe v2 protocol over gRPC, as thin as possible: channel, request message, response message, error sentence.
 
 It uses tritonclient's generated messages and stubs, not its InferenceServerClient: that allows one stream a client,
-its asyncio half cannot ask for the empty final response (how a BLS model ends), and a stream that nobody stopped keeps
-a script from exiting. Notebook 05 shows both.
+and a stream that nobody stopped keeps a script from exiting. Notebook 05 shows both.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -39,58 +37,37 @@ class ClientWarning(UserWarning):
     """The request is valid, but probably not what was meant."""
 
 
-def options(url: str) -> list[tuple[str, int]]:
-    """Channel options. No keepalive pings: Triton closes a connection that pings more often than every five minutes."""
-    found = [("grpc.max_send_message_length", MAX_MESSAGE), ("grpc.max_receive_message_length", MAX_MESSAGE)]
-    return [*found, ("grpc.enable_http_proxy", 0)] if is_local(url) else found
-
-
 def is_local(url: str) -> bool:
     """Whether the address is this machine: then a proxy of the environment must not be asked."""
     return bool(re.match(r"(\w+://)?(127\.|localhost|\[::1\])", url))
 
 
 def open_channel(url: str) -> grpc.Channel:
-    return grpc.insecure_channel(url, options=options(url))
+    """Without keepalive pings: Triton closes a connection that pings more often than every five minutes."""
+    options = [("grpc.max_send_message_length", MAX_MESSAGE), ("grpc.max_receive_message_length", MAX_MESSAGE)]
+    return grpc.insecure_channel(url, options=options + [("grpc.enable_http_proxy", 0)] * is_local(url))
 
 
-def call(
-    channel: grpc.Channel, method: str, timeout: float, hopeless: Callable[[], bool] = lambda: False, *,
-    headers: Mapping[str, str] | None = None, **fields: Any,
-) -> Any:  # fmt: skip
-    """One unary method of the service by its name; `fields` of its request message. `hopeless()` ends the wait."""
+def stub(channel: grpc.Channel) -> service_pb2_grpc.GRPCInferenceServiceStub:
+    return service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def call(channel: grpc.Channel, method: str, timeout: float, headers: Mapping[str, str], **fields: Any) -> grpc.Future:
+    """Send a unary request of the service; `fields` of its message. The answer is to come."""
     request = getattr(service_pb2, f"{method}Request")(**fields)
-    answer = getattr(stub(channel), method).future(request, timeout=timeout, metadata=list((headers or {}).items()))
-    while True:
-        try:
-            return answer.result(timeout=0.2)
-        except grpc.FutureTimeoutError:
-            if hopeless():
-                answer.cancel()
-        except grpc.FutureCancelledError:
-            raise ClientError(f"No answer to {method} can come any more.") from None
+    return getattr(stub(channel), method).future(request, timeout=timeout, metadata=list(headers.items()))
 
 
 def check_deadline(deadline: Any) -> None:
     """Raises ClientError unless `deadline` is a finite number of seconds above 0."""
-    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
-    if not number or not 0 < deadline < 1e9:
+    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline < 1e9:
         raise ClientError(f"deadline must be a number of seconds above 0 and below a billion, not {deadline!r}.")
 
 
-def stub(channel: Any) -> service_pb2_grpc.GRPCInferenceServiceStub:
-    return service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-
 def infer_request(
-    model: str,
-    tensors: Mapping[str, np.ndarray],
-    request_id: str,
-    *,
-    outputs: Iterable[str] = (),
-    empty_final: bool = False,
+    model: str, tensors: Mapping[str, np.ndarray], request_id: str, *, empty_final: bool = False
 ) -> service_pb2.ModelInferRequest:
-    """The message ModelInferRequest. Strings are object arrays; `outputs` names those wanted, none means all."""
+    """The message ModelInferRequest; strings are object arrays. Raises ClientError for what has no form in it."""
     if not isinstance(request_id, str):
         raise ClientError(f"request_id must be text, not {request_id!r}.")
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
@@ -106,8 +83,6 @@ def infer_request(
             request.raw_input_contents.append(content.item() if content.size else b"")
         else:
             request.raw_input_contents.append(np.ascontiguousarray(array).tobytes())
-    for name in outputs:
-        request.outputs.add(name=name)
     if empty_final:
         request.parameters[EMPTY_FINAL].bool_param = True
     return request
@@ -119,42 +94,34 @@ def read_outputs(response: service_pb2.ModelInferResponse) -> dict[str, np.ndarr
     return {output.name: result.as_numpy(output.name) for output in response.outputs}
 
 
-def is_final(response: service_pb2.ModelInferResponse) -> bool:
-    return response.parameters["triton_final_response"].bool_param
-
-
 def progress(chunks: int) -> str:
     """How far a stream came; empty where nothing of it did."""
     return f" (after {chunks} chunk{'s' * (chunks != 1)})" if chunks else ""
 
 
-def deadline_passed(url: str, seconds: float | None, what: str = "") -> DeadlinePassed:
+def deadline_passed(url: str, seconds: float, what: str = "") -> DeadlinePassed:
     """`what` says how far the answer came, if there was any of it: then its end is what did not come in time."""
     return DeadlinePassed(f"No {'end of the ' if what else ''}answer from {url} within {seconds:g} s{what}.")
 
 
-def as_client_error(error: grpc.RpcError, url: str, seconds: float | None, what: str = "") -> ClientError:
+def connection_closed(url: str, what: str = "") -> ServerGone:
+    return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+
+
+def as_client_error(error: grpc.RpcError, url: str, seconds: float, what: str = "") -> ClientError:
     """One sentence for a failed call; `seconds` is the deadline it ran under, `what` how far it came."""
     code, details = error.code(), (error.details() or "").strip()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return deadline_passed(url, seconds, what)
     if code is grpc.StatusCode.UNAVAILABLE:
         if what or "Socket closed" in details or "recvmsg" in details:
-            return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+            return connection_closed(url, what)
         if "connect" in details.lower() or "resol" in details.lower():
             return ServerGone(f"No server answers at {url}: is it running, and is this its gRPC port?")
     if code is grpc.StatusCode.UNKNOWN and "Stream removed" in details:
-        return ServerGone(f"The server at {url} closed the connection{what}: has it stopped? Its log says why.")
+        return connection_closed(url, what)
     if code is grpc.StatusCode.CANCELLED:
         return ClientError(f"The request was cancelled{what}.")
     if code is grpc.StatusCode.UNIMPLEMENTED and not details:
         return ClientError(f"{url} does not speak the KServe v2 protocol: is this Triton's gRPC port?")
     return ClientError(details or f"{url} answered with {code.name}.")
-
-
-def closed(url: str) -> ClientError:
-    return ClientError(f"This client of {url} is closed: make a new one.")
-
-
-def warn(message: str) -> None:
-    warnings.warn(message, ClientWarning, stacklevel=4)  # the line that called the client

@@ -5,11 +5,13 @@ Every call has a deadline. Every failure is a ClientError of one sentence: the s
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,30 +19,16 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from servinglab.client import kserve
-from servinglab.client.http import HttpSide, HttpStream
+from servinglab.client.http import HttpSide, json_inputs, json_outputs
 from servinglab.client.kserve import ClientError, ClientWarning, ServerGone
-from servinglab.client.stream import AsyncTokenStream, Chunk, TokenStream, text_of, texts_of
+from servinglab.client.stream import Chunk, TokenStream, as_async, grpc_call
 from servinglab.client.tensors import ModelSpec, to_tensors
 from servinglab.server import log as triton_log
 
-__all__ = ["AsyncTokenStream", "Chunk", "ClientError", "ClientWarning", "Result", "TokenStream", "TritonClient"]
+__all__ = ["Chunk", "ClientError", "ClientWarning", "TokenStream", "TritonClient"]
 
 BLS = "tensorrt_llm_bls"
-
-
-@dataclass
-class Result:
-    """One whole answer; `seconds` since the request was sent."""
-
-    text: str
-    seconds: float
-    request_id: str
-    outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-
-    @property
-    def texts(self) -> list[str]:
-        """All strings of `text_output`: one for each beam."""
-        return texts_of(self.outputs)
+Prompt = str | list[str]
 
 
 class TritonClient:
@@ -50,7 +38,9 @@ class TritonClient:
         grpc_url: "host:port".
         http_url: "http://host:port", for http_infer, generate and generate_stream.
 
-    Keyword inputs are the model's own (`temperature=0.7`, `stop_words=["."]`, `seed=3`); None leaves one out.
+    Keyword inputs of its methods are the model's own (`temperature=0.7`, `stop_words=["."]`, `seed=3`); None leaves one
+    out, and without `max_tokens` an answer has at most 64. `deadline`: seconds that the whole answer may take.
+    `request_id`: text; one of its own for each request, unless given.
     """
 
     def __init__(self, grpc_url: str, http_url: str | None = None) -> None:
@@ -75,93 +65,76 @@ class TritonClient:
 
     # --- streams over gRPC ------------------------------------------------------------------------------------
 
-    def stream(
-        self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,
-        request_id: str | None = None, **inputs: Any,
-    ) -> TokenStream:  # fmt: skip
+    def stream(self, prompt: Prompt, *, model: str = BLS, deadline: float = 60.0, **inputs: Any) -> TokenStream:
         """Send a prompt; the returned iterator gives a Chunk for every response as it arrives."""
-        return self.stream_inputs(
-            model, _text_values(prompt, max_tokens, inputs, stream=True), deadline=deadline, request_id=request_id
-        )
+        request_id, values = _text_values(prompt, {"stream": True, **inputs})
+        return self.stream_inputs(model, values, deadline=deadline, request_id=request_id)
 
     def stream_inputs(
-        self, model: str, inputs: Mapping[str, Any], *, outputs: Iterable[str] = (), deadline: float = 60.0,
-        request_id: str | None = None, checked: bool = True,
+        self, model: str, inputs: Mapping[str, Any], *, deadline: float = 60.0, request_id: str | None = None,
+        checked: bool = True, wake: Callable[[], None] = lambda: None,
     ) -> TokenStream:  # fmt: skip
         """The same for any model by its input names. Arrays are sent as they are.
 
         `checked=False` sends arrays without a look at the model's configuration, to see the server's own answer.
+        `wake` is called after each arrival, in a thread of its own.
         """
-        began, request_id = time.perf_counter(), request_id or _new_id()
-        request = self._request(model, inputs, request_id, outputs, deadline, checked, empty_final=True)
+        began = time.perf_counter()
+        request = self._request(model, inputs, request_id, deadline, checked, empty_final=True)
         left = max(deadline - (time.perf_counter() - began), 0.001)
-        explain = lambda error: self.explain(model, error)  # noqa: E731
-        try:
-            return TokenStream(self._stub.ModelStreamInfer, request, request_id, deadline, left, self.grpc_url, explain)
-        except ValueError:
-            raise kserve.closed(self.grpc_url) from None
+        with self._open():
+            call = grpc_call(self._stub.ModelStreamInfer, request, self.grpc_url, deadline, left)
+        return TokenStream(*call, request.id, partial(self.explain, model), wake)
 
     def astream(
-        self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,
-        request_id: str | None = None, **inputs: Any,
-    ) -> AsyncTokenStream:  # fmt: skip
-        """`async for chunk in client.astream(…)`: in JupyterLab, under papermill, and inside asyncio.run."""
+        self, prompt: Prompt, *, model: str = BLS, deadline: float = 60.0, **inputs: Any
+    ) -> AsyncIterator[Chunk]:
+        """`async for chunk in client.astream(…)`: in JupyterLab, under papermill, and inside asyncio.run. Leaving the
+        loop cancels the request once the iterator is closed (`aclose()`, contextlib.aclosing) or forgotten."""
         kserve.check_deadline(deadline)
-        values = _text_values(prompt, max_tokens, inputs, stream=True)
-        return AsyncTokenStream(self, model, values, request_id or _new_id(), deadline)
+        request_id, values = _text_values(prompt, {"stream": True, **inputs})
+        return as_async(partial(self._stream_woken, model, values, deadline, request_id))
+
+    def _stream_woken(self, model: str, values: Any, deadline: float, request_id: str, wake: Any) -> TokenStream:
+        return self.stream_inputs(model, values, deadline=deadline, request_id=request_id, wake=wake)
 
     # --- one answer -------------------------------------------------------------------------------------------
 
-    def infer(
-        self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,
-        request_id: str | None = None, **inputs: Any,
-    ) -> Result:  # fmt: skip
+    def infer(self, prompt: Prompt, *, model: str = BLS, deadline: float = 60.0, **inputs: Any) -> Chunk:
         """gRPC ModelInfer: one request, one response. A decoupled model refuses it; use `stream`."""
-        return self.infer_inputs(
-            model, _text_values(prompt, max_tokens, inputs), deadline=deadline, request_id=request_id
-        )
+        request_id, values = _text_values(prompt, inputs)
+        return self.infer_inputs(model, values, deadline=deadline, request_id=request_id)
 
     def infer_inputs(
-        self, model: str, inputs: Mapping[str, Any], *, outputs: Iterable[str] = (), deadline: float = 60.0,
-        request_id: str | None = None, checked: bool = True,
-    ) -> Result:  # fmt: skip
+        self, model: str, inputs: Mapping[str, Any], *, deadline: float = 60.0, request_id: str | None = None,
+        checked: bool = True,
+    ) -> Chunk:  # fmt: skip
         """gRPC ModelInfer for any model by its input names; see `stream_inputs`."""
-        request = self._request(model, inputs, request_id or _new_id(), outputs, deadline, checked)
+        request = self._request(model, inputs, request_id, deadline, checked)
         sent = time.perf_counter()
         response = self._call("ModelInfer", request, deadline, model)
-        found = kserve.read_outputs(response)
-        return Result(text_of(found), time.perf_counter() - sent, response.id, found)
+        return Chunk.of(kserve.read_outputs(response), 0, sent, True, response.id)
 
-    def http_infer(
-        self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,
-        request_id: str | None = None, **inputs: Any,
-    ) -> Result:  # fmt: skip
+    def http_infer(self, prompt: Prompt, *, model: str = BLS, deadline: float = 60.0, **inputs: Any) -> Chunk:
         """The same as `infer` as JSON over HTTP."""
-        spec, request_id = self._http_spec(model, deadline), request_id or _new_id()
-        values = _for_model(spec, _text_values(prompt, max_tokens, inputs))
-        sent = time.perf_counter()
-        found = self._explained(model, lambda http: http.infer(model, to_tensors(spec, values), request_id, deadline))
-        return Result(text_of(found), time.perf_counter() - sent, request_id, found)
+        spec, request_id, values = self._for_http(model, prompt, inputs, deadline)
+        body, sent = {"id": request_id, "inputs": json_inputs(to_tensors(spec, values))}, time.perf_counter()
+        return Chunk.of(json_outputs(self._ask(model, "infer", body, deadline)), 0, sent, True, request_id)
 
-    def generate(
-        self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,
-        request_id: str | None = None, **inputs: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+    def generate(self, prompt: Prompt, *, model: str = BLS, deadline: float = 60.0, **inputs: Any) -> dict[str, Any]:
         """POST …/generate; the JSON object of the answer. Warns of a key that is no input: Triton would ignore it."""
-        _check_one_answer(inputs)
-        body = self._generate_body(model, _text_values(prompt, max_tokens, inputs), request_id, deadline)
-        return self._explained(model, lambda http: http.generate(model, body, deadline))
+        spec, request_id, values = self._for_http(model, prompt, inputs, deadline)
+        _warn_of_unknown(spec, values)
+        return self._ask(model, "generate", {**values, "id": request_id}, deadline)
 
     def generate_stream(
-        self, prompt: str | list[str], *, model: str = BLS, max_tokens: int = 64, deadline: float = 60.0,
-        request_id: str | None = None, **inputs: Any,
-    ) -> HttpStream:  # fmt: skip
+        self, prompt: Prompt, *, model: str = BLS, deadline: float = 60.0, **inputs: Any
+    ) -> TokenStream:
         """POST …/generate_stream; an iterator of Chunks (server-sent events)."""
-        values = _text_values(prompt, max_tokens, inputs, stream=True)
-        body = self._generate_body(model, values, request_id, deadline)
-        return self._explained(
-            model, lambda http: http.generate_stream(model, body, deadline, lambda error: self.explain(model, error))
-        )
+        spec, request_id, values = self._for_http(model, prompt, {"stream": True, **inputs}, deadline)
+        _warn_of_unknown(spec, values)
+        call = self._http.events(model, {**values, "id": request_id}, deadline)
+        return TokenStream(*call, request_id, partial(self.explain, model))
 
     # --- what the server says about itself ---------------------------------------------------------------------
 
@@ -169,13 +142,6 @@ class TritonClient:
         """Inputs, outputs and policy that a model declares; asked once, and again after an error."""
         if model not in self._specs:
             answer = self._call("ModelConfig", service_pb2.ModelConfigRequest(name=model), deadline, model)
-            self._specs[model] = ModelSpec.from_config(answer.config)
-        return self._specs[model]
-
-    async def aspec(self, stub: Any, model: str, deadline: float) -> ModelSpec:
-        """The same inside an event loop, on a stub of that loop."""
-        if model not in self._specs:
-            answer = await stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=deadline)
             self._specs[model] = ModelSpec.from_config(answer.config)
         return self._specs[model]
 
@@ -193,107 +159,83 @@ class TritonClient:
             kind = ServerGone
         if absent:
             message = f"There is no model '{model}' at this server ({message})."
-            try:
+            with contextlib.suppress(ClientError):
                 message += f" Ready: {', '.join(self.models(deadline=2)) or 'none'}."
-            except ClientError:
-                pass
         elif "decoupled transaction policy" in message:
             message += f". '{model}' may answer any number of times: use stream() or generate_stream()."
         elif "produce exactly 1 response" in message:
             message += ". Use generate_stream(), or ask for one answer: without stream, for one prompt."
-        elif (found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message)) and (
-            spec := spec or self._spec_if_any(model)
-        ):
+        elif found := re.search(r"unexpected (?:shape for|inference) input '([^']+)'", message):
             if (inner := re.search(r"for model '([^']+)'", message)) and inner[1] != model:
                 return kind(f"{message}. '{inner[1]}' is a step of '{model}': their configurations disagree.")
-            wanted = spec.inputs.get(found[1])
-            if wanted is None:
-                message += f": {spec.advice(found[1])}"
-            else:
-                batch = ", the first dimension is the batch" if wanted.batched else ""
-                message += f". '{model}' declares '{found[1]}' as {wanted.datatype} {wanted.shape}{batch}."
+            with contextlib.suppress(ClientError):
+                spec = spec or self.spec(model, deadline=2)
+                if wanted := spec.inputs.get(found[1]):
+                    batch = ", the first dimension is the batch" if wanted.batched else ""
+                    message += f". '{model}' declares '{found[1]}' as {wanted.datatype} {wanted.shape}{batch}."
+                else:
+                    message += f": {spec.advice(found[1])}"
         return kind(message if message.endswith((".", "?", "!")) else message + ".")
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _request(
-        self, model: str, values: Mapping[str, Any], request_id: str, outputs: Iterable[str], deadline: float,
-        checked: bool, empty_final: bool = False,
+        self, model: str, values: Mapping[str, Any], request_id: str | None, deadline: float, checked: bool,
+        empty_final: bool = False,
     ) -> service_pb2.ModelInferRequest:  # fmt: skip
         kserve.check_deadline(deadline)
         if checked:
-            return self.request_for(self.spec(model, deadline=deadline), values, request_id, outputs, empty_final)
-        tensors = {name: np.asarray(value) for name, value in values.items()}
-        return kserve.infer_request(model, tensors, request_id, outputs=outputs, empty_final=empty_final)
+            spec = self.spec(model, deadline=deadline)
+            tensors = to_tensors(spec, _for_model(spec, values))
+        else:
+            tensors = {name: np.asarray(value) for name, value in values.items()}
+        request_id = uuid.uuid4().hex[:16] if request_id is None else request_id
+        return kserve.infer_request(model, tensors, request_id, empty_final=empty_final)
 
-    def request_for(
-        self, spec: ModelSpec, values: Mapping[str, Any], request_id: str, outputs: Iterable[str] = (),
-        empty_final: bool = True,
-    ) -> service_pb2.ModelInferRequest:  # fmt: skip
-        """The message that a call would send; fields and bytes are taken apart in notebook 05."""
-        tensors = to_tensors(spec, _for_model(spec, values))
-        return kserve.infer_request(spec.name, tensors, request_id, outputs=outputs, empty_final=empty_final)
-
-    def _spec_if_any(self, model: str) -> ModelSpec | None:
-        try:
-            return self.spec(model, deadline=2)
-        except ClientError:
-            return None
+    def _for_http(self, model: str, prompt: Any, inputs: Any, deadline: float) -> tuple[ModelSpec, str, dict[str, Any]]:
+        kserve.check_deadline(deadline)
+        if self._http is None:
+            raise ClientError("This client has no HTTP address: TritonClient(grpc_url, http_url).")
+        request_id, values = _text_values(prompt, inputs)
+        spec = self.spec(model, deadline=deadline)
+        return spec, request_id, {n: value for n, value in _for_model(spec, values).items() if value is not None}
 
     def _call(self, method: str, request: Any, deadline: float, model: str = "") -> Any:
         try:
-            return getattr(self._stub, method)(request, timeout=deadline)
+            with self._open():
+                return getattr(self._stub, method)(request, timeout=deadline)
         except grpc.RpcError as error:
             raise self.explain(model, kserve.as_client_error(error, self.grpc_url, deadline)) from None
-        except ValueError:  # gRPC's word for a closed channel
-            raise kserve.closed(self.grpc_url) from None
 
-    def _explained(self, model: str, call: Any) -> Any:
-        if self._http is None:
-            raise ClientError("This client has no HTTP address: TritonClient(grpc_url, http_url).")
+    def _ask(self, model: str, verb: str, body: Mapping[str, Any], deadline: float) -> dict[str, Any]:
         try:
-            return call(self._http)
+            return self._http.ask(model, verb, body, deadline)
         except ClientError as error:
             raise self.explain(model, error) from None
 
-    def _http_spec(self, model: str, deadline: float) -> ModelSpec:
-        kserve.check_deadline(deadline)
-        if model not in self._specs:
-            self._specs[model] = self._explained(model, lambda http: http.spec(model, deadline))
-        return self._specs[model]
-
-    def _generate_body(
-        self, model: str, values: Mapping[str, Any], request_id: str | None, deadline: float
-    ) -> dict[str, Any]:
-        spec = self._http_spec(model, deadline)
-        body = {name: value for name, value in _for_model(spec, values).items() if value is not None}
-        for name in spec.unknown(body):
-            kserve.warn(f"'{name}' is not an input of {model}, so Triton ignores it: {spec.advice(name)}")
-        if missing := [name for name, wanted in spec.inputs.items() if not wanted.optional and name not in body]:
-            raise ClientError(f"{model} needs a value for {', '.join(missing)}.")
-        return {**body, "id": request_id or _new_id()}
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:  # gRPC's word for a closed channel
+            raise ClientError(f"This client of {self.grpc_url} is closed: make a new one.") from None
 
 
-def _new_id() -> str:
-    return uuid.uuid4().hex[:16]
-
-
-def _text_values(prompt: Any, max_tokens: int, inputs: Mapping[str, Any], **default: Any) -> dict[str, Any]:
-    return {**default, "text_input": prompt, "max_tokens": max_tokens, **inputs}
-
-
-def _check_one_answer(inputs: Mapping[str, Any]) -> None:
-    """Triton would find only at the end, with all of them generated, that there are several answers."""
-    count, beams = (inputs.get(name) for name in ("num_return_sequences", "beam_width"))
-    if isinstance(count, int) and count > 1 and not (isinstance(beams, int) and beams > 1):
-        raise ClientError(
-            f"num_return_sequences {count} brings {count} answers, and generate() takes one: use stream() or "
-            "generate_stream()."
-        )
+def _text_values(prompt: Any, inputs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The request's id and its inputs."""
+    values = {"text_input": prompt, "max_tokens": 64, **inputs}
+    request_id = values.pop("request_id", None)
+    return uuid.uuid4().hex[:16] if request_id is None else request_id, values
 
 
 def _for_model(spec: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out our own defaults where the model has no such input."""
-    return {
-        name: value for name, value in values.items() if name in spec.inputs or name not in ("max_tokens", "stream")
-    }
+    ours = ("max_tokens", "stream")
+    return {name: value for name, value in values.items() if name in spec.inputs or name not in ours}
+
+
+def _warn_of_unknown(spec: ModelSpec, values: Mapping[str, Any]) -> None:
+    for name in values:
+        if name not in spec.inputs:
+            message = f"'{name}' is not an input of {spec.name}, so Triton ignores it: {spec.advice(name)}"
+            warnings.warn(message, ClientWarning, stacklevel=3)  # the line that called the client

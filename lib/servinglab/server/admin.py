@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from servinglab.server import log as triton_log
 from servinglab.server.install import ServerError
 from servinglab.server.process import http_status
+from servinglab.server.triton_24_10 import missing_model_file
 
 # Whoever may load a model may bring its model.py along, and so runs code as the user of the server: a web page can send
 # such a request, and so can other users of the machine. These interfaces want a key, the others are open to everybody.
@@ -65,9 +66,9 @@ class TritonAdmin:
         """Load (or load again) one model of the repository."""
         mark = self.log_path.stat().st_size if self.log_path and self.log_path.exists() else 0
         try:
-            self._ask("RepositoryModelLoad", self.timeout, lambda: self._hopeless(mark), model_name=name)
+            self._ask("RepositoryModelLoad", self.timeout, mark, model_name=name)
         except ServerError as error:  # the answer often says less than the log does
-            reason = self.log_path and triton_log.log_error(self.log_path, mark)
+            reason = self.log_path and triton_log.log_error(triton_log.read(self.log_path, mark))
             raise ServerError(f"Triton did not load '{name}': {reason or error}") from None
 
     def unload(self, name: str, *, timeout: float = 30.0) -> None:
@@ -79,21 +80,21 @@ class TritonAdmin:
                 raise ServerError(f"Model '{name}' is still unloading after {timeout:.0f} s: is a request running?")
             time.sleep(0.02)
 
-    def _hopeless(self, mark: int) -> bool:
-        """Whether the log says since byte `mark` that a load will never end."""
-        return bool(self.log_path and triton_log.hopeless(self.log_path, mark))
-
-    def _ask(self, method: str, timeout: float = 5.0, hopeless: Callable[[], bool] = lambda: False, **fields: str):
-        """One call of the gRPC service; the answer message."""
+    def _ask(self, method: str, timeout: float = 5.0, mark: int | None = None, **fields: str) -> Any:
+        """One call of the gRPC service by its name; the answer message. mark: the log from this byte on is watched for
+        what keeps the answer from ever coming."""
         from servinglab.client import kserve  # not at the top: importing gRPC takes longer than half a second
 
         if not self.grpc_url:
             raise ServerError("This server is not running: call start() first.")
         with kserve.open_channel(self.grpc_url) as channel:
             try:
-                return kserve.call(channel, method, timeout, hopeless, headers=self.admin_headers, **fields)
-            except kserve.ClientError as error:
-                raise ServerError(str(error)) from None
+                answer = kserve.call(channel, method, timeout, self.admin_headers, **fields)
+                while not answer.done() and mark is not None:
+                    time.sleep(0.05)
+                    if self.log_path and (reason := missing_model_file(triton_log.read(self.log_path, mark))):
+                        raise ServerError(reason)
+                return answer.result()
             except kserve.grpc.RpcError as error:
                 if "restricted" in str(error.details()):
                     raise ServerError(

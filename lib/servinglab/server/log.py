@@ -5,89 +5,73 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from servinglab.server.triton_24_10 import missing_model_file, plain_sentence
+
 # Errors that every machine without an NVIDIA driver logs, and consequences of an error already logged.
 HARMLESS = ("CudaDriverHelper", "NVML", "DCGM", "Failed to create instance", "failed to load all models")
 CONSEQUENCE = ("which has no loaded version", "depends on", "not ready")
-LINE = re.compile(r"^(?P<level>[IWEF])\d{4} [\d:.]+ \d+ [\w.]+:\d+\] (?P<text>.*)$")
+LINE = re.compile(r"[EF]\d{4} [\d:.]+ \d+ [\w.]+:\d+\] (?P<text>.*)$")
 
 
-def log_error(path: str | Path, offset: int = 0) -> str | None:
-    """The log's own reason, cleaned: one sentence, or None if the log holds no error.
+def read(path: Path, offset: int = 0) -> str:
+    """What the log holds after byte `offset`; "" when there is none."""
+    try:
+        return path.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def log_error(log: str) -> str | None:
+    """The log's own reason, cleaned: one sentence, or None if it holds no error.
 
     Looked for in this order: a library the loader misses, shared memory, a taken port, a configuration that does not
-    parse, a model that fails to load, then any other error line. Only what was written after byte `offset` counts.
+    parse, a model that fails to load, then any other error line.
     """
-    text = _read(path)[offset:].decode(errors="replace")
-    if found := re.search(r"error while loading shared libraries: ([^:\s]+): (.*)", text):
+    if found := re.search(r"error while loading shared libraries: ([^:\s]+): (.*)", log):
         return f"the library {found[1]} is missing ({found[2].strip()})"
-    if re.search(r"No space left on device|shared memory key|--shm-size", text):
+    if re.search(r"No space left on device|shared memory key|--shm-size", log):
         return "/dev/shm is full: in Docker start the container with --shm-size=1g"
-    if found := re.search(r"Socket '([^']+)' already in use", text):
+    if found := re.search(r"Socket '([^']+)' already in use", log):
         return f"the address {found[1]} is already in use"
-    if found := missing_model_file(text):
+    if found := missing_model_file(log):
         return found
-    errors = _errors(text)
-    causes = [e for e in errors if not any(word in e for word in CONSEQUENCE)] or errors
-    if causes:
-        more = f" (and {len(causes) - 1} more, see the log)" if len(causes) > 1 else ""
-        return causes[0] + more
-    if found := re.search(r"^error: (.*)", text, re.M):
-        return clean(found[1])
-    return None
+    errors = _errors(log)
+    if causes := [e for e in errors if not any(word in e for word in CONSEQUENCE)] or errors:
+        return causes[0] + (f" (and {len(causes) - 1} more, see the log)" if len(causes) > 1 else "")
+    found = re.search(r"^error: (.*)", log, re.M)
+    return clean(found[1]) if found else None
 
 
-def missing_model_file(text: str) -> str | None:
-    """The reason when a Python model has no model.py. Triton 24.10 logs it as information and waits for ever."""
-    found = re.search(r"Failed to preinitialize Python stub: Python model file not found in '([^']*)'", text)
-    return f"the Python model has no model.py: {found[1]} does not exist" if found else None
-
-
-def hopeless(path: str | Path, offset: int = 0) -> str | None:
-    """Why the load that began at byte `offset` of the log will never end, None if it may."""
-    return missing_model_file(_read(path)[offset:].decode(errors="replace"))
-
-
-def taken_port(path: str | Path) -> int | None:
+def taken_port(log: str) -> int | None:
     """Port that another program had, if that is why the server did not start."""
-    found = re.search(rb"Socket '[^']*:(\d+)' already in use", _read(path))
+    found = re.search(r"Socket '[^']*:(\d+)' already in use", log)
     return int(found[1]) if found else None
 
 
-def loaded_models(path: str | Path) -> set[str]:
+def loaded_models(log: str) -> set[str]:
     """Models that the log says are loaded (Triton answers no request before all of them are)."""
-    return {name.decode() for name in re.findall(rb"successfully loaded '([^']+)'", _read(path))}
+    return set(re.findall(r"successfully loaded '([^']+)'", log))
 
 
-def listens(path: str | Path) -> bool:
+def listens(log: str) -> bool:
     """Whether the log says that every endpoint is open: gRPC and HTTP come first, metrics last."""
-    return b"Started Metrics Service" in _read(path)
+    return "Started Metrics Service" in log
 
 
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
-def _errors(text: str) -> list[str]:
+def _errors(log: str) -> list[str]:
     """Every distinct error of the log, in order; protobuf's position is joined to the line of the file it is about."""
-    found: list[str] = []
+    found: dict[str, None] = {}
     position = ""
-    for line in text.splitlines():
+    for line in log.splitlines():
         if parse := re.search(r"Error parsing text-format [\w.]+: (\d+):(\d+): (.*)", line):
             position = f"line {parse[1]}, column {parse[2]}: {parse[3]}"
-            continue
-        match = LINE.match(line)
-        if not match or match["level"] not in "EF" or any(word in match["text"] for word in HARMLESS):
-            continue
-        message = clean(match["text"])
-        if position and "failed to read text proto" in message:
-            message = re.sub(r"failed to read text proto from (.*)", rf"\1 does not parse, {position}", message)
-            position = ""
-        if message not in found:
-            found.append(message)
-    return found
+        elif (match := LINE.match(line)) and not any(word in match["text"] for word in HARMLESS):
+            message = clean(match["text"])
+            if position and "failed to read text proto" in message:
+                message = re.sub(r"failed to read text proto from (.*)", rf"\1 does not parse, {position}", message)
+                position = ""
+            found[message] = None
+    return list(found)
 
 
 def clean(text: str) -> str:
@@ -98,12 +82,5 @@ def clean(text: str) -> str:
     body = re.sub(r"^failed to load '([^']+)' version \d+: ", r"model '\1' failed to load: ", body)
     body = re.sub(r": (Internal|Invalid argument|Unavailable|Not found|Unknown|Unsupported)(?: -)?: ", ": ", body)
     body = re.sub(r"^\[request id: [^\]]*\] ", "", body)
-    body = body.partition(" NOTE: Setting a non-zero max_batch_size")[0]  # says at length what the client's hint says
-    body = re.sub(r"\s*\n\s*", " ", body).strip(" ;.")
-    if "Stub process" in body and "is not healthy" in body:
-        model, loading, _ = body.partition(" failed to load")
-        died = "Python process died, perhaps out of memory"
-        body = f"{model} failed to load: its {died}" if loading else f"A model's {died}: restart the server"
-    if "unable to find backend library" in body:
-        body = body.partition(", try specifying")[0] + "; the embedded Triton has only the backend python"
+    body = plain_sentence(re.sub(r"\s*\n\s*", " ", body).strip(" ;."))
     return f"{body} (in {where[1]}, line {where[2]})" if where else body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -14,11 +15,10 @@ import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
-
 from servinglab.server import log as triton_log
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
+from servinglab.server.triton_24_10 import dead_processes, missing_model_file
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed
@@ -34,22 +34,19 @@ class PortTaken(Exception):
 
 def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
     """A free port for each service, or the fixed one if it can be bound; ServerError otherwise."""
-    ports, sockets = {}, []
+    ports: dict[str, int] = {}
     chosen = [port for port in fixed.values() if port]
     if twice := {port for port in chosen if chosen.count(port) > 1}:
         raise ServerError(f"Port {twice.pop()} is given twice: HTTP, gRPC and metrics need a port each.")
-    try:
+    with contextlib.ExitStack() as held:  # until all are chosen, so that no two are equal
         for service, port in fixed.items():
-            sockets.append(socket.socket())
-            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each = held.enter_context(socket.socket())
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                sockets[-1].bind((HOST, port or 0))
+                each.bind((HOST, port or 0))
             except (OSError, OverflowError) as error:
                 raise port_error(port, service, getattr(error, "strerror", None) or str(error)) from None
-            ports[service] = sockets[-1].getsockname()[1]
-    finally:  # held until all are chosen, so that no two are equal
-        for each in sockets:
-            each.close()
+            ports[service] = each.getsockname()[1]
     return ports
 
 
@@ -62,23 +59,12 @@ def port_error(port: int | None, service: str, reason: str) -> ServerError:
 
 def http_status(url: str, path: str) -> int | None:
     """Status of a GET, None when nobody answers within two seconds."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    finally:
-        connection.close()
-
-
-def dead_processes(pid: int) -> set[int]:
-    """Children of tritonserver that are zombies: Triton 24.10 does not notice every death of a model's process. One
-    that is seen only once belonged to a model that was being unloaded."""
-    try:
-        return {child.pid for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE}
-    except psutil.Error:
-        return set()
+    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)) as connection:
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
 
 
 class TritonProcess:
@@ -127,32 +113,33 @@ class TritonProcess:
     def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
         """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
         url, metrics_url = (f"http://{HOST}:{ports[service]}" for service in ("http", "metrics"))
+        paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in models)]
         deadline = time.monotonic() + timeout
         dead: dict[int, float] = {}  # when each was seen first
-        while True:
-            if not self.alive():
-                if port := triton_log.taken_port(self._log):
+        reason = None
+        while reason is None:
+            alive, log = self.alive(), triton_log.read(self._log)
+            if not alive:
+                if port := triton_log.taken_port(log):
                     raise PortTaken(port)
-                reason = triton_log.log_error(self._log) or "it ended during the start"
-                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+                reason = triton_log.log_error(log) or "it ended during the start"
+                break
             # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens.
-            if triton_log.listens(self._log) and http_status(metrics_url, "/metrics") == 200:
-                paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in models)]
-                if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(self._log):
+            if triton_log.listens(log) and http_status(metrics_url, "/metrics") == 200:
+                if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(log):
                     return
-            if reason := triton_log.hopeless(self._log):
-                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
+            reason = missing_model_file(log)
             dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
                 reason = "a model's Python process died while it was being loaded, perhaps out of memory"
-                raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
             if time.monotonic() > deadline:
-                late = [name for name in models if name not in triton_log.loaded_models(self._log)]
+                late = [name for name in models if name not in triton_log.loaded_models(log)]
                 raise ServerError(
                     f"Triton was not ready after {timeout:.0f} s, still loading: {', '.join(late) or 'itself'}. "
                     f"Give more time (timeout=…) or read its log: {self._log}"
                 )
             time.sleep(0.03)
+        raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
 
 
 def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
@@ -174,10 +161,8 @@ def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
 
 
 def _tell(lifeline: int, word: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the supervisor has ended
         os.write(lifeline, word)
-    except OSError:  # the supervisor has ended
-        pass
 
 
 def _clean_after(popen: subprocess.Popen, shm_prefix: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from servinglab import scratch
 from servinglab.assets import cache_dir
-from servinglab.server import supervisor
+from servinglab.server.supervisor import pid_namespace, start_time
 
 LOGS_KEPT = 100  # the one that explains a failure should outlive the servers of a whole test run
 
@@ -36,7 +36,7 @@ def new_log() -> Path:
     old = list(_own("triton-*-*-*-*.log"))
     for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
         owner = path.stem.split("-")[3]
-        if not (owner.isdigit() and supervisor.start_time(int(owner))):
+        if not (owner.isdigit() and start_time(int(owner))):
             with contextlib.suppress(OSError):
                 path.unlink()
     return run_folder() / f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
@@ -44,7 +44,7 @@ def new_log() -> Path:
 
 def announce(pid: int, **facts: str) -> Path:
     """Write the state file of a started server, for this user only: its pid and what `announced` shall tell of it."""
-    state = {"pid": pid, "started": supervisor.start_time(pid), "namespace": _namespace(), **facts}
+    state = {"pid": pid, "started": start_time(pid), "namespace": pid_namespace(), **facts}
     path = run_folder() / f"server-{time.time_ns()}.json"
     draft = path.with_suffix(".tmp")
     draft.parent.mkdir(parents=True, exist_ok=True)
@@ -60,8 +60,8 @@ def announced() -> list[dict[str, Any]]:
     for path in reversed(list(_own("server-*.json"))):
         try:
             state = json.loads(path.read_text())
-            alive = supervisor.start_time(state["pid"]) == state["started"]
-            here = state["namespace"] == _namespace()
+            alive = start_time(state["pid"]) == state["started"]
+            here = state["namespace"] == pid_namespace()
         except (OSError, ValueError, KeyError, TypeError):
             alive, here = False, True
         if alive and here:
@@ -79,8 +79,3 @@ def _own(pattern: str) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # gone meanwhile
             if path.stat().st_uid == os.getuid():
                 yield path
-
-
-def _namespace() -> int:
-    """Process ids mean something within it; a container that shares the cache has another."""
-    return os.stat("/proc/self/ns/pid").st_ino

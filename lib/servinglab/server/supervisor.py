@@ -1,6 +1,6 @@
 """Own one tritonserver, so that nothing of it outlives the Python that asked for it.
 
-Run as a script by `servinglab.server.triton`, with the standard library only (it starts in about 30 ms). Protocol:
+Run as a script by `servinglab.server.process`, with the standard library only (it starts in about 30 ms). Protocol:
 
 * stdin, one JSON line: {"argv": [...], "env": {...}, "log": path, "grace": seconds, "key": "..."}; argv may hold
   "{shm_prefix}" and "{key}". Arguments with the key reach tritonserver, but not the command line that others see.
@@ -21,7 +21,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -39,111 +38,71 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
+def _fields(pid: int | str) -> list[str]:
+    """Of /proc/PID/stat, behind the name: state, parent, … Raises OSError where there is no such process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def start_time(pid: int) -> str | None:
     """Clock ticks since boot at which a process started, None if there is no such process (a zombie counts as none)."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _fields(pid)
     except OSError:
         return None
     return None if fields[0] == "Z" else fields[19]
 
 
-def _pid_namespace() -> int:
+def pid_namespace() -> int:
+    """Process ids mean something within it; a container has another."""
     return os.stat("/proc/self/ns/pid").st_ino
-
-
-def shm_prefix() -> str:
-    """Prefix of this server's shared-memory files. It names the owner, so that a later start can tell leftovers."""
-    pid = os.getpid()
-    return f"servinglab-{_pid_namespace()}-{pid}-{start_time(pid)}-"
 
 
 def remove_shm(prefix: str) -> None:
     for path in SHM.glob(prefix + "*"):
-        try:
+        with contextlib.suppress(OSError):  # another user's, or already gone
             path.unlink()
-        except OSError:  # another user's, or already gone
-            pass
 
 
-def remove_empty(folders: set[Path]) -> None:
-    """Triton forgets them when it is killed. Another server that started meanwhile does not miss an empty one."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-def sweep_leftovers() -> None:
+def _sweep_leftovers() -> None:
     """Remove shared memory of servers whose supervisor is gone; another pid namespace's (container's) stays."""
-    for path in SHM.glob(f"servinglab-{_pid_namespace()}-*"):
+    for path in SHM.glob(f"servinglab-{pid_namespace()}-*"):
         owner = re.match(r"servinglab-\d+-(\d+)-(\d+)-", path.name)
         if owner and start_time(int(owner[1])) != owner[2]:
             remove_shm(owner[0])
 
 
-def kill_group(pgid: int, wait: float = 2.0) -> None:
-    """SIGKILL a whole process group and wait (bounded) until no member is left."""
-    deadline = time.monotonic() + wait
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(pgid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
-        _reap()
-        time.sleep(0.02)
-
-
-def kill_children(wait: float = 2.0) -> None:
-    """SIGKILL whoever is our child now and wait (bounded): as subreaper we inherit what a killed server started, such
-    as the ranks of an mpirun, each in a process group of its own."""
+def _kill_children(wait: float = 4.0) -> None:
+    """SIGKILL whoever is our child and wait (bounded): as subreaper we inherit what a killed server started, such as
+    its stubs, or the ranks of an mpirun, each in a process group of its own."""
     deadline = time.monotonic() + wait
     while time.monotonic() < deadline:
         _reap()
-        found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _parent(entry) == os.getpid()]
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # ended meanwhile
+                if _fields(entry.name)[1] == str(os.getpid()):
+                    found.append(int(entry.name))
+                    os.kill(found[-1], signal.SIGKILL)
         if not found:
             return
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def _parent(entry: Path) -> int | None:
-    try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
 
 
 def kill_stubs(prefix: str) -> None:
     """SIGKILL every process of the server with this prefix: it is in the arguments of Python stubs and of MPI ranks."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with contextlib.suppress(OSError):
             if prefix.encode() in entry.read_bytes():
                 os.kill(int(entry.parent.name), signal.SIGKILL)
-        except OSError:
-            continue
 
 
-def _reap() -> dict[int, int]:
-    """Collect every child that ended; as subreaper we also inherit Triton's stubs."""
-    ended = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended[pid] = status
-
-
-def _child_setup(parent: int) -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    if os.getppid() != parent:  # we lost the race: the supervisor died before prctl
-        os._exit(1)
+def _reap() -> set[int]:
+    """Collect every child that ended."""
+    ended = set()
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            ended.add(pid)
+    return ended
 
 
 def _trace_me() -> bool:
@@ -162,7 +121,11 @@ def _start(order: dict, prefix: str) -> subprocess.Popen:
     supervisor, traced = os.getpid(), bool(real) and _may_trace()
 
     def setup() -> None:
-        _child_setup(supervisor)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        if os.getppid() != supervisor:  # we lost the race: it died before prctl
+            os._exit(1)
         if traced:
             _trace_me()
 
@@ -196,9 +159,9 @@ def _point_to_environment(pid: int, shown: list[str]) -> None:
     """In a process that is stopped at its start, let argv point from each text that is shown to its real one."""
     registers = (ctypes.c_ulong * 27)()
     ctypes.CDLL(None).ptrace(PTRACE_GETREGS, pid, None, registers)
-    places = list(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[ARGV_AND_ENVIRON]))
+    places = list(map(int, _fields(pid)[ARGV_AND_ENVIRON]))
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        argv, environ = (_block(memory, *places[at : at + 2]) for at in (0, 2))
+        argv, environ = (_texts(memory, *places[at : at + 2]) for at in (0, 2))
         for n, text in enumerate(argv.values()):
             if text.decode(errors="replace") in shown:
                 name = f"{HIDDEN}{shown.index(text.decode())}=".encode()
@@ -207,7 +170,7 @@ def _point_to_environment(pid: int, shown: list[str]) -> None:
                 memory.write((at + len(name)).to_bytes(8, "little"))
 
 
-def _block(memory: BinaryIO, start: int, end: int) -> dict[int, bytes]:
+def _texts(memory: BinaryIO, start: int, end: int) -> dict[int, bytes]:
     """The texts between two addresses, each with its own."""
     memory.seek(start)
     found = {}
@@ -217,29 +180,15 @@ def _block(memory: BinaryIO, start: int, end: int) -> dict[int, bytes]:
     return found
 
 
-def _read_order() -> dict:
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 65536)
-        if not byte:
-            sys.exit(0)
-        line += byte
-    return json.loads(line)
-
-
-def close_shm(prefix: str, seen: set[Path]) -> None:
-    """Take shared memory that is new from the machine's other users: Triton makes it readable for everybody."""
-    for path in set(SHM.glob(prefix + "*")) - seen:
-        seen.add(path)
-        with contextlib.suppress(OSError):
-            path.chmod(0o600)
-
-
 def _watch(pid: int, parent: int, stopping: list[str], prefix: str) -> str:
-    """Wait for a reason to end: "exited", "stop" or "kill"."""
+    """Wait for a reason to end: "exited", "stop" or "kill". Meanwhile take shared memory that is new from the machine's
+    other users: Triton makes it readable for everybody."""
     seen: set[Path] = set()
     while True:
-        close_shm(prefix, seen)
+        for path in set(SHM.glob(prefix + "*")) - seen:
+            seen.add(path)
+            with contextlib.suppress(OSError):
+                path.chmod(0o600)
         if pid in _reap():
             return "exited"
         if stopping or os.getppid() != parent:
@@ -255,9 +204,14 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stopping.append("stop"))
-    order = _read_order()
-    sweep_leftovers()
-    prefix = shm_prefix()
+    with open(0, "rb", buffering=0, closefd=False) as orders:  # unbuffered: the next word is for _watch
+        line = orders.readline()
+    if not line.endswith(b"\n"):
+        return
+    order = json.loads(line)
+    _sweep_leftovers()
+    # It names the owner, so that a later start can tell leftovers.
+    prefix = f"servinglab-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-"
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     others = set(Path("/tmp").glob(TRITON_FOLDERS))
     try:
@@ -267,25 +221,23 @@ def main() -> None:
         return
     try:
         _say({"pid": child.pid, "shm_prefix": prefix})
-        reason = _watch(child.pid, parent, stopping, prefix)
-        if reason == "stop":
+        if _watch(child.pid, parent, stopping, prefix) == "stop":
             os.kill(child.pid, signal.SIGTERM)
             deadline = time.monotonic() + order["grace"]
             while time.monotonic() < deadline and child.pid not in _reap():
                 time.sleep(0.02)
     finally:
-        kill_group(child.pid)
-        kill_children()
+        _kill_children()
         remove_shm(prefix)
-        remove_empty(set(Path("/tmp").glob(TRITON_FOLDERS)) - others)
+        for folder in set(Path("/tmp").glob(TRITON_FOLDERS)) - others:
+            with contextlib.suppress(OSError):  # Triton forgets its own when it is killed; a full one is another's
+                folder.rmdir()
         child.returncode = 0  # reaped above; keeps Popen's destructor quiet
 
 
 def _say(message: dict) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the parent is gone; _watch notices
         os.write(1, json.dumps(message).encode() + b"\n")
-    except OSError:  # the parent is gone; _watch notices
-        pass
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class TritonServer(TritonAdmin):
 
         `admin_key`: its `admin_key`, without which a server of this course neither lists nor loads models.
         """
-        server = cls(".")
+        server = TritonServer(".")
         server._attached, server.admin_key = True, admin_key
         server.grpc_url = grpc_url.removeprefix("grpc://").removeprefix("http://").rstrip("/")
         if http_url is not None:
@@ -77,15 +77,10 @@ class TritonServer(TritonAdmin):
             return self
         self.stop()
         names = self._model_names()
-        triton_install.require_platform()
-        triton_install.require_install()
-        triton_install.require_plain_path(self.repository, "the model repository", "use another folder")
-        triton_install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
-        triton_install.require_shm(len(names))
+        self._check_machine(names)
         for attempt in range(PORT_ATTEMPTS):
             ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), new_key()
-            command = self._command(names, ports)
-            self._process = TritonProcess(command, triton_install.environment(), log, self.admin_key)
+            self._process = TritonProcess(*self._command(names, ports), log, self.admin_key)
             try:
                 self._process.wait_ready(names, ports, self.timeout)
                 break
@@ -160,6 +155,13 @@ class TritonServer(TritonAdmin):
         for name in names:
             require_plain_model(self.repository / name)
 
+    def _check_machine(self, names: list[str]) -> None:
+        triton_install.require_platform()
+        triton_install.require_install()
+        triton_install.require_plain_path(self.repository, "the model repository", "use another folder")
+        triton_install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
+        triton_install.require_shm(len(names))
+
     def _new_log(self) -> Path:
         if self._own_log:
             self.log_path = new_log()
@@ -173,8 +175,9 @@ class TritonServer(TritonAdmin):
             raise ServerError(f"Cannot write the log {self.log_path} ({error.strerror}): {cure}.") from None
         return self.log_path
 
-    def _command(self, names: list[str], ports: dict[str, int]) -> list[str]:
-        return [
+    def _command(self, names: list[str], ports: dict[str, int]) -> tuple[list[str], dict[str, str]]:
+        """The command line and its environment; the supervisor puts the prefix and the key in."""
+        command = [
             str(triton_install.locate() / "bin" / "tritonserver"),
             f"--model-repository={self.repository}",
             f"--backend-directory={triton_install.backend_directory(cache_dir())}",
@@ -185,9 +188,10 @@ class TritonServer(TritonAdmin):
             *(f"--{service}-address={HOST}" for service in ports),
             *(f"--{service}-port={port}" for service, port in ports.items()),
             f"--exit-timeout-secs={EXIT_SECONDS}",
-            *restricted("{key}"),  # the supervisor puts it in
+            *restricted("{key}"),
             *self._flags,
         ]
+        return command, triton_install.environment()
 
 
 def running() -> list[TritonServer]:
