@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from course.engine_cli import FLAGS_OF_ANOTHER, convert
 from course.engine_cli import app as engine
+from engines import EngineError
 from servinglab.errors import CourseError
 from servinglab.proxies import spare_the_proxy
 
@@ -25,6 +27,7 @@ app = typer.Typer(
 repo = typer.Typer(no_args_is_help=True, help="Build and check model repositories.")
 app.add_typer(repo, name="repo")
 app.add_typer(engine, name="engine")
+app.command("convert", context_settings=FLAGS_OF_ANOTHER)(convert)
 
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Precision = Annotated[str | None, Option(help="Weights: fp32 (exact), int4 (fast on CPUs) or bf16 (for GPUs).")]
@@ -43,11 +46,12 @@ def doctor(json: Json = False) -> None:
     from course import doctor, report
 
     lines = doctor.examine()
+    lanes = doctor.lanes(lines)
     if json:
         _print_json(doctor.as_dict(lines))
     else:
-        report.show_doctor(lines)
-    if all(doctor.lanes(lines).values()):
+        report.show_doctor(lines, lanes)
+    if all(lanes.values()):
         raise typer.Exit(1)
 
 
@@ -90,13 +94,12 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     results = []
     try:
-        with report.progress(chosen) as display:
+        with report.progress(chosen) as (at_cell, at_end):
             for notebook in chosen:
-                display.begin(notebook)
                 result = runner.run_notebook(
-                    notebook, folder, values[notebook.id], timeout=timeout, on_progress=display.cell
+                    notebook, folder, values[notebook.id], timeout=timeout, on_progress=at_cell
                 )
-                display.end(result)
+                at_end(result)
                 results.append(result)
     finally:  # after Ctrl-C too, the index is of the pages that are there
         known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
@@ -165,7 +168,6 @@ def serve(
     model: Annotated[list[str] | None, Option(help="Load only this model; may be given more than once.")] = None,
     timeout: Annotated[float | None, Option(min=1, help="Seconds until every model must be ready.")] = None,
     world_size: Annotated[int | None, Option(help="trtllm: MPI ranks, tp × pp of the engine; read from it.")] = None,
-    multi_model: Annotated[bool, Option("--multi-model", help="trtllm: several engines, orchestrator mode.")] = False,
     all_interfaces: Annotated[
         bool, Option("--all-interfaces", help="trtllm: listen on 0.0.0.0, inside a container with published ports.")
     ] = False,
@@ -176,36 +178,18 @@ def serve(
 
     if lane not in ("embedded", "trtllm"):
         raise CourseError(f"There is no lane {lane!r}: use embedded or trtllm.")
-    own = {"--world-size": world_size, "--multi-model": multi_model, "--all-interfaces": all_interfaces,
-           "--dry-run": dry_run}  # fmt: skip
+    own = {"--world-size": world_size, "--all-interfaces": all_interfaces, "--dry-run": dry_run}
     wrong = [name for name, value in own.items() if value] if lane == "embedded" else ["--model"] if model else []
     if wrong:
         raise CourseError(f"{wrong[0]} is no option of the lane {lane}.")
-    if lane == "trtllm":
-        serving.serve_trtllm(
-            folder,
-            world_size=world_size,
-            multi_model=multi_model,
-            all_interfaces=all_interfaces,
-            dry_run=dry_run,
-            ports={"http": http_port, "grpc": grpc_port, "metrics": metrics_port},
-            timeout=timeout,
-            tell=typer.echo,
-        )
-        return
-    serving.serve(
-        folder,
-        models=model,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        timeout=timeout,
-        tell=typer.echo,
-    )
+    ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
+    serving.serve(folder, lane, typer.echo, models=model, world_size=world_size, all_interfaces=all_interfaces,
+                  dry_run=dry_run, ports=ports, timeout=timeout)  # fmt: skip
 
 
 @app.command()
 def ask(
+    context: typer.Context,
     prompt: Annotated[str, Argument(help="What to ask.")],
     stream: Annotated[bool, Option(help="Show the answer as it is made, or all of it at its end.")] = True,
     temperature: Annotated[
@@ -232,20 +216,7 @@ def ask(
         typer.echo(text, nl=False)
 
     try:
-        asking.ask(
-            prompt,
-            write=write,
-            tell=lambda text: typer.echo(text, err=True),
-            raw=raw,
-            model=model,
-            precision=precision,
-            stream=stream,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            max_tokens=max_tokens,
-        )
+        asking.ask(write=write, tell=lambda text: typer.echo(text, err=True), **context.params)
     finally:
         if wrote:  # what comes next, an error or a prompt, begins a line
             write("\n")
@@ -262,10 +233,7 @@ def repo_build(
     prefix: Annotated[str | None, Option(help="Put before the five model names, such as gemma-.")] = None,
     tokenizer_dir: Annotated[Path | None, Option(help="Tokenizer folder; the default model's when left out.")] = None,
     engine_dir: Annotated[Path | None, Option(help="Engine folder; the default model's when left out.")] = None,
-    lane: Annotated[
-        str | None, Option(help="embedded, or trtllm for NVIDIA's backend and an engine of its own.")
-    ] = None,
-    generation: Annotated[str | None, Option(help="Tensor names of which TensorRT-LLM: new, old or 1.1.")] = None,
+    generation: Annotated[str | None, Option(help="Tensor names: new, or old for TensorRT-LLM up to 0.19.")] = None,
     decoupled: Annotated[bool | None, Option(help="Many responses a request (streaming), or one.")] = None,
     accumulate_tokens: Annotated[bool | None, Option(help="Each streamed response repeats the text so far.")] = None,
     bls_decodes: Annotated[
@@ -276,7 +244,6 @@ def repo_build(
     max_beam_width: Annotated[int | None, Option(help="Beams that a request may ask for.")] = None,
     max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
     bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
-    trtllm: Annotated[str | None, Option(help="TensorRT-LLM version that will read it, such as 1.2.1.")] = None,
     parameters: Annotated[
         list[str] | None, Option("--parameter", metavar="NAME=VALUE", help="One more parameter of tensorrt_llm.")
     ] = None,
@@ -293,7 +260,7 @@ def repo_build(
     typer.echo(f"built {built}")
     if (yours := built.parent / "yours").is_dir():
         typer.echo(f"files that you had changed in it are in {yours}")
-    typer.echo(f"next: course repo lint {built}, course serve {built}" + " --lane trtllm" * (lane == "trtllm"))
+    typer.echo(f"next: course repo lint {built}, course serve {built}")
 
 
 @repo.command("fill")
@@ -307,16 +274,18 @@ def repo_fill(
     json: Json = False,
 ) -> None:
     """Fill every config.pbtxt under a folder, all files or none. Exit code 1 when something is missing."""
-    from servinglab.repository import plan_filling, write_filling
+    from servinglab.repository import fill_repository
 
-    reports = plan_filling(target, _key_values(assignments or []), container=container)
+    reports = fill_repository(target, _key_values(assignments or []), container=container, write=not dry_run)
+    shown = [report.summary() for report in reports]
     if json:
-        _print_json([report.as_dict() for report in reports])
-    else:
-        typer.echo("\n".join(line for report in reports for line in report.summary()))
-    if not dry_run:
-        write_filling(reports)
-    elif any(report.missing for report in reports):
+        _print_json(shown)
+    for summary in shown if not json else ():
+        typer.echo(summary.pop("file"))
+        for group, found in summary.items():
+            if found:
+                typer.echo(f"  {group:8} {found if isinstance(found, str) else ', '.join(found)}")
+    if any(summary.get("missing") for summary in shown):
         raise typer.Exit(1)
     if not json:
         typer.echo("nothing written (--dry-run)" if dry_run else f"next: course repo lint {target}")
@@ -325,9 +294,6 @@ def repo_fill(
 @repo.command("lint")
 def repo_lint(
     folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")],
-    lane: Annotated[
-        str | None, Option(help="Where it will be served; what its backend asks for when left out.")
-    ] = None,
     container: Annotated[
         str | None, Option(help="Compare with the templates of this container, such as 25.06.")
     ] = None,
@@ -340,7 +306,7 @@ def repo_lint(
     if not folder.is_dir():
         raise CourseError(f"{folder} is not a folder; give a model repository, such as build/serving/model_repository.")
     folder = folder / "model_repository" if (folder / "model_repository").is_dir() else folder
-    findings = lint(folder, lane=lane, container=container)
+    findings = lint(folder, container=container)
     if json:
         _print_json([asdict(f) for f in findings])
     else:
@@ -415,15 +381,13 @@ def main() -> None:
             sys.exit(2)
     try:
         app()
-    except CourseError as error:
-        if _debug:
+    except (CourseError, EngineError, OSError) as error:
+        reason = str(error)
+        if isinstance(error, OSError):  # a full disk, a folder of somebody else
+            reason = f"{error.strerror}: {error.filename or 'the output'}" if error.strerror else ""
+        if _debug or not reason:
             raise
-        typer.echo(f"course: {error}", err=True)
-        sys.exit(1)
-    except OSError as error:  # a full disk, a folder of somebody else
-        if _debug or error.strerror is None:
-            raise
-        typer.echo(f"course: {error.strerror}: {error.filename or 'the output'}", err=True)
+        typer.echo(f"course: {reason}", err=True)
         sys.exit(1)
     except ImportError:
         if _debug or not _interrupted:

@@ -129,7 +129,7 @@ for model in assets.cached():
 
 # %% tags=["nbval-check-output"]
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-00-")
-repository = build_default(scratch.name, precision=precision, lane=lane)
+repository = build_default(scratch.name, precision=precision)
 for path in sorted(repository.glob("*/*")):
     print(path.relative_to(repository))
 

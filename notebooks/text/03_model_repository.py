@@ -260,9 +260,9 @@ for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k", "stream"):
 
 # %% tags=["nbval-check-output"]
 from servinglab import assets
-from servinglab.repository import build, make_spec
+from servinglab.repository import DeploymentSpec, build
 
-spec = make_spec(tokenizer_dir=assets.tokenizer("smollm2"), engine_dir=assets.engine("smollm2", precision))
+spec = DeploymentSpec(tokenizer_dir=assets.tokenizer("smollm2"), engine_dir=assets.engine("smollm2", precision))
 repository = build(spec, root / "llm")
 for path in sorted(repository.parent.glob("*/*")):
     print(path.relative_to(root))
@@ -350,21 +350,19 @@ show("tensorrt_llm_bls", "^parameters|^instance")
 # `postprocessing`: two copies would work on the pieces of one answer at once, and a later piece could overtake an
 # earlier one. Where answers stream, its `count` is 1.
 #
-# What does the other lane change? Build the same message for NVIDIA's C++ backend and print what differs.
+# Three of the five bring a `model.py`. **Predict:** `tensorrt_llm` computes the tokens. What lies in its folder `1`?
 
 # %% tags=["nbval-check-output"]
-import difflib
-from dataclasses import replace
+from servinglab.repository import to_text
 
-from servinglab.repository import model_config, to_text
-
-ours, theirs = (to_text(model_config(replace(spec, lane=name), "tensorrt_llm")) for name in ("embedded", "trtllm"))
-changes = difflib.unified_diff(ours.splitlines(), theirs.splitlines(), n=0, lineterm="")
-print(*[line for line in changes if line[0] in "+-"][2:], sep="\n")
+show("tensorrt_llm", "^backend")
+for model in contract.MODELS:
+    print(f"{model:17}", [path.name for path in (repository / model / "1").iterdir()])
 
 # %% [markdown]
-# One line is replaced and five are added; all sixty inputs stay. That is why a client written for one lane works with
-# the other. (This notebook serves the embedded executor in both.)
+# Nothing. `backend: "tensorrtllm"` names a program that Triton has in its own backend folder: TensorRT-LLM in NVIDIA's
+# container, and on a machine without it the course's executor under the same name. So the repository is the same in
+# both lanes, byte for byte, but for the folder of the engine, and a client written for one works with the other.
 #
 # `config.pbtxt` itself is the text form of a protobuf message, `ModelConfig`. Nobody has to write it by hand.
 
@@ -407,13 +405,13 @@ for hole in holes:
 # where protobuf wants a number or a name, as in `max_batch_size: ${triton_max_batch_size}`. The difference decides
 # how you find out that you forgot one.
 #
-# These five values look like enough for a model that only decodes text.
+# These six values look like enough for a model that only decodes text.
 
 # %% tags=["nbval-check-output"]
 from servinglab.repository import TemplateError, fill
 
-values = dict(triton_backend="python", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
-values["engine_dir"] = spec.engine_dir
+values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
+values |= dict(engine_dir=spec.engine_dir, batching_strategy="inflight_fused_batching")
 try:
     fill(template("tensorrt_llm"), values, file="tensorrt_llm/config.pbtxt")
 except TemplateError as error:
@@ -545,7 +543,7 @@ faults = {
     "BLS calls nobody": ("tensorrt_llm_bls", 'string_value: "tensorrt_llm"', 'string_value: "llm"'),
     "a misspelt name in a step map": ("ensemble", '"TOKENS_BATCH" value: "_TOKENS_BATCH"',
                                      '"TOKENS_BATCH" value: "_TOKEN_BATCH"'),
-    "a backend that is not there": ("tensorrt_llm", 'backend: "python"', 'backend: "onnxruntime"'),
+    "a backend that is not there": ("tensorrt_llm", 'backend: "tensorrtllm"', 'backend: "onnxruntime"'),
 }  # fmt: skip
 
 
@@ -601,7 +599,7 @@ check("03.2", answer_2)
 # prefix `gemma-gly-`.
 
 # %% tags=["nbval-check-output"]
-gemma = replace(spec, name="gemma-gly", prefix="gemma-gly-")
+gemma = spec.replace(name="gemma-gly", prefix="gemma-gly-")
 build(gemma, root / "llm")
 print(*sorted(path.name for path in repository.iterdir()), sep="\n")
 
@@ -745,7 +743,7 @@ def pieces():
 
 build(spec, root / "llm")
 server.load("tensorrt_llm_bls")  # as it was, if you run this cell again
-build(replace(spec, accumulate_tokens=True), root / "llm")
+build(spec.replace(accumulate_tokens=True), root / "llm")
 print(pieces())
 server.load("tensorrt_llm_bls")
 print(pieces())

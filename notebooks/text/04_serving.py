@@ -139,7 +139,7 @@ lane = resolve_lane(lane)
 slots = max(2, slots + slots % 2)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-04-")
 root = Path(scratch.name, "serving")
-repository = build_default(root, precision=precision, lane=lane)
+repository = build_default(root, precision=precision)
 write_minilm("minilm")
 write_minilm("minilm_batch", "dynamic_batching { }\n")
 write_minilm("minilm_delay", "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 20000 }\n")
@@ -319,7 +319,7 @@ def tokenize(model, text):
 
 delays = {}
 for delay in (0, 50_000):
-    build_default(root, precision=precision, lane=lane, max_queue_delay_microseconds=delay)
+    build_default(root, precision=precision, max_queue_delay_microseconds=delay)
     server.load("preprocessing")
     row, _ = measured("preprocessing", tokenize)
     delays[delay] = min(tokenize("preprocessing", "alone") for _ in range(3))
@@ -331,7 +331,7 @@ for delay in (0, 50_000):
 
 # %%
 assert delays[50_000] > 0.05
-build_default(root, precision=precision, lane=lane)
+build_default(root, precision=precision)
 server.load("preprocessing")
 
 # %% [markdown]
@@ -936,7 +936,7 @@ def keep_streaming(until):
 # %%
 with meanwhile(keep_streaming, threads=2) as clients:
     time.sleep(0.2)
-    build_default(root, precision=precision, lane=lane, batch_scheduler_policy="max_utilization")
+    build_default(root, precision=precision, batch_scheduler_policy="max_utilization")
     server.load("tensorrt_llm")
 
 # %% [markdown]
@@ -970,7 +970,7 @@ print("now:", policy)
 # `course serve --lane trtllm DIR --dry-run` prints this for your repository, with the world size read from the engine.
 
 # %% tags=["nbval-check-output"]
-print(as_shell(command("/repository", 2, as_root=True), {}))
+print(as_shell(command("/repository", 2, as_root=True)))
 
 
 # %% [markdown]

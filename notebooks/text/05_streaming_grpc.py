@@ -83,7 +83,7 @@ streams: int = 4  # how many requests run at once
 lane = resolve_lane(lane)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-05-")
 root = Path(scratch.name, "decoupled")
-server = TritonServer(build_default(root, precision=precision, lane=lane)).start()
+server = TritonServer(build_default(root, precision=precision)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 client.models()
 
@@ -372,7 +372,7 @@ def outcome(way, who, stream):
 
 # %%
 table = {}
-blocking_repository = build_default(Path(scratch.name, "blocking"), precision=precision, lane=lane, decoupled=False)
+blocking_repository = build_default(Path(scratch.name, "blocking"), precision=precision, decoupled=False)
 with TritonServer(blocking_repository) as other, TritonClient(other.grpc_url, other.http_url) as blocking:
     for stream in (False, True):
         for decoupled, who in (("no", blocking), ("yes", client)):
@@ -686,7 +686,7 @@ for model in ("ensemble", "tensorrt_llm_bls"):
 # one model anew, while the server runs:
 
 # %%
-build_default(root, precision=precision, lane=lane, accumulate_tokens=True)
+build_default(root, precision=precision, accumulate_tokens=True)
 server.load("tensorrt_llm_bls")
 for chunk in client.stream(prompt, max_tokens=6):
     if chunk.outputs:
@@ -697,7 +697,7 @@ for chunk in client.stream(prompt, max_tokens=6):
 # bytes grow with the square of the length. Put it back:
 
 # %%
-build_default(root, precision=precision, lane=lane)
+build_default(root, precision=precision)
 server.load("tensorrt_llm_bls")
 
 # %% [markdown]

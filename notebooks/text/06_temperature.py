@@ -105,7 +105,7 @@ if not (cold > 0 and hot > 0 and samples >= 1):
     raise CourseError("cold and hot must be above 0, where the formulas of this page hold, and samples at least 1")
 lane = resolve_lane(lane)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-06-")
-server = TritonServer(build_default(scratch.name, precision=precision, lane=lane)).start()
+server = TritonServer(build_default(scratch.name, precision=precision)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
 client.models()

@@ -127,7 +127,7 @@ if min(texts, max_tokens) < 2 or samples < 1:
     raise CourseError("texts and max_tokens must be at least 2, for pairs of them are compared, and samples at least 1")
 lane = resolve_lane(lane)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-07-")
-options = {"precision": precision, "lane": lane, "parameters": {"normalize_log_probs": False}}
+options = {"precision": precision, "parameters": {"normalize_log_probs": False}}
 server = TritonServer(build_default(Path(scratch.name, "models"), **options)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))

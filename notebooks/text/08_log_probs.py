@@ -124,7 +124,7 @@ if max_tokens < 21:
     raise CourseError(f"max_tokens is {max_tokens}; it must be at least 21, for section 6 looks at the last 20 of them")
 lane = resolve_lane(lane)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-08-")
-choices = {"precision": precision, "lane": lane, "parameters": {"normalize_log_probs": False}}
+choices = {"precision": precision, "parameters": {"normalize_log_probs": False}}
 server = TritonServer(build_default(Path(scratch.name), **choices)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 

@@ -77,7 +77,7 @@ if not (1 <= width <= 8 and max_tokens >= 2 and 1 <= items <= 60 and prompt and 
     raise CourseError("give width 1 to 8, max_tokens at least 2, items 1 to 60, a prompt and a question")
 lane = resolve_lane(lane)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-09-")
-repository = {"precision": precision, "lane": lane, "max_beam_width": 8}
+repository = {"precision": precision, "max_beam_width": 8}
 repository["parameters"] = {"normalize_log_probs": False}
 server = TritonServer(build_default(scratch.name, **repository)).start()
 client = TritonClient(server.grpc_url, server.http_url)

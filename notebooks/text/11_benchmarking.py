@@ -85,7 +85,7 @@ seed: int = 0  # of the prompts and of the arrivals
 assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_tokens at least 3"
 lane = resolve_lane(lane)
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-11-")
-options = {"precision": precision, "lane": lane, "max_batch_size": batch, "bls_decodes": True}
+options = {"precision": precision, "max_batch_size": batch, "bls_decodes": True}
 server = TritonServer(build_default(Path(scratch.name, "serving"), **options)).start()
 client = TritonClient(server.grpc_url, server.http_url)
 client.spec("tensorrt_llm_bls")  # asked for now, so that no request has to wait for it

@@ -118,7 +118,7 @@ print("LLM API:", "not run here, " + why_not if why_not else "can run here")
 
 # %%
 scratch = tempfile.TemporaryDirectory(prefix="servinglab-12-")
-repository = build_default(scratch.name, precision=precision, lane=lane)
+repository = build_default(scratch.name, precision=precision)
 server = TritonServer(repository).start()
 client = TritonClient(server.grpc_url, server.http_url)
 web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)

@@ -19,7 +19,7 @@ from servinglab.repository import (
     build,
     build_default,
     contract,
-    fill_file,
+    fill,
     lint,
     parse,
     write_templates,
@@ -117,7 +117,8 @@ def test_filled_templates_serve(tmp_path, smollm2_tokenizer_dir, smollm2_engine_
     repository = write_templates(tmp_path / "model_repository")
     spec = DeploymentSpec(tokenizer_dir=smollm2_tokenizer_dir, engine_dir=smollm2_engine_int4)
     for model in contract.MODELS:
-        fill_file(repository / model / "config.pbtxt", spec.values(model))
+        file = repository / model / "config.pbtxt"
+        file.write_text(fill(file.read_text(), spec.values(model)))
     assert {f.severity for f in lint(repository)} == {"warning"}
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
         assert "6, 7" in answer(client, "ensemble")
@@ -142,11 +143,12 @@ def loader(tmp_path_factory):
     (folder / "tokenizer" / "tokenizer.json").write_text("{}")
     (folder / "engine").mkdir()
     (folder / "engine" / "config.json").write_text("{}")
-    (folder / "engine" / "model.onnx").write_text("")
+    (folder / "engine" / "rank0.engine").write_text("")
     spec = DeploymentSpec(tokenizer_dir=folder / "tokenizer", engine_dir=folder / "engine")
     repository = build(spec, folder / "root")
-    for file in repository.glob("*/1/model.py"):
-        file.write_text(MODEL_PY)
+    config_change("tensorrt_llm", 'backend: "tensorrtllm"', 'backend: "python"')(repository)
+    for model in (*contract.PYTHON_MODELS, "tensorrt_llm"):
+        (repository / model / "1" / "model.py").write_text(MODEL_PY)
     with TritonServer(repository, models=["postprocessing"]) as server:
         yield server, repository
 

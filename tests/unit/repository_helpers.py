@@ -12,18 +12,11 @@ def tokenizer(folder: Path) -> Path:
     return folder
 
 
-def engine(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"version": "1", "pretrained_config": {}, "build_config": {}}))
-    (folder / "model.onnx").write_bytes(b"onnx")
-    return folder
-
-
-def trt_engine(folder: Path, ranks: int = 1, max_batch_size: int = 8) -> Path:
+def engine(folder: Path, ranks: int = 1, max_batch_size: int = 8, vocab_size: int = 100) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "version": "1.0.0",
-        "pretrained_config": {"mapping": {"world_size": ranks}},
+        "pretrained_config": {"mapping": {"world_size": ranks}, "vocab_size": vocab_size},
         "build_config": {"max_batch_size": max_batch_size},
     }
     (folder / "config.json").write_text(json.dumps(config))
@@ -34,7 +27,7 @@ def trt_engine(folder: Path, ranks: int = 1, max_batch_size: int = 8) -> Path:
 
 def spec(folder: Path, **fields) -> DeploymentSpec:
     """A spec whose tokenizer and engine lie in `folder`."""
-    make = trt_engine if fields.get("lane") == "trtllm" else engine
-    fields.setdefault("tokenizer_dir", tokenizer(folder / "tokenizer"))
-    fields.setdefault("engine_dir", make(folder / f"engine-{fields.get('lane', 'embedded')}"))
+    for name, make in (("tokenizer", tokenizer), ("engine", engine)):
+        if f"{name}_dir" not in fields:
+            fields[f"{name}_dir"] = make(folder / name)
     return DeploymentSpec(**fields)

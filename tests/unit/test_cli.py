@@ -35,13 +35,11 @@ def course_command(*arguments: str, cwd: Path = ROOT, **kwargs) -> subprocess.Co
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Put a stand-in for a module that a command imports."""
+    """Put stand-ins for what a command imports from a module of servinglab."""
 
     def install(name: str, **members):
-        module = types.ModuleType(f"servinglab.{name}")
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, f"servinglab.{name}", module)
-        monkeypatch.setattr(sys.modules["servinglab"], name, module, raising=False)
+        for member, value in members.items():
+            monkeypatch.setattr(f"servinglab.{name}.{member}", value)
 
     return install
 
@@ -103,8 +101,7 @@ def test_list_shows_every_notebook():
     assert data[0]["parameters"]["lane"] == "auto"
 
 
-def test_doctor_prints_a_table_or_json(fake, tmp_path):
-    fake("assets", cached=lambda: [], cache_dir=lambda: tmp_path)
+def test_doctor_prints_a_table_or_json():
     table = call("doctor")
     assert "python" in table.output and "lane embedded" in table.output
     data = json.loads(call("doctor", "--json").output)
@@ -199,11 +196,10 @@ def test_run_refuses_before_anything_runs(small_course, monkeypatch, arguments, 
 def test_the_terminal_display_survives_every_outcome(small_course, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     loaded = manifest.load(small_course)
-    with report.progress(list(loaded.notebooks)) as display:
+    with report.progress(list(loaded.notebooks)) as (at_cell, at_end):
         for notebook, status in zip(loaded.notebooks, ("passed", "timeout"), strict=True):
-            display.begin(notebook)
-            display.cell(runner.Progress(notebook.id, 2, 3, "x[0] = '[/red]'"))
-            display.end(runner.Result(notebook.id, status, 1.0, "", 2, 3))
+            at_cell(runner.Progress(notebook.id, 2, 3, "x[0] = '[/red]'"))
+            at_end(runner.Result(notebook.id, status, 1.0, "", 2, 3))
     assert "00_good" in capsys.readouterr().out
 
 
@@ -263,7 +259,7 @@ def fake_serving(fake, tmp_path, monkeypatch):
         state.built = (Path(root), precision)
         return Path(root) / "model_repository"
 
-    fake("server", TritonServer=Server, running=lambda: state.running)
+    fake("server.triton", TritonServer=Server, running=lambda: state.running)
     fake("client", TritonClient=Client)
     fake("repository", build_default=build_default)
     monkeypatch.setattr(ask, "tokenizer_of", lambda server, model: state.tokenizer)
@@ -382,7 +378,7 @@ def test_serve_ends_in_order_on_ctrl_c_and_sigterm(fake, tmp_path, number):
         def announce(self):  # by then the signals are handled
             threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
 
-    fake("server", TritonServer=lambda *a, **k: made.append(Signalled(*a, **k)) or made[0])
+    fake("server.triton", TritonServer=lambda *a, **k: made.append(Signalled(*a, **k)) or made[0])
     handler = signal.getsignal(number)
     done = call("serve", str(make_repository(tmp_path)), "--http-port", "8000", "--model", "m")
     assert done.exit_code == 0, done.exception
@@ -396,7 +392,7 @@ def test_serve_says_when_the_server_ends_by_itself(fake, tmp_path):
         def announce(self):
             self.pid = None
 
-    fake("server", TritonServer=Ending)
+    fake("server.triton", TritonServer=Ending)
     done = call("serve", str(make_repository(tmp_path)))
     assert str(done.exception) == "The server ended by itself; its log is l."
 
@@ -419,7 +415,7 @@ def test_serve_tells_of_a_dead_model_process_seen_twice(fake, tmp_path, monkeypa
     stopper = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))  # told once, it looks no more
     if told:
         stopper.start()
-    fake("server", TritonServer=ServedTriton)
+    fake("server.triton", TritonServer=ServedTriton)
     done = call("serve", str(make_repository(tmp_path)))
     assert done.exit_code == 0, done.exception
     assert ("Python process has died" in done.output) == told
@@ -443,15 +439,13 @@ def test_repo_build_passes_only_what_was_given(fake, tmp_path):
 
 
 def test_every_option_of_repo_build_is_a_field_of_the_spec():
-    import dataclasses
-
     from typer.main import get_command
 
     from servinglab.repository.spec import DeploymentSpec
 
     options = {p.name for p in get_command(cli.app).commands["repo"].commands["build"].params}
     assert len(options) > 10
-    assert options - {"help", "out", "precision"} <= {f.name for f in dataclasses.fields(DeploymentSpec)}
+    assert options - {"help", "out", "precision"} <= DeploymentSpec.model_fields.keys()
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """The folders that build() writes."""
 
-import os
+from pathlib import Path
 
 import pytest
-from repository_helpers import engine, spec, tokenizer, trt_engine
+from repository_helpers import engine, spec, tokenizer
 
 from servinglab.repository import RepositoryError, build, contract, lint, model_config, model_source, parse
 
@@ -18,11 +18,12 @@ def test_layout(tmp_path):
     assert sorted(p.name for p in repository.iterdir()) == sorted(contract.MODELS)
     for model in contract.MODELS:
         assert (repository / model / "1").is_dir()
-        assert (repository / model / "1" / "model.py").is_file() == (model != "ensemble")
+        found = [path.name for path in (repository / model / "1").iterdir()]
+        assert found == ([] if model in ("ensemble", "tensorrt_llm") else ["model.py"])
         assert parse((repository / model / "config.pbtxt").read_text()).name == model
     assets = tmp_path / "root" / "_assets" / "smollm2"
     assert (assets / "tokenizer").resolve() == tmp_path / "tokenizer"
-    assert (assets / "engines" / "model.onnx").is_file()
+    assert (assets / "engines" / "rank0.engine").is_file()
     llm = parse((repository / "tensorrt_llm" / "config.pbtxt").read_text())
     assert llm.parameters["gpt_model_path"].string_value == str(assets / "engines")
 
@@ -42,7 +43,6 @@ def test_a_draft_becomes_a_sixth_model(tmp_path):
     draft.name = llm.name
     draft.parameters["gpt_model_path"].string_value = str(links / "engines")
     assert draft == llm, "it differs in its engine only"
-    assert (repository / "x-tensorrt_llm_draft" / "1" / "model.py").read_text() == model_source("tensorrt_llm")
     assert lint(repository) == []
     before = tree(tmp_path / "root")
     build(spec(tmp_path, **given), tmp_path / "root")
@@ -53,24 +53,21 @@ def test_a_draft_becomes_a_sixth_model(tmp_path):
 
 
 def test_what_was_edited_by_hand_is_kept_when_it_is_written_anew(tmp_path):
-    """Also a model of somebody else by the same name, and one of the other lane that has no model.py."""
+    """Also a model of somebody else by the same name."""
     root = tmp_path / "root"
     (theirs := root / "model_repository" / "postprocessing" / "config.pbtxt").parent.mkdir(parents=True)
     (root / "_assets").mkdir()
     theirs.write_text("theirs")
     repository = build(spec(tmp_path), root)
     assert not (root / "yours" / "2").exists()
-    (repository / "tensorrt_llm" / "config.pbtxt").write_text("edited")
-    (repository / "tensorrt_llm" / "1" / "model.py").write_text("edited model")
+    (repository / "preprocessing" / "config.pbtxt").write_text("edited")
+    (repository / "preprocessing" / "1" / "model.py").write_text("edited model")
     build(spec(tmp_path, max_batch_size=2), root)  # other files change, and were not edited
-    (repository / "tensorrt_llm" / "1" / "model.py").write_text("edited again")
-    build(spec(tmp_path, lane="trtllm", name="other"), root)
     kept = {str(p.relative_to(root / "yours")): p.read_text() for p in (root / "yours").rglob("*") if p.is_file()}
     assert kept == {
         "1/model_repository/postprocessing/config.pbtxt": "theirs",
-        "2/model_repository/tensorrt_llm/config.pbtxt": "edited",
-        "2/model_repository/tensorrt_llm/1/model.py": "edited model",
-        "3/model_repository/tensorrt_llm/1/model.py": "edited again",
+        "2/model_repository/preprocessing/config.pbtxt": "edited",
+        "2/model_repository/preprocessing/1/model.py": "edited model",
     }
     assert {path.name for path in repository.iterdir()} == set(contract.MODELS)  # Triton takes any folder for a model
 
@@ -82,12 +79,11 @@ def test_a_draft_needs_an_engine(tmp_path, folder, words):
 
 
 def test_model_py_is_the_packages(tmp_path):
-    import reference_backend.models as package
+    import reference_backend
 
     repository = build(spec(tmp_path), tmp_path / "root")
-    shipped = os.path.join(os.path.dirname(package.__file__), "tensorrt_llm_bls.py")
-    with open(shipped, encoding="utf-8") as file:
-        assert (repository / "tensorrt_llm_bls" / "1" / "model.py").read_text(encoding="utf-8") == file.read()
+    shipped = Path(reference_backend.__file__).parent / "models" / "tensorrt_llm_bls.py"
+    assert (repository / "tensorrt_llm_bls" / "1" / "model.py").read_text() == shipped.read_text()
 
 
 def test_second_build_changes_nothing(tmp_path):
@@ -104,14 +100,6 @@ def test_rebuild_takes_new_values_and_a_new_engine(tmp_path):
     build(spec(tmp_path, engine_dir=other, max_batch_size=2), tmp_path / "root")
     assert parse((repository / "ensemble" / "config.pbtxt").read_text()).max_batch_size == 2
     assert (tmp_path / "root" / "_assets" / "smollm2" / "engines").resolve() == other
-    assert lint(repository) == []
-
-
-def test_change_of_lane_removes_the_python_model(tmp_path):
-    repository = build(spec(tmp_path), tmp_path / "root")
-    build(spec(tmp_path, lane="trtllm"), tmp_path / "root")
-    assert list((repository / "tensorrt_llm" / "1").iterdir()) == []
-    assert (repository / "tensorrt_llm_bls" / "1" / "model.py").is_file()
     assert lint(repository) == []
 
 
@@ -135,12 +123,6 @@ def test_name_of_another_deployments_engine_is_refused(tmp_path):
     assert tree(tmp_path / "root") == before and lint(repository) == []
 
 
-def test_assets_inside(tmp_path):
-    repository = build(spec(tmp_path), tmp_path / "root", assets_inside=True)
-    assert (repository / "_assets" / "smollm2" / "tokenizer").is_symlink()
-    assert [(f.code, f.severity) for f in lint(repository)] == [("L002", "warning")]
-
-
 def test_assets_that_already_lie_in_place_stay(tmp_path):
     assets = tmp_path / "root" / "_assets" / "mine"
     tokenizer(assets / "tokenizer"), engine(assets / "engines")
@@ -155,16 +137,16 @@ def test_a_real_folder_is_not_replaced_by_a_link(tmp_path):
     own = engine(tmp_path / "root" / "_assets" / "smollm2" / "engines")
     with pytest.raises(RepositoryError, match="folder of its own"):
         build(spec(tmp_path), tmp_path / "root")
-    assert (own / "model.onnx").is_file()
+    assert (own / "rank0.engine").is_file()
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (lambda d: (d / "tokenizer" / "tokenizer.json").unlink(), "tokenizer_dir .* holds no tokenizer.json"),
-        (lambda d: (d / "engine-embedded" / "config.json").unlink(), "engine_dir .* holds no config.json"),
-        (lambda d: (d / "engine-embedded" / "config.json").write_text("{"), "no JSON object"),
-        (lambda d: (d / "engine-embedded" / "model.onnx").unlink(), "holds no model.onnx"),
+        (lambda d: (d / "engine" / "config.json").unlink(), "engine_dir .* holds no config.json"),
+        (lambda d: (d / "engine" / "config.json").write_text("{"), "no JSON object"),
+        (lambda d: (d / "engine" / "rank0.engine").unlink(), "lacks rank0.engine of 1 rank"),
     ],
 )
 def test_unusable_assets_are_refused_before_anything_is_written(tmp_path, damage, words):
@@ -176,10 +158,10 @@ def test_unusable_assets_are_refused_before_anything_is_written(tmp_path, damage
 
 
 def test_missing_ranks_are_named(tmp_path):
-    folder = trt_engine(tmp_path / "engine", ranks=4)
+    folder = engine(tmp_path / "engine", ranks=4)
     (folder / "rank2.engine").unlink()
     with pytest.raises(RepositoryError, match=r"lacks rank2.engine of 4 rank"):
-        build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
+        build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
 
 
 def test_missing_folders_are_named(tmp_path):

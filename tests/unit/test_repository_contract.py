@@ -71,18 +71,3 @@ def test_parameters_are_nvidias(model):
     if model == "tensorrt_llm_bls":  # our addition: all inner names are parameters
         theirs |= {f"{name}_model_name": f"${{{name}_model_name}}" for name in ("preprocessing", "postprocessing")}
     assert ours == theirs
-
-
-def test_changes_of_1_1():
-    def changed(model, tensors):
-        return {t.name: t for t in tensors(model, "1.1") if t not in tensors(model, "new")}
-
-    for model in ("tensorrt_llm", "tensorrt_llm_bls"):
-        found = changed(model, contract.inputs)
-        assert found["prompt_embedding_table"].datatype == "${prompt_embedding_table_data_type}"
-        assert "prompt_embedding_table_data_type" in wiring.structural(model, "1.1")
-        assert "prompt_embedding_table_data_type" not in wiring.structural(model, "new")
-    assert changed("tensorrt_llm_bls", contract.inputs)["image_sizes_input"].dims == (-1, 2)
-    assert changed("preprocessing", contract.inputs)["IMAGE_URL"].dims == (-1,)
-    assert changed("preprocessing", contract.outputs)["IMAGE_SIZES"].dims == (-1, 2)
-    assert not changed("postprocessing", contract.inputs) and not changed("ensemble", contract.inputs)

@@ -9,9 +9,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.repository import TemplateError, build, contract, fill, lint, parse, placeholders, template
 from servinglab.repository.pbtxt import PbtxtError
-from servinglab.repository.pbtxt_source import Lines
 
-UNREADABLE = {"L013", "L014", "L015", "L016"}
+UNREADABLE = {"L013", "L015", "L016"}
 PIECES = [b"{", b"}", b"[", b"]", b'"', b"'", b"\\", b"#", b"\n", b"\0", b"\xff", b"${x}", b"$", b":", b",", b"-1",
           b"99999999999999999999", b'"\\377"', b"input", b"TYPE_FP32", b"true",
           b"\xe2\x80\xa8", b"\r", b"'a' \"b\""]  # fmt: skip
@@ -78,8 +77,9 @@ def test_lint_of_damaged_configs(clean, model, changes):
 def readable(data: bytes) -> bool:
     try:
         text = data.decode("utf-8")
-        return b"\0" not in data and text_format.Parse(text, pb.ModelConfig()) != pb.ModelConfig()
-    except (ValueError, text_format.ParseError):
+        text_format.Parse(text, pb.ModelConfig())
+        return True
+    except (ValueError, RecursionError, text_format.ParseError):
         return False
 
 
@@ -97,8 +97,6 @@ def test_fill_of_damaged_templates(changes, key, value):
 @QUICK
 @given(text=st.one_of(st.text(), st.binary(max_size=200).map(lambda b: b.decode("latin-1"))))
 def test_any_text_parses_or_has_an_error_with_a_place(text):
-    lines = Lines(text)
-    assert 1 <= lines.at("input", 3, "dims") <= text.count("\n") + 1
     try:
         parse(text)
     except PbtxtError as error:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from repository_helpers import engine, spec, trt_engine
+from repository_helpers import engine, spec
 
 from servinglab.repository import Finding, RepositoryError, build, contract, lint
 
@@ -50,13 +50,12 @@ def only(repo: Path, severity: str, code: str, file: str, line: int | None, *wor
     return finding
 
 
-@pytest.mark.parametrize("lane", ["embedded", "trtllm"])
 @pytest.mark.parametrize("generation", contract.GENERATIONS)
 @pytest.mark.parametrize("decoupled", [True, False])
-def test_clean_repositories_have_no_findings(tmp_path, lane, generation, decoupled):
-    deployment = spec(tmp_path, lane=lane, generation=generation, decoupled=decoupled, prefix="p-")
+def test_clean_repositories_have_no_findings(tmp_path, generation, decoupled):
+    deployment = spec(tmp_path, generation=generation, decoupled=decoupled, prefix="p-")
     repository = build(deployment, tmp_path / "root")
-    assert lint(repository) == lint(repository, lane=lane) == []
+    assert lint(repository) == []
 
 
 def test_findings_are_json(repo):
@@ -69,7 +68,7 @@ def test_findings_are_json(repo):
 
 
 def test_l001_no_repository(tmp_path):
-    for path, words in ((tmp_path / "none", "does not exist"), (tmp_path / "file", "is no folder")):
+    for path, words in ((tmp_path / "none", "No such file"), (tmp_path / "file", "Not a directory")):
         (tmp_path / "file").write_text("")
         (finding,) = lint(path)
         assert (finding.code, finding.severity) == ("L001", "error") and words in finding.message
@@ -93,24 +92,9 @@ def test_l003_no_config(repo):
     only(repo, "error", "L003", "preprocessing/config.pbtxt", None)
 
 
-@pytest.mark.parametrize(
-    ("where", "severity"), [(".", "error"), ("ensemble", "warning"), ("tensorrt_llm/1", "warning")]
-)
-def test_l004_checkpoints(repo, where, severity):
-    (repo / where / ".ipynb_checkpoints").mkdir()
-    only(repo, severity, "L004", os.path.normpath(f"{where}/.ipynb_checkpoints"), None)
-
-
-def test_l005_a_folder_named_triton(repo):
-    (repo / "preprocessing" / "1" / "triton").mkdir()
-    only(repo, "warning", "L005", "preprocessing/1/triton", None, "torch")
-
-
-def test_l005_the_repository_named_triton(tmp_path):
-    for root in (tmp_path / "triton", tmp_path / "triton" / "deeper"):
-        repository = build(spec(tmp_path), root)
-        codes = [(f.code, f.file) for f in lint(repository)]
-        assert codes == ([("L005", str(root))] if root.name == "triton" else [])
+def test_l004_checkpoints(repo):
+    (repo / ".ipynb_checkpoints").mkdir()
+    only(repo, "error", "L004", ".ipynb_checkpoints", None)
 
 
 # --- one model's files -------------------------------------------------------------------------------------------
@@ -162,17 +146,13 @@ def _loop(path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda p: p.write_bytes(b'name: "caf\xe9"\n'), "not UTF-8 text (line 1)"),
-        (lambda p: p.write_bytes(b"a\n\xff\xfe"), "line 2"),
-        (lambda p: p.write_bytes(b"\x7fELF\0\0"), "binary"),
-        (lambda p: p.write_bytes(b'\xef\xbb\xbfname: "x"'), "byte-order mark"),
-        (lambda p: p.write_bytes(b"#" * (2**20 + 1)), "1048577 bytes"),
-        (lambda p: p.mkdir(), "not a regular file"),
-        (os.mkfifo, "not a regular file"),
-        (_loop, "leads nowhere"),
-        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "points to /nowhere/config.pbtxt"),
+        (lambda p: p.write_bytes(b'name: "caf\xe9"\n'), "no UTF-8 text"),
+        (lambda p: p.mkdir(), "no regular file"),
+        (os.mkfifo, "no regular file"),
+        (_loop, "no regular file"),
+        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "no regular file"),
     ],
-    ids=["latin1", "line", "binary", "bom", "huge", "folder", "pipe", "loop", "dangling"],
+    ids=["latin1", "folder", "pipe", "loop", "dangling"],
 )
 def test_l013_unreadable_config(repo, make, words):
     config(repo, "postprocessing").unlink()
@@ -191,45 +171,13 @@ def test_a_link_back_into_the_repository_ends(repo):
     assert lint(repo) == []
 
 
-def test_l013_no_permission(repo, monkeypatch):
-    """Simulated, so that it also holds for root."""
-    real = Path.read_bytes
-
-    def read_bytes(path):
-        if path == config(repo, "postprocessing"):
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    only(repo, "error", "L013", "postprocessing/config.pbtxt", None, "Permission denied")
-
-
-def test_l013_no_permission_for_a_folder(repo, monkeypatch):
-    real = Path.iterdir
-
-    def iterdir(path):
-        if path == repo / "postprocessing":
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(Path, "iterdir", iterdir)
-    only(repo, "error", "L013", "postprocessing", None, "Permission denied")
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_l013_no_permission_for_real(repo):
+def test_l013_no_permission(repo):
     config(repo, "postprocessing").chmod(0)
-    (repo / "preprocessing" / "1").chmod(0)
     try:
-        assert [(s, c) for s, c, *_ in found(repo)] == [("error", "L013")] * 2
+        assert [(s, c) for s, c, *_ in found(repo)] == [("error", "L013")]
     finally:
-        (repo / "preprocessing" / "1").chmod(0o755)
-
-
-@pytest.mark.parametrize("text", ["", "\n \t\n", "# only a comment\n"])
-def test_l014_empty_config(repo, text):
-    config(repo, "postprocessing").write_text(text)
-    only(repo, "error", "L014", "postprocessing/config.pbtxt", None)
+        config(repo, "postprocessing").chmod(0o644)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +188,7 @@ def test_l014_empty_config(repo, text):
         ('backend: "python"', 'backend: "python', ("missing ending quote",)),
         ("max_batch_size: 8", "max_batch_size 8", ('Expected ":"',)),
         ("max_batch_size: 8", "max_batch_size: eight", ("integer",)),
-        ("max_batch_size: 8", "max_batch_size: 8\nmax_batch_size: 8", ("multiple", "Keep one")),
+        ("max_batch_size: 8", "max_batch_size: 8\nmax_batch_size: 8", ("multiple", "written twice")),
     ],
 )
 def test_l015_unparsable(repo, old, new, words):
@@ -268,7 +216,7 @@ def test_l017_mandatory_quoted_placeholder(repo):
 
 
 def test_l017_backend_and_engine(repo):
-    first = replace(repo, "tensorrt_llm", 'backend: "python"', 'backend: "${triton_backend}"')
+    first = replace(repo, "tensorrt_llm", 'backend: "tensorrtllm"', 'backend: "${triton_backend}"')
     text = config(repo, "tensorrt_llm").read_text()
     second = replace(repo, "tensorrt_llm", re.search(r'"(/[^"]*engines)"', text)[1], "${engine_dir}")
     expected = [("error", "L017", "tensorrt_llm/config.pbtxt", line) for line in (first, second)]
@@ -289,20 +237,14 @@ def test_l018_optional_quoted_placeholder(repo):
     ],
 )
 def test_l019_unknown_backend(repo, model, old, new):
-    """A11: the message lists what there is."""
+    """The message lists what there is."""
     line = replace(repo, model, old, new)
     only(repo, "error", "L019", f"{model}/config.pbtxt", line, "python", "tensorrtllm", "plain tritonserver image")
 
 
-def test_l019_depends_on_the_lane(tmp_path):
-    repository = build(spec(tmp_path, lane="trtllm"), tmp_path / "root")
-    assert lint(repository) == []
-    only(repository, "error", "L019", "tensorrt_llm/config.pbtxt", 2, lane="embedded")
-
-
-def test_l020_no_backend(repo):
+def test_l019_no_backend(repo):
     replace(repo, "postprocessing", 'backend: "python"\n', "")
-    only(repo, "error", "L020", "postprocessing/config.pbtxt", 1)
+    only(repo, "error", "L019", "postprocessing/config.pbtxt", 1)
 
 
 # --- the contract ------------------------------------------------------------------------------------------------
@@ -388,7 +330,6 @@ def test_l033_mixed_generations(repo, tmp_path):
         "tensorrt_llm_bls/config.pbtxt",
         line,
         "min_length and random_seed",
-        "min_tokens and seed",
     )
 
 
@@ -401,14 +342,6 @@ def test_l034_another_container(repo):
     assert lint(repo, container="25.06-trtllm-python-py3") == lint(repo, container="26.07") == []
     with pytest.raises(RepositoryError, match="container tag"):
         lint(repo, container="newest")
-    with pytest.raises(RepositoryError, match="lane must be one of embedded, trtllm"):
-        lint(repo, lane="gpu")
-
-
-def test_l035_declared_twice(repo):
-    tensor = 'output { name: "cum_log_probs" data_type: TYPE_FP32 dims: [-1] }\n'
-    line = replace(repo, "ensemble", tensor, tensor * 2)
-    only(repo, "warning", "L035", "ensemble/config.pbtxt", line + 1, "cum_log_probs")
 
 
 # --- models that must agree --------------------------------------------------------------------------------------
@@ -516,12 +449,11 @@ def test_l045_only_where_it_streams(tmp_path):
 
 
 def test_l046_accumulate_tokens(tmp_path):
-    repository = build(spec(tmp_path, accumulate_tokens=True, max_beam_width=4), tmp_path / "root")
+    repository = build(spec(tmp_path, accumulate_tokens=True), tmp_path / "root")
     line = 1 + config(repository, "tensorrt_llm_bls").read_text().split('"accumulate_tokens"')[0].count("\n")
-    only(repository, "warning", "L046", "tensorrt_llm_bls/config.pbtxt", line, "one beam")
     for model in ("tensorrt_llm", "tensorrt_llm_bls"):
         replace(repository, model, "decoupled: true", "decoupled: false")
-    assert ("error", "L046", "tensorrt_llm_bls/config.pbtxt", line) in found(repository)
+    only(repository, "error", "L046", "tensorrt_llm_bls/config.pbtxt", line)
 
 
 # --- assets ------------------------------------------------------------------------------------------------------
@@ -533,31 +465,23 @@ def test_l046_accumulate_tokens(tmp_path):
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
         (lambda folder: (folder / "config.json").write_text("[" * 100000), "no JSON object"),
-        (lambda folder: (folder / "model.onnx").unlink(), "model.onnx"),
+        (lambda folder: (folder / "rank0.engine").unlink(), "rank0.engine"),
         (shutil.rmtree, "does not exist"),
     ],
 )
-def test_l050_engine_of_the_embedded_lane(repo, tmp_path, damage, words):
+def test_l050_engine(repo, tmp_path, damage, words):
     line = 1 + config(repo, "tensorrt_llm").read_text().split('"gpt_model_path"')[0].count("\n")
-    damage(tmp_path / "engine-embedded")
+    damage(tmp_path / "engine")
     only(repo, "error", "L050", "tensorrt_llm/config.pbtxt", line, words)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "rank0.engine", "rank1.engine"])
-def test_l050_engine_of_the_trtllm_lane(tmp_path, missing):
-    folder = trt_engine(tmp_path / "engine", ranks=2)
-    repository = build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
+def test_l050_engine_of_two_ranks(tmp_path, missing):
+    folder = engine(tmp_path / "engine", ranks=2)
+    repository = build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
     (folder / missing).unlink()
     line = 1 + config(repository, "tensorrt_llm").read_text().split('"gpt_model_path"')[0].count("\n")
     only(repository, "error", "L050", "tensorrt_llm/config.pbtxt", line, missing)
-
-
-def test_l050_engine_of_the_other_lane(tmp_path, repo):
-    folder = trt_engine(tmp_path / "trt")
-    text = config(repo, "tensorrt_llm").read_text()
-    line = replace(repo, "tensorrt_llm", re.search(r'"(/[^"]*engines)"', text)[1], str(folder))
-    only(repo, "error", "L050", "tensorrt_llm/config.pbtxt", line, "model.onnx")
-    assert lint(repo, lane="trtllm") == []
 
 
 @pytest.mark.parametrize("value", ["\\000", "x" * 5000, "\\n", "."])
@@ -591,8 +515,8 @@ def test_l051_tokenizer(repo, tmp_path):
 
 
 def test_l052_larger_batch_than_the_engine(tmp_path):
-    folder = trt_engine(tmp_path / "engine", max_batch_size=4)
-    repository = build(spec(tmp_path, lane="trtllm", engine_dir=folder), tmp_path / "root")
+    folder = engine(tmp_path / "engine", max_batch_size=4)
+    repository = build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
     only(repository, "error", "L052", "tensorrt_llm/config.pbtxt", 3, "at most 4")
 
 
@@ -605,7 +529,7 @@ def test_l050_l053_the_draft_needs_an_engine_with_the_vocabulary_of_its_target(t
     text = config(repository, "tensorrt_llm_draft").read_text()
     line = 1 + text.split('"gpt_model_path"')[0].count("\n")
     only(repository, "error", "L053", "tensorrt_llm_draft/config.pbtxt", line, "100", "300")
-    (small / "model.onnx").unlink()
+    (small / "rank0.engine").unlink()
     assert ("error", "L050", "tensorrt_llm_draft/config.pbtxt", line) in found(repository)
 
 

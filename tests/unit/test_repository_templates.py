@@ -3,23 +3,20 @@
 The kinds of fault are those of server#8592 (A1), TensorRT-LLM#2758 (A2), tensorrtllm_backend#501 (A3) and #396 (A6).
 """
 
-import dataclasses
-
 import pytest
 from repository_helpers import spec
 
 from servinglab.repository import (
+    RepositoryError,
     TemplateError,
     container_generation,
     contract,
     fill,
-    fill_file,
     lint,
     model_config,
     parse,
     placeholders,
     template,
-    template_generation,
     version_warning,
     write_templates,
 )
@@ -47,12 +44,6 @@ def test_structural_placeholders(model, generation):
     assert names(template(model, generation), "structural") == STRUCTURAL[model]
 
 
-@pytest.mark.parametrize("model", contract.MODELS)
-def test_1_1_adds_one_structural_placeholder(model):
-    added = names(template(model, "1.1"), "structural") - STRUCTURAL[model]
-    assert added == ({"prompt_embedding_table_data_type"} if model.startswith("tensorrt_llm") else set())
-
-
 def test_quoted_placeholders_and_which_are_mandatory():
     llm = template("tensorrt_llm")
     assert names(llm, "quoted", True) == {"triton_backend", "engine_dir", "batching_strategy"}
@@ -73,7 +64,7 @@ def test_encoder_type_is_mandatory_although_a_gpt_has_no_encoder():
 @pytest.mark.parametrize("generation", contract.GENERATIONS)
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_filled_template_is_the_built_config(tmp_path, model, generation):
-    deployment = spec(tmp_path, lane="trtllm", generation=generation)
+    deployment = spec(tmp_path, generation=generation)
     filled = parse(fill(template(model, generation), deployment.values(model)))
     built = model_config(deployment, model)
     for config in (filled, built):  # what is not set is a placeholder in the one, absent or empty in the other
@@ -88,7 +79,7 @@ def test_filled_template_is_the_built_config(tmp_path, model, generation):
 def test_each_mandatory_key_left_out_is_refused_by_name_and_line(tmp_path, model, generation):
     """A1: refused before a server starts, with file, line and placeholder."""
     text = template(model, generation)
-    values = spec(tmp_path, lane="trtllm", generation=generation).values(model)
+    values = spec(tmp_path, generation=generation).values(model)
     for key in names(text, mandatory=True) - WRITTEN_BY_ITSELF:
         line = next(i for i, content in enumerate(text.splitlines(), 1) if f"${{{key}}}" in content)
         with pytest.raises(TemplateError) as caught:
@@ -97,20 +88,15 @@ def test_each_mandatory_key_left_out_is_refused_by_name_and_line(tmp_path, model
         assert message.startswith(f"{model}/config.pbtxt:{line}: ") and f"${{{key}}}" in message
 
 
-def test_documented_keys_of_25_12_leave_one_out():
-    """A1 as reported: the guide's keys, without prompt_embedding_table_data_type."""
-    guide = {"triton_max_batch_size": 4, "decoupled_mode": "False", "bls_instance_count": 1,
-             "accumulate_tokens": "False", "logits_datatype": "TYPE_FP32"}  # fmt: skip
-    assert parse(fill(template("tensorrt_llm_bls", "new"), guide)).max_batch_size == 4
-    with pytest.raises(TemplateError, match=r":43: no value for \$\{prompt_embedding_table_data_type\} \(line 43\)"):
-        fill(template("tensorrt_llm_bls", "1.1"), guide)
-    assert parse(fill(template("tensorrt_llm_bls", "1.1"), guide | {"prompt_embedding_table_data_type": "TYPE_FP16"}))
+def fill_one(repository, model, deployment):
+    file = repository / model / "config.pbtxt"
+    file.write_text(fill(file.read_text(), deployment.values(model)))
 
 
 def test_filling_one_file_leaves_four_reported(tmp_path):
     """A3: the report names every other file that still has the placeholder."""
     repository = write_templates(tmp_path / "model_repository")
-    fill_file(repository / "tensorrt_llm" / "config.pbtxt", spec(tmp_path).values("tensorrt_llm"))
+    fill_one(repository, "tensorrt_llm", spec(tmp_path))
     reported = {(f.file, f.line) for f in lint(repository) if f.code == "L016" and "triton_max_batch_size" in f.message}
     others = set(contract.MODELS) - {"tensorrt_llm"}
     assert {file for file, _ in reported} == {str(repository / model / "config.pbtxt") for model in others}
@@ -121,7 +107,7 @@ def test_filling_one_file_leaves_four_reported(tmp_path):
 def test_all_five_filled_is_a_repository_without_errors(tmp_path):
     repository, deployment = write_templates(tmp_path / "model_repository"), spec(tmp_path)
     for model in contract.MODELS:
-        fill_file(repository / model / "config.pbtxt", deployment.values(model))
+        fill_one(repository, model, deployment)
     assert [f for f in lint(repository) if f.severity == "error"] == []
     assert {f.code for f in lint(repository)} == {"L018"}  # optional ones stay, as in NVIDIA's own repositories
 
@@ -171,28 +157,6 @@ def test_comments_are_left_alone():
     assert fill(text, {}) == text and placeholders(text) == []
 
 
-def test_python_backend_needs_no_batching_strategy(tmp_path):
-    values = spec(tmp_path).values("tensorrt_llm")
-    del values["batching_strategy"]
-    filled = fill(template("tensorrt_llm"), values)
-    assert "${batching_strategy}" in filled
-    assert not any(p.mandatory for p in placeholders(filled))
-
-
-def test_fill_file_leaves_the_file_on_an_error(tmp_path):
-    file = tmp_path / "postprocessing" / "config.pbtxt"
-    file.parent.mkdir()
-    file.write_text(template("postprocessing"))
-    with pytest.raises(TemplateError, match=r"^postprocessing/config.pbtxt:3: "):
-        fill_file(file, {"tokenizer_dir": "/t"})
-    assert file.read_text() == template("postprocessing")
-    with pytest.raises(TemplateError, match="cannot be read: No such file"):
-        fill_file(tmp_path / "none.pbtxt", {})
-    (tmp_path / "latin.pbtxt").write_bytes(b"\xe9")
-    with pytest.raises(TemplateError, match="not UTF-8"):
-        fill_file(tmp_path / "latin.pbtxt", {})
-
-
 def test_unknown_templates():
     with pytest.raises(TemplateError, match="no template 'bls'"):
         template("bls")
@@ -203,8 +167,8 @@ def test_unknown_templates():
 @pytest.mark.parametrize(
     ("container", "generation"),
     [
-        ("23.10", "old"), ("25.05", "old"), ("25.05-trtllm-python-py3", "old"), ("25.06", "new"), ("25.11", "new"),
-        ("25.12", "1.1"), ("26.07-trtllm-python-py3", "1.1"), ("nvcr.io/nvidia/tritonserver:25.08-py3", "new"),
+        ("23.10", "old"), ("25.05", "old"), ("25.05-trtllm-python-py3", "old"), ("25.06", "new"),
+        ("26.07-trtllm-python-py3", "new"), ("nvcr.io/nvidia/tritonserver:25.08-py3", "new"),
     ],
 )  # fmt: skip
 def test_container_generation(container, generation):
@@ -213,17 +177,13 @@ def test_container_generation(container, generation):
 
 @pytest.mark.parametrize("container", ["", "latest", "v0.19.0", "25.6", "25.061"])
 def test_no_container_tag(container):
-    with pytest.raises(TemplateError.__base__, match="no Triton container tag"):
+    with pytest.raises(RepositoryError, match="no Triton container tag"):
         container_generation(container)
 
 
 def test_version_guard():
     """A6: 0.19 templates with 25.06 and later, and the other way round."""
     for model in ("ensemble", "tensorrt_llm", "tensorrt_llm_bls"):
-        for generation in contract.GENERATIONS:
-            assert template_generation(template(model, generation)) == (
-                "new" if (model, generation) == ("ensemble", "1.1") else generation
-            )
         for container in ("25.06", "26.07"):
             warning = version_warning(template(model, "old"), container)
             assert "min_length and random_seed" in warning and "min_tokens and seed" in warning
@@ -231,13 +191,3 @@ def test_version_guard():
         assert version_warning(template(model, "old"), "25.05") is None
         assert version_warning(template(model, "new"), "25.06") is None
     assert version_warning(template("postprocessing"), "25.05") is None
-    assert version_warning(template("ensemble", "1.1"), "25.12") is None
-    assert version_warning(template("ensemble", "1.1"), "25.11") is None
-    assert "prompt_embedding_table_data_type" in version_warning(template("tensorrt_llm", "new"), "25.12")
-    assert "prompt_embedding_table_data_type" in version_warning(template("tensorrt_llm", "1.1"), "25.11")
-
-
-def test_filled_new_config_serves_in_a_1_1_container(tmp_path):
-    deployment = dataclasses.replace(spec(tmp_path), generation="new")
-    filled = fill(template("ensemble"), deployment.values("ensemble"))
-    assert version_warning(filled, "26.07") is None

@@ -393,7 +393,7 @@ five = {
 def try_out(changes):
     for model, what in changes:
         change(model, **what)
-    lines = [f"linter {finding.code}: {finding.message}" for finding in lint(repository, lane="embedded")[:1]]
+    lines = [f"linter {finding.code}: {finding.message}" for finding in lint(repository)[:1]]
     try:
         for model in dict.fromkeys([*(model for model, _ in changes), "clip"]):
             server.load(model)
@@ -419,7 +419,7 @@ def ask_once():
 for name, changes in five.items():
     print(name, *try_out(changes), sep="\n    ")
 server.load("clip")
-assert lint(repository, lane="embedded") == []
+assert lint(repository) == []
 
 # %% [markdown]
 # Three are refused when they load, with a message that shows both shapes. Two load without a word, and every request

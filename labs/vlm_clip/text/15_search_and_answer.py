@@ -94,7 +94,7 @@ scratch = tempfile.TemporaryDirectory(prefix="servinglab-15-")
 root = Path(scratch.name)
 everything = catalogue(pictures)
 categories = sorted({picture.category for picture in everything})
-repository = build_default(root / "serving", precision=precision, bls_decodes=True, lane=lane)
+repository = build_default(root / "serving", precision=precision, bls_decodes=True)
 write_repository(repository, prepare(encoders), categories)
 server = TritonServer(repository).start()
 

@@ -26,26 +26,22 @@ def tokenizer_problem(folder: Path) -> str | None:
     return None
 
 
-def engine_problem(folder: Path, lane: str) -> str | None:
-    """Why `folder` is no engine of that lane (the end of a sentence with the cure), or None.
-
-    "embedded" wants config.json and model.onnx; "trtllm" wants config.json and one rankN.engine for each rank.
-    """
+def engine_problem(folder: Path) -> str | None:
+    """Why `folder` is no engine (the end of a sentence with the cure), or None: it holds config.json and a
+    rank{r}.engine for each rank."""
     if not exists(folder):
         return "does not exist: build the engine first, or give the folder that holds it."
     if not exists(folder / "config.json"):
-        return "holds no config.json: it is no engine folder (the build writes config.json beside the weights)."
+        return "holds no config.json: it is no engine folder (the build writes config.json beside the engines)."
     config = engine_config(folder)
     if config is None:
         return "has a config.json that is no JSON object: build the engine again."
-    if lane == "embedded":
-        if not exists(folder / "model.onnx"):
-            return "holds no model.onnx, which the embedded executor runs: prepare it with servinglab.assets.engine."
+    if exists(folder / "model.onnx"):  # an engine of this course from before rank0.engine
         return None
     ranks = world_size(config)
     missing = [f"rank{n}.engine" for n in range(ranks) if not exists(folder / f"rank{n}.engine")]
     if missing:
-        return f"lacks {', '.join(missing[:4])} of {ranks} rank(s): copy every file that trtllm-build wrote."
+        return f"lacks {', '.join(missing[:4])} of {ranks} rank(s): copy every file that the build wrote."
     return None
 
 
@@ -58,15 +54,14 @@ def engine_config(folder: Path) -> dict | None:
     return config if isinstance(config, dict) else None
 
 
+def section(config: dict, name: str) -> dict:
+    """A part of config.json, empty where it has none."""
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def world_size(config: dict) -> int:
     """Ranks of an engine: `world_size` of its mapping, else tp × pp; 1 where the config.json has neither."""
-    mapping = config.get("pretrained_config")
-    mapping = mapping.get("mapping") if isinstance(mapping, dict) else None
-    if not isinstance(mapping, dict):
-        return 1
-
-    def count(name: str) -> int:
-        size = mapping.get(name, 1)
-        return size if isinstance(size, int) and 1 <= size <= 1024 else 1
-
-    return count("world_size") if "world_size" in mapping else count("tp_size") * count("pp_size")
+    mapping = section(section(config, "pretrained_config"), "mapping")
+    sizes = {name: size for name, size in mapping.items() if isinstance(size, int) and 1 <= size <= 1024}
+    return sizes.get("world_size", sizes.get("tp_size", 1) * sizes.get("pp_size", 1))

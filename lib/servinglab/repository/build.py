@@ -4,25 +4,25 @@
     <root>/_assets/<name>/tokenizer, engines (and draft_engines)               links to the given folders
 
 `_assets` lies beside the repository: inside it, Triton in its default control mode takes the folder for a model and
-refuses to start. `assets_inside=True` is for servers with explicit model control.
+refuses to start. The same files serve in both lanes: only the engine's folder differs.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 from servinglab.keep import Keeper
 from servinglab.repository import contract, pbtxt
 from servinglab.repository.assets_check import engine_problem, tokenizer_problem
-from servinglab.repository.spec import DeploymentSpec, RepositoryError, make_spec
+from servinglab.repository.errors import RepositoryError
+from servinglab.repository.spec import DeploymentSpec
 
 ASSETS, REPOSITORY = "_assets", "model_repository"
 
 
-def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False) -> Path:
+def build(spec: DeploymentSpec, root: str | Path) -> Path:
     """Write the five models of `spec` under `root` and return the model repository, an absolute path.
 
     Safe to repeat: unchanged files are left alone, and what you edited moves to `root`/yours before it is written anew.
@@ -31,13 +31,13 @@ def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False
     hidden files do not count.
     """
     _require(tokenizer_problem(spec.tokenizer_dir), "tokenizer_dir", spec.tokenizer_dir)
-    _require(engine_problem(spec.engine_dir, spec.lane), "engine_dir", spec.engine_dir)
+    _require(engine_problem(spec.engine_dir), "engine_dir", spec.engine_dir)
     if spec.draft_engine_dir:
-        _require(engine_problem(spec.draft_engine_dir, spec.lane), "draft_engine_dir", spec.draft_engine_dir)
+        _require(engine_problem(spec.draft_engine_dir), "draft_engine_dir", spec.draft_engine_dir)
     root = Path(root).expanduser().absolute()
     _refuse_other_content(root)
     repository = root / REPOSITORY
-    assets = (repository if assets_inside else root) / ASSETS / spec.name
+    assets = root / ASSETS / spec.name
     links = {"tokenizer": spec.tokenizer_dir, "engines": spec.engine_dir, "draft_engines": spec.draft_engine_dir}
     links = {name: folder for name, folder in links.items() if folder}
     try:
@@ -46,9 +46,7 @@ def build(spec: DeploymentSpec, root: str | Path, *, assets_inside: bool = False
         for name, target in links.items():
             _link(assets / name, target.expanduser().resolve(), repository, spec)
         draft = assets / "draft_engines" if spec.draft_engine_dir else None
-        placed = replace(
-            spec, tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines", draft_engine_dir=draft
-        )
+        placed = spec.replace(tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines", draft_engine_dir=draft)
         for model in contract.MODELS + ((contract.DRAFT,) if draft else ()):
             write_model(placed, model, repository)
     except OSError as error:
@@ -68,28 +66,27 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
         given["tokenizer_dir"] = assets.tokenizer("smollm2")
     if "engine_dir" not in given:
         given["engine_dir"] = assets.engine("smollm2", precision)
-    return build(make_spec(**given), root)
+    return build(DeploymentSpec(**given), root)
 
 
 def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Path:
-    """Write one of the five models, or `contract.DRAFT`, as a folder of `repository` (config.pbtxt, 1/model.py)."""
+    """Write one of the five models, or `contract.DRAFT`, as a folder of `repository`: config.pbtxt, and 1/model.py of a
+    Python model. The version folder of `tensorrt_llm` stays empty: its code is the backend."""
     folder = Path(repository).absolute() / spec.model_name(model)
     version = folder / "1"
     version.mkdir(parents=True, exist_ok=True)
-    config = pbtxt.model_config(spec, model)
     keeper = Keeper(folder.parents[1])
-    _write(folder / "config.pbtxt", pbtxt.to_text(config), keeper)
-    if config.backend == "python":
-        _write(version / "model.py", model_source("tensorrt_llm" if model == contract.DRAFT else model), keeper)
-    else:
-        keeper.make_room(version / "model.py")
-        (version / "model.py").unlink(missing_ok=True)  # left by an earlier build for the other lane
+    _write(folder / "config.pbtxt", pbtxt.to_text(pbtxt.model_config(spec, model)), keeper)
+    if model in contract.PYTHON_MODELS:
+        _write(version / "model.py", model_source(model), keeper)
     return folder
 
 
 def model_source(model: str) -> str:
-    """The Python-backend model.py of one of the five models, as the package ships it."""
-    source = resources.files("reference_backend") / "models" / f"{model}.py"
+    """The model.py of one of the three Python models, as the package reference_backend ships it."""
+    package = find_spec("reference_backend")
+    folder = Path(package.submodule_search_locations[0]) if package else Path("reference_backend")
+    source = folder / "models" / f"{model}.py"
     try:
         return source.read_text(encoding="utf-8")
     except OSError as error:

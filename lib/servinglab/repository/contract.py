@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble")
+PYTHON_MODELS = ("preprocessing", "postprocessing", "tensorrt_llm_bls")  # the other two have an empty version folder
 # A second `tensorrt_llm`, of a smaller engine, for the speculative decoding of `tensorrt_llm_bls`; any name will do.
 DRAFT = "tensorrt_llm_draft"
 
-# "old": TensorRT-LLM <= 0.19 (containers <= 25.05); "new": 0.20 - 1.0; "1.1": 1.1 - 1.2 (containers >= 25.12).
-GENERATIONS = ("old", "new", "1.1")
+# "old": TensorRT-LLM <= 0.19 (containers <= 25.05); "new": 0.20 and later. Two names differ. (Since 1.1 images too may
+# come with a request, and the datatype of prompt_embedding_table is a choice: no text model needs either.)
+GENERATIONS = ("old", "new")
 OLD_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
 
 _SAMPLING_TAIL = """
@@ -223,33 +225,16 @@ def _parse(table: str) -> list[Tensor]:
     return tensors
 
 
-def _since_1_1(model: str, tensors: list[Tensor], *, is_input: bool) -> list[Tensor]:
-    """What 1.1.0 changed: the prompt table's datatype became a choice, and several images may come with a request."""
-    changes: dict[str, dict] = {}
-    if model in ("tensorrt_llm", "tensorrt_llm_bls"):
-        changes["prompt_embedding_table"] = {"datatype": "${prompt_embedding_table_data_type}"}
-    if model == "preprocessing":
-        changes |= {"IMAGE_URL": {"dims": (-1,)}, "IMAGE_SIZES": {"dims": (-1, 2)}}
-    tensors = [replace(t, **changes.get(t.name, {})) for t in tensors]
-    if is_input and model == "preprocessing":
-        tensors.append(Tensor("IMAGE_SIZES", "INT64", (-1, 2), optional=True))
-    if is_input and model == "tensorrt_llm_bls":
-        tensors.append(Tensor("image_sizes_input", "INT64", (-1, 2), optional=True))
-    return tensors
-
-
 @cache
 def _tensors(model: str, generation: str, is_input: bool) -> tuple[Tensor, ...]:
     tensors = _parse((_INPUTS if is_input else _OUTPUTS)[model])
     if generation == "old":
         tensors = [replace(t, name=OLD_NAMES.get(t.name, t.name)) for t in tensors]
-    elif generation == "1.1":
-        tensors = _since_1_1(model, tensors, is_input=is_input)
     return tuple(tensors)
 
 
 def inputs(model: str, generation: str = "new") -> tuple[Tensor, ...]:
-    """The inputs of one of the five MODELS, in the order of NVIDIA's template."""
+    """The inputs of one of the five MODELS, in the order of NVIDIA's template; generation: one of GENERATIONS."""
     return _tensors(model, generation, True)
 
 

@@ -1,203 +1,194 @@
-"""Lint, fourth part: models that must agree with each other, and the assets they point to."""
+"""Lint, second part: the models of one deployment: their tensors against the contract, each other, their assets."""
 
 from __future__ import annotations
 
+import typing
 from collections import Counter
 from pathlib import Path
 
 from servinglab.errors import did_you_mean
 from servinglab.repository import contract
-from servinglab.repository.assets_check import engine_config, engine_problem, tokenizer_problem
-from servinglab.repository.findings import Deployment, Model
+from servinglab.repository.assets_check import engine_config, engine_problem, section, tokenizer_problem
+from servinglab.repository.lint import Model, type_name
+from servinglab.repository.spec import DeploymentSpec
 
-_TARGETS = {
-    "tensorrt_llm_model_name": "tensorrt_llm",
-    "preprocessing_model_name": "preprocessing",
-    "postprocessing_model_name": "postprocessing",
-    "tensorrt_llm_draft_model_name": None,
-    "multimodal_encoders_name": None,
-}
-_TRUE = ("true", "yes", "1", "t")
+# Declared by releases that contract.py leaves out.
+LATER = {"return_num_input_tokens", "return_num_output_tokens", "num_input_tokens", "num_output_tokens",
+         "image_sizes_input", "IMAGE_SIZES"}  # fmt: skip
+TARGETS = ("tensorrt_llm", "preprocessing", "postprocessing")  # models that the BLS model calls by a parameter
 
 
-def check_deployment(group: Deployment, models: dict[str, Model], lane: str | None) -> None:
-    """Batch sizes, decoupled mode, BLS targets, instance counts, tokenizer and engine of one deployment."""
-    _check_batch_sizes(group)
-    _check_decoupled(group)
-    if bls := group.get("tensorrt_llm_bls"):
-        _check_bls(bls, group, models)
-        draft = models.get(bls.parameter("tensorrt_llm_draft_model_name") or "")
-        if draft and draft.config is not None:
-            _check_draft(draft, group.get("tensorrt_llm"), lane)
-    _check_postprocessing(group)
-    _check_tokenizers(group)
-    if llm := group.get("tensorrt_llm"):
-        _check_engine(llm, lane)
+def check_deployments(models: dict[str, Model]) -> None:
+    """The rules for each group of models that share a name prefix and have an LLM among them."""
+    groups: dict[str, dict[str, Model]] = {}
+    for name, model in models.items():
+        base = max(filter(name.endswith, contract.MODELS), key=len, default=None)
+        if base and model.config is not None:
+            groups.setdefault(name.removesuffix(base), {})[base] = model
+    for prefix, group in groups.items():
+        if not group.keys() & {"tensorrt_llm", "tensorrt_llm_bls"}:
+            continue  # other services may have an `ensemble` too
+        _check_generations(group)
+        for base, model in group.items():
+            for kind in ("input", "output"):
+                _check_tensors(model, base, kind)
+        _check_batch_sizes(list(group.values()))
+        _check_decoupled(group)
+        for base in ("preprocessing", "postprocessing"):
+            if base in group and "${tokenizer_dir}" not in group[base].text:  # else L017 says it
+                _check_folder(group[base], "L051", "tokenizer_dir", tokenizer_problem)
+        if llm := group.get("tensorrt_llm"):
+            _check_engine(llm)
+        if bls := group.get("tensorrt_llm_bls"):
+            _check_bls(bls, prefix, models)
+            draft = models.get(bls.parameter("tensorrt_llm_draft_model_name"))
+            if draft and draft.config is not None:
+                _check_draft(draft, llm)
 
 
-def _check_batch_sizes(group: Deployment) -> None:
-    sizes = {model: model.config.max_batch_size for model in map(group.get, contract.MODELS) if model}
-    for model, size in sizes.items():
+def _names(model: Model) -> set[str]:
+    return {tensor.name for tensor in model.config.input}
+
+
+def _check_generations(group: dict[str, Model]) -> None:
+    names = {"old": set(contract.OLD_NAMES.values()), "new": set(contract.OLD_NAMES)}
+    having = {age: [m for m in group.values() if _names(m) & words] for age, words in names.items()}
+    if all(having.values()):
+        fewer = min(having, key=lambda age: len(having[age]))
+        for model in having[fewer]:
+            here = " and ".join(sorted(names[fewer]))
+            what = f"The deployment mixes two generations of names: here {here}, in other models the other two."
+            line = min(model.tensor_line("input", name) for name in names[fewer] & _names(model))
+            cure = "Take all five files from one version (min_tokens and seed since TensorRT-LLM 0.20)."
+            model.note("L033", line, what, cure)
+
+
+def _check_tensors(model: Model, base: str, kind: str) -> None:
+    generation = "old" if _names(model) & set(contract.OLD_NAMES.values()) else "new"
+    table = {t.name: t for t in (contract.inputs if kind == "input" else contract.outputs)(base, generation)}
+    declared = {tensor.name: tensor for tensor in getattr(model.config, kind)}
+    head = rf"^ *{kind}\b"
+    if needed := [name for name, t in table.items() if name not in declared and not t.optional]:
+        what = f"{kind}(s) {', '.join(needed)} of the contract are not declared."
+        model.note("L031", head, what, "Declare them, or build the deployment again.")
+    if optional := [name for name, t in table.items() if name not in declared and t.optional]:
+        what = f"Optional {kind}(s) {', '.join(optional)} are not declared: a client that sends one gets "
+        what += '"unexpected inference input".'
+        model.note("L031", head, what, "Declare them, or build the deployment again.", severity="warning")
+    for name, tensor in declared.items():
+        if name in table:
+            for field, what, cure in _differences(tensor, table[name], kind):
+                model.note("L030", model.tensor_line(kind, name, field), f"{kind} {name} {what}", cure)
+        elif name not in LATER:
+            hint = did_you_mean(name, table.keys() - declared.keys())
+            what = f"{base} has no {kind} {name} in the contract.{hint}"
+            model.note("L032", model.tensor_line(kind, name), what, "Rename or remove it.", severity="warning")
+
+
+def _differences(tensor: typing.Any, wanted: contract.Tensor, kind: str) -> typing.Iterator[tuple[str, str, str]]:
+    """(field, what is wrong with it, cure)"""
+    allowed = (f"TYPE_{wanted.datatype}",)
+    if wanted.datatype.startswith("$"):
+        allowed = typing.get_args(DeploymentSpec.model_fields[wanted.datatype[2:-1]].annotation)
+    if wanted.name == "prompt_embedding_table":
+        allowed += ("TYPE_BF16",)  # a choice since TensorRT-LLM 1.1
+    if (name := type_name(tensor)) not in allowed:
+        yield "data_type", f"is {name} and must be {' or '.join(allowed)}.", f"Write data_type: {allowed[0]}."
+    dims, right = list(tensor.dims), list(wanted.dims)
+    if dims != right and wanted.name not in LATER | {"IMAGE_URL"}:
+        yield "dims", f"has dims {dims} and must have {right} (without the batch dimension).", f"Write dims: {right}."
+    if kind == "input" and (tensor.HasField("reshape") != wanted.scalar or tensor.reshape.shape):
+        how = "must be reshaped to a scalar" if wanted.scalar else "must not be reshaped"
+        yield "reshape", f"{how}.", "Write reshape { shape: [] }." if wanted.scalar else "Remove reshape."
+    if kind == "input" and wanted.optional and not tensor.optional:
+        yield "name", "must be optional: clients leave it out.", "Write optional: true."
+
+
+def _check_batch_sizes(models: list[Model]) -> None:
+    usual = Counter(m.config.max_batch_size for m in models if m.config.max_batch_size > 0).most_common(1)
+    for model in models:
+        size = model.config.max_batch_size
         if size < 1:
-            model.error(
-                "L040",
-                model.lines.at("max_batch_size"),
-                f"max_batch_size is {size}: without a batch dimension the tensors have other shapes than clients send.",
-                "Write max_batch_size: 1 or more.",
+            what = (
+                f"max_batch_size is {size}: without a batch dimension the tensors have other shapes than clients send."
             )
-    proper = Counter(size for size in sizes.values() if size >= 1)
-    if len(proper) < 2:
-        return
-    usual = proper.most_common(1)[0][0]
-    for model, size in sizes.items():
-        if size >= 1 and size != usual:
-            model.error(
-                "L040",
-                model.lines.at("max_batch_size"),
-                f"max_batch_size is {size} here and {usual} in the other models of the deployment.",
-                f"Write max_batch_size: {usual} in all five files.",
-            )
+            model.note("L040", "max_batch_size", what, "Write max_batch_size: 1 or more.")
+        elif size != usual[0][0]:
+            what = f"max_batch_size is {size} here and {usual[0][0]} in the other models of the deployment."
+            model.note("L040", "max_batch_size", what, f"Write max_batch_size: {usual[0][0]} in all five files.")
 
 
-def _check_decoupled(group: Deployment) -> None:
+def _check_decoupled(group: dict[str, Model]) -> None:
+    streams = {base: model.config.model_transaction_policy.decoupled for base, model in group.items()}
     for base in ("preprocessing", "postprocessing"):
-        model = group.get(base)
-        if model and model.config.model_transaction_policy.decoupled:
-            model.error(
-                "L041",
-                model.lines.at("model_transaction_policy", "decoupled"),
-                f"{model.name} is decoupled, but it sends one response for each request.",
-                "Remove model_transaction_policy.",
-            )
-    llm, bls = group.get("tensorrt_llm"), group.get("tensorrt_llm_bls")
-    if not (llm and bls):
-        return
-    ours, theirs = (m.config.model_transaction_policy.decoupled for m in (bls, llm))
-    if ours != theirs:
-        bls.error(
-            "L041",
-            bls.lines.at("model_transaction_policy", "decoupled"),
-            f"{bls.name} is {_decoupled(ours)} and {llm.name} {_decoupled(theirs)}: streaming through the one does "
-            f"not work with the other.",
-            f"Write decoupled: {str(theirs).lower()}, or change {llm.name}.",
+        if streams.get(base):
+            what = f"{group[base].name} is decoupled, but it sends one response for each request."
+            group[base].note("L041", r"^ *decoupled\s*:", what, "Remove model_transaction_policy.")
+    if {"tensorrt_llm", "tensorrt_llm_bls"} <= group.keys() and streams["tensorrt_llm"] != streams["tensorrt_llm_bls"]:
+        bls, llm = group["tensorrt_llm_bls"], group["tensorrt_llm"]
+        said = ["decoupled" if streams[base] else "not decoupled" for base in ("tensorrt_llm_bls", "tensorrt_llm")]
+        what = (
+            f"{bls.name} is {said[0]} and {llm.name} {said[1]}: streaming through the one does not work with the other."
         )
-
-
-def _decoupled(value: bool) -> str:
-    return "decoupled" if value else "not decoupled"
-
-
-def _check_bls(bls: Model, group: Deployment, models: dict[str, Model]) -> None:
-    for key, default in _TARGETS.items():
-        value = bls.parameter(key)
-        name = value or default
-        if name is None or name in models:
-            continue
-        origin = f"parameter {key}" if value else f"the default of {key}"
-        hint = did_you_mean(name, models) or (
-            f" Did you mean {group.prefix + default!r}?" if default and group.prefix + default in models else ""
-        )
-        bls.error(
-            "L042",
-            bls.lines.entry("parameters", key=key),
-            f"{bls.name} calls {name!r} ({origin}), and the repository has no such model.",
-            f"Set {key} to a model of this repository.{hint}",
-        )
-    if (bls.parameter("accumulate_tokens") or "").lower() not in _TRUE:
-        return
-    line = bls.lines.entry("parameters", key="accumulate_tokens")
-    if not bls.config.model_transaction_policy.decoupled:
-        bls.error("L046", line, "accumulate_tokens needs decoupled mode.", "Set accumulate_tokens to false.")
-    llm = group.get("tensorrt_llm")
-    width = llm.parameter("max_beam_width") if llm else None
-    if width and width.isdigit() and int(width) > 1:
-        bls.warning(
-            "L046",
-            line,
-            f"accumulate_tokens works with one beam only, and max_beam_width is {width}: a streamed "
-            f"request with more beams fails.",
-            "Set accumulate_tokens to false, or max_beam_width to 1.",
-        )
-
-
-def _check_postprocessing(group: Deployment) -> None:
-    post, llm = group.get("postprocessing"), group.get("tensorrt_llm")
+        cure = f"Write decoupled: {str(streams['tensorrt_llm']).lower()}, or change {llm.name}."
+        bls.note("L041", r"^ *decoupled\s*:", what, cure)
+    post = group.get("postprocessing")
     count = sum(max(g.count, 1) for g in post.config.instance_group) if post else 0
-    if count > 1 and llm and llm.config.model_transaction_policy.decoupled:
-        post.error(
-            "L045",
-            post.lines.at("instance_group", 0, "count"),
-            f"{post.name} has {count} instances and the "
-            f"deployment streams: chunks of one answer can overtake each other.",
-            "Write count: 1.",
-        )
+    if count > 1 and streams.get("tensorrt_llm"):
+        what = f"{post.name} has {count} instances and the deployment streams: chunks of an answer can overtake each "
+        what += "other."
+        post.note("L045", r"\bcount\s*:", what, "Write count: 1.")
 
 
-def _check_tokenizers(group: Deployment) -> None:
-    for base in ("preprocessing", "postprocessing"):
-        model = group.get(base)
-        if model is None:
-            continue
-        line = model.lines.entry("parameters", key="tokenizer_dir")
-        folder = model.parameter("tokenizer_dir")
-        if folder:
-            problem = tokenizer_problem(Path(folder))
-            if problem:
-                model.error("L051", line, f"tokenizer_dir {folder} {problem}", "Set tokenizer_dir to the right folder.")
-        elif "${tokenizer_dir}" not in model.text:  # else L017 says it
-            model.error(
-                "L051", line, "The parameter tokenizer_dir is not set.", "Set it to the folder of the tokenizer."
+def _check_bls(bls: Model, prefix: str, models: dict[str, Model]) -> None:
+    for base in (*TARGETS, "tensorrt_llm_draft"):
+        key = f"{base}_model_name"
+        value = bls.parameter(key)
+        name = value or (base if base in TARGETS else "")
+        if name and name not in models:
+            origin = f"parameter {key}" if value else f"the default of {key}"
+            what = f"{bls.name} calls {name!r} ({origin}), and the repository has no such model."
+            near = did_you_mean(name, models) or (
+                f" Did you mean {prefix + base!r}?" if prefix + base in models else ""
             )
+            bls.note("L042", rf'key\s*:\s*"{key}"', what, f"Set {key} to a model of this repository.{near}")
+    if bls.parameter("accumulate_tokens").lower() in ("true", "yes", "1") and not (
+        bls.config.model_transaction_policy.decoupled
+    ):
+        cure = "Set accumulate_tokens to false."
+        bls.note("L046", '"accumulate_tokens"', "accumulate_tokens needs decoupled mode.", cure)
 
 
-def _check_draft(draft: Model, llm: Model | None, lane: str | None) -> None:
-    _check_engine(draft, lane)
-    sizes = [_vocabulary(model) for model in (draft, llm) if model]
-    if None not in sizes and len(set(sizes)) > 1:
-        draft.error(
-            "L053",
-            draft.lines.entry("parameters", key="gpt_model_path"),
-            f"The draft has a vocabulary of {sizes[0]} tokens and {llm.name} one of {sizes[1]}: what the one guesses "
-            "means something else to the other.",
-            "Take a draft with the tokenizer of its target.",
-        )
-
-
-def _vocabulary(model: Model) -> int | None:
-    config = engine_config(Path(model.parameter("gpt_model_path") or "")) or {}
-    pretrained = config.get("pretrained_config")
-    size = pretrained.get("vocab_size") if isinstance(pretrained, dict) else None
-    return size if isinstance(size, int) else None
-
-
-def _check_engine(llm: Model, lane: str | None) -> None:
-    lane = "trtllm" if llm.config.backend == "tensorrtllm" else lane or "embedded"
-    line = llm.lines.entry("parameters", key="gpt_model_path")
-    folder = llm.parameter("gpt_model_path")
+def _check_folder(model: Model, code: str, key: str, problem: typing.Callable[[Path], str | None]) -> Path | None:
+    """The folder that a parameter names, if nothing is wrong with it."""
+    place, folder = rf'key\s*:\s*"{key}"', model.parameter(key)
     if not folder:
-        if "${engine_dir}" not in llm.text:
-            llm.error(
-                "L050",
-                line,
-                "The parameter gpt_model_path (engine_dir) is not set.",
-                "Set it to the folder of the engine.",
-            )
-        return
-    problem = engine_problem(Path(folder), lane)
-    if problem:
-        llm.error(
-            "L050",
-            line,
-            f"gpt_model_path {folder} {problem}",
-            "Set it to the engine's folder; where the server runs in a container, lint inside it.",
-        )
-        return
-    built = (engine_config(Path(folder)) or {}).get("build_config")
-    most = built.get("max_batch_size") if isinstance(built, dict) and lane == "trtllm" else None
+        model.note(code, place, f"The parameter {key} is not set.", "Set it to the folder.")
+    elif wrong := problem(Path(folder)):
+        cure = f"Set {key} to the right folder; where the server runs in a container, lint inside it."
+        model.note(code, place, f"{key} {folder} {wrong}", cure)
+    return None if not folder or wrong else Path(folder)
+
+
+def _check_engine(llm: Model) -> dict:
+    """What the engine's config.json says, empty when there is no engine."""
+    if "${engine_dir}" in llm.text or not (folder := _check_folder(llm, "L050", "gpt_model_path", engine_problem)):
+        return {}
+    config = engine_config(folder) or {}
+    most = section(config, "build_config").get("max_batch_size")
     if isinstance(most, int) and llm.config.max_batch_size > most:
-        llm.error(
-            "L052",
-            llm.lines.at("max_batch_size"),
-            f"max_batch_size is {llm.config.max_batch_size}, and the engine was built for at most {most}.",
-            f"Write {most} or less in all five files, or build the engine again.",
+        what = f"max_batch_size is {llm.config.max_batch_size}, and the engine was built for at most {most}."
+        cure = f"Write {most} or less in all five files, or build the engine again."
+        llm.note("L052", "max_batch_size", what, cure)
+    return config
+
+
+def _check_draft(draft: Model, llm: Model | None) -> None:
+    config, target = _check_engine(draft), engine_config(Path(llm.parameter("gpt_model_path"))) if llm else None
+    ours, theirs = (section(c or {}, "pretrained_config").get("vocab_size") for c in (config, target))
+    if ours and theirs and ours != theirs:
+        what = (
+            f"The draft has a vocabulary of {ours} tokens and {llm.name} one of {theirs}: what the one guesses means "
         )
+        cure = "Take a draft with the tokenizer of its target."
+        draft.note("L053", '"gpt_model_path"', f"{what}something else to the other.", cure)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.repository import contract, wiring
-from servinglab.repository.spec import DeploymentSpec, RepositoryError
+from servinglab.repository.errors import RepositoryError
+from servinglab.repository.spec import DeploymentSpec
 
 
 class PbtxtError(RepositoryError):
@@ -36,7 +36,8 @@ def compose(
     """The configuration of one of the five models.
 
     `number(variable)` and `datatype("INT32" or "${variable}")` give the values of structural variables, as numbers of
-    the protobuf; `prefix` goes before the names of an ensemble's steps; `parameters` are written in the given order.
+    the protobuf; `prefix` goes before the names of an ensemble's steps; `backend` is that of `tensorrt_llm`;
+    `parameters` are written in the given order.
     """
     config = pb.ModelConfig(name=name, max_batch_size=number("triton_max_batch_size"))
     if model == "ensemble":
@@ -82,54 +83,31 @@ def model_config(spec: DeploymentSpec, model: str) -> pb.ModelConfig:
     """The configuration of one of the five models (`contract.MODELS`) of a deployment, or of its `contract.DRAFT`."""
     name = spec.model_name(model)
     if model == contract.DRAFT:
-        model, spec = "tensorrt_llm", replace(spec, engine_dir=spec.draft_engine_dir)
+        model, spec = "tensorrt_llm", spec.replace(engine_dir=spec.draft_engine_dir)
     values = spec.values(model)
-    parameters = {p.key: values[p.variable] for p in wiring.parameters(model) if p.variable in values}
+    parameters = {p.key: p.text(values[p.variable]) for p in wiring.parameters(model) if p.variable in values}
     if model == "tensorrt_llm":
-        parameters |= {name: values[name] for name in wiring.LLM_EXTRAS if name in values}
-    if model == "tensorrt_llm" and spec.lane == "trtllm":
-        # The C++ backend looks these up without a default: absent, the model does not load; empty, they are unset.
-        unset = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
-        parameters = parameters | wiring.LLM_LITERALS | {key: values.get(key, "") for key in unset}
+        parameters = dict.fromkeys(wiring.LLM_EMPTY, "") | parameters | wiring.LLM_LITERALS
     if model == "tensorrt_llm_bls" and spec.bls_decodes:
         decoding = spec.values("postprocessing")
-        parameters |= {key: decoding[key] for key in ("tokenizer_dir", "skip_special_tokens")}
-
-    def datatype(text: str) -> int:
-        chosen = getattr(spec, text[2:-1]) if text.startswith("$") else f"TYPE_{text}"
-        return pb.DataType.Value(chosen)
-
-    config = compose(
+        parameters |= {key: wiring.text_of(decoding[key]) for key in ("tokenizer_dir", "skip_special_tokens")}
+    return compose(
         model,
         spec.generation,
         name=name,
         prefix=spec.prefix,
-        number=lambda variable: int(values[variable]),
-        datatype=datatype,
+        number=values.__getitem__,
+        datatype=lambda text: pb.DataType.Value(values[text[2:-1]] if text.startswith("$") else f"TYPE_{text}"),
         decoupled=spec.decoupled,
         backend=values.get("triton_backend", ""),
         parameters=parameters,
     )
-    if model == "ensemble":
-        for entry in config.input:  # an ensemble's tensor must have the datatype of the step that it feeds
-            if entry.name == "prompt_embedding_table":
-                entry.data_type = pb.DataType.Value(spec.prompt_embedding_table_data_type)
-    return config
 
 
 _ORDER = (
-    "name",
-    "backend",
-    "platform",
-    "max_batch_size",
-    "model_transaction_policy",
-    "dynamic_batching",
-    "instance_group",
-    "parameters",
-    "input",
-    "output",
-    "ensemble_scheduling",
-)
+    "name backend platform max_batch_size model_transaction_policy dynamic_batching instance_group parameters input "
+    "output ensemble_scheduling"
+).split()
 
 
 def to_text(config: pb.ModelConfig) -> str:
@@ -140,7 +118,6 @@ def to_text(config: pb.ModelConfig) -> str:
 
 
 def _field_text(config: pb.ModelConfig, name: str) -> str:
-    field = config.DESCRIPTOR.fields_by_name[name]
     if name == "parameters":  # a map: one message for each entry, in key order
         parts = [pb.ModelConfig(parameters={key: config.parameters[key]}) for key in sorted(config.parameters)]
     elif name in ("input", "output", "instance_group"):
@@ -153,7 +130,7 @@ def _field_text(config: pb.ModelConfig, name: str) -> str:
             return "model_transaction_policy {\n  decoupled: false\n}\n"  # protobuf prints no false
         return re.sub(r"(_map) \{\n\s*(key: .*)\n\s*(value: .*)\n\s*\}", r"\1 { \2 \3 }", text)
     lines = [text_format.MessageToString(p, as_one_line=True, use_short_repeated_primitives=True) for p in parts]
-    if field.message_type.name == "ModelInput":
+    if name == "input":
         lines = [line.replace("reshape { }", "reshape { shape: [] }") for line in lines]  # nor an empty list
     return "\n".join(lines) + "\n"
 
@@ -163,26 +140,13 @@ def parse(text: str, file: str = "config.pbtxt") -> pb.ModelConfig:
     try:
         return text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError as error:
-        raise _explained(error, text, file) from None
-    except (ValueError, RecursionError, OverflowError) as error:
-        # Numbers beyond 64 bits: protobuf tells the number but not the place.
-        number = re.search(r"-?\d+", str(error))
-        before = text[: max(text.find(number[0]), 0)] if number else ""
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        reason = str(error) if number else f"not a model configuration ({type(error).__name__})."
-        raise PbtxtError(reason, line, column, file) from error
-
-
-# What protobuf's Python parser says about a "$", and what Triton (the C++ parser) says.
-_DOLLAR = {"integer": "integer", "Enum": "integer or identifier", "string": "string"}
-
-
-def _explained(error: text_format.ParseError, text: str, file: str) -> PbtxtError:
-    line, column = error.GetLine() or 1, error.GetColumn() or 1
-    lines = text.split("\n")
-    rest = lines[line - 1][column - 1 :] if line <= len(lines) else ""
-    reason = re.sub(r"^\d+:\d+ : ", "", str(error))
-    if rest.startswith("$"):
-        expected = next((said for word, said in _DOLLAR.items() if word in reason), "identifier")
-        return PbtxtError(f"Expected {expected}, got: $", line, column, file)
-    return PbtxtError(re.sub(r"^'.*?': ", "", reason, flags=re.DOTALL), line, column, file)
+        line, column = error.GetLine() or 1, error.GetColumn() or 1
+        lines, reason = text.split("\n"), re.sub(r"^\d+:\d+ : ", "", str(error))
+        if lines[line - 1 : line] and lines[line - 1][column - 1 :].startswith("$"):
+            # What protobuf's Python parser says about a "$", and what Triton (the C++ parser) says.
+            said = {"integer": "integer", "Enum": "integer or identifier", "string": "string"}
+            expected = next((theirs for word, theirs in said.items() if word in reason), "identifier")
+            raise PbtxtError(f"Expected {expected}, got: $", line, column, file) from None
+        raise PbtxtError(re.sub(r"^'.*?': ", "", reason, flags=re.DOTALL), line, column, file) from None
+    except (ValueError, RecursionError, OverflowError) as error:  # such as a number beyond 64 bits
+        raise PbtxtError(f"not a model configuration: {' '.join(str(error).split())}", 1, 1, file) from error

@@ -3,163 +3,107 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from engines import compass
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
 from servinglab.errors import did_you_mean
-from servinglab.repository import contract, parameter_types, template_history, wiring
+from servinglab.repository import contract, wiring
 from servinglab.repository.errors import RepositoryError
-from servinglab.repository.parameter_types import KINDS, text_of
 
-__all__ = ["CHOICES", "LANES", "DeploymentSpec", "RepositoryError", "did_you_mean", "make_spec", "text_of"]
-
-LANES = ("embedded", "trtllm")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_COUNTS = (
-    "max_batch_size",
-    "max_beam_width",
-    "bls_instance_count",
-    "preprocessing_instance_count",
-    "postprocessing_instance_count",
-)
-CHOICES = {
-    "lane": LANES,
-    "generation": contract.GENERATIONS,
-    "batch_scheduler_policy": KINDS["batch_scheduler_policy"][1:],
-    "batching_strategy": KINDS["batching_strategy"][1:],
-    "logits_datatype": ("TYPE_FP32", "TYPE_FP16"),
-    "encoder_input_features_data_type": ("TYPE_FP16", "TYPE_FP32", "TYPE_BF16"),
-    "prompt_embedding_table_data_type": ("TYPE_FP16", "TYPE_BF16"),
-}
-_SWITCHES = (
-    "decoupled",
-    "accumulate_tokens",
-    "bls_decodes",
-    "add_special_tokens",
-    "skip_special_tokens",
-    "exclude_input_in_output",
-)
+Folder = Annotated[Path, Field(strict=False)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Natural = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeploymentSpec:
+class DeploymentSpec(BaseModel):
     """One deployment. `tokenizer_dir` and `engine_dir` are folders; the rest has the defaults of the course.
 
     `name` names the folder under `_assets`; `prefix` goes before the five model names, so that several deployments fit
     into one repository. `draft_engine_dir` is the engine of a smaller model with the same tokenizer: it becomes a sixth
     model, `tensorrt_llm_draft`, for requests with `num_draft_tokens` (notebook 10). With `bls_decodes` the BLS model
     turns ids into text itself instead of calling `postprocessing` for every token, which is faster
-    (benchmarks/serving.py). `parameters` are further string parameters of `tensorrt_llm`, by their names in NVIDIA's
-    template (for example `kv_cache_free_gpu_mem_fraction`); what they may hold is in parameter_types.py. `trtllm` is
-    the TensorRT-LLM version that will read them, such as "1.2.1"; without it they must be known to some version of the
-    `generation`.
+    (benchmarks/serving.py). `generation`: whose tensor names, "new" or those of TensorRT-LLM <= 0.19, "old".
+    `parameters` are further string parameters of `tensorrt_llm`, by their names in NVIDIA's template (for example
+    `kv_cache_free_gpu_mem_fraction`).
 
     Raises RepositoryError with one sentence on a bad value.
     """
 
-    tokenizer_dir: Path
-    engine_dir: Path
-    draft_engine_dir: Path | None = None
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    tokenizer_dir: Folder
+    engine_dir: Folder
+    draft_engine_dir: Folder | None = None
     name: str = "smollm2"
     prefix: str = ""
-    lane: str = "embedded"
-    generation: str = "new"
-    max_batch_size: int = 8
+    generation: Literal["new", "old"] = "new"
+    max_batch_size: Count = 8
     decoupled: bool = True
     accumulate_tokens: bool = False
     bls_decodes: bool = False
     add_special_tokens: bool = True
     skip_special_tokens: bool = True
     exclude_input_in_output: bool = False
-    max_beam_width: int = 1
-    bls_instance_count: int = 1
-    preprocessing_instance_count: int = 1
-    postprocessing_instance_count: int = 1
-    max_tokens_in_paged_kv_cache: int | None = None
-    batch_scheduler_policy: str = "guaranteed_no_evict"
-    batching_strategy: str = "inflight_fused_batching"
-    max_queue_delay_microseconds: int = 0
-    max_queue_size: int = 0
-    logits_datatype: str = "TYPE_FP32"
-    encoder_input_features_data_type: str = "TYPE_FP16"
-    prompt_embedding_table_data_type: str = "TYPE_FP16"
-    trtllm: str | None = None
-    parameters: Mapping[str, object] = field(default_factory=dict)
+    max_beam_width: Count = 1
+    bls_instance_count: Count = 1
+    preprocessing_instance_count: Count = 1
+    postprocessing_instance_count: Count = 1
+    max_tokens_in_paged_kv_cache: Count | None = None
+    batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    batching_strategy: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
+    max_queue_delay_microseconds: Natural = 0
+    max_queue_size: Natural = 0
+    logits_datatype: Literal["TYPE_FP32", "TYPE_FP16"] = "TYPE_FP32"
+    encoder_input_features_data_type: Literal["TYPE_FP16", "TYPE_FP32", "TYPE_BF16"] = "TYPE_FP16"
+    parameters: dict[str, Any] = {}
 
-    def __post_init__(self) -> None:
-        folders = ["tokenizer_dir", "engine_dir"] + ["draft_engine_dir"] * (self.draft_engine_dir is not None)
-        for attribute in folders:
-            value = getattr(self, attribute)
-            if not isinstance(value, (str, Path)) or not str(value):
-                raise RepositoryError(f"{attribute} must be the path of a folder, not {value!r}.")
-            object.__setattr__(self, attribute, Path(value))
-        self._check_names()
-        self._check_values()
-        self._check_parameters()
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise RepositoryError(_sentence(error.errors()[0])) from None
 
-    def _check_names(self) -> None:
-        for attribute, may_be_empty in (("name", False), ("prefix", True)):
-            value = getattr(self, attribute)
-            if not (isinstance(value, str) and (_NAME.fullmatch(value) or (may_be_empty and not value))):
-                raise RepositoryError(
-                    f"{attribute} {value!r} becomes a folder name: use letters, digits, '.', '_' and "
-                    f"'-', and begin with a letter or digit."
-                )
+    def replace(self, **changes: Any) -> DeploymentSpec:
+        """The same deployment but for these fields, checked anew."""
+        return DeploymentSpec(**(dict(self) | changes))
 
-    def _check_values(self) -> None:
-        for attribute, allowed in CHOICES.items():
-            value = getattr(self, attribute)
-            if value not in allowed:
-                raise RepositoryError(f"{attribute} must be one of {', '.join(allowed)}, not {value!r}.")
-        for attribute in _SWITCHES:
-            if not isinstance(getattr(self, attribute), bool):
-                raise RepositoryError(f"{attribute} must be True or False, not {getattr(self, attribute)!r}.")
-        self._whole_numbers(_COUNTS, 1)
-        self._whole_numbers(("max_queue_delay_microseconds", "max_queue_size"), 0)
-        if self.max_tokens_in_paged_kv_cache is not None:
-            self._whole_numbers(("max_tokens_in_paged_kv_cache",), 1)
+    @field_validator("tokenizer_dir", "engine_dir", "draft_engine_dir", mode="before")
+    @classmethod
+    def _check_folder(cls, value: object) -> object:
+        if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
+            raise ValueError(f"must be the path of a folder, not {value!r}.")
+        return value
+
+    @field_validator("name", "prefix")
+    @classmethod
+    def _check_name(cls, value: str, info: Any) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value) and (value or info.field_name == "name"):
+            raise ValueError(
+                f"{value!r} becomes a folder name: use letters, digits, '.', '_' and '-', and begin with a letter or "
+                "digit."
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> DeploymentSpec:
         if self.accumulate_tokens and not self.decoupled:
-            raise RepositoryError(
-                "accumulate_tokens makes sense only with decoupled=True: without it there is one "
-                "response, which already holds the whole text."
+            raise ValueError(
+                "accumulate_tokens makes sense only with decoupled=True: without it there is one response, which "
+                "already holds the whole text."
             )
-        if self.prompt_embedding_table_data_type != "TYPE_FP16" and self.generation != "1.1":
-            raise RepositoryError(
-                f"prompt_embedding_table_data_type is a choice since TensorRT-LLM 1.1; generation "
-                f"{self.generation!r} has TYPE_FP16."
-            )
-
-    def _whole_numbers(self, attributes: tuple[str, ...], least: int) -> None:
-        for attribute in attributes:
-            value = getattr(self, attribute)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-                raise RepositoryError(f"{attribute} must be a whole number of at least {least}, not {value!r}.")
-
-    def _check_parameters(self) -> None:
-        if self.trtllm is not None:
-            template_history.version(self.trtllm)
-            theirs = compass.generation(self.trtllm)
-            if theirs != self.generation:
-                raise RepositoryError(
-                    f"TensorRT-LLM {self.trtllm} has the tensor names of generation {theirs!r}, not "
-                    f"{self.generation!r}: give that generation."
-                )
-        known = {p.variable for p in wiring.parameters("tensorrt_llm")} | {*wiring.LLM_EXTRAS}
-        if not isinstance(self.parameters, Mapping):
-            raise RepositoryError(f"parameters must map names to values, not {self.parameters!r}.")
-        texts = {}
-        for variable, value in self.parameters.items():
-            if variable in self.__dataclass_fields__:
-                raise RepositoryError(f"{variable!r} is a field of DeploymentSpec: give it there, not in parameters.")
-            if variable not in known:
-                raise RepositoryError(f"tensorrt_llm has no parameter {variable!r}.{did_you_mean(variable, known)}")
-            lacking = template_history.lacking(variable, generation=self.generation, trtllm=self.trtllm)
-            if lacking:
-                raise RepositoryError(lacking)
-            texts[variable] = parameter_types.checked(variable, value, "parameter ", trtllm=self.trtllm)
-        parameter_types.check_together(texts, cpp_backend=self.lane == "trtllm")
+        known = {p.variable: p for p in wiring.parameters("tensorrt_llm")}
+        for name, value in self.parameters.items():
+            if name in DeploymentSpec.model_fields:
+                raise ValueError(f"{name!r} is a field of DeploymentSpec: give it there, not in parameters.")
+            if name not in known:
+                raise ValueError(f"tensorrt_llm has no parameter {name!r}.{did_you_mean(name, known)}")
+            try:
+                known[name].text(value)
+            except RepositoryError as error:
+                raise ValueError(f"parameter {error}") from None
+        return self
 
     def model_name(self, model: str) -> str:
         """The name in the repository of one of the five models, e.g. "gemma-tensorrt_llm"."""
@@ -171,36 +115,36 @@ class DeploymentSpec:
         draft = (contract.DRAFT,) if self.draft_engine_dir else ()
         return tuple(map(self.model_name, contract.MODELS + draft))
 
-    def values(self, model: str) -> dict[str, str]:
-        """{template variable: text} for one of the five models; what is left to its default is not in it."""
-        chosen = {
-            "triton_max_batch_size": self.max_batch_size,
-            "decoupled_mode": self.decoupled,
-            "triton_backend": "tensorrtllm" if self.lane == "trtllm" else "python",
-        }
-        chosen |= {
-            f"{inner}_model_name": self.model_name(inner)
-            for inner in ("tensorrt_llm", "preprocessing", "postprocessing")
-        }
-        chosen["tensorrt_llm_draft_model_name"] = self.model_name(contract.DRAFT) if self.draft_engine_dir else None
-        chosen |= {name: getattr(self, name) for name in self.__dataclass_fields__}
-        known = {*wiring.structural(model, self.generation), *(p.variable for p in wiring.parameters(model))}
+    def values(self, model: str) -> dict[str, Any]:
+        """{template variable: value} for one of the five models; what is left to its default is not in it."""
+        inner = ("tensorrt_llm", "preprocessing", "postprocessing")
+        chosen = dict(self) | self.parameters | {f"{name}_model_name": self.model_name(name) for name in inner}
+        chosen |= {"triton_max_batch_size": self.max_batch_size, "decoupled_mode": self.decoupled}
+        if self.draft_engine_dir:
+            chosen["tensorrt_llm_draft_model_name"] = self.model_name(contract.DRAFT)
+        known = {*wiring.structural(model), *(p.variable for p in wiring.parameters(model))}
         if model == "preprocessing":
             known.discard("engine_dir")  # read for vision models only
         if model == "tensorrt_llm":
-            known = (known | {"triton_backend"}) - {"tokenizer_dir"}  # read for guided decoding only
-            chosen |= {name: parameter_types.checked(name, value) for name, value in self.parameters.items()}
-            known |= self.parameters.keys()
-        return {name: text_of(value) for name, value in chosen.items() if name in known and value is not None}
+            known.discard("tokenizer_dir")  # read for guided decoding only
+            chosen["triton_backend"] = "tensorrtllm"
+            known |= {"triton_backend", *self.parameters}
+        return {name: value for name, value in chosen.items() if name in known and value is not None}
 
 
-def make_spec(**fields: object) -> DeploymentSpec:
-    """DeploymentSpec(**fields), with one sentence for a field that does not exist or is missing."""
-    known = DeploymentSpec.__dataclass_fields__
-    for name in fields:
-        if name not in known:
-            raise RepositoryError(f"DeploymentSpec has no field {name!r}.{did_you_mean(name, known)}")
-    missing = [name for name in ("tokenizer_dir", "engine_dir") if name not in fields]
-    if missing:
-        raise RepositoryError(f"DeploymentSpec needs {' and '.join(missing)}: the folder that holds it.")
-    return DeploymentSpec(**fields)
+def _sentence(error: Any) -> str:
+    """The first thing that pydantic found wrong."""
+    field, given, kind = ".".join(map(str, error["loc"])), error["input"], error["type"]
+    if kind == "value_error":
+        return f"{field} {error['ctx']['error']}".strip()
+    if kind == "extra_forbidden":
+        return f"DeploymentSpec has no field {field!r}.{did_you_mean(field, DeploymentSpec.model_fields)}"
+    if kind == "missing":
+        return f"DeploymentSpec needs {field}: the folder that holds it."
+    wanted = error["msg"].removeprefix("Input should be ")
+    if kind == "literal_error":
+        wanted = "one of " + wanted.replace("'", "").replace(" or ", ", ")
+    wanted = {"bool_type": "True or False", "dict_type": "a dict", "path_type": "the path of a folder"}.get(
+        kind, wanted
+    )
+    return f"{error['loc'][0]} must be {wanted}, not {given!r}."

@@ -18,12 +18,14 @@ from servinglab.errors import did_you_mean
 from servinglab.repository import contract, pbtxt, wiring
 from servinglab.repository.build import model_source
 from servinglab.repository.errors import RepositoryError
-from servinglab.repository.parameter_types import checked, text_of
-from servinglab.repository.pbtxt_source import spots
 
 # NVIDIA's fill_template.py writes 0 for these two when they are not given (since 0.12 and 0.19).
 ZERO_BY_ITSELF = ("max_queue_size", "max_queue_delay_microseconds")
 _SENTINEL = 900_000_000  # and up: numbers that stand for placeholders while the template is still a protobuf
+_STRING = r'"(?:\\.|[^"\\\n])*"?|\'(?:\\.|[^\'\\\n])*\'?'
+_PLACEHOLDER = re.compile(r"\$\{(\w*)\}")
+_PARTS = re.compile(rf"#[^\n]*|(?P<string>{_STRING})|(?P<bare>{_PLACEHOLDER.pattern})")
+FIRST_NEW_CONTAINER = (25, 6)
 
 
 class TemplateError(RepositoryError):
@@ -39,59 +41,6 @@ class Placeholder(NamedTuple):
     mandatory: bool
 
 
-def template(model: str, generation: str = "new") -> str:
-    """The template of one of the five models: the whole contract, with placeholders where a deployment decides."""
-    if model not in contract.MODELS:
-        raise TemplateError(f"There is no template {model!r}: the models are {', '.join(contract.MODELS)}.")
-    if generation not in contract.GENERATIONS:
-        raise TemplateError(f"There is no generation {generation!r}: use one of {', '.join(contract.GENERATIONS)}.")
-    variables = wiring.structural(model, generation)
-
-    def number(variable: str) -> int:
-        return 1 if variable not in variables else _SENTINEL + variables.index(variable)
-
-    def datatype(text: str) -> int:
-        return number(text[2:-1]) if text.startswith("$") else pb.DataType.Value(f"TYPE_{text}")
-
-    parameters = {p.key: f"${{{p.variable}}}" for p in wiring.parameters(model)}
-    if model == "tensorrt_llm":
-        parameters |= wiring.LLM_LITERALS
-    text = pbtxt.to_text(
-        pbtxt.compose(
-            model,
-            generation,
-            name=model,
-            prefix="",
-            number=number,
-            datatype=datatype,
-            decoupled=True,
-            backend="${triton_backend}",
-            parameters=parameters,
-        )
-    )
-    text = text.replace("decoupled: true", "decoupled: ${decoupled_mode}")
-    return re.sub(r"\b9000000\d\d\b", lambda match: f"${{{variables[int(match[0]) - _SENTINEL]}}}", text)
-
-
-def placeholders(text: str) -> list[Placeholder]:
-    """Every placeholder of a template or of a half-filled config, in the order of the text."""
-    found = spots(text)
-    mandatory = _mandatory_quoted(text)
-    return [
-        Placeholder(s.name, s.line, "quoted" if s.quoted else "structural", not s.quoted or s.name in mandatory)
-        for s in found
-    ]
-
-
-def _mandatory_quoted(text: str) -> set[str]:
-    # The same variable may be mandatory in one model and optional in another.
-    if is_llm(text):
-        names = {p.variable for p in wiring.parameters("tensorrt_llm") if p.mandatory} | {"triton_backend"}
-        # Only the C++ backend reads the batching strategy.
-        return names - {"batching_strategy"} if re.search(r'backend:\s*"python"', text) else names
-    return {"tokenizer_dir", "tokenizer_type"}  # the second in the templates of 0.8 and before
-
-
 class Filled(NamedTuple):
     """A filled text, and its placeholders: given a value, set to 0 by themselves, optional and left, missing."""
 
@@ -102,35 +51,76 @@ class Filled(NamedTuple):
     missing: list[Placeholder]
 
 
+def template(model: str, generation: str = "new") -> str:
+    """The template of one of the five models: the whole contract, with placeholders where a deployment decides."""
+    if model not in contract.MODELS:
+        raise TemplateError(f"There is no template {model!r}: the models are {', '.join(contract.MODELS)}.")
+    if generation not in contract.GENERATIONS:
+        raise TemplateError(f"There is no generation {generation!r}: use one of {', '.join(contract.GENERATIONS)}.")
+    variables = wiring.structural(model)
+
+    def number(variable: str) -> int:
+        return 1 if variable not in variables else _SENTINEL + variables.index(variable)
+
+    def datatype(text: str) -> int:
+        return number(text[2:-1]) if text.startswith("$") else pb.DataType.Value(f"TYPE_{text}")
+
+    parameters = {p.key: f"${{{p.variable}}}" for p in wiring.parameters(model)}
+    parameters |= wiring.LLM_LITERALS if model == "tensorrt_llm" else {}
+    names = {"name": model, "prefix": "", "backend": "${triton_backend}", "parameters": parameters}
+    config = pbtxt.compose(model, generation, number=number, datatype=datatype, decoupled=True, **names)
+    text = pbtxt.to_text(config).replace("decoupled: true", "decoupled: ${decoupled_mode}")
+    return re.sub(r"\b9000000\d\d\b", lambda match: f"${{{variables[int(match[0]) - _SENTINEL]}}}", text)
+
+
+def placeholders(text: str) -> list[Placeholder]:
+    """Every placeholder of a template or of a half-filled config, in the order of the text."""
+    return [placeholder for placeholder, _, _ in _spots(text)]
+
+
+def _spots(text: str) -> list[tuple[Placeholder, int, int]]:
+    """Placeholders with their start and end in the text; comments are skipped, as the parser does."""
+    # The same variable may be mandatory in one model and optional in another.
+    mandatory = {"tokenizer_dir", "tokenizer_type"}  # the second in the templates of 0.8 and before
+    if is_llm(text):
+        mandatory = {p.variable for p in wiring.parameters("tensorrt_llm") if p.mandatory} | {"triton_backend"}
+    found = []
+    for part in _PARTS.finditer(text):
+        if part["string"] or part["bare"]:
+            for match in _PLACEHOLDER.finditer(text, *part.span()):
+                kind = "quoted" if part["string"] else "structural"
+                must = kind == "structural" or match[1] in mandatory
+                line = text.count("\n", 0, match.start()) + 1
+                found.append((Placeholder(match[1], line, kind, must), match.start(), match.end()))
+    return found
+
+
+def is_llm(text: str) -> bool:
+    """Whether a config is of the model `tensorrt_llm`: it has parameters that are in that one only."""
+    return re.search(r'"(gpt_model_type|max_beam_width|batch_scheduler_policy)"', text) is not None
+
+
 def fill_parts(text: str, values: Mapping[str, object], *, file: str | Path = "config.pbtxt") -> Filled:
     """The text with every `${name}` in `values` replaced, and what became of each placeholder.
 
     Raises TemplateError for a key that the text does not have and for a value that does not fit its place.
     """
-    found = spots(text)
-    names = {spot.name for spot in found}
+    spots = _spots(text)
+    names = {spot.name for spot, _, _ in spots}
     for key in values:
         if key not in names:
             raise TemplateError(f"{file} has no placeholder ${{{key}}}.{did_you_mean(key, names)}")
-    result = Filled("", [], [], [], [])
-    pieces, end = [], 0
-    mandatory = _mandatory_quoted(text)
-    if values.get("triton_backend") == "python":
-        mandatory.discard("batching_strategy")
-    for spot in found:
-        piece = text[spot.start : spot.end]
-        must = not spot.quoted or spot.name in mandatory
+    result, pieces, at = Filled("", [], [], [], []), [], 0
+    for spot, start, end in spots:
+        piece, group = text[start:end], result.missing if spot.mandatory else result.left
         if spot.name in values:
-            group = result.filled
-            piece = _value(spot.name, values[spot.name], quoted=spot.quoted, where=f"{file}:{spot.line}")
-        elif spot.name in ZERO_BY_ITSELF and not spot.quoted:
+            group, piece = result.filled, _value(spot, values[spot.name], f"{file}:{spot.line}")
+        elif spot.name in ZERO_BY_ITSELF and spot.kind == "structural":
             group, piece = result.zero, "0"
-        else:
-            group = result.missing if must else result.left
-        group.append(Placeholder(spot.name, spot.line, "quoted" if spot.quoted else "structural", must))
-        pieces += [text[end : spot.start], piece]
-        end = spot.end
-    return result._replace(text="".join(pieces) + text[end:])
+        group.append(spot)
+        pieces += [text[at:start], piece]
+        at = end
+    return result._replace(text="".join(pieces) + text[at:])
 
 
 def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.pbtxt") -> str:
@@ -150,50 +140,27 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
     return result.text
 
 
-def _value(name: str, value: object, *, quoted: bool, where: str) -> str:
-    text = text_of(value)
-    if quoted:
-        if text:  # empty is a way to say "not set"
-            try:
-                text = checked(name, value, f"{where}: ")
-            except RepositoryError as error:
-                raise TemplateError(str(error)) from None
+def _value(spot: Placeholder, value: object, where: str) -> str:
+    text, name = wiring.text_of(value), spot.name
+    if spot.kind == "quoted":
+        known = {p.variable: p for model in contract.MODELS for p in wiring.parameters(model)}
+        try:
+            text = known[name].text(value) if text and name in known else text  # empty is a way to say "not set"
+        except RepositoryError as error:
+            raise TemplateError(f"{where}: {error}") from None
         return text_encoding.CEscape(text, as_utf8=True)
+    least = int(name not in ZERO_BY_ITSELF)
     if name.endswith(("datatype", "data_type")):
-        if text not in pb.DataType.keys() or text == "TYPE_INVALID":
-            raise TemplateError(
-                f"{where}: ${{{name}}} must be a Triton datatype such as TYPE_FP32, not {text!r}."
-                f"{did_you_mean(text.upper(), pb.DataType.keys())}"
-            )
+        fits, wanted = text in pb.DataType.keys() and text != "TYPE_INVALID", "a Triton datatype such as TYPE_FP32"
     elif name == "decoupled_mode":
-        if text.lower() not in ("true", "false"):
-            raise TemplateError(f"{where}: ${{{name}}} must be true or false, not {text!r}.")
-        return text.lower()
-    elif not re.fullmatch(r"[0-9]{1,10}", text) or not (name not in ZERO_BY_ITSELF) <= int(text) < 2**31:
-        raise TemplateError(
-            f"{where}: ${{{name}}} must be a whole number from {int(name not in ZERO_BY_ITSELF)} to 2147483647, not "
-            f"{text!r}."
-        )
+        text = text.lower()
+        fits, wanted = text in ("true", "false"), "true or false"
     else:
-        return str(int(text))  # 08 would be no number to protobuf
+        fits = bool(re.fullmatch(r"[0-9]{1,10}", text)) and least <= int(text) < 2**31
+        text, wanted = str(int(text)) if fits else text, f"a whole number from {least} to 2147483647"
+    if not fits:
+        raise TemplateError(f"{where}: ${{{name}}} must be {wanted}, not {text!r}.")
     return text
-
-
-def is_llm(text: str) -> bool:
-    """Whether a config is of the model `tensorrt_llm`: it has parameters that are in that one only."""
-    return re.search(r'"(gpt_model_type|max_beam_width|batch_scheduler_policy)"', text) is not None
-
-
-def fill_file(path: str | Path, values: Mapping[str, object]) -> None:
-    """Fill a config.pbtxt in place; on an error the file stays as it was."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TemplateError(f"{path} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise TemplateError(f"{path} is not UTF-8 text: take a fresh copy of the template.") from error
-    path.write_text(fill(text, values, file=f"{path.parent.name}/{path.name}"), encoding="utf-8")
 
 
 def write_templates(repository: str | Path, generation: str = "new") -> Path:
@@ -202,6 +169,33 @@ def write_templates(repository: str | Path, generation: str = "new") -> Path:
         version = Path(repository) / model / "1"
         version.mkdir(parents=True, exist_ok=True)
         (version.parent / "config.pbtxt").write_text(template(model, generation), encoding="utf-8")
-        if model != "ensemble":
+        if model in contract.PYTHON_MODELS:
             (version / "model.py").write_text(model_source(model), encoding="utf-8")
     return Path(repository)
+
+
+def template_generation(text: str) -> str | None:
+    """The generation that a template or config is of; None when it has nothing to tell by (pre-, postprocessing)."""
+    if re.search(r'"(min_length|random_seed)"', text):
+        return "old"
+    return "new" if re.search(r'"(min_tokens|seed)"', text) else None
+
+
+def container_generation(container: str) -> str:
+    """The generation of a container: "25.06", "25.06-trtllm-python-py3" or the whole image name."""
+    match = re.search(r"(?:^|:)(\d\d)\.(\d\d)(?!\d)", container)
+    if match is None:
+        raise RepositoryError(f"{container!r} is no Triton container tag such as 25.06 or 25.06-trtllm-python-py3.")
+    return "new" if (int(match[1]), int(match[2])) >= FIRST_NEW_CONTAINER else "old"
+
+
+def version_warning(text: str, container: str) -> str | None:
+    """One sentence when a template or config is of another generation than the container, else None."""
+    ours, theirs = template_generation(text), container_generation(container)
+    names = {"old": "min_length and random_seed", "new": "min_tokens and seed"}
+    if ours in (None, theirs):
+        return None
+    return (
+        f"This file has {names[ours]}, but the models and clients of container {container} use {names[theirs]}: take "
+        "the templates that lie in the container."
+    )

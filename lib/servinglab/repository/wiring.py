@@ -6,9 +6,13 @@ leading underscore marks a tensor that lives only inside the ensemble.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from servinglab.errors import did_you_mean
 from servinglab.repository import contract
+from servinglab.repository.errors import RepositoryError
 
 _PRE_IN = """QUERY=text_input DECODER_QUERY=decoder_text_input REQUEST_OUTPUT_LEN=max_tokens BAD_WORDS_DICT=bad_words
 STOP_WORDS_DICT=stop_words EMBEDDING_BIAS_WORDS=embedding_bias_words EMBEDDING_BIAS_WEIGHTS=embedding_bias_weights
@@ -60,32 +64,32 @@ def ensemble_steps(generation: str = "new") -> tuple[Step, ...]:
     )
 
 
-# `key=variable`: the parameter's key in config.pbtxt and the name that templates and DeploymentSpec use for it.
-# `!` marks the ones without which the model does not load.
+# `key=variable:kind`: the parameter's key in config.pbtxt, the name that templates and DeploymentSpec use for it, and
+# what it may hold. `!`: the model does not load without it. Triton keeps every parameter as a string; the C++ backend
+# converts it and, where that fails, goes on with its default: a mistake would only show as odd behaviour.
 _PARAMETERS = {
     "ensemble": "",
-    "preprocessing": "tokenizer_dir! add_special_tokens multimodal_model_path gpt_model_path=engine_dir max_num_images",
-    "postprocessing": "tokenizer_dir! skip_special_tokens",
+    "preprocessing": """tokenizer_dir! add_special_tokens:bool multimodal_model_path gpt_model_path=engine_dir
+        max_num_images:int""",
+    "postprocessing": "tokenizer_dir! skip_special_tokens:bool",
     # The last two are ours: NVIDIA's model.py has the names "preprocessing" and "postprocessing" written into it, so
     # that one repository cannot hold two deployments.
-    "tensorrt_llm_bls": """accumulate_tokens tensorrt_llm_model_name tensorrt_llm_draft_model_name
+    "tensorrt_llm_bls": """accumulate_tokens:bool tensorrt_llm_model_name tensorrt_llm_draft_model_name
         multimodal_encoders_name preprocessing_model_name postprocessing_model_name""",
-    "tensorrt_llm": """max_beam_width gpt_model_type=batching_strategy! gpt_model_path=engine_dir!
-        encoder_model_path=encoder_engine_dir max_tokens_in_paged_kv_cache max_attention_window_size sink_token_length
-        batch_scheduler_policy kv_cache_free_gpu_mem_fraction cross_kv_cache_fraction kv_cache_host_memory_bytes
-        kv_cache_onboard_blocks exclude_input_in_output cancellation_check_period_ms stats_check_period_ms
-        iter_stats_max_iterations request_stats_max_iterations enable_kv_cache_reuse normalize_log_probs
-        enable_chunked_context gpu_device_ids participant_ids num_nodes lora_cache_optimal_adapter_size
-        lora_cache_max_adapter_size lora_cache_gpu_memory_fraction lora_cache_host_memory_bytes lora_prefetch_dir
-        decoding_mode lookahead_window_size lookahead_ngram_size lookahead_verification_set_size medusa_choices
-        eagle_choices gpu_weights_percent enable_context_fmha_fp32_acc multi_block_mode cuda_graph_mode
-        cuda_graph_cache_size speculative_decoding_fast_logits tokenizer_dir guided_decoding_backend
+    "tensorrt_llm": """max_beam_width:int gpt_model_type=batching_strategy:inflight_fused_batching|inflight_batching|V1!
+        gpt_model_path=engine_dir! encoder_model_path=encoder_engine_dir max_tokens_in_paged_kv_cache:int
+        max_attention_window_size sink_token_length:int batch_scheduler_policy:guaranteed_no_evict|max_utilization
+        kv_cache_free_gpu_mem_fraction:share cross_kv_cache_fraction:share kv_cache_host_memory_bytes:count
+        kv_cache_onboard_blocks:bool exclude_input_in_output:bool cancellation_check_period_ms:count
+        stats_check_period_ms:count iter_stats_max_iterations:count request_stats_max_iterations:count
+        enable_kv_cache_reuse:bool normalize_log_probs:bool enable_chunked_context:bool gpu_device_ids participant_ids
+        num_nodes:int lora_cache_optimal_adapter_size:int lora_cache_max_adapter_size:int
+        lora_cache_gpu_memory_fraction lora_cache_host_memory_bytes:count lora_prefetch_dir decoding_mode
+        lookahead_window_size:int lookahead_ngram_size:int lookahead_verification_set_size:count medusa_choices
+        eagle_choices gpu_weights_percent enable_context_fmha_fp32_acc:bool multi_block_mode:bool cuda_graph_mode:bool
+        cuda_graph_cache_size:count speculative_decoding_fast_logits:bool tokenizer_dir guided_decoding_backend
         xgrammar_tokenizer_info_path""",
 }
-
-# Parameters that the C++ backend reads and our templates leave out: NVIDIA's have the first since some 1.x only
-# (1.3.0rc3 has it), and never the second.
-LLM_EXTRAS = ("enable_trt_overlap", "recv_poll_period_ms")
 
 # Template variables outside quotes: left unfilled, they are a syntax error and the model is not loaded at all.
 _STRUCTURAL = {
@@ -98,33 +102,66 @@ _STRUCTURAL = {
         encoder_input_features_data_type logits_datatype""",
 }
 
-# Written as they are, in the C++ backend's configuration only.
+# Written as they are.
 LLM_LITERALS = {
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
     "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
 }
+# The C++ backend looks these up without a default: absent, the model does not load; empty, they are unset.
+LLM_EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
+
+_WHOLE = {"int": (1, 2**31), "count": (0, 2**63)}
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a model: its `key` in config.pbtxt, the template `variable` that fills it, and if it must be."""
+    """One parameter of a model: its `key` in config.pbtxt, the template `variable` that fills it, what `kind` of value
+    it holds (int, count, share, bool, choices with | between, or empty: any text), and if it must be filled."""
 
     key: str
     variable: str
+    kind: str
     mandatory: bool
+
+    def text(self, value: object) -> str:
+        """The value as it is written. Raises RepositoryError when it does not fit."""
+        text = text_of(value)
+        hint, fits = "", True
+        if self.kind in _WHOLE:
+            least, end = _WHOLE[self.kind]
+            fits = bool(re.fullmatch(r"[0-9]{1,19}", text)) and least <= int(text) < end and value is not True
+            wanted = f"a whole number of at least {least}"
+        elif self.kind == "share":
+            fits = bool(re.fullmatch(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?", text)) and 0 < float(text) < 1
+            wanted = "a number between 0 and 1, and neither of them"
+        elif self.kind == "bool":
+            fits, wanted = text.lower() in ("true", "false", "1", "0"), "true or false"
+        elif self.kind:
+            choices = self.kind.split("|")
+            fits, wanted, hint = text in choices, f"one of {', '.join(choices)}", did_you_mean(text, choices)
+        else:
+            fits = isinstance(value, (str, int, float, Path))
+            wanted = "text"
+        if not fits:
+            raise RepositoryError(f"{self.variable} must be {wanted}, not {value!r}.{hint}")
+        return text
+
+
+def text_of(value: object) -> str:
+    """A value as config.pbtxt and templates spell it: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parameters(model: str) -> tuple[Parameter, ...]:
     """The string parameters of one of the five models, in the order of NVIDIA's template."""
     found = []
     for item in _PARAMETERS[model].split():
-        key, _, variable = item.rstrip("!").partition("=")
-        found.append(Parameter(key, variable or key, item.endswith("!")))
+        name, _, kind = item.rstrip("!").partition(":")
+        key, _, variable = name.partition("=")
+        found.append(Parameter(key, variable or key, kind, item.endswith("!")))
     return tuple(found)
 
 
-def structural(model: str, generation: str = "new") -> tuple[str, ...]:
+def structural(model: str) -> tuple[str, ...]:
     """The unquoted template variables of one of the five models."""
-    names = tuple(_STRUCTURAL[model].split())
-    in_1_1 = generation == "1.1" and model in ("tensorrt_llm", "tensorrt_llm_bls")
-    return (*names, "prompt_embedding_table_data_type") if in_1_1 else names
+    return tuple(_STRUCTURAL[model].split())
