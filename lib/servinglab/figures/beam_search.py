@@ -43,8 +43,7 @@ def draw_tree(
         }
         colour = INK if node.kept or chosen else QUIET
         axes.text(*here, text, ha="center", va="center", fontsize=9, color=colour, bbox=box, zorder=4)
-    axes.set_xlim(-0.35, max(node.depth for node in result.tree) + 0.45)
-    axes.set_ylim(-0.06, 1.06)
+    axes.set(xlim=(-0.35, max(node.depth for node in result.tree) + 0.45), ylim=(-0.06, 1.06))
     axes.axis("off")
 
 
@@ -89,10 +88,12 @@ def penalty_lines(penalties: np.ndarray, answers: Mapping[str, tuple[float, int]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     every = [decoding.score(*answer, penalty) for answer in answers.values() for penalty in penalties[[0, -1]]]
-    axes.set_ylim(min(every) * 1.4, max(every) / 1.4)
-    axes.set_xlim(penalties[0], penalties[-1])
-    axes.set_xlabel("length penalty (no unit)")
-    axes.set_ylabel("score (nats / tokens^penalty,\nlogarithmic), the highest wins")
+    axes.set(
+        ylim=(min(every) * 1.4, max(every) / 1.4),
+        xlim=(penalties[0], penalties[-1]),
+        xlabel="length penalty (no unit)",
+        ylabel="score (nats / tokens^penalty,\nlogarithmic), the highest wins",
+    )
     return fig
 
 
@@ -130,9 +131,8 @@ def right_answers(panels: Mapping[str, Mapping[str, tuple[int, int]]], colours: 
             low, high = decoding.wilson_interval(good, asked)
             axes.hlines(place, 100 * low, 100 * high, color=tint(colours[name], 0.6), linewidth=5)
             axes.plot(100 * good / asked, place, "o", color=colours[name], markersize=7, clip_on=False, zorder=3)
-            beside(axes, f"{good}/{asked}", place)
+            beside(axes, f"{good}/{asked}", place, shift=(8, 0))
         name_rows(axes, list(rows), below=most - len(rows) + 0.6)
-        axes.set_xlim(0, 100)
-        axes.set_xlabel("right answers (%)")
+        axes.set(xlim=(0, 100), xlabel="right answers (%)")
         axes.set_title(title, fontsize=10)
     return fig

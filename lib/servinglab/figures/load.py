@@ -24,11 +24,9 @@ def curves(runs: Mapping[int, Run], *, lane: str) -> Figure:
             axes.plot([x, x], [1e3 * low, 1e3 * high], color=LANES[lane], linewidth=2, zorder=2)
             axes.plot(x, y, "o", color=LANES[lane], zorder=3)
             note(axes, f"{users}", x, y, (7, 5), va="baseline")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set(ylim=(0, None), xlim=(0, None))
         axes.margins(x=0.1)
-        axes.set_xlabel("tokens per second, all users together")
-        axes.set_ylabel(label)
+        axes.set(xlabel="tokens per second, all users together", ylabel=label)
     panels[0].annotate("numbers: users", (0.04, 0.94), xycoords="axes fraction", va="top", fontsize=9, color=QUIET)
     return fig
 
@@ -81,8 +79,6 @@ def knee(runs: Sequence[Run], limits: tuple[float, float], *, lane: str) -> Figu
     right.set_ylabel("requests per second")
     right.legend(loc="upper left")
     for axes in (left, right):
-        axes.set_xlabel("requests asked for per second")
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set(xlabel="requests asked for per second", ylim=(0, None), xlim=(0, None))
     left.margins(x=0.15)
     return fig

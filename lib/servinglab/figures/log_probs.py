@@ -80,8 +80,7 @@ def surprise(texts: Mapping[str, tuple[Sequence[str], Sequence[float]]]) -> Figu
         beside(axes, f"mean\n{values.mean():.1f} nats", values.mean())
         axes.set_xticks(range(len(pieces)), [piece.strip() or "␣" for piece in pieces], rotation=30, ha="right")
         axes.tick_params(axis="x", length=0, labelcolor=INK)
-        axes.set_xlim(-0.6, len(pieces) - 0.4)
-        axes.set_ylabel("surprise (nats)")
+        axes.set(xlim=(-0.6, len(pieces) - 0.4), ylabel="surprise (nats)")
         axes.set_title(name, fontsize=10)
     return fig
 

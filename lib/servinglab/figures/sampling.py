@@ -105,8 +105,10 @@ def diversity_quality(
             axes.errorbar(x[at], y[at], high[at], wide[at], color=colour, marker=shape, markersize=6, elinewidth=0.9)
     for mark, shape in zip(marks, "os^Dv", strict=False):
         axes.plot([], [], shape, color=QUIET, markersize=6, label=mark)
-    axes.set_xlabel("distinct-2: different token pairs by all token pairs (1 = no pair occurs twice)")
-    axes.set_ylabel("mean log probability at T = 1\n(nats per token; higher = more usual)")
+    axes.set(
+        xlabel="distinct-2: different token pairs by all token pairs (1 = no pair occurs twice)",
+        ylabel="mean log probability at T = 1\n(nats per token; higher = more usual)",
+    )
     axes.legend(loc="lower left", ncols=2)
     return fig
 
@@ -123,8 +125,7 @@ def pass_grid(shares: Mapping[str, Mapping[str, float]]) -> Figure:
         colour = tint("#0072B2", 0.12 + 0.5 * value) if value else FAINT
         axes.add_patch(plt.Rectangle((column - 0.48, places[row] - 0.45), 0.96, 0.9, color=colour))
         axes.text(column, places[row], percent(value) if value else "0 %", ha="center", va="center", fontsize=9)
-    axes.set_xlim(-0.5, values.shape[1] - 0.5)
-    axes.set_ylim(len(shares) + 0.65, -0.5)
+    axes.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(len(shares) + 0.65, -0.5))
     axes.set_xticks(range(values.shape[1]), list(next(iter(shares.values()))))
     axes.set_yticks(places, [*shares, "mean"])
     axes.tick_params(length=0, labelcolor=INK)

@@ -68,8 +68,7 @@ def request_timeline(metrics: Sequence[Times], *, lane: str = "auto") -> Figure:
         beside(axes, f"waits {1000 * wait:.0f} ms", row)
     _rows(axes, [f"request {number + 1}" for number in range(len(metrics))])
     axes.set_title(f"done after {_seconds(metrics):.2f} s")
-    axes.set_xlabel("time since the first request arrived (s)")
-    axes.set_xlim(left=0)
+    axes.set(xlabel="time since the first request arrived (s)", xlim=(0, None))
     return fig
 
 
@@ -79,9 +78,7 @@ def pending_curves(curves: Mapping[str, Sequence[tuple[float, float]]], *, lane:
     lines = (LANES[resolve_lane(lane)], INK, QUIET)
     for (name, points), colour, dashes in zip(curves.items(), lines, ("-", "--", ":"), strict=False):
         axes.step(*zip(*points, strict=True), where="post", color=colour, linestyle=dashes, linewidth=1.8, label=name)
-    axes.set_xlabel("time since the first request was sent (s)")
-    axes.set_ylabel("requests in the queue")
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel="time since the first request was sent (s)", ylabel="requests in the queue", ylim=(0, None))
     axes.legend()
     return fig
 

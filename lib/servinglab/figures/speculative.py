@@ -23,8 +23,7 @@ def overlap(words: Sequence[str], p: np.ndarray, q: np.ndarray) -> Figure:
     for shift in (-0.2, 0.2):
         axes.bar(places + shift, both, 0.36, color=KEPT, label="min(p, q)" if shift > 0 else None)
     axes.set_xticks(places, words)
-    axes.set_xlabel("next word")
-    axes.set_ylabel("probability")
+    axes.set(xlabel="next word", ylabel="probability")
     axes.legend(loc="upper right")
     return fig
 
@@ -39,10 +38,12 @@ def kept(tokens: Sequence[str], shared: Sequence[float], agree: Sequence[bool]) 
     axes.axhline(float(np.mean(shared)), color=INK, linewidth=1.2)
     beside(axes, "mean", float(np.mean(shared)))
     axes.set_xticks(places, tokens, rotation=90)
-    axes.set_xlim(-0.7, len(tokens) - 0.3)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("the token that the target wrote (filled: the draft's likeliest, too)")
-    axes.set_ylabel("probability of\nbeing kept")
+    axes.set(
+        xlim=(-0.7, len(tokens) - 0.3),
+        ylim=(0, 1),
+        xlabel="the token that the target wrote (filled: the draft's likeliest, too)",
+        ylabel="probability of\nbeing kept",
+    )
     return fig
 
 
@@ -55,10 +56,7 @@ def layers(counts: Sequence[int], agreement: Sequence[float], others: Mapping[st
         axes.plot(count, 100 * share, "D", color=INK, markerfacecolor=fill, markersize=7, clip_on=False, zorder=4,
                   label=label)  # fmt: skip
     axes.legend(loc="upper center")
-    axes.set_xlim(0, max(counts))
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("layers that are computed")
-    axes.set_ylabel("tokens guessed right (%)")
+    axes.set(xlim=(0, max(counts)), ylim=(0, 100), xlabel="layers that are computed", ylabel="tokens guessed right (%)")
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
     return fig
 
@@ -76,8 +74,7 @@ def cost_model(
         axes.plot(lengths, measured, "o", color=INK, markersize=6, label="measured", zorder=3)
         axes.axhline(1, color=QUIET, linewidth=1, linestyle=DASHES)
         axes.set_xticks(list(lengths))
-        axes.set_ylim(0, 1.12 * max(*predicted, *measured))
-        axes.set_xlabel("draft length k (tokens)")
+        axes.set(ylim=(0, 1.12 * max(*predicted, *measured)), xlabel="draft length k (tokens)")
         axes.set_title(label, fontsize=10)
         axes.legend(loc="best")
     return fig

@@ -181,7 +181,4 @@ def _waits_by_number(axes: Axes, waits: np.ndarray, colour: str) -> None:
     middle = float(np.median(waits))
     axes.axhline(middle, color=INK, linewidth=1.2)
     beside(axes, f"half of the waits\nare below {middle:.0f} ms", middle)
-    axes.set_xlim(0, len(waits) + 2)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("token number")
-    axes.set_ylabel("wait (ms)")
+    axes.set(xlim=(0, len(waits) + 2), ylim=(0, None), xlabel="token number", ylabel="wait (ms)")

@@ -67,16 +67,13 @@ def probability_curves(temperatures: ArrayLike, logits: ArrayLike, ranks: Sequen
         if curve[at] < 2 * curve[-1]:  # no peak to write on, so on the way up
             at, shift, ha = int(np.argmax(curve > 3e-7)), (6, -4), "left"
         note(axes, f"rank {rank:,}", temperatures[at], curve[at], shift, ha=ha, va="bottom")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(1e-7, 4)
-    axes.set_xlim(temperatures[0], temperatures[-1])
+    axes.set(ylim=(1e-7, 4), xlim=(temperatures[0], temperatures[-1]))
     ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if temperatures[0] <= t <= temperatures[-1]]
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("temperature T (no unit, logarithmic)")
-    axes.set_ylabel("probability (logarithmic)")
+    axes.set(xlabel="temperature T (no unit, logarithmic)", ylabel="probability (logarithmic)")
     return fig
 
 
@@ -96,10 +93,9 @@ def entropy_curves(temperatures: ArrayLike, curves: Mapping[str, ArrayLike], voc
         axes.plot(temperatures, curve, color=_COLOUR, linewidth=2, linestyle=dashes)
         at = np.searchsorted(temperatures, where)
         note(axes, label, temperatures[at], curve[at], (shift, 0), ha=ha)
-    axes.set_xlim(0, temperatures[-1])
-    axes.set_ylim(0, most * 1.12)
-    axes.set_xlabel("temperature T (no unit)")
-    axes.set_ylabel("entropy (nats)")
+    axes.set(
+        xlim=(0, temperatures[-1]), ylim=(0, most * 1.12), xlabel="temperature T (no unit)", ylabel="entropy (nats)"
+    )
     bits = axes.secondary_yaxis("right", functions=(lambda nats: nats / bit, lambda bits: bits * bit))
     bits.set_ylabel("entropy (bits)")
     return fig
