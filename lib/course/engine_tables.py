@@ -1,4 +1,4 @@
-"""What `course engine estimate`, `inspect` and `diff` show in a terminal."""
+"""What `course engine …` shows in a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,34 @@ from typing import Any
 
 from rich.text import Text
 
-from course.report import _console, _table
-from engines.autopsy import Difference, shown
+from course.report import console, say, table
+from engines.inspection import Difference, shown
 from engines.memory import Estimate, gigabytes
+from engines.recipes import Recipe
+from engines.versions import Container
+
+
+def show_versions(containers: Sequence[Container], best: Container | None, driver: str | None) -> None:
+    rows = table("container", "TensorRT-LLM", "TensorRT", "CUDA", "driver from", "Python", "size", "tensor names")
+    for c in containers:
+        tag = Text(c.tag, style="bold green" if c == best else "")
+        rows.add_row(tag, c.trtllm, c.tensorrt, c.cuda, c.driver, c.python, f"{c.size_gb:.1f} GB", c.generation)
+    console().print(rows)
+    if driver is not None:
+        found = f"the newest container is {best.tag}: {best.image}" if best else "no container of this table runs"
+        say(f"With driver {driver} {found}.")
+
+
+def show_recipe(recipe: Recipe, explain: bool) -> None:
+    for note in recipe.notes:
+        say(f"# {note}")
+    say(recipe.text())
+    if explain:
+        rows = table("program", "flag", "value", "what it does")
+        for row in recipe.explain():
+            rows.add_row(row["program"], row["flag"], Text(row["value"]), Text(row["explain"]))
+        say("")
+        console().print(rows)
 
 
 def show_estimate(estimate: Estimate) -> None:
@@ -18,43 +43,34 @@ def show_estimate(estimate: Estimate) -> None:
     stored = f"{estimate.dtype}, linear layers {estimate.weight_only}" if estimate.weight_only else estimate.dtype
     twice = "; the embedding is there twice, once as output matrix" if estimate.tied else ""
     added = f"; {gigabytes(estimate.rotations_bytes)} are a table of rotations" if estimate.rotations_bytes else ""
-    rows = [
+    share = f"{estimate.kv_cache_free_gpu_mem_fraction:.0%}"
+    parts = [
         ("weights", estimate.weights_bytes, f"{estimate.parameters:,} parameters, {stored}{twice}{added}"),
         ("KV cache", estimate.kv_bytes, f"{sequences}, {estimate.kv_bytes_per_token_per_gpu:,} bytes a token{where}"),
-        (
-            "left free",
-            estimate.left_free_bytes,
-            f"the server takes {estimate.kv_cache_free_gpu_mem_fraction:.0%} of what is free for its KV cache, not all",
-        ),
+        ("left free", estimate.left_free_bytes, f"the server takes {share} of what is free for its KV cache, not all"),
         ("activations", estimate.activation_bytes, f"at most, for {estimate.max_num_tokens} tokens in one step"),
         ("logits", estimate.logits_bytes, "at most, runtime and decoder"),
         ("margin", estimate.margin_bytes, "CUDA context, libraries, allocator: a round number"),
         ("total", estimate.total_bytes, ""),
     ]
-    table = _table("part", "size", "", title=f"{estimate.model}, memory{where or ' on one GPU'}")
-    for name, count, words in rows:
-        table.add_row(name, gigabytes(count), Text(words))
-    console = _console()
-    console.print(table)
-    console.print(Text(estimate.sentence()), soft_wrap=True)
+    rows = table("part", "size", "", title=f"{estimate.model}, memory{where or ' on one GPU'}")
+    for name, count, words in parts:
+        rows.add_row(name, gigabytes(count), Text(words))
+    console().print(rows)
+    say(estimate.sentence())
     if estimate.note:
-        console.print(Text(estimate.note), soft_wrap=True)
-    if estimate.kv_pool_tokens is not None:
-        pool = (
-            f"The server would take {_pool(estimate)} for its KV cache: room for {estimate.kv_pool_tokens:,} tokens, "
-            f"{gigabytes(estimate.kv_pool_bytes)}. Requests beyond that wait."
-        )
-        console.print(Text(pool if estimate.kv_pool_tokens else "Nothing is left for a KV cache."), soft_wrap=True)
-
-
-def _pool(estimate: Estimate) -> str:
-    share = f"{estimate.kv_cache_free_gpu_mem_fraction:.0%} of what is then free"
-    most = estimate.max_tokens_in_paged_kv_cache
-    return share if most is None else f"{share}, but at most {most:,} tokens,"
+        say(estimate.note)
+    if estimate.kv_pool_tokens == 0:
+        say("Nothing is left for a KV cache.")
+    elif estimate.kv_pool_tokens is not None:
+        most = estimate.max_tokens_in_paged_kv_cache
+        takes = f"{share} of what is then free" + (f", but at most {most:,} tokens," if most else "")
+        room = f"room for {estimate.kv_pool_tokens:,} tokens, {gigabytes(estimate.kv_pool_bytes)}"
+        say(f"The server would take {takes} for its KV cache: {room}. Requests beyond that wait.")
 
 
 def show_inspection(found: dict[str, Any]) -> None:
-    table = _table("", "")
+    rows = table("", "")
     for key, value in found.items():
         if value in (None, 0, {}, []):
             continue
@@ -66,23 +82,22 @@ def show_inspection(found: dict[str, Any]) -> None:
             text = ", ".join(map(str, value))
         else:
             text = f"{value:,}" if key == "parameters" else shown(key, value)
-        table.add_row(key.removesuffix("_bytes"), Text(text))
-    _console().print(table)
+        rows.add_row(key.removesuffix("_bytes"), Text(text))
+    console().print(rows)
 
 
 def show_differences(differences: Sequence[Difference], a: str, b: str) -> None:
-    console = _console()
     if not differences:
-        console.print(Text(f"{a} and {b} say the same."))
+        say(f"{a} and {b} say the same.")
         return
-    table = _table("setting", a, b, "meaning")
+    rows = table("setting", a, b, "meaning")
     for d in differences:
         values = (Text(shown(d.setting, value)) for value in (d.a, d.b))
-        table.add_row(d.setting.removesuffix("_bytes"), *values, Text(d.meaning))
-    console.print(table)
+        rows.add_row(d.setting.removesuffix("_bytes"), *values, Text(d.meaning))
+    console().print(rows)
 
 
 def _file(file: dict[str, Any]) -> str:
     words = [file["name"], gigabytes(file["size_bytes"])]
-    words += [f"{file['product']} {file.get('version', 'of an unknown version')}"] if "product" in file else []
+    words += [f"{file['product']} {file.get('version', '')}".rstrip()] if "product" in file else []
     return ", ".join(words) + (f": {file['problem']}" if "problem" in file else "")

@@ -1,10 +1,9 @@
-"""Child process of `course run`: executes one notebook with papermill and reports each cell as a line of JSON.
+"""Child process of `course run`: executes one notebook with papermill and writes a line of JSON for each cell.
 
-    python -m course.execute INPUT OUTPUT PARAMETERS_JSON KERNEL_FOLDER DESCRIPTOR
+    python -m course.execute INPUT OUTPUT PARAMETERS_JSON KERNEL_FOLDER PROGRESS_FILE
 
 A process of its own, because papermill may hang (with its kernel, or after the last cell): the parent then ends it.
-Lines that go to the open file DESCRIPTOR, which no kernel inherits: {"cells": N}, {"cell": i, "source": first line},
-and one of {"ok": true} or {"error": one sentence}.
+Lines of PROGRESS_FILE: {"cells": N}, {"cell": i, "source": first line}, and one of {"ok": true}, {"error": sentence}.
 """
 
 from __future__ import annotations
@@ -17,32 +16,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+class Refused(Exception):
+    """A notebook that cannot run, or a cell that failed: one sentence."""
 
 
-def say(stream: Any, **line: Any) -> None:
-    print(json.dumps(line), file=stream, flush=True)
-
-
-def _first_line(cell: Any) -> str:
-    lines = [line.strip() for line in cell.source.splitlines() if line.strip()]
-    return lines[0][:80] if lines else ""
-
-
-def check_kernel(notebook: Any, path: Path) -> str | None:
-    """The sentence to show when the notebook asks for a kernel that this environment does not have; else None."""
-    name = notebook.metadata.get("kernelspec", {}).get("name", "python3")
-    if name == "python3":
-        return None
-    return (
-        f"{path.name} asks for the kernel '{name}', but the course's environment has only 'python3', its own Python; "
-        "open it in JupyterLab (.venv/bin/jupyter lab), choose the kernel 'Python 3' and save it."
-    )
-
-
-def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path, stream: Any) -> bool:
-    """Run `source` with `parameters` into `target`, the kernel working in `folder`. True when every cell ran."""
-    import nbformat
+def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path, progress: Path) -> None:
+    """Run `source` with `parameters` into `target`, the kernel working in `folder`. Raises Refused."""
     import papermill
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import AsyncKernelManager
@@ -63,68 +43,78 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
     class Reporting(NBClientEngine):
         @classmethod
         def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **kwargs: Any) -> Any:
-            say(stream, cells=len(nb_man.nb.cells))
             start = nb_man.cell_start
 
-            def cell_start(cell: Any, cell_index: int | None = None, **more: Any) -> None:
-                say(stream, cell=(cell_index or 0) + 1, source=_first_line(cell))
+            def cell_start(cell: Any, cell_index: int, **more: Any) -> None:
+                say(progress, cell=cell_index + 1, source=cell.source.strip().partition("\n")[0][:80])
                 start(cell, cell_index, **more)
 
+            say(progress, cells=len(nb_man.nb.cells))
             nb_man.cell_start = cell_start
             # One block for a streamed sentence, not one for each token.
             kwargs |= {"kernel_manager_class": ThisInterpreter, "coalesce_streams": True}
             return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
 
-    try:
-        notebook = nbformat.read(source, as_version=4)
-    except FileNotFoundError:
-        say(stream, error=f"{source} does not exist; restore it with git.")
-        return False
-    except Exception as error:  # nbformat raises whatever its JSON and schema readers raise
-        say(stream, error=f"{source} is not a notebook: {str(error).splitlines()[0]}")
-        return False
-    if problem := check_kernel(notebook, source):
-        say(stream, error=problem)
-        return False
     papermill_engines.register("course", Reporting)
     try:
         papermill.execute_notebook(
-            str(source),
-            str(target),
-            parameters=parameters,
-            engine_name="course",
-            kernel_name="python3",
-            cwd=str(folder),
-            progress_bar=False,
-            autosave_cell_every=5,
-            start_timeout=120,
-            store_widget_state=False,
-        )
+            str(source), str(target), parameters=parameters, engine_name="course", kernel_name="python3",
+            cwd=str(folder), progress_bar=False, autosave_cell_every=5, start_timeout=120, store_widget_state=False,
+        )  # fmt: skip
     except PapermillExecutionError as error:
-        reason = _ANSI.sub("", " ".join(str(error.evalue).split()))[:2000]
-        say(stream, error=f"cell {error.cell_index + 1}: {error.ename}: {reason}")
-        return False
+        reason = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(str(error.evalue).split()))[:2000]
+        raise Refused(f"cell {error.cell_index + 1}: {error.ename}: {reason}") from None
     except DeadKernelError:
-        say(stream, error="the kernel died (out of memory, or killed from outside)")
-        return False
+        raise Refused("the kernel died (out of memory, or killed from outside)") from None
     finally:
         if target.exists():
-            _html(target)
-    say(stream, ok=True)
-    return True
+            write_page(target)
 
 
-def _html(path: Path) -> None:
-    """Write the executed notebook as a page beside it."""
+def require_kernel(path: Path) -> None:
+    """Raise Refused when the notebook cannot be read, or asks for a kernel that this environment does not have."""
+    import nbformat
+
+    try:
+        name = nbformat.read(path, as_version=4).metadata.get("kernelspec", {}).get("name", "python3")
+    except FileNotFoundError:
+        raise Refused(f"{path} does not exist; restore it with git.") from None
+    except Exception as error:  # nbformat raises whatever its JSON and schema readers raise
+        raise Refused(f"{path} is not a notebook: {str(error).splitlines()[0]}") from None
+    if name != "python3":
+        raise Refused(
+            f"{path.name} asks for the kernel '{name}', but the course's environment has only 'python3', its own "
+            "Python; open it in JupyterLab (.venv/bin/jupyter lab), choose the kernel 'Python 3' and save it."
+        )
+
+
+def write_page(path: Path) -> None:
+    """Write the executed notebook as a page beside it; links lead to the other pages, not to their sources."""
     from nbconvert import HTMLExporter
 
     page, _ = HTMLExporter(sanitize_html=False).from_filename(str(path))
-    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)  # to the other pages, not their sources
+    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
     path.with_suffix(".html").write_text(page, encoding="utf-8")
 
 
+def say(progress: Path, **line: Any) -> None:
+    with progress.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def main(source: str, target: str, parameters: str, folder: str, progress: str) -> int:
+    try:
+        require_kernel(Path(source))
+        execute(Path(source), Path(target), json.loads(parameters), Path(folder), Path(progress))
+    except Refused as reason:
+        say(Path(progress), error=str(reason))
+    except Exception as error:
+        say(Path(progress), error=f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}")
+    else:
+        say(Path(progress), ok=True)
+        return 0
+    return 1
+
+
 if __name__ == "__main__":
-    os.set_inheritable(int(sys.argv[5]), False)
-    channel = open(int(sys.argv[5]), "w", encoding="utf-8")  # until the end: the parent reads as long
-    ok = execute(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), Path(sys.argv[4]), channel)
-    sys.exit(0 if ok else 1)
+    sys.exit(main(*sys.argv[1:]))

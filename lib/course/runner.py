@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -40,12 +38,12 @@ class Result:
 
 @dataclass
 class Progress:
-    """Handed to `on_progress` at every cell: which of how many cells runs now."""
+    """Handed to `on_progress` at every cell: which of how many cells runs now, and its first line."""
 
     id: str
-    cell: int
-    cells: int
-    source: str
+    cell: int = 0
+    cells: int = 0
+    source: str = ""
 
 
 def run_notebook(
@@ -69,53 +67,60 @@ def run_notebook(
     for old in (target, target.with_suffix(".html")):
         old.unlink(missing_ok=True)
     save(earlier(out), out)  # what is not finished this time has no result
-    state = Progress(notebook.id, 0, 0, "")
-    outcome: dict[str, Any] = {}
     started = time.monotonic()
-    arguments = [str(notebook.path), str(target), json.dumps(parameters), str(folder or notebook.path.parent)]
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
-    with scratch.folder() as temporary:
-        # What the child prints is mixed with what its kernel does, and all that this starts; what it tells us is not.
-        (told, tell), (printed, prints) = os.pipe(), os.pipe()
-        try:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "course.execute", *arguments, str(tell)],
-                stdout=subprocess.DEVNULL,
-                stderr=prints,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[tell],
-                # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
-                start_new_session=True,
-                env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=str(temporary)),
-            )
-        finally:
-            os.close(tell)
-            os.close(prints)
-        reader = threading.Thread(target=_read, args=(told, printed, state, outcome, on_progress), daemon=True)
-        reader.start()
+    with scratch.folder() as own:
+        (temporary := own / "tmp").mkdir(mode=0o700)  # the kernel's socket files are in it
+        progress = Reader(own / "progress.jsonl", Progress(notebook.id), on_progress)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "course.execute", str(notebook.path), str(target), json.dumps(parameters),
+             str(folder or notebook.path.parent), str(progress.path)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
+            start_new_session=True,
+            env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=str(temporary)),
+        )  # fmt: skip
         reached = None
         try:
-            child.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            reached = replace(state)  # a copy: while it ends, it may still run a few cells
-            stop(child)
-        except BaseException:
-            stop(child)
-            raise
+            while child.poll() is None and not reached:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(timeout=0.2)
+                progress.read()
+                if time.monotonic() - started > limit and child.poll() is None:
+                    reached = replace(progress.state)  # while it ends, it may still run a few cells
         finally:
+            stop(child)
             with contextlib.suppress(OSError):  # of a full disk; then it counts as yours, and is kept
                 Keeper(out).note([digest(target) or ""])
-        reader.join(timeout=5)
-        seconds = round(time.monotonic() - started, 1)
-        if reached:
-            where = f"at cell {reached.cell} of {reached.cells} ({reached.source})"
-            error = f"stopped after {limit:g} s, {where if reached.cell else 'before its first cell'}"
-            return Result(notebook.id, "timeout", seconds, error, reached.cell, reached.cells)
-        if child.returncode == 0 and outcome.get("ok"):
-            return Result(notebook.id, "passed", seconds, "", state.cell, state.cells)
-        end = outcome.get("printed") if child.returncode > 0 else ""
-        error = outcome.get("error") or end or f"ended with exit code {child.returncode}"
-        return Result(notebook.id, "failed", seconds, error, state.cell, state.cells)
+        progress.read()
+    seconds, state = round(time.monotonic() - started, 1), reached or progress.state
+    if reached:
+        where = f"at cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
+        status, error = "timeout", f"stopped after {limit:g} s, {where}"
+    elif child.returncode == 0:
+        status, error = "passed", ""
+    else:
+        status, error = "failed", progress.error or f"ended with exit code {child.returncode}"
+    return Result(notebook.id, status, seconds, error, state.cell, state.cells)
+
+
+class Reader:
+    """Reads what `course.execute` writes. The notebook's own output goes elsewhere, so these lines are ours."""
+
+    def __init__(self, path: Path, state: Progress, on_progress: Callable[[Progress], None]) -> None:
+        path.touch()
+        self.path, self.state, self.on_progress, self.error, self._place = path, state, on_progress, "", 0
+
+    def read(self) -> None:
+        """Take the lines that are new and complete."""
+        lines, newline, _ = self.path.read_text(encoding="utf-8")[self._place :].rpartition("\n")
+        self._place += len(lines + newline)
+        for line in map(json.loads, lines.splitlines()):
+            self.error = line.get("error", "")
+            self.state.cells = line.get("cells", self.state.cells)
+            if "cell" in line:
+                self.state.cell, self.state.source = line["cell"], line["source"]
+                self.on_progress(replace(self.state))
 
 
 def require_results(out: Path, course: Course) -> None:
@@ -153,10 +158,12 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def stop(child: subprocess.Popen) -> None:
-    """End a notebook's process: papermill first shuts its kernel down; what does not go by itself is killed.
+    """End a notebook's process if it still runs: papermill first shuts its kernel down; what stays is killed.
 
     Only the process and its kernel: a Triton belongs to the kernel's supervisor, which ends it when the kernel is gone.
     """
+    if child.poll() is not None:
+        return
     kernels = _kernels(child)
     child.send_signal(signal.SIGINT)
     try:
@@ -166,10 +173,8 @@ def stop(child: subprocess.Popen) -> None:
         child.kill()
         child.wait()
     for kernel in kernels:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             kernel.kill()
-        except psutil.NoSuchProcess:
-            pass
 
 
 def _kernels(child: subprocess.Popen) -> list[psutil.Process]:
@@ -178,41 +183,3 @@ def _kernels(child: subprocess.Popen) -> list[psutil.Process]:
         return [process for process in children if "ipykernel_launcher" in " ".join(process.cmdline())]
     except psutil.Error:
         return []
-
-
-def _read(told: int, printed: int, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:
-    """Take what the child tells until it ends, and keep the last line of what is printed.
-
-    Only the child holds the other end of `told`; that of `printed` is also held by whatever the notebook left running.
-    """
-    rest = end = b""
-    with open(told, "rb", 0) as channel, open(printed, "rb", 0) as log, selectors.DefaultSelector() as ready:
-        for file in (log, channel):
-            ready.register(file, selectors.EVENT_READ)
-        while channel in ready.get_map():
-            for key, _ in ready.select():
-                if not (data := key.fileobj.read(65536)):
-                    ready.unregister(key.fileobj)
-                elif key.fileobj is log:
-                    end = (end + data)[-4096:]
-                else:
-                    *lines, rest = (rest + data).split(b"\n")
-                    for line in lines:
-                        _take(line, state, outcome, on_progress)
-        os.set_blocking(printed, False)
-        end += log.read(65536) or b""
-    outcome["printed"] = (end.decode(errors="replace").strip().splitlines() or [""])[-1].strip()
-
-
-def _take(line: bytes, state: Progress, outcome: dict, on_progress: Callable[[Progress], None]) -> None:
-    try:
-        said = dict(json.loads(line))
-    except (ValueError, TypeError):  # not ours; what follows still is
-        return
-    if "cells" in said:
-        state.cells = said["cells"]
-    elif "cell" in said:
-        state.cell, state.source = said["cell"], said["source"]
-        on_progress(Progress(**vars(state)))
-    else:
-        outcome.update(said)
