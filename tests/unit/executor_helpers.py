@@ -7,13 +7,16 @@ import json
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 
 from reference_backend.executor import Executor, Output, Request, SamplingParams
+from reference_backend.executor.rank_files import ENGINE_VERSION
 
 VOCAB = 97
 MAX_SEQ_LEN = 128
+GATHER = {"gather_context_logits": True, "gather_generation_logits": True}
 
 
 def expected_tokens(prompt, count: int) -> list[int]:
@@ -111,16 +114,22 @@ def request(name: str, prompt, max_tokens: int, receiver, *, end_id=None, stop_w
     )
 
 
+def write_fake_engine(folder: Path, **limits) -> None:
+    """The config.json of an engine over `FakeModel`, which needs no weights; limits as in trtllm-build."""
+    folder.mkdir(exist_ok=True)
+    model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
+    build = {"max_seq_len": MAX_SEQ_LEN, "max_batch_size": 256, "max_beam_width": 16, **GATHER, **limits}
+    config = {"version": f"0+reference.{ENGINE_VERSION}", "pretrained_config": model, "build_config": build}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def fake_executor(folder, monkeypatch, **options) -> tuple[Executor, FakeModel]:
     """An executor over the fake model; everything else is real."""
     made = []
     monkeypatch.setattr(
         "reference_backend.executor.device.Model", lambda *a, **k: made.append(FakeModel(*a, **k)) or made[0]
     )
-    model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
-    config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.onnx").touch()
+    write_fake_engine(folder)
     return Executor(folder, **{"enable_partial_reuse": True, **options}), made[0]
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from executor_helpers import Collector, expected_tokens, fake_executor, request, wait_until
-from tiny_models import VOCABULARY, write_checkpoint
+from tiny_models import VOCABULARY, write_checkpoint, write_engine
 
-from reference_backend.executor import Executor, RequestError, graph
+from reference_backend.executor import Executor, RequestError
 from servinglab import decoding
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("onnxruntime_genai")
 
 NEW_TOKENS = 8
 RATE = {"beam_search_diversity_rate": 1e4}
@@ -28,9 +27,7 @@ def tiny(tmp_path_factory):
     """(transformers' model, its engine)"""
     root = tmp_path_factory.mktemp("beams")
     model = write_checkpoint(root / "checkpoint", tie_word_embeddings=True)
-    (root / "engine").mkdir()
-    graph.write_engine(root / "checkpoint", root / "engine", "fp32")
-    return model, root / "engine"
+    return model, write_engine(root / "checkpoint", root / "engine")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens
+from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, write_fake_engine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,10 +54,7 @@ def test_lookup_against_the_plain_search(tokens, ngram, max_draft, at_most):
 def draft(tmp_path, monkeypatch):
     """draft(...) -> DraftModel over the fake model, which continues as `expected_tokens` says."""
     monkeypatch.setattr("reference_backend.executor.device.Model", FakeModel)
-    model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
-    config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": MAX_SEQ_LEN}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "model.onnx").touch()
+    write_fake_engine(tmp_path)
     return lambda **options: DraftModel(tmp_path, **options)
 
 
@@ -97,10 +92,7 @@ def test_guesses_are_right_whatever_came_before(tmp_path_factory, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("reference_backend.executor.device.Model", FakeModel)
         folder = tmp_path_factory.mktemp("draft")
-        model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
-        config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": 24}}
-        (folder / "config.json").write_text(json.dumps(config))
-        (folder / "model.onnx").touch()
+        write_fake_engine(folder, max_seq_len=24)
         drafter = DraftModel(folder, max_draft=3, slots=data.draw(st.integers(1, 3)))
         texts = [data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=6)) for _ in range(3)]
         for _ in range(data.draw(st.integers(1, 12))):

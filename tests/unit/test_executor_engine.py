@@ -11,7 +11,15 @@ import weakref
 
 import numpy as np
 import pytest
-from executor_helpers import MAX_SEQ_LEN, Collector, expected_tokens, fake_executor, request, wait_until
+from executor_helpers import (
+    MAX_SEQ_LEN,
+    Collector,
+    expected_tokens,
+    fake_executor,
+    request,
+    wait_until,
+    write_fake_engine,
+)
 
 from reference_backend.executor import Executor, ExecutorError, RequestError
 
@@ -495,13 +503,13 @@ def test_engine_folder_errors(tmp_path):
     with pytest.raises(ExecutorError, match="is not the config.json of an engine"):
         Executor(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_config": {}, "build_config": {}}))
-    with pytest.raises(ExecutorError, match="holds no engine of the reference executor"):
+    with pytest.raises(ExecutorError, match="an engine of version None, which the reference executor cannot run"):
         Executor(tmp_path)
-    (tmp_path / "model.onnx").write_text("not a graph")
-    model = {"vocab_size": 9, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
-    config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": 16}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExecutorError, match="model.onnx cannot be loaded: "):
+    write_fake_engine(tmp_path)
+    with pytest.raises(ExecutorError, match=r"rank0\.engine cannot be read: No such file"):
+        Executor(tmp_path)
+    (tmp_path / "rank0.engine").write_bytes(b"ftrt, a plan of TensorRT for some GPU")
+    with pytest.raises(ExecutorError, match=r"rank0\.engine is damaged or of another kind"):
         Executor(tmp_path)
 
 

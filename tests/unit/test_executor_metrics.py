@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 from executor_helpers import Collector, fake_executor, request, wait_until
-from tiny_models import write_checkpoint
+from tiny_models import write_checkpoint, write_engine
 
-from reference_backend.executor import Executor, graph
+from reference_backend.executor import Executor
 from reference_backend.executor.metrics import RequestMetrics
 
 
@@ -117,8 +117,7 @@ def test_the_acceptance_rate():
 def tiny_engine(tmp_path_factory):
     root = tmp_path_factory.mktemp("tiny")
     write_checkpoint(root / "checkpoint", tie_word_embeddings=True)
-    graph.write_engine(root / "checkpoint", root / "engine", "fp32")
-    return root / "engine"
+    return write_engine(root / "checkpoint", root / "engine")
 
 
 @pytest.mark.parametrize("partial", [True, False])

