@@ -590,12 +590,12 @@ with torch.inference_mode():
     by_layer = [*(hits(whole.model.norm(state)) for state in states), hits(last)]
     whole.model.layers = layers[:1] + layers[-1:]  # the first and the last alone
     untrained = hits(whole.model(text_ids, use_cache=False).last_hidden_state)
-half = next((n for n, share in enumerate(by_layer, 1) if share >= 0.5), len(by_layer))
 
 # %% [markdown]
 # The trained draft has two layers as well; it stands in the same figure.
 
 # %%
+half = next((n for n, share in enumerate(by_layer, 1) if share >= 0.5), len(by_layer))
 others = {"two layers, trained": (2, hit_rate), "the same two before": (2, untrained)}
 title = f"Every second token takes {half} of {len(by_layer)} layers; two trained ones get {hit_rate:.0%}"
 summary = f"first and last layer, untrained: {untrained:.0%}; all layers but three: {by_layer[-4]:.0%}"
