@@ -3,8 +3,8 @@
     python benchmarks/gpu_steps.py [--precision fp32 bf16] [--few 4 16 64] [--split 4 64] [--json]
 
 SmolLM2-135M, each row with 300 tokens before it; the ways take turns, and the figures are medians.
-`executor/cuda_model.py` says what the two numbers do; gpu_steps_fp32_ieee.json was made with input_precision="ieee" in
-`_add_products` of cuda_kernels.py.
+`executor/cuda/model.py` says what the two numbers do; gpu_steps_fp32_ieee.json was made with input_precision="ieee" in
+`_add_products` of executor/cuda/kernels.py.
 
 Keys of --json
     step_us       {precision: {"few, split": {rows: microseconds}}}
@@ -29,7 +29,8 @@ ROWS, SEQ, BEFORE = (1, 2, 4, 8, 16, 32, 64), 1024, 300
 
 def measure(precision, few, split, rounds):
     """{"few, split": {rows: microseconds}} of one precision; prints on stderr what it has."""
-    from reference_backend.executor import cuda_model, device
+    from reference_backend.executor import device
+    from reference_backend.executor.cuda import model as cuda_model
     from reference_backend.executor.model import EngineConfig
     from servinglab import assets
 

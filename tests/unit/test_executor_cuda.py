@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tiny_models import write_checkpoint
+from tiny_models import write_checkpoint, write_engine
 
-from reference_backend.executor import Executor, graph
+from reference_backend.executor import Executor
 from reference_backend.executor.drafters import PromptLookup
 from reference_backend.executor.model import EngineConfig
 
@@ -38,15 +38,12 @@ def llama(request, tmp_path_factory):
     """(transformers' model, fp32 engine, bf16 engine)."""
     root = tmp_path_factory.mktemp(request.param)
     model = write_checkpoint(root / "checkpoint", **SHAPES[request.param])
-    for precision in ("fp32", "bf16"):
-        (root / precision).mkdir()
-        graph.write_engine(root / "checkpoint", root / precision, precision)
-    return model, root / "fp32", root / "bf16"
+    return model, *(write_engine(root / "checkpoint", root / precision, precision) for precision in ("fp32", "bf16"))
 
 
 def cuda_model(engine, slots=3):
-    from reference_backend.executor.cuda_cache import CudaCache
-    from reference_backend.executor.cuda_model import DTYPES, CudaModel
+    from reference_backend.executor.cuda.cache import CudaCache
+    from reference_backend.executor.cuda.model import DTYPES, CudaModel
 
     config = EngineConfig.read(engine)
     shape = (2 * config.layers, slots, config.kv_heads, config.max_seq_len, config.head_size)
@@ -112,7 +109,7 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
 @pytest.mark.parametrize("rows", [8, 32, 256])
 def test_the_pieces_of_a_product_fit_into_99_kib_of_shared_memory(rows, itemsize):
     """What a program has on its way: pieces of the rows and of two weight matrices, for all stages but one."""
-    from reference_backend.executor.cuda_model import _MANY, _Tiles
+    from reference_backend.executor.cuda.model import _MANY, _Tiles
 
     for product in _MANY:
         tile = _Tiles(rows, itemsize).blocks(product)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from reference_backend.executor import ExecutorError, device
 from reference_backend.executor.model import EngineConfig
 
 
-def config(architecture="LlamaForCausalLM", precision="fp32"):
-    return EngineConfig("engines/x", architecture, precision, 300, 2, 2, 16, 256, 1e-6)
+def config(**changed):
+    sizes = {"vocab_size": 300, "layers": 2, "kv_heads": 2, "head_size": 16, "tp_size": 1, "norm_epsilon": 1e-6}
+    limits = {"max_seq_len": 256, "max_input_len": 255, "max_batch_size": 8, "max_beam_width": 1}
+    kind = {"folder": "engines/x", "architecture": "LlamaForCausalLM", "precision": "fp32", "pretrained": {}}
+    gather = {"gather_context_logits": False, "gather_generation_logits": False}
+    return EngineConfig(**{**kind, **sizes, **limits, **gather, **changed})
 
 
 @pytest.fixture
@@ -21,10 +23,6 @@ def cuda(monkeypatch, tmp_path):
     driver.touch()
     monkeypatch.setattr(device, "_DRIVERS", (str(driver),))
     monkeypatch.setattr(device, "_missing", lambda: None)
-    kernels = type(sys)("reference_backend.executor.cuda_model")
-    kernels.runs = lambda config: config.precision != "int4"
-    monkeypatch.setitem(sys.modules, "reference_backend.executor.cuda_model", kernels)
-    monkeypatch.setattr("reference_backend.executor.cuda_model", kernels, raising=False)
     monkeypatch.delenv("SERVINGLAB_DEVICE", raising=False)
 
 
@@ -37,7 +35,13 @@ def test_without_a_driver_the_cpu_is_taken_and_torch_is_not_asked(monkeypatch):
 
 def test_a_device_is_taken_when_there_is_one(cuda, monkeypatch):
     assert device.choose(config()) == "cuda"
-    assert device.choose(config(precision="int4")) == "cpu"
+    others = (
+        {"precision": "int4"},
+        {"tp_size": 2},
+        {"architecture": "GPT2LMHeadModel"},
+        {"pretrained": {"attn_bias": 1}},
+    )
+    assert {device.choose(config(**other)) for other in others} == {"cpu"}
     assert device.choose(config(), "cpu") == "cpu"
     monkeypatch.setenv("SERVINGLAB_DEVICE", "cpu")
     assert device.choose(config()) == "cpu"

@@ -32,9 +32,9 @@ def choose(config: EngineConfig, wanted: str | None = None) -> str:
         return "cpu"
     missing = _missing()
     if not missing:
-        from . import cuda_model
+        from .cuda import runs
 
-        if not cuda_model.runs(config):
+        if not runs(config):
             missing = f"{config.folder} is a {config.architecture} in {config.precision}, which it does not run"
     if missing and wanted == "cuda":
         raise ExecutorError(f"The executor cannot run on CUDA: {missing}.")
@@ -71,8 +71,8 @@ def place(
     """
     shape = (2 * config.layers, rows, config.kv_heads, max_seq_len, config.head_size)
     if device == "cuda":
-        from .cuda_cache import CudaCache
-        from .cuda_model import DTYPES, CudaModel
+        from .cuda.cache import CudaCache
+        from .cuda.model import DTYPES, CudaModel
 
         cache = CudaCache(*shape, dtype=DTYPES[config.precision], device="cuda")
         return cache, CudaModel(config, cache)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import cuda_kernels, llama_weights
-from .cuda_cache import CudaCache
-from .model import EngineConfig, ExecutorError
+from reference_backend.executor.cuda import PRECISIONS, kernels, runs, weights
+from reference_backend.executor.cuda.cache import CudaCache
+from reference_backend.executor.model import EngineConfig, ExecutorError
 
 # Several executors may live in one process: what one records must not meet what another launches.
 _one_at_a_time = threading.RLock()
@@ -25,7 +25,7 @@ MAX_ROWS = 256
 # benchmarks/gpu_steps.py measures other numbers.
 FEW_ROWS = {2: 4, 4: 8}  # by the bytes of a weight: up to so many rows, products go element by element
 SPLIT_ROWS = 16  # up to so many, the attention of a row is split
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = dict(zip(PRECISIONS, (torch.float32, torch.bfloat16), strict=True))
 
 
 class CudaModel:
@@ -40,14 +40,14 @@ class CudaModel:
     def __init__(self, config: EngineConfig, cache: CudaCache) -> None:
         if not runs(config):
             raise ExecutorError(
-                f"{config.folder} is a {config.architecture} in {config.precision}; on CUDA the executor runs "
-                f"{', '.join(llama_weights.ARCHITECTURES)} in {' or '.join(DTYPES)}."
+                f"{config.folder} is a {config.architecture} in {config.precision}; on CUDA the executor runs plain "
+                f"Llama-type engines of one rank in {' or '.join(DTYPES)}."
             )
         self._config, self._cache = config, cache
         self._device, self._dtype = cache.buffers.device, DTYPES[config.precision]
-        self._weights = weights = llama_weights.load(config, self._device, self._dtype)
-        self._hidden, self._width = weights.embed.shape[1], weights.layers[0].down.shape[1]
-        self._heads = weights.layers[0].qkv.shape[0] // config.head_size - 2 * config.kv_heads
+        self._weights = weights.load(config, self._device, self._dtype)
+        self._hidden, self._width = config.pretrained["hidden_size"], config.pretrained["intermediate_size"]
+        self._heads = config.pretrained["num_attention_heads"]
         self._steps: dict[tuple[int, int], _Step] = {}
 
     def forward(self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray) -> np.ndarray:
@@ -152,43 +152,38 @@ class CudaModel:
         pieces = scratch.attended, scratch.parts, scratch.peaks, scratch.sums
         for index, layer in enumerate(self._weights.layers):
             keys, values = buffers[2 * index], buffers[2 * index + 1]
-            cuda_kernels.project_qkv[tiles.grid("qkv", qkv_pairs)](
+            kernels.project_qkv[tiles.grid("qkv", qkv_pairs)](
                 x, layer.input_norm, layer.qkv, self._weights.cos, self._weights.sin, slots, lengths,
                 scratch.queries, keys, values, rows, seq, eps, K=hidden, **kv, **tiles.blocks("qkv"),
             )  # fmt: skip
-            cuda_kernels.attend[rows, config.kv_heads, splits](
+            kernels.attend[rows, config.kv_heads, splits](
                 scratch.queries, keys, values, slots, lengths, *pieces, seq, config.head_size**-0.5,
                 **kv, SPLITS=splits, BLOCK_H=16, BLOCK_T=32 if splits > 1 else 64,
             )  # fmt: skip
             if splits > 1:
-                cuda_kernels.merge_splits[rows * self._heads,](*pieces, D=config.head_size, SPLITS=splits, num_warps=1)
-            cuda_kernels.add_product[tiles.grid("out", hidden // 2)](
+                kernels.merge_splits[rows * self._heads,](*pieces, D=config.head_size, SPLITS=splits, num_warps=1)
+            kernels.add_product[tiles.grid("out", hidden // 2)](
                 scratch.attended, layer.out, x, lengths, rows,
                 K=self._heads * config.head_size, OUT=hidden, **tiles.blocks("out"),
             )  # fmt: skip
-            cuda_kernels.gate_up[tiles.grid("gate_up", width)](
+            kernels.gate_up[tiles.grid("gate_up", width)](
                 x, layer.post_norm, layer.gate_up, scratch.gated, lengths, rows, eps,
                 K=hidden, WIDTH=width, **tiles.blocks("gate_up"),
             )  # fmt: skip
-            cuda_kernels.add_product[tiles.grid("down", hidden // 2)](
+            kernels.add_product[tiles.grid("down", hidden // 2)](
                 scratch.gated, layer.down, x, lengths, rows, K=width, OUT=hidden, **tiles.blocks("down")
             )
         return x
 
     def _vocabulary(self, scratch: _Scratch, x: Any, heads: int) -> Any:
         """Fills the logits of the picked rows of x, and returns the likeliest token of each, int64 [heads]."""
-        weights, tiles = self._weights, _Tiles(heads, self._dtype.itemsize)
-        padded = weights.head.shape[0]
-        cuda_kernels.vocabulary[tiles.grid("vocab", padded // 2)](
-            x, weights.norm, weights.head, scratch.inputs[3], scratch.logits, heads, self._config.norm_epsilon,
+        norm, head, tiles = self._weights.norm, self._weights.head, _Tiles(heads, self._dtype.itemsize)
+        padded = head.shape[0]
+        kernels.vocabulary[tiles.grid("vocab", padded // 2)](
+            x, norm, head, scratch.inputs[3], scratch.logits, heads, self._config.norm_epsilon,
             K=self._hidden, VOCAB=padded, **tiles.blocks("vocab"),
         )  # fmt: skip
         return scratch.logits[:, : self._config.vocab_size].argmax(dim=1)
-
-
-def runs(config: EngineConfig) -> bool:
-    """Whether this flavour can run an engine."""
-    return config.precision in DTYPES and config.architecture in llama_weights.ARCHITECTURES
 
 
 @dataclass(frozen=True)

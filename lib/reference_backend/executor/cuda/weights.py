@@ -1,0 +1,75 @@
+"""The weights of a Llama-type engine as torch tensors on a device, read out of its rank0.engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reference_backend.executor.model import EngineConfig, ExecutorError
+from reference_backend.executor.rank_files import Tensor
+from reference_backend.executor.rotary import tables
+
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Matrices are [out, in]; qkv and gate_up are stacked in that order; the norms are float32 gains [hidden]."""
+
+    input_norm: Any
+    qkv: Any
+    out: Any
+    post_norm: Any
+    gate_up: Any
+    down: Any
+
+
+@dataclass(frozen=True)
+class Weights:
+    """embed and head [vocab, hidden], one tensor if they are tied; head has a row of zeros more if vocab is odd;
+    cos and sin float32 [positions, head_size / 2]."""
+
+    embed: Any
+    layers: list[Layer]
+    norm: Any
+    head: Any
+    cos: Any
+    sin: Any
+
+
+def load(config: EngineConfig, device: Any, dtype: Any) -> Weights:
+    """Reads an engine's weights onto `device`; matrices get `dtype`. Raises ExecutorError when some are missing."""
+    (found,) = config.ranks()
+
+    def take(name: str, kind: Any = dtype) -> Any:
+        try:
+            return _read(found.pop(name)).to(device, kind)
+        except KeyError:
+            raise ExecutorError(f"{config.folder} has no weight {name}, so it cannot run on CUDA.") from None
+
+    def layer(name: str) -> Layer:
+        return Layer(
+            input_norm=take(f"{name}.input_layernorm.weight", torch.float32),
+            qkv=take(f"{name}.attention.qkv.weight"),
+            out=take(f"{name}.attention.dense.weight"),
+            post_norm=take(f"{name}.post_layernorm.weight", torch.float32),
+            gate_up=torch.cat([take(f"{name}.mlp.fc.weight"), take(f"{name}.mlp.gate.weight")]),
+            down=take(f"{name}.mlp.proj.weight"),
+        )
+
+    layers = [layer(f"transformer.layers.{n}") for n in range(config.layers)]
+    norm, embed = take("transformer.ln_f.weight", torch.float32), take("transformer.vocab_embedding.weight")
+    head = take("lm_head.weight") if "lm_head.weight" in found else embed
+    if len(head) % 2:  # the kernels compute pairs of outputs
+        head = torch.cat([head, torch.zeros_like(head[:1])])
+    cos, sin = (torch.from_numpy(table).to(device) for table in tables(config.pretrained, config.max_seq_len))
+    return Weights(embed, layers, norm, head, cos, sin)
+
+
+def _read(tensor: Tensor) -> torch.Tensor:
+    # From a copy: what is mapped cannot be written, and torch warns of that.
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.offset)
+        return torch.frombuffer(bytearray(file.read(tensor.length)), dtype=_DTYPES[tensor.dtype]).view(tensor.shape)
