@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from servinglab.errors import CourseError
+from servinglab.lane import LANES
 from servinglab.root import MANIFEST, find_root
 
 if sys.version_info >= (3, 11):
@@ -16,12 +28,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LANES = ("embedded", "trtllm")
 MODELS = ("smollm2", "smollm2-draft", "minilm")
-NEEDS = ("triton", "docker", "gpu", *MODELS)
-_FIELDS = {"id": str, "title": str, "minutes": int, "lanes": list, "needs": list, "parameters": dict, "sets": list}
-_OPTIONAL = ("timeout", "folder")
-_KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table"}
+Lane = Literal["embedded", "trtllm"]
+Need = Literal["triton", "docker", "gpu", "smollm2", "smollm2-draft", "minilm"]
+Count = Annotated[StrictInt, Field(gt=0)]
+Values = dict[str, StrictBool | StrictInt | StrictFloat | StrictStr]
 
 
 class ManifestError(CourseError):
@@ -33,36 +44,43 @@ class ParameterSet:
     """Named values for a notebook's parameters; what is not named keeps its default."""
 
     name: str
-    values: dict[str, Any]
+    values: Values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Notebook:
     """One entry of the manifest. `minutes` is reading time, `timeout` the seconds a run may take, `folder` where it
     lies, from the course's root: "notebooks", or a lab such as "labs/vlm_clip"."""
 
-    id: str
+    id: Annotated[str, Field(pattern=r"^\d\d_[a-z0-9_]+$")]
     title: str
-    minutes: int
-    lanes: tuple[str, ...]
-    needs: tuple[str, ...]
-    parameters: dict[str, Any]
-    sets: tuple[ParameterSet, ...]
-    timeout: int
+    minutes: Count
+    lanes: Annotated[tuple[Lane, ...], Field(min_length=1)]
+    needs: tuple[Need, ...]
+    parameters: Values
+    sets: Annotated[tuple[ParameterSet, ...], Field(min_length=2)]  # CI runs each notebook with two
+    timeout: Count
     path: Path
-    folder: str = "notebooks"
+    folder: Annotated[str, Field(pattern=r"^(notebooks|labs/[a-z0-9_]+)$")] = "notebooks"
+
+    @field_validator("sets", mode="before")
+    @classmethod
+    def _as_written(cls, sets: Any) -> Any:
+        """In the file a set is one table: its name beside its values."""
+        if not isinstance(sets, list):
+            return sets
+        return [{"name": s.pop("name", None), "values": s} if isinstance(s, dict) else s for s in sets]
 
     def values(self, overrides: dict[str, Any] | None = None, set_name: str | None = None) -> dict[str, Any]:
         """Every parameter with its value: default, then the set (the first if None), then `overrides`.
 
         Raises ManifestError for a name or a type the notebook does not have.
         """
-        chosen = self.sets[0] if set_name is None else next((s for s in self.sets if s.name == set_name), None)
-        if chosen is None:
-            names = ", ".join(s.name for s in self.sets)
-            raise ManifestError(f"{self.id} has no parameter set '{set_name}'; it has: {names}.")
+        sets = {s.name: s.values for s in self.sets}
+        if set_name is not None and set_name not in sets:
+            raise ManifestError(f"{self.id} has no parameter set '{set_name}'; it has: {', '.join(sets)}.")
         merged = dict(self.parameters)
-        for name, value in {**chosen.values, **(overrides or {})}.items():
+        for name, value in {**sets[set_name or self.sets[0].name], **(overrides or {})}.items():
             if name not in merged:
                 known = ", ".join(self.parameters)
                 raise ManifestError(f"{self.id} has no parameter '{name}'; it has: {known}.")
@@ -105,15 +123,28 @@ def load(root: Path | str | None = None) -> Course:
         raise ManifestError(f"{path} does not exist; run this from the course's folder.") from None
     except tomllib.TOMLDecodeError as error:
         raise ManifestError(f"{path} is not valid TOML: {error}.") from None
-    entries = data.get("notebook")
-    if not isinstance(entries, list) or not entries:
+    if not data.get("notebook"):
         raise ManifestError(f"{path} lists no [[notebook]].")
-    timeout = data.get("timeout", 600)
-    notebooks = tuple(_notebook(entry, number, path, timeout) for number, entry in enumerate(entries, 1))
-    ids = [n.id for n in notebooks]
-    for repeated in {i for i in ids if ids.count(i) > 1}:
-        raise ManifestError(f"{path}: notebook '{repeated}' is listed more than once.")
-    return Course(folder, notebooks)
+    notebooks: list[Notebook] = []
+    for number, entry in enumerate(data["notebook"], 1):
+        where = f"{path}, notebook {number}" + (f" ({entry['id']})" if "id" in entry else "")
+        place = folder / str(entry.get("folder", "notebooks")) / f"{entry.get('id')}.ipynb"
+        try:
+            notebook = Notebook(**{"timeout": data.get("timeout", 600), **entry, "path": place})
+            for one in notebook.sets:
+                notebook.values(set_name=one.name)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ManifestError(
+                f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}, found {first['input']!r}."
+            ) from None
+        except ManifestError as error:
+            raise ManifestError(f"{where}, set '{one.name}': {error}") from None
+        names = [s.name for s in notebook.sets]
+        if notebook.id in [n.id for n in notebooks] or len(set(names)) < len(names):
+            raise ManifestError(f"{where}: this id, or the name of one of its sets, is there more than once.")
+        notebooks.append(notebook)
+    return Course(folder, tuple(notebooks))
 
 
 def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, dict[str, Any]]:
@@ -130,102 +161,25 @@ def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, 
         if not owners:
             known = ", ".join(dict.fromkeys(p for n in notebooks for p in n.parameters))
             raise ManifestError(f"No selected notebook has a parameter '{name}'; they have: {known}.")
-        if name == "lane":
-            _check_lane(text, owners)
         for notebook in owners:
-            overrides[notebook.id][name] = _from_text(name, text, notebook.parameters[name])
+            if name == "lane":
+                _require_lane(text, notebook)
+            overrides[notebook.id][name] = _typed(name, text, notebook.parameters[name], text=True)
     return overrides
 
 
-def _check_lane(lane: str, notebooks: list[Notebook]) -> None:
+def _require_lane(lane: str, notebook: Notebook) -> None:
     if lane not in (*LANES, "auto"):
         raise ManifestError(f"There is no lane '{lane}'; choose one of {', '.join(LANES)}, auto.")
-    for notebook in notebooks:
-        if lane != "auto" and lane not in notebook.lanes:
-            raise ManifestError(f"{notebook.id} does not run in lane '{lane}', only in: {', '.join(notebook.lanes)}.")
+    if lane not in (*notebook.lanes, "auto"):
+        raise ManifestError(f"{notebook.id} does not run in lane '{lane}', only in: {', '.join(notebook.lanes)}.")
 
 
-def _notebook(entry: Any, number: int, path: Path, default_timeout: Any) -> Notebook:
-    where = f"{path}, notebook {number}"
-    if not isinstance(entry, dict):
-        raise ManifestError(f"{where} is not a table.")
-    where += f" ({entry['id']})" if isinstance(entry.get("id"), str) else ""
-    for name, kind in _FIELDS.items():
-        if name not in entry:
-            raise ManifestError(f"{where} has no '{name}'.")
-        if type(entry[name]) is not kind:
-            raise ManifestError(f"{where}: '{name}' must be {_KINDS[kind]}, not {entry[name]!r}.")
-    for name in entry:
-        if name not in (*_FIELDS, *_OPTIONAL):
-            raise ManifestError(f"{where}: unknown key '{name}'; known are {', '.join((*_FIELDS, *_OPTIONAL))}.")
-    if not re.fullmatch(r"\d\d_[a-z0-9_]+", entry["id"]):
-        raise ManifestError(f"{where}: an id is two digits and lower-case words joined by _, like 05_streaming_grpc.")
-    for name, known in (("lanes", LANES), ("needs", NEEDS)):
-        for value in entry[name]:
-            if value not in known:
-                raise ManifestError(f"{where}: '{value}' in {name} is unknown; known are {', '.join(known)}.")
-    for name, value in entry["parameters"].items():
-        if type(value) not in (str, int, float, bool):
-            raise ManifestError(f"{where}: parameter '{name}' must be text, a number or true/false, not {value!r}.")
-    if not entry["lanes"]:
-        raise ManifestError(f"{where}: lanes is empty; name at least one of {', '.join(LANES)}.")
-    timeout = entry.get("timeout", default_timeout)
-    for name, value in (("minutes", entry["minutes"]), ("timeout", timeout)):
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise ManifestError(f"{where}: {name} must be a whole number above 0, not {value!r}.")
-    folder = entry.get("folder", "notebooks")
-    if not isinstance(folder, str) or not re.fullmatch(r"notebooks|labs/[a-z0-9_]+", folder):
-        raise ManifestError(f"{where}: folder must be notebooks or labs/NAME, not {folder!r}.")
-    notebook = Notebook(
-        id=entry["id"],
-        title=entry["title"],
-        minutes=entry["minutes"],
-        lanes=tuple(entry["lanes"]),
-        needs=tuple(entry["needs"]),
-        parameters=dict(entry["parameters"]),
-        sets=_sets(entry["sets"], where),
-        timeout=timeout,
-        path=path.parent / folder / f"{entry['id']}.ipynb",
-        folder=folder,
-    )
-    for one in notebook.sets:
-        try:
-            notebook.values(set_name=one.name)
-        except ManifestError as error:
-            raise ManifestError(f"{where}, set '{one.name}': {error}") from None
-    return notebook
-
-
-def _sets(entries: list, where: str) -> tuple[ParameterSet, ...]:
-    if len(entries) < 2:
-        raise ManifestError(f"{where}: sets needs at least two parameter sets, because CI runs each notebook with two.")
-    sets = []
-    for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise ManifestError(f"{where}: each parameter set is a table with a name, not {entry!r}.")
-        if entry["name"] in [s.name for s in sets]:
-            raise ManifestError(f"{where}: the parameter set '{entry['name']}' is there more than once.")
-        sets.append(ParameterSet(entry["name"], {k: v for k, v in entry.items() if k != "name"}))
-    return tuple(sets)
-
-
-def _typed(name: str, value: Any, default: Any) -> Any:
-    """`value` with the type of `default`; a whole number may stand for a float, nothing else is converted."""
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not type(default):
-        raise ManifestError(f"Parameter '{name}' takes {_KINDS[type(default)]}, not {value!r}.")
-    return value
-
-
-def _from_text(name: str, text: str, default: Any) -> Any:
-    """The value that `text` from the command line stands for, by the type of the default."""
-    if isinstance(default, str):
-        return text
+def _typed(name: str, value: Any, default: Any, *, text: bool = False) -> Any:
+    """`value` with the type of `default`; a whole number may stand for a float, and `text` for what it spells."""
+    adapter = TypeAdapter(type(default))
     try:
-        parsed = tomllib.loads(f"v = {text}")
-    except tomllib.TOMLDecodeError:
-        parsed = {}
-    if set(parsed) != {"v"}:
-        raise ManifestError(f"Parameter '{name}' takes {_KINDS[type(default)]}, not {text!r}.")
-    return _typed(name, parsed["v"], default)
+        return (adapter.validate_strings if text else adapter.validate_python)(value, strict=True)
+    except ValidationError as error:
+        kind = error.errors()[0]["msg"].removeprefix("Input should be ").partition(",")[0]
+        raise ManifestError(f"Parameter '{name}' takes {kind}, not {value!r}.") from None

@@ -177,7 +177,7 @@ def test_run_passes_lane_set_and_parameters(small_course, monkeypatch):
     ("arguments", "words"),
     [
         (["-p", "sede=4"], "No selected notebook has a parameter 'sede'; they have: seed, lane, fail."),
-        (["-p", "seed=four"], "Parameter 'seed' takes a whole number, not 'four'."),
+        (["-p", "seed=four"], "Parameter 'seed' takes a valid integer, not 'four'."),
         (["-p", "seed"], "write NAME=VALUE"),
         (["--lane", "trtllm"], "00_good does not run in lane 'trtllm', only in: embedded."),
         (["--lane", "cloud"], "There is no lane 'cloud'; choose one of embedded, trtllm, auto."),

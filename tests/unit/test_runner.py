@@ -238,9 +238,9 @@ def test_interrupting_the_run_ends_the_notebook(make, tmp_path):
     marker = tmp_path / "pid"
     notebook = make([*HELLO, f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"])
     script = (
-        "import sys; from pathlib import Path; from course import manifest, runner\n"
-        f"n = manifest.Notebook('00_small', '', 1, (), (), {{}}, (), 60, Path({str(notebook.path)!r}))\n"
-        f"runner.run_notebook(n, Path({str(tmp_path / 'out')!r}), {{}})"
+        "from dataclasses import replace; from pathlib import Path; from course import manifest, runner\n"
+        f"first = manifest.load({str(Path(__file__).parents[2])!r}).notebooks[0]\n"
+        f"runner.run_notebook(replace(first, path=Path({str(notebook.path)!r})), Path({str(tmp_path / 'out')!r}), {{}})"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
