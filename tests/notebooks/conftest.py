@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from running import EXAMPLE  # noqa: E402
 
-# Which notebook's turn it is in test_cells_again.py: each day and each minor version of Python has another one. In the
-# environment, so that every worker of a run has the same, and a run can be repeated.
+# Which notebook's turn it is to run with its other parameters: each day and each minor version of Python has another
+# one. In the environment, so that every worker of a run has the same, and a run can be repeated.
 TURN = os.environ.setdefault("COURSE_TURN", str(3 * datetime.date.today().toordinal() + sys.version_info.minor))
 
 

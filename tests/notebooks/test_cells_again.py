@@ -1,11 +1,11 @@
 """Each code cell run twice in a row, and each longer one stopped and run again: see rerun.py.
 
-All sixteen take three quarters of an hour, so a run has one, by COURSE_TURN (conftest.py); the others are marked long.
+All sixteen take three quarters of an hour, so they run weekly, with what is marked long; one of them alone runs with
+python tests/notebooks/rerun.py 05.
 """
 
 from __future__ import annotations
 
-import os
 import textwrap
 
 import nbformat
@@ -15,16 +15,10 @@ from running import leftovers
 
 from course.manifest import load
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1800)]
-
-ENTRIES = load().notebooks
-TURN = int(os.environ["COURSE_TURN"]) % len(ENTRIES)
+pytestmark = [pytest.mark.notebooks, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "entry", [pytest.param(e, id=e.id, marks=[pytest.mark.long] * (n != TURN)) for n, e in enumerate(ENTRIES)]
-)
+@pytest.mark.parametrize("entry", load().notebooks, ids=lambda entry: entry.id)
 def test_cells_run_twice_and_after_a_stop(entry, tmp_path):
     marker = str(tmp_path)
     done = Again(prepare(entry), entry.path.parent, marker=marker)

@@ -1,12 +1,14 @@
 """Every notebook of the course, executed: by nbval as it is stored, and by papermill with other parameters.
 
 What is stored was made by papermill with the first parameter set and the stubs as they are, so nbval repeats that one.
-The other sets run with the solutions put in.
+The other sets run with the solutions put in: in each run of the tests those of one notebook, by COURSE_TURN
+(conftest.py), and all in the weekly run of what is marked long.
 """
 
 from __future__ import annotations
 
 import json
+import os
 
 import execute_notebooks
 import exercises
@@ -22,12 +24,11 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.slow, pytest.mark.timeout(900)]
 # The last ones of the course first: on the whole they take longer, so several workers end at about the same time.
 ENTRIES = [entry for entry in load().notebooks[::-1] if entry.id in {source.stem for source in text_sources()}]
 SOURCES = {source.stem: source for source in text_sources()}
-
-
+TURN = ENTRIES[int(os.environ["COURSE_TURN"]) % len(ENTRIES)]
 OTHER_SETS = [
-    pytest.param(entry, parameter_set.name, id=f"{entry.id}-{parameter_set.name}")
+    pytest.param(entry, one.name, id=f"{entry.id}-{one.name}", marks=[pytest.mark.long] * (entry is not TURN))
     for entry in ENTRIES
-    for parameter_set in entry.sets[1:]
+    for one in entry.sets[1:]
 ]
 
 
