@@ -1,6 +1,6 @@
 """Answers of notebook 03."""
 
-SETUP = "from servinglab.checks.nb03 import BROKEN"
+SETUP = 'from servinglab.checks import module\nBROKEN = module("03").BROKEN'
 
 _REPAIRS = {
     "name": '.replace("postprocess\\"", "postprocessing\\"")',
