@@ -162,7 +162,7 @@ def shm() -> Line:
 
 def gpu() -> list[Line]:
     """The GPUs, and the newest container of the trtllm lane for their driver."""
-    from engines import compass
+    from engines import versions
 
     query = "--query-gpu=name,memory.total,driver_version,compute_cap"
     found = _run("nvidia-smi", query, "--format=csv,noheader")
@@ -174,7 +174,7 @@ def gpu() -> list[Line]:
     )  # fmt: skip
     if not (version := re.search(r", (\d+(?:\.\d+)+), \d", found)):
         return [line]
-    driver, best, oldest = version[1], compass.newest_for(version[1]), compass.containers()[-1]
+    driver, best, oldest = version[1], versions.newest_for(version[1]), versions.containers()[-1]
     cure = f"update the driver for the trtllm lane: {oldest.driver} runs container {oldest.tag}"
     detail = best and f"{best.tag} (TensorRT-LLM {best.trtllm}) is the newest for driver {driver}"
     old = not best, WARN, f"driver {driver} is older than all containers need", cure

@@ -1,4 +1,4 @@
-"""`course engine …`: each command says what to do and leaves the work to a module that it imports only then."""
+"""`course convert` and `course engine …`: each command leaves the work to a module that it imports only then."""
 
 from __future__ import annotations
 
@@ -11,111 +11,95 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM checkpoints and engines: convert, estimate, build, inspect.")
+app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM engines: versions, commands, memory, what is in them.")
+FLAGS_OF_ANOTHER = {"allow_extra_args": True, "ignore_unknown_options": True}  # flags as NVIDIA's programs name them
+HONOURED = ("--model_dir", "--output_dir", "--dtype", "--tp_size", "--pp_size", "--use_weight_only", "--workers",
+            "--weight_only_precision", "--load_model_on_cpu", "--load_by_shard", "--log_level")  # fmt: skip
+Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
+Version = Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20.")]
 
 
-@app.command()
-def convert(
-    source: Annotated[str, Argument(help="Folder with config.json and safetensors files, or a model name.")],
-    out: Annotated[Path, Argument(help="Folder for the checkpoint; an earlier checkpoint there is replaced.")],
-    tp_size: Annotated[int, Option(help="GPUs that share the model: ranks of tensor parallelism.")] = 1,
-    dtype: Annotated[str, Option(help="float16, bfloat16 or float32.")] = "float16",
-    weight_only: Annotated[str | None, Option(help="int8 or int4: what trtllm-build makes of the weights.")] = None,
-    family: Annotated[str | None, Option(help="llama, gpt2 or gemma; read from config.json by default.")] = None,
-) -> None:
-    """Turn a Hugging Face checkpoint into a TensorRT-LLM checkpoint. Needs no GPU."""
+def convert(context: typer.Context) -> None:
+    """A Hugging Face model as a TensorRT-LLM checkpoint, with the flags of NVIDIA's convert_checkpoint.py. No GPU.
+
+    --model_dir DIR_OR_NAME --output_dir DIR [--dtype auto|float16|bfloat16|float32] [--tp_size N]
+    [--use_weight_only --weight_only_precision int8|int4]
+    """
+    from engines import EngineError, flags, versions
+    from servinglab import assets
+
     try:
-        from engines import compass
         from engines import convert as converter
     except ModuleNotFoundError as error:
         from servinglab.assets.catalogue import missing_package
 
         raise missing_package(error) from error
-    made = converter.convert(source, out, family=family, tp_size=tp_size, dtype=dtype, weight_only=weight_only)
+    trtllm = versions.containers()[0].trtllm
+    given = dict(flags.pairs(context.args))
+    flags.check("llama/convert_checkpoint.py", trtllm, given.items())  # what no converter of NVIDIA has
+    if other := next((name for name in given if name not in HONOURED), None):
+        raise EngineError(
+            f"{other} is a flag of NVIDIA's converter that the course's own does not honour: leave it out."
+        )
+    if int(given.get("--pp_size") or 1) > 1:
+        raise EngineError("--pp_size above 1 is not honoured here: cut the model with --tp_size.")
+    if "--model_dir" not in given:
+        raise EngineError("convert needs --model_dir, the folder of a Hugging Face model (or a name such as smollm2).")
+    source = assets.resolve(given["--model_dir"])
+    precision = given.get("--weight_only_precision") or "int8"
+    made = converter.convert(
+        source,
+        Path(given.get("--output_dir", "tllm_checkpoint")),
+        tp_size=int(given.get("--tp_size", 1)),
+        dtype=converter.native_dtype(source) if given.get("--dtype", "auto") == "auto" else given["--dtype"],
+        weight_only=precision if "--use_weight_only" in given else None,
+    )
     for path in sorted(made.glob("rank*.safetensors"), key=lambda p: int(p.stem[4:])):
         typer.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
-    since = converter.oldest(json.loads((made / "config.json").read_text(encoding="utf-8")))
-    last = compass.last_workflow()
-    command = ["trtllm-build", "--checkpoint_dir", str(made), "--output_dir", f"{made}-engine"]
-    typer.echo(f"next, with TensorRT-LLM {since} to {last}, the last that builds engines: {shlex.join(command)}")
+    command = shlex.join(["--checkpoint_dir", str(made), "--output_dir", f"{made}-engine"])
+    typer.echo(f"next: course build {command}")
+    typer.echo(f"or, on a GPU, with TensorRT-LLM up to {versions.last_workflow()}: trtllm-build {command}")
 
 
-Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
-Version = Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20.")]
-Split = Annotated[int | None, Option(help="GPUs that every layer is cut over.")]
-Stages = Annotated[int, Option(help="Groups of GPUs that the layers are dealt out to.")]
-Dtype = Annotated[str | None, Option(help="float16, bfloat16 or float32.")]
-WeightOnly = Annotated[str | None, Option(help="Weights of the linear layers: int8 or int4.")]
-Examples = Annotated[str | None, Option(help="Examples folder of TensorRT-LLM; that of the container by default.")]
-Limit = Annotated[list[str] | None, Option("-l", "--limit", metavar="NAME=VALUE", help="Such as max_batch_size=16.")]
-RecipeName = Annotated[str, Argument(help="A recipe, such as gpt2-medium, llama-7b-tp4 or smollm2.")]
-
-
-@app.command()
-def versions(
+@app.command("versions")
+def list_versions(
     driver: Annotated[str | None, Option(help="What is the newest for this NVIDIA driver, such as 570.124.06?")] = None,
     as_json: Json = False,
 ) -> None:
     """List NVIDIA's containers: which TensorRT-LLM, TensorRT and CUDA they hold, and the driver they need."""
-    from course import engine_listing as listing
-    from engines import compass
+    from course import engine_tables as tables
+    from engines import versions
 
-    known, best = list(compass.containers()), compass.newest_for(driver) if driver else None
+    known, best = versions.containers(), versions.newest_for(driver) if driver else None
     if as_json:
-        found = {"containers": [listing.container_row(c) for c in known]}
+        rows = [asdict(c) | {"image": c.image, "generation": c.generation} for c in known]
+        found = {"containers": rows}
         _print_json(found | ({"driver": driver, "newest": best.tag if best else None} if driver else {}))
     else:
-        listing.show_versions(known, best, driver)
+        tables.show_versions(known, best, driver)
 
 
-@app.command()
+@app.command(context_settings=FLAGS_OF_ANOTHER)
 def recipe(
     context: typer.Context,
-    name: RecipeName,
+    name: Annotated[str, Argument(help="A recipe, such as gpt2-medium, llama-7b-tp4 or smollm2.")],
     trtllm: Version = "1.2.1",
-    tp_size: Split = None,
-    pp_size: Stages = 1,
-    dtype: Dtype = None,
-    weight_only: WeightOnly = None,
-    limit: Limit = None,
-    examples: Examples = None,
+    tp_size: Annotated[int | None, Option(min=1, help="GPUs that every layer is cut over.")] = None,
+    dtype: Annotated[str | None, Option(help="float16, bfloat16 or float32.")] = None,
+    weight_only: Annotated[str | None, Option(help="Weights of the linear layers: int8 or int4.")] = None,
     explain: Annotated[bool, Option("--explain", help="Say what every flag does.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the commands from a model to an engine, in the flags of one version of TensorRT-LLM. Runs nothing."""
-    from course import engine_listing as listing
+    """Print the commands from a model to an engine; any other flag goes to trtllm-build. `| sh -e` runs them."""
+    from course import engine_tables as tables
+    from engines import flags, recipes
 
-    made = _recipe(context)
+    extra = dict(flags.pairs(context.args))
+    made = recipes.recipe(name, trtllm=trtllm, tp_size=tp_size, dtype=dtype, weight_only=weight_only, extra=extra)
     if as_json:
         _print_json(made.as_dict() | ({"flags": made.explain()} if explain else {}))
     else:
-        listing.show_recipe(made, explain)
-
-
-@app.command()
-def build(
-    context: typer.Context,
-    name: RecipeName,
-    workdir: Annotated[Path, Option(help="Folder for checkpoints, engines and logs.")] = Path("."),
-    container: Annotated[str | None, Option(help="Container tag or image; found by version when left out.")] = None,
-    trtllm: Version = "1.2.1",
-    tp_size: Split = None,
-    pp_size: Stages = 1,
-    dtype: Dtype = None,
-    weight_only: WeightOnly = None,
-    limit: Limit = None,
-    examples: Examples = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the commands and run nothing.")] = False,
-) -> None:
-    """Run a recipe: download, convert, build. Finished steps are not run again. Needs an NVIDIA GPU."""
-    from engines import build as builder
-
-    made = _recipe(context)
-    for note in made.notes:
-        typer.echo(f"# {note}")
-    engine = builder.build(made, workdir, dry_run=dry_run, container=container, on_line=typer.echo)
-    if not dry_run:
-        typer.echo(f"engine: {engine}")
+        tables.show_recipe(made, explain)
 
 
 @app.command()
@@ -141,14 +125,14 @@ def estimate(
     from course import engine_tables as tables
     from engines import memory
 
+    options = {"dtype": dtype, "kv_dtype": kv_dtype, "weight_only": weight_only, "tp_size": tp_size, "pp_size": pp_size,
+               "max_batch_size": max_batch_size, "max_seq_len": max_seq_len, "max_num_tokens": max_num_tokens,
+               "max_beam_width": max_beam_width, "tokens_per_block": tokens_per_block,
+               "gather_context_logits": gather_context_logits or None}  # fmt: skip
     found = memory.estimate(
-        model, gpu=gpu, kv_cache_free_gpu_mem_fraction=free_fraction, max_tokens_in_paged_kv_cache=max_tokens,
-        dtype=dtype, kv_dtype=kv_dtype, weight_only=weight_only, tp_size=tp_size, pp_size=pp_size,
-        max_batch_size=max_batch_size, max_seq_len=max_seq_len, max_num_tokens=max_num_tokens,
-        max_beam_width=max_beam_width, tokens_per_block=tokens_per_block,
-        gather_context_logits=gather_context_logits or None,
-    )  # fmt: skip
-    _print_json(found.as_dict()) if as_json else tables.show_estimate(found)
+        model, gpu=gpu, kv_cache_free_gpu_mem_fraction=free_fraction, max_tokens_in_paged_kv_cache=max_tokens, **options
+    )
+    _print_json(asdict(found)) if as_json else tables.show_estimate(found)
 
 
 @app.command()
@@ -160,16 +144,17 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say why an engine will not run on this machine. Exit code 1 when it will not."""
-    from engines.folder import Machine, read, refusal
+    from engines.compatibility import Machine, incompatibility
+    from engines.folder import read
 
     if not as_json:
         read(folder)  # what is no engine is an error, not an answer
     machine = Machine.here(container)
-    reason = refusal(folder, machine)
+    reason = incompatibility(folder, machine)
     if as_json:
         _print_json({"runs": reason is None, "reason": reason, "machine": asdict(machine)})
     else:
-        typer.echo(reason or f"{folder}: nothing speaks against running it here.")
+        typer.echo(reason or f"{folder}: no reason is known why it should not run here.")
     if reason:
         raise typer.Exit(1)
 
@@ -181,9 +166,9 @@ def inspect(
 ) -> None:
     """Show what an engine is: plugins, limits, precision, sizes, build options."""
     from course import engine_tables as tables
-    from engines import autopsy
+    from engines import inspection
 
-    found = autopsy.inspect(path)
+    found = inspection.inspect(path)
     _print_json(found) if as_json else tables.show_inspection(found)
 
 
@@ -195,19 +180,10 @@ def diff(
 ) -> None:
     """Show what two builds differ in, the most important first."""
     from course import engine_tables as tables
-    from engines import autopsy
+    from engines import inspection
 
-    found = autopsy.diff(a, b)
+    found = inspection.diff(a, b)
     _print_json([asdict(d) for d in found]) if as_json else tables.show_differences(found, str(a), str(b))
-
-
-def _recipe(context: typer.Context) -> Any:
-    """The recipe that the options of `recipe` and `build` describe; both have all of these."""
-    from engines import recipes
-
-    names = ("name", "trtllm", "tp_size", "pp_size", "dtype", "weight_only", "examples")
-    limits = recipes.parse_limits(context.params["limit"] or [])
-    return recipes.recipe(**{name: context.params[name] for name in names}, **limits)
 
 
 def _print_json(data: Any) -> None:

@@ -1,10 +1,8 @@
-"""From a Hugging Face checkpoint to a TensorRT-LLM engine: convert, estimate, build, inspect (notebooks 01 and 02).
+"""From a Hugging Face checkpoint to a TensorRT-LLM engine: convert, estimate, inspect (notebooks 01 and 02).
 
-Nothing heavy is imported here.
+Nothing heavy is imported here, and nothing of the course's other packages anywhere in it.
 """
 
-from servinglab.errors import CourseError
+from engines.errors import EngineError
 
-
-class EngineError(CourseError):
-    """A checkpoint, an engine or a build that cannot be used. The message says what, where and what to do."""
+__all__ = ["EngineError"]

@@ -7,9 +7,14 @@ needs for logits are bounds; the comments name the public logs that they were co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from engines.shapes import Shape
+from engines.config import Config
+from engines.errors import EngineError
+from engines.families import FAMILIES, GEMMA, GPT2, LLAMA, Family, biases, is_quantised, layout, sizes
+from engines.split import fused_shape
 
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 KV_DTYPES = DTYPES | {"int8": 1, "fp8": 1}
@@ -23,6 +28,100 @@ WORKSPACE = 64 * 2**20  # of matrix products; issue 1188 shows 43 MiB where hard
 # CUDA context, libraries, allocator. The example log of TensorRT-LLM's memory page leaves 0.76 GiB after all it names.
 MARGIN = 2**30
 
+# How families are called in a config.json of Hugging Face (model_type) or of TensorRT-LLM (architecture).
+_KNOWN = FAMILIES | {family.architecture: family for family in FAMILIES.values()}
+_QWEN = ("qwen2", "Qwen2ForCausalLM")
+_KNOWN |= {"GPTForCausalLM": GPT2} | dict.fromkeys(("mistral", "MistralForCausalLM", *_QWEN), LLAMA)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of one model. config: the sizes as TensorRT-LLM names them, and which layers have a bias. stretched:
+    rotations go on beyond the positions that the model was trained for (rope_scaling).
+    """
+
+    name: str
+    family: Family
+    config: Mapping[str, Any]
+    tied: bool
+    stretched: bool = False
+
+    def __getitem__(self, key: str) -> Any:
+        return self.config[key]
+
+    def check(self, tp_size: int, pp_size: int) -> None:
+        """Raise EngineError where a split over tp_size × pp_size GPUs does not come out even."""
+        for what, key in (("attention heads", "num_attention_heads"), ("MLP columns", "intermediate_size")):
+            if self[key] % tp_size:
+                raise EngineError(
+                    f"tp_size {tp_size} does not divide the {self[key]} {what} of {self.name}; choose one that does."
+                )
+        if self["num_key_value_heads"] % tp_size and tp_size % self["num_key_value_heads"]:
+            raise EngineError(
+                f"tp_size {tp_size} and the {self['num_key_value_heads']} KV heads of {self.name} do not divide each "
+                f"other; choose a tp_size that divides them, or a multiple of them."
+            )
+        if pp_size > self["num_hidden_layers"]:
+            raise EngineError(f"pp_size {pp_size} is more than the {self['num_hidden_layers']} layers of {self.name}.")
+
+    def beyond(self, seq_len: int) -> str | None:
+        """A warning where sequences are longer than the positions of the model; trtllm-build only warns as well."""
+        most = self["max_position_embeddings"]
+        if seq_len <= most or self.stretched:
+            return None
+        has = "has a table of" if self.family is GPT2 else "was trained for"
+        return (
+            f"{self.name} {has} {most} positions, and {seq_len} tokens are asked for: trtllm-build only warns, but "
+            f"what the model says beyond position {most} is not to be trusted."
+        )
+
+    def kv_heads(self, tp_size: int) -> int:
+        """KV heads on one GPU: below one head a GPU, every GPU keeps a copy of its head."""
+        return max(1, self["num_key_value_heads"] // tp_size)
+
+    def layers(self, pp_size: int, pp_rank: int) -> int:
+        """Layers on one stage; the first stages take what does not divide."""
+        return self["num_hidden_layers"] // pp_size + (pp_rank < self["num_hidden_layers"] % pp_size)
+
+    def vocab(self, tp_size: int) -> int:
+        """Vocabulary, padded to a multiple of tp_size as the output matrix is."""
+        return -(-self["vocab_size"] // tp_size) * tp_size
+
+    def weights(self, *, tp_size: int = 1, pp_size: int = 1, pp_rank: int = 0) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of one rank, as the converter writes them; all ranks of a stage hold the same shapes."""
+        first = sum(self.layers(pp_size, stage) for stage in range(pp_rank))
+        mine = range(first, first + self.layers(pp_size, pp_rank))
+
+        def here(name: str) -> bool:
+            if ".layers." in name:
+                return int(name.split(".")[2]) in mine
+            return pp_rank == (pp_size - 1 if name.startswith(("transformer.ln_f", "lm_head")) else 0)
+
+        parts_of = layout(self.family, self.config, tied=self.tied)
+        return {name: fused_shape(parts, tp_size) for name, parts in parts_of.items() if here(name)}
+
+    def parameters(self) -> int:
+        """What transformers counts: a tied output matrix is the embedding and counts once."""
+        return sum(math.prod(s) for name, s in self.weights().items() if not (self.tied and name == "lm_head.weight"))
+
+
+def from_config(config: Mapping[str, Any], name: str) -> Shape:
+    """The Shape that a config.json describes: of Hugging Face, of a TensorRT-LLM checkpoint, or of an engine.
+
+    `name` is for messages. Raises EngineError for an architecture that is not known and for missing or wrong numbers.
+    """
+    where = f"config.json of {name}"
+    read = Config(Config(config, where).part("pretrained_config") or config, where)
+    kind = read.get("architecture") or read.get("model_type")
+    family = _KNOWN.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise EngineError(f"{name} is a model of type {kind!r}; known are {', '.join(FAMILIES)}, mistral and qwen2.")
+    flags = {"qkv_bias": kind in _QWEN, **biases(read)}
+    flags["use_parallel_embedding"] = family is GEMMA or bool(read.get("use_parallel_embedding", False))
+    tied = bool(read.get("tie_word_embeddings", family.tied))
+    stretched = bool(read.get("rope_scaling") or read.get("rotary_scaling"))
+    return Shape(name, family, sizes(read, family) | flags, tied, stretched)
+
 
 def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int, pp_size: int, pp_rank: int) -> int:
     """Weights of an engine of stage `pp_rank`.
@@ -33,22 +132,22 @@ def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int, pp_
     """
     width = DTYPES[dtype]
     total = rotations(shape)
-    for weight in shape.weights(tp_size=tp_size, pp_size=pp_size, pp_rank=pp_rank).values():
-        if weight.linear and weight_only:
-            total += math.ceil(weight.size * WEIGHT_ONLY[weight_only]) + weight.shape[0] * width
+    for name, dims in shape.weights(tp_size=tp_size, pp_size=pp_size, pp_rank=pp_rank).items():
+        if weight_only and is_quantised(name):
+            total += math.ceil(math.prod(dims) * WEIGHT_ONLY[weight_only]) + dims[0] * width
         else:
-            total += weight.size * width
+            total += math.prod(dims) * width
     return total
 
 
 def rotations(shape: Shape) -> int:
     """The float32 table of rotations that a build adds to the weights of a rotary model; no checkpoint holds it."""
-    return 0 if shape.learned_positions else shape.max_positions * shape.head_size * 4
+    return 0 if shape.family is GPT2 else shape["max_position_embeddings"] * shape["head_size"] * 4
 
 
 def kv_per_token(shape: Shape, kv_dtype: str, tp_size: int = 1, pp_size: int = 1) -> int:
     """A key and a value of one token in every layer of the fullest GPU."""
-    return 2 * shape.layers(pp_size, 0) * shape.kv_heads(tp_size) * shape.head_size * KV_DTYPES[kv_dtype]
+    return 2 * shape.layers(pp_size, 0) * shape.kv_heads(tp_size) * shape["head_size"] * KV_DTYPES[kv_dtype]
 
 
 def activations(shape: Shape, dtype: str, tp_size: int, max_num_tokens: int, rows: int) -> int:
@@ -56,10 +155,9 @@ def activations(shape: Shape, dtype: str, tp_size: int, max_num_tokens: int, row
     reused (norms, residuals, q, k, v, attention, MLP), as TensorRT keeps one layer at a time; the logits of `rows`
     sequences; a workspace. Public logs show 50 to 92 % of it.
     """
-    queries = shape.num_heads // tp_size
-    split = 2 * (queries + shape.kv_heads(tp_size)) * shape.head_size
-    split += (3 if shape.gated else 2) * shape.intermediate_size // tp_size
-    layer = max_num_tokens * (6 * shape.hidden_size + split)
+    split = 2 * (shape["num_attention_heads"] // tp_size + shape.kv_heads(tp_size)) * shape["head_size"]
+    split += (2 if shape.family is GPT2 else 3) * shape["intermediate_size"] // tp_size
+    layer = max_num_tokens * (6 * shape["hidden_size"] + split)
     return (layer + rows * shape.vocab(tp_size)) * DTYPES[dtype] + WORKSPACE
 
 

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines import EngineError, footprint
-from engines.cards import card, cards, gigabytes
-from engines.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY
-from engines.shapes import Shape, from_config, read_config, recipe_model
-from servinglab.errors import did_you_mean
+from engines import footprint
+from engines.config import Config, read_json
+from engines.errors import EngineError, did_you_mean, one_of
+from engines.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY, Shape, from_config
+from engines.versions import table
 
 FREE_FRACTION = 0.9  # the runtime's own kv_cache_free_gpu_mem_fraction
-__all__ = ["Estimate", "card", "cards", "estimate", "gigabytes"]
-
-ALGORITHMS = {None: None, "W8A16": "int8", "W4A16": "int4"}
-_SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_ALGORITHMS = {None: None, "W8A16": "int8", "W4A16": "int4"}
 _DEFAULTS = {"tp_size": 1, "pp_size": 1, "max_batch_size": 8, "max_seq_len": None, "max_num_tokens": 8192,
              "max_beam_width": 1, "tokens_per_block": 32, "dtype": "float16", "kv_dtype": None, "weight_only": None,
              "gather_context_logits": False}  # fmt: skip
 _COUNTS = tuple(_DEFAULTS)[:7]
+
+
+def gigabytes(count: float) -> str:
+    """Bytes in GB (10^9 bytes), in MB (10^6 bytes) below one."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU and its memory as CUDA shows it, in bytes, which is less than its name says."""
+
+    label: str
+    bytes: int
+
+
+def card(gpu: str | int) -> Card:
+    """A card of data/cards.toml by its name or alias, or one of a number of bytes. Raises EngineError."""
+    if isinstance(gpu, int):
+        return Card(f"a GPU of {gigabytes(gpu)}", gpu)
+    known = {alias: entry for name, entry in table("cards").items() for alias in (name, *entry.get("aliases", ()))}
+    if gpu.lower() not in known:
+        raise EngineError(f"No card {gpu!r} is known; known are {', '.join(known)}.{did_you_mean(gpu, known)}")
+    entry = known[gpu.lower()]
+    return Card(entry["label"], round(entry["gib"] * 2**30))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +93,6 @@ class Estimate:
     kv_pool_tokens: int | None = None
     kv_pool_bytes: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, ready for JSON."""
-        return asdict(self)
-
     def sentence(self) -> str:
         """The answer in words."""
         where = f" on each of {self.tp_size * self.pp_size} GPUs" if self.tp_size * self.pp_size > 1 else ""
@@ -104,10 +121,10 @@ def estimate(
     max_tokens_in_paged_kv_cache: int | None = None,
     **options: Any,
 ) -> Estimate:
-    """What an engine of `model` needs, part by part (module `footprint`), and whether a card has it.
+    """What an engine of `model` needs, part by part (module footprint), and whether a card has it.
 
     model: a recipe's name ("gpt2-medium"), a folder with config.json (Hugging Face, TensorRT-LLM checkpoint or engine),
-    or such a config. gpu: a name of `cards` ("24gb", "h100") or bytes.
+    or such a config. gpu: a name of data/cards.toml ("24gb", "h100") or bytes.
     options, each from the engine's own config.json where it says so: dtype (float16), kv_dtype (dtype, or int8, fp8),
     weight_only (int8, int4), tp_size, pp_size (1), max_batch_size (8), max_seq_len (2,048 or what the model can),
     max_num_tokens (8,192, trtllm-build's default), max_beam_width (1), tokens_per_block (32), gather_context_logits.
@@ -121,7 +138,7 @@ def estimate(
     shape, said = _shape(model)
     of = {**_DEFAULTS, **said, **{k: v for k, v in options.items() if v is not None}}
     if of["max_seq_len"] is None:
-        of["max_seq_len"] = min(2048, shape.max_positions)
+        of["max_seq_len"] = min(2048, shape["max_position_embeddings"])
     _check(of, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache)
     tp, pp, block = of["tp_size"], of["pp_size"], of["tokens_per_block"]
     shape.check(tp, pp)
@@ -148,7 +165,8 @@ def estimate(
     batch, seq_len = of["max_batch_size"], of["max_seq_len"]
     found: dict[str, Any] = parts(batch, seq_len)
     if gpu is not None:
-        found["gpu"], size = card(gpu)
+        size, shown = card(gpu).bytes, f" (CUDA shows {gigabytes(card(gpu).bytes)})" * isinstance(gpu, str)
+        found["gpu"] = card(gpu).label + shown
         most = max_tokens_in_paged_kv_cache
         most = math.inf if most is None else math.ceil(most / block) * block
 
@@ -171,7 +189,7 @@ def estimate(
         tied=shape.tied,
         weights_bytes_per_rank=tuple(ranks),
         rotations_bytes=footprint.rotations(shape),
-        kv_bytes_per_token=2 * shape.num_layers * shape.num_kv_heads * shape.head_size * KV_DTYPES[of["kv_dtype"]],
+        kv_bytes_per_token=footprint.kv_per_token(shape, of["kv_dtype"]),
         kv_bytes_per_token_per_gpu=per_gpu,
         kv_cache_free_gpu_mem_fraction=kv_cache_free_gpu_mem_fraction,
         max_tokens_in_paged_kv_cache=max_tokens_in_paged_kv_cache,
@@ -181,44 +199,53 @@ def estimate(
     )
 
 
+def recipe_model(name: str) -> tuple[dict[str, Any], int] | None:
+    """(config.json, tp_size) of a model of the recipes, or None where the name is not one."""
+    entry = table("models").get(name)
+    if entry is None:
+        return None
+    return table("models")[entry.get("same_as", name)]["config"], entry.get("tp_size", 1)
+
+
 def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]]:
     """The model's Shape, and what its own config.json says about the engine."""
     if isinstance(model, Mapping):
-        name, config = "the model", model
+        name, values = "the model", model
     elif known := recipe_model(str(model)):
         return from_config(known[0], str(model)), {"tp_size": known[1]}
     else:
-        config = read_config(Path(model))  # which refuses what has no place, such as a link to itself
-        name = Path(model).resolve().name
-    shape = from_config(config, name)
-    pretrained = config.get("pretrained_config", config)
-    if "architecture" not in pretrained:  # Hugging Face says nothing about engines
+        folder, names = Path(model), table("models")
+        if not folder.is_dir():
+            raise EngineError(
+                f"{model} is neither a folder nor one of the models {', '.join(names)}.{did_you_mean(model, names)}"
+            )
+        name, values = folder.resolve().name, read_json(folder / "config.json")
+    shape, config = from_config(values, name), Config(values, f"config.json of {name}")
+    pretrained = Config(config.part("pretrained_config") or values, config.where)
+    if pretrained.get("architecture") is None:  # Hugging Face says nothing about engines
         return shape, {}
-    built, quantization, mapping = (
-        found if isinstance(found, Mapping) else {}
-        for found in (config.get("build_config"), pretrained.get("quantization"), pretrained.get("mapping"))
-    )
+    quantization, mapping = pretrained.part("quantization"), pretrained.part("mapping")
+    built = Config(config.part("build_config"), config.where)
     algorithm, kv = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
-    if not isinstance(algorithm, (str, type(None))) or algorithm not in ALGORITHMS:
+    if not isinstance(algorithm, (str, type(None))) or algorithm not in _ALGORITHMS:
         raise EngineError(f"{name} is quantised with {algorithm}; the estimate knows W8A16, W4A16 and none.")
-    plugins = built.get("plugin_config") if isinstance(built.get("plugin_config"), Mapping) else {}
     said = {key: built.get(key) for key in _DEFAULTS} | {
         "dtype": pretrained.get("dtype"),
         "kv_dtype": str(kv).lower() if kv else None,
-        "weight_only": ALGORITHMS[algorithm],
+        "weight_only": _ALGORITHMS[algorithm],
         "tp_size": mapping.get("tp_size"),
         "pp_size": mapping.get("pp_size"),
-        "tokens_per_block": plugins.get("tokens_per_block"),
+        "tokens_per_block": built.part("plugin_config").get("tokens_per_block"),
     }
     return shape, {key: value for key, value in said.items() if value is not None}
 
 
 def _check(of: dict[str, Any], fraction: float, tokens: int | None) -> None:
-    """Write precisions out in full; raise EngineError for a value that cannot be."""
-    of["dtype"] = _one_of("dtype", of["dtype"], DTYPES)
-    of["kv_dtype"] = _one_of("kv_dtype", of["kv_dtype"] or of["dtype"], KV_DTYPES)
+    """Raise EngineError for a value that cannot be; the cache has the precision of the weights unless it is given."""
+    one_of("dtype", of["dtype"], DTYPES)
+    of["kv_dtype"] = one_of("kv_dtype", of["kv_dtype"] or of["dtype"], KV_DTYPES)
     if of["weight_only"] is not None:
-        _one_of("weight_only", of["weight_only"], WEIGHT_ONLY)
+        one_of("weight_only", of["weight_only"], WEIGHT_ONLY)
     counts = [(key, of[key]) for key in _COUNTS]
     counts += [("max_tokens_in_paged_kv_cache", tokens)] * (tokens is not None)
     for key, value in counts:
@@ -228,13 +255,6 @@ def _check(of: dict[str, Any], fraction: float, tokens: int | None) -> None:
         raise EngineError(f"tokens_per_block must be at most 8192, not {of['tokens_per_block']}.")
     if not 0 < fraction < 1:
         raise EngineError(f"kv_cache_free_gpu_mem_fraction must lie between 0 and 1, not {fraction!r}.")
-
-
-def _one_of(what: str, value: object, known: Mapping[str, Any]) -> str:
-    name = _SHORT.get(str(value), str(value))
-    if name not in known:
-        raise EngineError(f"{what} must be one of {', '.join(known)}, not {value!r}.{did_you_mean(name, known)}")
-    return name
 
 
 def _many(count: int | None) -> str:

@@ -15,13 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from engines import EngineError
-from servinglab import scratch
+from engines.errors import EngineError
 
 TARGETS = ("sm75", "sm80", "sm86", "sm89", "sm120", "sm121")  # in the order of their bits in a plan's header
-VERBOSITY = {"none": "NONE", "names": "LAYER_NAMES_ONLY", "detailed": "DETAILED"}
 MAGIC = b"vtrt"  # 1953657974 as a number: the "serialization version" of the runtime's message
 _HEADER, _SECTION = struct.Struct("<4sIQQ4B4sQQQQ"), struct.Struct("<8sQQ")
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<kind>\w+), .*?Metadata: ?(?P<nodes>.*)$", re.MULTILINE)
@@ -32,7 +31,8 @@ Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of an engine. ``nodes``: the ONNX nodes it computes; several of them are a fusion, none is new work."""
+    """One layer of an engine. ``nodes``: the ONNX nodes it computes; several of them are a fusion, none is work
+    that the builder added."""
 
     name: str
     kind: str
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers of the engine as the builder lists them in its log; empty unless verbosity was "detailed".
+        """The layers of the engine as the builder lists them in its log.
 
         It is the text that TensorRT's engine inspector gives of a loaded engine, without the need to load it.
         """
@@ -98,40 +98,32 @@ class Plan:
 def build(
     model: Any,
     *,
-    profiles: Profile | Sequence[Profile] | None = None,
+    profiles: Profile | None = None,
     strip: bool = False,
     refit: bool = False,
     targets: Sequence[str] = (),
-    verbosity: str = "detailed",
 ) -> Plan:
     """Build a plan with TensorRT-RTX.
 
-    model: an ONNX ModelProto, its bytes, or the path of its file. profiles: for inputs with open dimensions, one or
-    several {input: (least, usual, most)} of shapes. strip: leave out refittable weights; refit: let weights be
-    exchanged later. targets: compute capabilities such as "sm86"; none means every card from "sm80" on that the
-    library knows. verbosity: how much of the layers the plan may tell, "none", "names" or "detailed".
+    model: an ONNX ModelProto, its bytes, or the path of its file. profiles: for inputs with open dimensions, {input:
+    (min, opt, max)} of shapes. strip: leave out refittable weights; refit: let weights be exchanged later. targets:
+    compute capabilities such as "sm86"; none means every card from "sm80" on that the library knows.
     Raises EngineError with the parser's or the builder's own sentence.
     """
-    if isinstance(targets, str):
-        raise EngineError(f"targets is a list, such as [{targets!r}].")
-    for target in targets:
-        if target not in TARGETS:
-            raise EngineError(f"TensorRT-RTX has no target {target!r}; it builds for {', '.join(TARGETS)}.")
-    if verbosity not in VERBOSITY:
-        raise EngineError(f"verbosity must be one of {', '.join(VERBOSITY)}, not {verbosity!r}.")
-    profiles = [profiles] if isinstance(profiles, Mapping) or not isinstance(profiles, Sequence) else profiles
+    if isinstance(targets, str) or not set(targets) <= set(TARGETS):
+        raise EngineError(f"targets is a list of {', '.join(TARGETS)}, not {targets!r}.")
     job = {
         "flags": ["STRIP_PLAN"] * strip + ["REFIT"] * refit,
         "targets": list(targets),
-        "verbosity": VERBOSITY[verbosity],
-        "profiles": [_shapes(profile) for profile in profiles if profile is not None],
+        "profile": None if profiles is None else _shapes(profiles),
     }
-    with scratch.folder() as folder:
+    with TemporaryDirectory(prefix="engines-") as name:
+        folder = Path(name)
         job["onnx"] = str(_onnx_file(model, folder))
         reply = _work("build", folder, **job)
-        log = tuple(f"{level} {text}" for level, text in reply["log"])
         if "refused" in reply:
             raise EngineError(f"TensorRT-RTX cannot build this network: {reply['refused']}.{_cure(reply, job)}")
+        log = tuple(f"{level} {text}" for level, text in reply["log"])
         return Plan((folder / "plan").read_bytes(), reply["seconds"], log, tuple(reply["network_layers"]))
 
 
@@ -155,7 +147,8 @@ def read_header(data: bytes) -> Header:
 
 def refusals(data: bytes) -> list[str]:
     """What TensorRT-RTX's runtime on this machine says against a plan, in its own words; [] when the plan loads."""
-    with scratch.folder() as folder:
+    with TemporaryDirectory(prefix="engines-") as name:
+        folder = Path(name)
         (folder / "plan").write_bytes(data)
         return _work("load", folder)["said"]
 
@@ -164,7 +157,8 @@ def run(data: bytes, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan on this machine's GPU: {name: numpy array} in and out. Raises EngineError where it cannot run."""
     import numpy as np
 
-    with scratch.folder() as folder:
+    with TemporaryDirectory(prefix="engines-") as name:
+        folder = Path(name)
         (folder / "plan").write_bytes(data)
         np.savez(folder / "inputs.npz", **inputs)
         reply = _work("run", folder)
@@ -208,23 +202,20 @@ def _onnx_file(model: Any, folder: Path) -> Path:
 def _shapes(profile: Profile) -> dict[str, list[list[int]]]:
     try:
         shapes = {name: [[int(size) for size in shape] for shape in three] for name, three in profile.items()}
+        if all(len(three) == 3 for three in shapes.values()):
+            return shapes
     except (TypeError, ValueError, AttributeError):
-        shapes = {"": []}
-    for three in shapes.values():
-        if len(three) != 3 or len({len(shape) for shape in three}) != 1:
-            raise EngineError(f"A profile gives three shapes (least, usual, most) for each input, not {profile!r:.80}.")
-    return shapes
+        pass
+    raise EngineError(f"A profile gives three shapes (min, opt, max) for each input, not {profile!r:.80}.")
 
 
 def _cure(reply: dict[str, Any], job: dict[str, Any]) -> str:
     text = reply["refused"]
     if "no optimization profile" in text:
-        return " Give profiles={input: (least, usual, most)} with a shape each."
+        return " Give profiles={input: (min, opt, max)} with a shape each."
     if "Plugin not found" in text:
         return " Write the node with operators that the parser knows, or give it a plugin that computes it."
     if job["flags"] and "CUDA" in text:
-        return f" Plans without weights, or with weights to exchange, are built only where {_NEEDS[reply['gpu']]}."
+        need = "the GPU is one that TensorRT-RTX supports" if reply["gpu"] else "a GPU is: here is none"
+        return f" Plans without weights, or with weights to exchange, are built only where {need}."
     return ""
-
-
-_NEEDS = {False: "a GPU is: here is none", True: "the GPU is one that TensorRT-RTX supports"}

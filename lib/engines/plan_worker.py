@@ -80,15 +80,15 @@ def _build(trt: Any, logger: Any, job: dict[str, Any], folder: Path) -> dict[str
     if not parser.parse_from_file(job["onnx"]):
         raise Refused(_parser_errors(parser))
     config = builder.create_builder_config()
-    config.profiling_verbosity = getattr(trt.ProfilingVerbosity, job["verbosity"])
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     for flag in job["flags"]:
         config.set_flag(getattr(trt.BuilderFlag, flag))
     config.num_compute_capabilities = len(job["targets"])  # without this, the targets are silently left out
     for index, target in enumerate(job["targets"]):
         if not config.set_compute_capability(getattr(trt.ComputeCapability, target.upper()), index):
             raise Refused(f"target {target} was not accepted")
-    for profile in job["profiles"]:
-        _add_profile(builder, network, config, profile)
+    if job["profile"] is not None:
+        _add_profile(builder, network, config, job["profile"])
     layers = [network.get_layer(index).name for index in range(network.num_layers)]  # parser's view, before fusion
     plan = builder.build_serialized_network(network, config)
     if plan is None:
@@ -100,11 +100,11 @@ def _build(trt: Any, logger: Any, job: dict[str, Any], folder: Path) -> dict[str
 def _add_profile(builder: Any, network: Any, config: Any, shapes: dict[str, list[list[int]]]) -> None:
     inputs = [network.get_input(index).name for index in range(network.num_inputs)]
     profile = builder.create_optimization_profile()
-    for name, (least, usual, most) in shapes.items():
+    for name, (smallest, usual, largest) in shapes.items():
         if name not in inputs:
             raise Refused(f"a profile names the input {name!r}; the network has: {', '.join(inputs)}")
         try:
-            profile.set_shape(name, least, usual, most)
+            profile.set_shape(name, smallest, usual, largest)
         except RuntimeError as error:
             raise Refused(f"input {name}: {error}") from None
     if config.add_optimization_profile(profile) < 0:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from engines import EngineError
+from engines.errors import EngineError
+from engines.families import is_quantised
 from engines.shards import Checkpoint
-from engines.weight_only import BITS, dequantize, is_quantised, quantize
+from engines.weight_only import BITS, dequantize, quantize
 
 
 def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:

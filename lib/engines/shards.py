@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import glob
 import json
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import save_file
 
-from engines import EngineError
-from engines.source import read_json
+from engines.config import read_json
+from engines.errors import EngineError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 _OURS = re.compile(r"config\.json|rank\d+\.safetensors")
 
@@ -36,6 +36,8 @@ class Checkpoint:
 
 def load_checkpoint(folder: str | Path) -> Checkpoint:
     """Read the checkpoint in `folder`, all ranks. Raises EngineError when it is something else, or not whole."""
+    from safetensors.torch import load_file
+
     folder = Path(folder)
     config = read_json(folder / "config.json")
     mapping = config.get("mapping")
@@ -61,7 +63,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
 
 
-def write_rank(folder: Path, rank: int, tensors: dict[str, torch.Tensor]) -> None:
+def write_rank(folder: Path, rank: int, tensors: dict[str, np.ndarray]) -> None:
     path = folder / f"rank{rank}.safetensors"
     try:
         save_file(tensors, path, metadata={"format": "pt"})
@@ -72,7 +74,7 @@ def write_rank(folder: Path, rank: int, tensors: dict[str, torch.Tensor]) -> Non
 
 @contextlib.contextmanager
 def fresh_folder(out: Path, need: int) -> Iterator[Path]:
-    """A folder that becomes `out` when the block ends well, else goes away; a killed run's is removed by the next run.
+    """A folder that becomes `out` when the block ends well, else goes away.
 
     need: bytes that will be written. An earlier checkpoint at `out` is replaced; anything else there stays untouched.
     Raises EngineError with one sentence, also for what the disk refuses inside the block.
@@ -81,21 +83,16 @@ def fresh_folder(out: Path, need: int) -> Iterator[Path]:
     try:
         _refuse_other_content(out)
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(out)
         free = shutil.disk_usage(out.parent).free
         if free < need:
             raise EngineError(f"{out} will take {need / 1e9:.2f} GB, and its disk has {free / 1e9:.2f} GB left.")
-        scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-        try:
-            with _held(scratch):
-                made = scratch / "checkpoint"
-                made.mkdir()
-                yield made
-                if out.exists():
-                    out.rename(scratch / "earlier")
-                made.rename(out)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.partial-", dir=out.parent) as scratch:
+            made = Path(scratch) / "checkpoint"
+            made.mkdir()
+            yield made
+            if out.exists():
+                out.rename(Path(scratch) / "earlier")
+            made.rename(out)
     except OSError as error:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
         raise EngineError(f"{out} cannot be written: {reason}.") from error
@@ -107,33 +104,8 @@ def _refuse_other_content(out: Path) -> None:
     if not out.is_dir() or out.is_symlink():
         raise EngineError(f"{out} is a file or a link; name another place for the checkpoint.")
     foreign = sorted(p.name for p in out.iterdir() if not _OURS.fullmatch(p.name))
-    if (out / "config.json").exists() and "mapping" not in _config_of(out):
-        foreign.append("a config.json of something else")
+    if not foreign and (out / "config.json").exists():
+        with contextlib.suppress(EngineError):  # half a file of ours
+            foreign = [] if "mapping" in read_json(out / "config.json") else ["a config.json of something else"]
     if foreign:
-        raise EngineError(
-            f"{out} holds something else ({foreign[0]}{', …' if len(foreign) > 1 else ''}); name a new folder."
-        )
-
-
-def _config_of(folder: Path) -> dict[str, Any]:
-    try:
-        return read_json(folder / "config.json")
-    except EngineError:
-        return {}
-
-
-def _remove_leftovers(out: Path) -> None:
-    for old in out.parent.glob(f".{glob.escape(out.name)}.partial-*"):
-        with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(old):  # a run at work holds its folder
-            shutil.rmtree(old, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """A lock on the folder itself, which the kernel frees when its holder dies. Raises BlockingIOError."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)
+        raise EngineError(f"{out} holds something else ({foreign[0]}{', …' * (len(foreign) > 1)}); name a new folder.")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import torch
+import ml_dtypes  # noqa: F401  numpy learns bfloat16
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from engines import EngineError
-from servinglab.errors import did_you_mean
+from engines.config import Config, read_json
+from engines.errors import EngineError, did_you_mean
 
 _INDEX = "model.safetensors.index.json"
 _BESIDE = re.compile(r"[^/]+\.safetensors")
 _FLOATS = ("F32", "F16", "BF16")
-# TensorRT-LLM knows these by the names of Hugging Face, but computes every gelu, exact or not, with the tanh formula.
-ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
 
 
 class Source:
@@ -29,48 +27,16 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = read_json(folder / "config.json")
+        self.config = Config(read_json(folder / "config.json"), f"{folder}/config.json")
         self._file_of = {name: file for path in _files(folder) for file in [_open(path)] for name in file.keys()}
+        self.names = set(self._file_of)
 
-    @property
-    def names(self) -> set[str]:
-        return set(self._file_of)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value of config.json; the default also where it says null."""
-        value = self.config.get(key)
-        return default if value is None else value
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        """A size in config.json: a whole number of at least 1."""
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            said = "has no" if value is None else f"says {value!r} for"
-            raise EngineError(f"{self.folder}/config.json {said} {key}: it must be a whole number of at least 1.")
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
-            said = repr(value)[:40]
-            raise EngineError(f"{self.folder}/config.json says {said} for {key}: it must be a finite number above 0.")
-        return float(value)
-
-    def activation(self, key: str, default: str) -> str:
-        value = self.get(key, default)
-        if value not in ACTIVATIONS:
-            raise EngineError(
-                f"{self.folder}/config.json says {value!r} for {key}, which is not converted; known: "
-                f"{', '.join(ACTIVATIONS)}."
-            )
-        return value
-
-    def read(self, name: str, shape: tuple[int, ...], cut: tuple[slice, ...]) -> torch.Tensor:
+    def read(self, name: str, shape: tuple[int, ...], cut: tuple[slice, ...]) -> np.ndarray:
         """`cut` of tensor `name`, which must have `shape` and a float type; nothing else leaves the disk.
 
         Raises EngineError for a tensor that is missing, of another shape or of another type.
         """
-        if name not in self._file_of:
+        if name not in self.names:
             raise EngineError(
                 f"{self.folder} has no tensor {name!r}, which its config.json asks for.{did_you_mean(name, self.names)}"
             )
@@ -85,20 +51,9 @@ class Source:
                 f"{self.folder}: tensor {name!r} is of type {stored.get_dtype()}; convert takes the unquantized model, "
                 f"with types {', '.join(_FLOATS)}."
             )
+        if any(part.start >= part.stop for part in cut):  # a rank behind the end of the vocabulary
+            return np.zeros([max(part.stop - part.start, 0) for part in cut], np.float32)
         return stored[cut]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises EngineError when there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise EngineError(f"{path.parent} has no {path.name}.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise EngineError(f"{path} cannot be read ({error}).") from None
-    if not isinstance(value, dict):
-        raise EngineError(f"{path} holds {type(value).__name__}, not an object.")
-    return value
 
 
 def _files(folder: Path) -> list[Path]:
@@ -124,7 +79,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _open(path: Path) -> Any:
     try:
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework="np")
     except FileNotFoundError:
         raise EngineError(f"{path} is missing, though {_INDEX} names it; fetch the checkpoint again.") from None
     except (SafetensorError, OSError) as error:

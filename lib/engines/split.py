@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from engines import EngineError
-from engines.source import Source
+from engines.errors import EngineError
+
+if TYPE_CHECKING:
+    from engines.source import Source
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Part:
         start, stop = self.span(0, tp_size)
         return (*self.shape[: self.axis], stop - start, *self.shape[self.axis + 1 :])
 
-    def read(self, source: Source, rank: int, tp_size: int) -> torch.Tensor:
+    def read(self, source: Source, rank: int, tp_size: int) -> np.ndarray:
         cut = [slice(0, length) for length in self.shape]
         if self.axis is not None:
             cut[self.axis] = slice(*self.span(rank, tp_size))
@@ -64,23 +67,30 @@ class Part:
         else:
             found = source.read(self.name, stored, tuple(cut))
         if self.plus:
-            found = found.float() + self.plus
+            found = found.astype(np.float32) + np.float32(self.plus)
         if self.padded:
             missing = self.piece_shape(tp_size)[0] - len(found)
-            found = torch.nn.functional.pad(found, (0, 0, 0, missing))
+            found = np.pad(found, [(0, missing)] + [(0, 0)] * (found.ndim - 1)) if missing else found
         return found
 
 
-def piece(source: Source, parts: Sequence[Part], rank: int, tp_size: int, dtype: torch.dtype) -> torch.Tensor:
+def fused_shape(parts: Sequence[Part], tp_size: int) -> tuple[int, ...]:
+    """The shape on each rank of the tensor that `parts` make, laid below each other."""
+    shapes = [part.piece_shape(tp_size) for part in parts]
+    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+
+def piece(source: Source, parts: Sequence[Part], rank: int, tp_size: int, dtype: np.dtype) -> np.ndarray:
     """One tensor of one rank, contiguous, its parts below each other, in `dtype`.
 
     Raises EngineError for a value that `dtype` cannot hold.
     """
-    pieces = [part.read(source, rank, tp_size).to(dtype) for part in parts]
-    found = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-    if not torch.isfinite(found).all():
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is found below
+        pieces = [part.read(source, rank, tp_size).astype(dtype) for part in parts]
+    found = np.ascontiguousarray(np.concatenate(pieces) if len(pieces) > 1 else pieces[0])
+    if not np.isfinite(found).all():
         raise EngineError(
-            f"{source.folder}: tensor {parts[0].name!r} has a value that {str(dtype).removeprefix('torch.')} cannot "
-            "hold (not a number, or too large); use bfloat16 or float32, or fetch the checkpoint again."
+            f"{source.folder}: tensor {parts[0].name!r} has a value that {dtype.name} cannot hold (not a number, or "
+            "too large); use bfloat16 or float32, or fetch the checkpoint again."
         )
-    return found.contiguous()
+    return found

@@ -12,23 +12,15 @@ where it is positive; the scale is then stored in the type of the weights.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from engines import EngineError
+from engines.errors import EngineError
+from engines.families import is_quantised
 from engines.shards import Checkpoint
 
-ALGORITHMS = {"int8": "W8A16", "int4": "W4A16"}
 BITS = {"W8A16": 8, "W4A16": 4}
-_QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj))\.weight")
-
-
-def is_quantised(name: str) -> bool:
-    """Whether weight-only quantisation takes this tensor."""
-    return bool(_QUANTISED.search(name))
 
 
 def quantize(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,27 +59,3 @@ def errors(checkpoint: Checkpoint, bits: int | None = None) -> list[LayerError]:
             error = dequantize(*quantize(tensors[name], bits)) - weight
             found.append(LayerError(name, rank, float(error.norm() / weight.norm()), float(error.abs().max())))
     return found
-
-
-def check(config: dict[str, Any]) -> None:
-    """Raise EngineError where `trtllm-build` cannot quantise these shards.
-
-    Since 0.13 its layers round each width up to a multiple of 64 x tp_size; NVIDIA's converter pads the weights, but
-    float shards would no longer fit. The matrix product knows float16 and bfloat16 inputs only.
-    """
-    tp_size = config["mapping"]["tp_size"]
-    heads, size = config["num_attention_heads"], config["head_size"]
-    if config["dtype"] == "float32":
-        raise EngineError("Weight-only quantisation works with dtype float16 or bfloat16, not float32.")
-    widths = {
-        "hidden_size": config["hidden_size"],
-        "intermediate_size": config["intermediate_size"],
-        "the width of all heads": heads * size,
-        "the width of q, k and v": (heads + 2 * max(config["num_key_value_heads"], tp_size)) * size,
-    }
-    for what, width in widths.items():
-        if width % (64 * tp_size):
-            raise EngineError(
-                f"Weight-only quantisation needs multiples of 64 x tp_size = {64 * tp_size}, and {what} is {width}; "
-                "take a smaller tp_size, or leave weight_only out."
-            )

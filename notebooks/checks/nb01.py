@@ -76,7 +76,7 @@ def new_build(answer: set[str]) -> Verdict:
         return wrong(f"{', '.join(unknown)} is not in the list; use {', '.join(CHANGES)}")
     needless = {
         "weights": "weights lie beside the program; section 4 exchanged them, and refit does so officially",
-        "batch": "12 lies inside the profile, and every size from the least to the most runs",
+        "batch": "12 lies inside the profile, and every size from its min to its max runs",
         "tokenizer": "the engine never sees text, only token ids",
     }
     needed = {

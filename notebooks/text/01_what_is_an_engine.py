@@ -392,29 +392,29 @@ except EngineError as error:
 
 # %% [markdown]
 # Its inputs have open sizes, and TensorRT wants to know the range. An **optimisation profile** gives three shapes for
-# each input: the least, the usual one (*opt*) for which it shall be fast, and the most.
+# each input: the smallest (*min*), the one for which it shall be fast (*opt*), and the largest (*max*).
 #
 # Three builds, two at a time. **Predict:** one profile ends at 16 sentences of `longest` tokens, one at a quarter of
-# the tokens, and one is like the first with its opt raised to the most. Which of them need the same memory for what
+# the tokens, and one is like the first with its opt raised to the max. Which of them need the same memory for what
 # lies between the layers?
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
 
 
-def profile(usual, most):
-    return {name: ((1, 1), usual, most) for name in inputs}
+def profile(opt, largest):
+    return {name: ((1, 1), opt, largest) for name in inputs}
 
 
 wishes = {"as given": ((8, 32), (16, longest)), "a quarter of the tokens": ((8, 8), (16, longest // 4)),
-          "opt = most": ((16, longest), (16, longest))}  # fmt: skip
+          "opt = max": ((16, longest), (16, longest))}  # fmt: skip
 with ThreadPoolExecutor(2) as pool:  # each build is a process of its own
     plans = dict(zip(wishes, pool.map(lambda wish: build(path, profiles=profile(*wish)), wishes.values()), strict=True))
-for name, (usual, most) in wishes.items():
-    print(f"{name:24} opt {str(usual):9} most {str(most):9} {plans[name].activation_bytes / 1e6:6.1f} MB")
+for name, (opt, largest) in wishes.items():
+    print(f"{name:24} opt {str(opt):9} max {str(largest):9} {plans[name].activation_bytes / 1e6:6.1f} MB")
 
 # %% [markdown]
-# The most decides, and opt costs no memory. A quarter of the tokens needs less than a quarter, because attention keeps
+# The max decides, and opt costs no memory. A quarter of the tokens needs less than a quarter, because attention keeps
 # a number for every *pair* of tokens. Larger limits cost memory from the first request on, used or not: remember that
 # when `trtllm-build` asks for `--max_batch_size`, `--max_input_len` and `--max_num_tokens`.
 #
@@ -658,7 +658,7 @@ check("01.2", runs_here)
 # %%
 from engines.convert import convert
 
-folder = convert("smollm2", root / "converted")
+folder = convert(assets.resolve("smollm2"), root / "converted")
 for file in sorted(folder.iterdir()):
     print(f"{file.name:18} {file.stat().st_size:10} bytes")
 

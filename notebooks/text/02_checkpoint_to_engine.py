@@ -57,12 +57,9 @@ from pathlib import Path
 
 import torch
 
-from engines.recipe_checks import DTYPES, one_of
-
 torch.set_num_threads(1)  # the sums are small; more threads would mostly wait for each other
 lane = resolve_lane(lane)
-one_of("dtype", dtype, DTYPES)
-one_of("tp_size", tp_size, (2, 4, 8))
+assert tp_size in (2, 4, 8), "tp_size must be 2, 4 or 8"
 workshop = tempfile.TemporaryDirectory(prefix="servinglab-02-")
 root = Path(workshop.name)
 
@@ -100,7 +97,7 @@ for name, tensor in hub.items():
 from engines.convert import convert
 from engines.shards import load_checkpoint
 
-folder = convert("smollm2", root / dtype, dtype=dtype)
+folder = convert(source, root / dtype, dtype=dtype)
 checkpoint = load_checkpoint(folder)
 ours = checkpoint.ranks[0]
 print(len(ours), "tensors")
@@ -238,7 +235,7 @@ print("left behind:", (root / "no").exists())
 # %% tags=["nbval-check-output"]
 for ranks in (2, 3, 4):
     try:
-        made = convert("smollm2", root / f"tp{ranks}", tp_size=ranks)
+        made = convert(source, root / f"tp{ranks}", tp_size=ranks)
         print(ranks, "ranks:", *sorted(path.name for path in made.iterdir()))
     except EngineError as error:
         print(ranks, "ranks:", error)
@@ -576,7 +573,7 @@ for row in recipe("llama-7b").explain():
 import difflib
 
 wish = {"max_input_len": 1000, "max_seq_len": 1200, "max_batch_size": 8}
-old, new = (recipe("smollm2", trtllm=version, **wish).text() for version in ("0.9.0", "1.2.1"))
+old, new = (recipe("smollm2", trtllm=each, **wish).text() for each in ("0.9.0", "1.2.1"))
 for line in difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""):
     if line.startswith(("-", "+")) and not line.startswith(("---", "+++")):
         print(line)
@@ -616,9 +613,9 @@ check("02.2", command)
 # version:
 
 # %% tags=["nbval-check-output"]
-from engines import examples
+from engines import versions
 
-tell(examples.check("0.12.0", "0.13.0", "gemma"))
+tell(versions.examples_problem("0.12.0", "0.13.0", "gemma"))
 
 # %% [markdown]
 # So take script and wheel from one place. In the container they lie together.
@@ -633,7 +630,7 @@ tell(examples.check("0.12.0", "0.13.0", "gemma"))
 # **Predict:** gpt2-medium has 24 layers and 16 heads of 64. How many bytes in float16?
 
 # %% tags=["nbval-check-output"]
-from engines.memory import estimate, gigabytes
+from engines.memory import card, estimate, gigabytes
 
 print(2 * 24 * 16 * 64 * 2, "bytes by hand")
 print(estimate("gpt2-medium", dtype="float16").kv_bytes_per_token, "bytes by the estimator")
@@ -686,7 +683,7 @@ plans = {
     "llama-7b int8": estimate("llama-7b", gpu="24gb", weight_only="int8", **load),
     "llama-7b tp4": estimate("llama-7b-tp4", gpu="24gb", **load),
 }
-fig, title = memory_bars(plans)
+fig, title = memory_bars(plans, [card("24gb"), card("h100")])
 style.finish(fig, title, "computed, not measured; bytes on the fullest GPU", title)
 
 # %% [markdown]
@@ -732,10 +729,8 @@ for gpu in ("24gb", "h100"):
 # Triton together in a container, and each needs a driver of its age. This is the map, one line for each TensorRT-LLM.
 
 # %% tags=["nbval-check-output"]
-from engines import compass
-
 seen = {}
-for box in compass.containers():
+for box in versions.containers():
     seen.setdefault(box.trtllm, box)
 print("container  TensorRT-LLM  TensorRT           CUDA        driver      names")
 for box in seen.values():
@@ -747,9 +742,9 @@ for box in seen.values():
 # Which container is the newest for it, and where is Gemma's converter in there?
 
 # %% tags=["nbval-check-output"]
-box = compass.newest_for("570.124.06")
+box = versions.newest_for("570.124.06")
 print(box.image)
-print(compass.converter("gemma", box.trtllm), "in", box.trtllm, "·", compass.converter("gemma", "1.2.1"), "in 1.2.1")
+print(versions.converter("gemma", box.trtllm), "in", box.trtllm, "·", versions.converter("gemma", "1.2.1"), "in 1.2.1")
 
 # %% [markdown]
 # And this machine? `course doctor` looks at the driver.
@@ -773,16 +768,16 @@ except EngineError as error:
 # %% [markdown]
 # Notebook 12 walks the other road.
 #
-# ## 9 Engine autopsy
+# ## 9 What is in an engine?
 #
 # An engine's folder holds `config.json` and one `rankN.engine` for each rank. No engine can be built without a GPU, so
 # these two `config.json` were **written by hand**, with the keys that `trtllm-build` writes. They say so themselves.
 
 # %% tags=["nbval-check-output"]
-from engines import autopsy
+from engines.inspection import diff, example, inspect, shown
 
-plain, tuned = autopsy.example(root / "plain", "plain"), autopsy.example(root / "tuned", "tuned")
-found = autopsy.inspect(plain)
+plain, tuned = example(root / "plain", "plain"), example(root / "tuned", "tuned")
+found = inspect(plain)
 for key in ("note", "trtllm", "architecture", "parameters", "dtype", "quant_algo", "world_size", "limits", "plugins"):
     print(textwrap.fill(f"{key:12}  {found[key]}", 110, subsequent_indent=" " * 14))
 
@@ -793,69 +788,70 @@ for key in ("note", "trtllm", "architecture", "parameters", "dtype", "quant_algo
 # Somebody says that the "tuned" one is better. For whom? Compare them.
 
 # %% tags=["nbval-check-output"]
-differing = {d.setting: d for d in autopsy.diff(plain, tuned)}
+differing = {d.setting: d for d in diff(plain, tuned)}
 for d in differing.values():
-    print(f"{d.setting:31}  {autopsy.shown(d.setting, d.a):>7} → {autopsy.shown(d.setting, d.b)}")
+    print(f"{d.setting:31}  {shown(d.setting, d.a):>7} → {shown(d.setting, d.b)}")
 tell(f"multiple_profiles: {differing['multiple_profiles'].meaning}")
 
 # %% [markdown]
 # About half the bytes of weights, and beam search; paid with shorter sequences and an eighth of the requests. And it
 # keeps the logits of all prompt tokens, which costs memory. It is better for few users who want several answers.
 #
-# Will it run? `refusal` answers in one sentence before a server is started. The examples have no engine file, so write
+# Will it run? `incompatibility` answers in one sentence before a server is started. The examples have no engine file, so write
 # a stand-in: only the first bytes, which name TensorRT 10.14.1.48.
 
 # %% tags=["nbval-check-output"]
-from engines import folder as engines
+from engines.compatibility import Gpu, Machine, incompatibility, record_machine
 
 (plain / "rank0.engine").write_bytes(b"ftrt" + bytes(20) + bytes([10, 14, 1, 48]))
-card = engines.Gpu("NVIDIA L4", "8.9")
+gpu = Gpu("NVIDIA L4", "8.9")
 machines = {
-    "container 25.10": engines.Machine("1.0.0", "10.11.0.33", (card,)),
-    "container 26.07, no card": engines.Machine("1.2.1", "10.14.1.48"),
-    "container 26.07, two ranks": engines.Machine("1.2.1", "10.14.1.48", (card, card), ranks=2),
-    "container 26.07, one L4": engines.Machine("1.2.1", "10.14.1.48", (card,)),
+    "container 25.10": Machine("1.0.0", "10.11.0.33", (gpu,)),
+    "container 26.07, no card": Machine("1.2.1", "10.14.1.48"),
+    "container 26.07, two ranks": Machine("1.2.1", "10.14.1.48", (gpu, gpu), ranks=2),
+    "container 26.07, one L4": Machine("1.2.1", "10.14.1.48", (gpu,)),
 }
 for name, machine in machines.items():
-    tell(f"{name}: {engines.refusal(plain, machine) or 'nothing speaks against it.'}")
+    tell(f"{name}: {incompatibility(plain, machine) or 'no reason is known.'}")
 
 # %% [markdown]
 # The first case is the one that ends in `Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed`
 # (notebook 01). That message names no container.
 #
 # The last answer is careful: it does not say that the engine runs. Nothing in the folder tells which card it was built
-# *for*. `record`, called right after a build, notes it beside the engine. With a note:
+# *for*. `record_machine`, called right after a build, notes it beside the engine. With a note:
 
 # %% tags=["nbval-check-output"]
-engines.record(plain, engines.Machine("1.2.1", "10.14.1.48", (engines.Gpu("NVIDIA H100", "9.0"),)))
-tell(engines.refusal(plain, machines["container 26.07, one L4"]))
+record_machine(plain, Machine("1.2.1", "10.14.1.48", (Gpu("NVIDIA H100", "9.0"),)))
+tell(incompatibility(plain, machines["container 26.07, one L4"]))
 
 # %% [markdown]
 # ## 10 The build
 #
-# `course engine build smollm2` runs the three commands, in the container where the programs are not on the path.
-# Finished steps are not run again. With `--dry-run` it only prints. The last command would be:
+# `course engine recipe smollm2` prints the three commands, and in the container `course engine recipe smollm2 | sh -e`
+# runs them. From outside of it, the last command would be:
 
-# %%
-from engines.build import build
-
-lines = []
+# %% tags=["nbval-check-output"]
 smol = recipe("smollm2")
-build(smol, root / "work", dry_run=True, on_line=lines.append)
-print(shorten(lines[-1].replace(f"{root}", "…")))
+docker = "docker run --rm --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 -v $PWD:/work -w /work"
+print(docker, versions.find(smol.trtllm).image, "\\\n" + smol.commands[-1].text())
 
 # %% [markdown]
 # `--ipc=host` and the two limits let the ranks share memory; `-v` shows the folder to the container. On a GPU the next
 # cell builds it, from the weights that you have already.
 
 # %%
+import subprocess
+
 if lane == "trtllm":
-    (root / "work" / smol.source_dir).mkdir(parents=True, exist_ok=True)
-    for file in source.glob("[!.]*"):
-        if not (link := root / "work" / smol.source_dir / file.name).exists():
-            link.symlink_to(file)
-    built = build(smol, root / "work", on_line=tell)
-    tell(f"{gigabytes(autopsy.inspect(built)['size_bytes'])}; {engines.refusal(built) or 'it may run here'}")
+    download, convert_there, build_there = smol.commands
+    (weights := root / download.writes).parent.mkdir(parents=True, exist_ok=True)
+    if not weights.exists():
+        weights.symlink_to(source)
+    for command in (convert_there, build_there):
+        subprocess.run(command.words(), cwd=root, check=True)
+    built = root / build_there.writes
+    tell(f"{gigabytes(inspect(built)['size_bytes'])}; {incompatibility(built) or 'it may run here'}")
 else:
     print("Not built here: trtllm-build needs NVIDIA's container and a GPU (lane trtllm).")
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engines import autopsy
+from engines import inspection
 
 TRTLLM, TENSORRT = "1.2.1", "10.14.1.48"  # as in container 26.07
 
@@ -19,7 +19,7 @@ def plan_bytes(tensorrt: str = TENSORRT, size: int = 4096) -> bytes:
 
 def engine_folder(folder: Path, *, ranks: int = 1, tensorrt: str = TENSORRT, size: int = 4096, **changes: Any) -> Path:
     """A whole engine folder. changes: further keys of pretrained_config or build_config, or `version`."""
-    autopsy.example(folder, "plain")
+    inspection.example(folder, "plain")
     config = json.loads((folder / "config.json").read_text())
     del config["note"]
     config["pretrained_config"]["mapping"] |= {"world_size": ranks, "tp_size": ranks}

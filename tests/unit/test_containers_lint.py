@@ -20,7 +20,7 @@ import jsonschema
 import pytest
 import yaml
 
-from engines import compass
+from engines import versions
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "Dockerfiles").glob("*Dockerfile"))
@@ -78,7 +78,7 @@ def dockerfile_problems(text: str) -> list[str]:
     if "FROM nvcr.io/nvidia/tritonserver:${TAG}${DIGEST:+@${DIGEST}}" not in lines or body.count("FROM") != 1:
         problems.append("the base is not NVIDIA's container with a slot for tag and digest")
     default = re.search(r"^ARG TAG=(\d\d\.\d\d)-trtllm-python-py3$", body, re.M)
-    if not default or default[1] not in {c.tag for c in compass.containers()}:
+    if not default or default[1] not in {c.tag for c in versions.containers()}:
         problems.append("the default tag is no container of the table")
     if re.findall(r"^USER (\S+)", body, re.M)[-1:] != ["1000:1000"]:
         problems.append("it runs as root")
@@ -114,8 +114,8 @@ def test_both_images_and_the_compose_file_take_the_same_tag():
     assert len(tags) == 1
     (tag,) = tags
     # The default has a reason: no newer container of the table, and TensorRT-LLM still has trtllm-build.
-    container = compass.find(tag)
-    assert container == compass.containers()[0] and compass.converter("llama", container.trtllm)
+    container = versions.find(tag)
+    assert container == versions.containers()[0] and versions.converter("llama", container.trtllm)
 
 
 def test_requirements_of_the_converters_leave_the_images_own_versions_alone(tmp_path):

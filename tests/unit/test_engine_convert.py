@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_models import ids, logits, write
 
-from engines import reference, source
+from engines import config, reference
 from engines.convert import convert
 from engines.shards import load_checkpoint
 
@@ -138,17 +138,17 @@ def smollm2(smollm2_checkpoint, hf_tokenizer):
 
 
 @pytest.mark.parametrize("tp_size", [1, 3])
-def test_smollm2(smollm2, hf_tokenizer, tmp_path, tp_size):
+def test_smollm2(smollm2, smollm2_checkpoint, hf_tokenizer, tmp_path, tp_size):
     """Real weights; 9 heads and 3 KV heads, so only 3 ranks divide them."""
     input_ids, want = smollm2
-    checkpoint = load_checkpoint(convert("smollm2", tmp_path / "out", tp_size=tp_size, dtype="float32"))
+    checkpoint = load_checkpoint(convert(smollm2_checkpoint, tmp_path / "out", tp_size=tp_size, dtype="float32"))
     got = reference.logits(checkpoint, input_ids)
     assert np.abs(got - want).max() < 2e-4  # logits go up to 30
     assert hf_tokenizer.decode(got[0, -1].argmax()) == " Rome"
 
 
 def test_every_activation_that_is_converted_can_be_computed():
-    assert set(reference.ACTIVATIONS) == set(source.ACTIVATIONS)
+    assert set(reference.ACTIVATIONS) == set(config.ACTIVATIONS)
 
 
 @pytest.mark.parametrize("wrong", [[[301]], [[-1]], [], [[[1]]], [list(range(257))]])

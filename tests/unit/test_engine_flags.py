@@ -6,9 +6,11 @@ import re
 
 import pytest
 
-from engines import EngineError, compass, flags
+from engines import EngineError, flags
+from engines.versions import containers, table
+from engines.versions import version as by_age
 
-VERSIONS = sorted({c.trtllm for c in compass.containers()}, key=compass.version)
+VERSIONS = sorted({c.trtllm for c in containers()}, key=by_age)
 GPT, LLAMA, GEMMA = (f"{model}/convert_checkpoint.py" for model in ("gpt", "llama", "gemma"))
 BUILD = "trtllm-build"
 
@@ -51,8 +53,8 @@ DEFAULTS = [
 @pytest.mark.parametrize(("program", "flag", "first", "gone"), PERIODS)
 def test_when_a_flag_exists(program, flag, first, gone):
     for version in VERSIONS:
-        now = compass.version(version)
-        expected = now >= compass.version(first) and (gone is None or now < compass.version(gone))
+        now = by_age(version)
+        expected = now >= by_age(first) and (gone is None or now < by_age(gone))
         assert (flag in flags.known(program, version)) == expected, version
 
 
@@ -63,22 +65,24 @@ def test_defaults_that_changed(program, flag, values):
 
 
 def test_every_row_can_be_explained_and_parsed():
-    for program in flags.programs():
+    for program in table("flags")["programs"]:
         for version in VERSIONS:
             for name, row in flags.known(program, version).items():
                 assert flags.explain(program, name, version).startswith(row.explain)
                 assert row.explain[0].isupper() and row.explain.endswith("."), name
                 choices, default = row.choices_for(version), row.default_for(version)
                 assert choices is None or default is None or default in choices, (program, name, version)
-                assert compass.version(row.since) < compass.version(row.removed)
-    rows = [(row.program, s) for p in flags.programs() for v in VERSIONS for s, row in flags.known(p, v).items()]
+                assert by_age(row.since) < by_age(row.removed)
+    rows = [
+        (row.program, s) for p in table("flags")["programs"] for v in VERSIONS for s, row in flags.known(p, v).items()
+    ]
     assert len(set(rows)) > 150
 
 
 def test_no_two_rows_claim_the_same_flag_in_one_version():
-    for program in flags.programs():
+    for program in table("flags")["programs"]:
         for version in [*VERSIONS, "1.3.0rc3"]:
-            rows = [row for row in flags._rows(program) if row.exists(version)]
+            rows = [row for row in flags.rows(program) if row.exists(version)]
             spelled = [s for row in rows for s in row.spellings]
             assert len(spelled) == len(set(spelled)), (program, version)
 
@@ -143,8 +147,3 @@ def test_an_explanation_says_what_is_inferred():
     assert "Deprecated since 0.13.0" in flags.explain(BUILD, "--paged_kv_cache", "1.2.1")
     with pytest.raises(EngineError, match="lost"):
         flags.explain(BUILD, "--max_output_len", "1.2.1")
-
-
-def test_how_the_flags_of_a_version_are_known():
-    assert flags.source("0.9.0") == "read at the tag"
-    assert flags.source("1.2.1") == "inferred from 0.20.0 and 1.3.0rc3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from engine_helpers import TENSORRT, TRTLLM, engine_folder, plan_bytes, rewrite
 from hypothesis import given
@@ -12,8 +13,9 @@ from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
 from course.cli import app
-from engines import EngineError, compass, folder, plan_file
-from engines.folder import Gpu, Machine, refusal
+from engines import EngineError, folder
+from engines.compatibility import Gpu, Machine, incompatibility, record_machine
+from engines.versions import containers
 
 H100, L4 = Gpu("NVIDIA H100 80GB HBM3", "9.0"), Gpu("NVIDIA L4", "8.9")
 HERE = Machine(TRTLLM, TENSORRT, (H100,) * 4)
@@ -30,59 +32,58 @@ def engine(tmp_path):
 
 
 def test_a_whole_engine_of_the_same_versions_runs(engine):
-    assert refusal(engine, HERE) is None
-    assert refusal(str(engine), HERE) is None
+    assert incompatibility(engine, HERE) is None
+    assert incompatibility(str(engine), HERE) is None
 
 
 def test_what_a_folder_says(tmp_path):
     four = engine_folder(tmp_path / "four", ranks=4, size=5000)
     found = folder.read(four)
-    assert (found.kind, found.version, found.tensorrt, found.dtype) == ("engine", TRTLLM, TENSORRT, "float16")
+    assert (found.kind, found.version, found.tensorrt) == ("engine", TRTLLM, TENSORRT)
     assert (found.tp_size, found.pp_size, found.world_size) == (4, 1, 4)
     files = [(f"rank{n}.engine", 5000, "TensorRT", TENSORRT) for n in range(4)]
     assert [(f.name, f.size, f.product, f.version) for f in found.files] == files
-    assert found.limits["max_batch_size"] == 64 and found.plugins["gemm_plugin"] == "float16"
-    assert found.compute_capability is None  # trtllm-build does not write it
+    assert found.limits["max_batch_size"] == 64 and found.build.part("plugin_config")["gemm_plugin"] == "float16"
 
 
 # versions
 
 
-@pytest.mark.parametrize("container", [c for c in compass.containers() if c.trtllm != TRTLLM], ids=lambda c: c.tag)
+@pytest.mark.parametrize("container", [c for c in containers() if c.trtllm != TRTLLM], ids=lambda c: c.tag)
 def test_another_version_names_both_and_the_container_to_use(tmp_path, container):
     """The message of TensorRT itself says "Current Version 228, Serialized Engine Version 237" and no more."""
     built = engine_folder(tmp_path / "engine", version=container.trtllm)
     (built / "rank0.engine").write_bytes(b"ftrt" + bytes(4))  # too short to say its TensorRT
-    assert "is cut" in one_sentence(refusal(built, HERE))
+    assert "is cut" in one_sentence(incompatibility(built, HERE))
     (built / "rank0.engine").write_bytes(b"ftrt" + b"\1" + bytes(99))  # another layout, which is not known
-    said = one_sentence(refusal(built, HERE))
+    said = one_sentence(incompatibility(built, HERE))
     assert f"TensorRT-LLM {container.trtllm}" in said and f"TensorRT-LLM {TRTLLM} and TensorRT {TENSORRT}" in said
-    newest = next(c for c in compass.containers() if c.trtllm == container.trtllm)
+    newest = next(c for c in containers() if c.trtllm == container.trtllm)
     assert f"container {newest.tag}" in said
 
 
 def test_the_engine_file_decides_which_tensorrt_it_was(tmp_path):
     old = engine_folder(tmp_path / "old", version="0.9.0", tensorrt="10.0.1.6")  # 24.04 and 24.05 both have 0.9.0
-    assert "TensorRT 10.0.1.6," in (said := one_sentence(refusal(old, HERE))) and "container 24.05" in said
+    assert "TensorRT 10.0.1.6," in (said := one_sentence(incompatibility(old, HERE))) and "container 24.05" in said
     older = engine_folder(tmp_path / "older", version="0.9.0", tensorrt="9.3.0.1")
-    assert "container 24.04" in one_sentence(refusal(older, HERE))
+    assert "container 24.04" in one_sentence(incompatibility(older, HERE))
     foreign = engine_folder(tmp_path / "foreign", tensorrt="10.9.0.34")  # config.json says 1.2.1 all the same
-    assert "TensorRT 10.9.0.34, here is" in one_sentence(refusal(foreign, HERE))
+    assert "TensorRT 10.9.0.34, here is" in one_sentence(incompatibility(foreign, HERE))
     short = engine_folder(tmp_path / "short", version="0.16.0", tensorrt="10.7.0.23")  # the table says 10.7.0
-    assert refusal(short, Machine("0.16.0", "10.7.0", (H100,))) is None
+    assert incompatibility(short, Machine("0.16.0", "10.7.0", (H100,))) is None
 
 
 def test_an_unknown_version_is_told_and_not_invented(tmp_path):
     built = engine_folder(tmp_path / "engine", version="0.99.0")
-    said = one_sentence(refusal(built, HERE))
+    said = one_sentence(incompatibility(built, HERE))
     assert "0.99.0" in said and "container" not in said
     rewrite(built, "version", value=None)
-    assert refusal(built, HERE) is None  # the TensorRT in the file is the right one
-    assert "container" not in one_sentence(refusal(built, Machine(TRTLLM, "10.9.0.34", (H100,))))
+    assert incompatibility(built, HERE) is None  # the TensorRT in the file is the right one
+    assert "container" not in one_sentence(incompatibility(built, Machine(TRTLLM, "10.9.0.34", (H100,))))
 
 
 def test_without_tensorrt_llm_the_container_is_named(engine):
-    said = one_sentence(refusal(engine, Machine(gpus=(H100,))))
+    said = one_sentence(incompatibility(engine, Machine(gpus=(H100,))))
     assert "no TensorRT-LLM is installed here" in said and "container 26.07" in said
 
 
@@ -91,31 +92,31 @@ def test_without_tensorrt_llm_the_container_is_named(engine):
 
 def test_too_few_gpus_and_a_wrong_number_of_processes(tmp_path):
     four = engine_folder(tmp_path / "four", ranks=4)
-    said = one_sentence(refusal(four, Machine(TRTLLM, TENSORRT, (H100,) * 2)))
+    said = one_sentence(incompatibility(four, Machine(TRTLLM, TENSORRT, (H100,) * 2)))
     assert "needs 4 GPU(s) (tensor parallel 4 × pipeline parallel 1)" in said and "shows 2" in said
-    assert "--world-size 4" in one_sentence(refusal(four, Machine(TRTLLM, TENSORRT, (H100,) * 4, ranks=2)))
-    assert refusal(four, Machine(TRTLLM, TENSORRT, (H100,) * 4, ranks=4)) is None
-    assert "shows 0" in one_sentence(refusal(four, Machine(TRTLLM, TENSORRT)))
+    assert "--world-size 4" in one_sentence(incompatibility(four, Machine(TRTLLM, TENSORRT, (H100,) * 4, ranks=2)))
+    assert incompatibility(four, Machine(TRTLLM, TENSORRT, (H100,) * 4, ranks=4)) is None
+    assert "shows 0" in one_sentence(incompatibility(four, Machine(TRTLLM, TENSORRT)))
 
 
 def test_another_compute_capability_is_told_where_it_was_noted(engine):
-    folder.record(engine, Machine(TRTLLM, TENSORRT, (L4,)))
-    assert folder.read(engine).compute_capability == "8.9"
-    said = one_sentence(refusal(engine, HERE))
+    record_machine(engine, Machine(TRTLLM, TENSORRT, (L4,)))
+    assert folder.read(engine).built_on["compute_capability"] == "8.9"
+    said = one_sentence(incompatibility(engine, HERE))
     assert "compute capability 8.9" in said and "has 9.0" in said
-    assert refusal(engine, Machine(TRTLLM, TENSORRT, (L4,))) is None
+    assert incompatibility(engine, Machine(TRTLLM, TENSORRT, (L4,))) is None
     (engine / "built_on.json").write_text("[")  # a broken note is no note
-    assert refusal(engine, HERE) is None
+    assert incompatibility(engine, HERE) is None
 
 
 def test_this_machine_is_looked_at(monkeypatch):
     answer = "NVIDIA H100 80GB HBM3, 9.0\nSome card, with a comma, 8.9"
-    monkeypatch.setattr("engines.machine.run", lambda command: answer)
+    monkeypatch.setattr("engines.compatibility._nvidia_smi", answer.splitlines)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     found = Machine.here("25.06")
     assert (found.trtllm, found.tensorrt, found.ranks) == ("0.20.0", "10.10.0.31", 2)
     assert found.gpus == (H100, Gpu("Some card, with a comma", "8.9"))
-    monkeypatch.setattr("engines.machine.run", lambda command: "")
+    monkeypatch.setattr("engines.compatibility._nvidia_smi", list)
     assert Machine.here().gpus == ()
 
 
@@ -125,40 +126,47 @@ def test_this_machine_is_looked_at(monkeypatch):
 def test_missing_empty_and_foreign_files(tmp_path):
     built = engine_folder(tmp_path / "engine", ranks=2)
     (built / "rank1.engine").unlink()
-    assert "lacks rank1.engine of 2 rank(s)" in one_sentence(refusal(built, HERE))
+    assert "lacks rank1.engine of 2 rank(s)" in one_sentence(incompatibility(built, HERE))
     (built / "rank1.engine").write_bytes(b"")
-    assert "rank1.engine is empty" in one_sentence(refusal(built, HERE))
+    assert "rank1.engine is empty" in one_sentence(incompatibility(built, HERE))
     (built / "rank1.engine").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    assert "git lfs pull" in one_sentence(refusal(built, HERE))
+    assert "git lfs pull" in one_sentence(incompatibility(built, HERE))
     (built / "rank1.engine").write_bytes(b"\x08\x07onnx" + bytes(99))
-    assert "is no engine: it begins with" in one_sentence(refusal(built, HERE))
+    assert "is no engine: it begins with" in one_sentence(incompatibility(built, HERE))
     (built / "rank1.engine").unlink()
     (built / "rank1.engine").mkdir()
-    assert "cannot be read" in one_sentence(refusal(built, HERE))
+    assert "cannot be read" in one_sentence(incompatibility(built, HERE))
 
 
-def test_other_folders_are_named_for_what_they_are(tmp_path, smollm2_checkpoint, smollm2_engine_fp32):
+def test_other_folders_are_named_for_what_they_are(tmp_path, smollm2_checkpoint):
     from engines.convert import convert
 
-    assert "There is no folder" in one_sentence(refusal(tmp_path / "nowhere", HERE))
+    assert "There is no folder" in one_sentence(incompatibility(tmp_path / "nowhere", HERE))
     (tmp_path / "empty").mkdir()
-    assert "holds no config.json" in one_sentence(refusal(tmp_path / "empty", HERE))
-    assert "Hugging Face checkpoint" in one_sentence(refusal(smollm2_checkpoint, HERE))
-    assert "--lane embedded" in one_sentence(refusal(smollm2_engine_fp32, HERE))
+    assert "has no config.json" in one_sentence(incompatibility(tmp_path / "empty", HERE))
+    assert "Hugging Face checkpoint" in one_sentence(incompatibility(smollm2_checkpoint, HERE))
     write_checkpoint(tmp_path / "hf")
     checkpoint = convert(tmp_path / "hf", tmp_path / "checkpoint")
-    assert "trtllm-build --checkpoint_dir" in one_sentence(refusal(checkpoint, HERE))
+    assert "trtllm-build --checkpoint_dir" in one_sentence(incompatibility(checkpoint, HERE))
+
+
+def test_an_engine_of_the_courses_backend_is_told_from_nvidias(engine):
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.zeros((2, 3), np.float32)}, engine / "rank0.engine")
+    assert folder.look(engine / "rank0.engine").product == "safetensors"
+    assert "lane embedded" in one_sentence(incompatibility(engine, HERE))
 
 
 def test_a_plan_of_tensorrt_rtx_says_version_and_targets_and_is_refused(engine):
     data = rtx_plan(["sm80", "sm89"])
     (engine / "rank0.engine").write_bytes(data)
-    found = plan_file.look(engine / "rank0.engine")
+    found = folder.look(engine / "rank0.engine")
     assert (found.product, found.targets, found.size) == ("TensorRT-RTX", ("8.0", "8.9"), len(data))
     assert found.version.startswith("1.") and found.problem is None
-    assert "engine of TensorRT-RTX" in one_sentence(refusal(engine, HERE))
+    assert "engine of TensorRT-RTX" in one_sentence(incompatibility(engine, HERE))
     (engine / "rank0.engine").write_bytes(data[:-1])
-    assert "is damaged (This plan is cut" in one_sentence(refusal(engine, HERE))
+    assert "is damaged (This plan is cut" in one_sentence(incompatibility(engine, HERE))
 
 
 def rtx_plan(targets: list[str]) -> bytes:
@@ -187,7 +195,7 @@ def rtx_plan(targets: list[str]) -> bytes:
 )  # fmt: skip
 def test_a_hostile_config_is_one_sentence(engine, text):
     (engine / "config.json").write_text(text)
-    assert str(engine) in one_sentence(refusal(engine, HERE))
+    assert str(engine) in one_sentence(incompatibility(engine, HERE))
     with pytest.raises(EngineError):
         folder.read(engine)
 
@@ -202,14 +210,14 @@ anything = st.recursive(
 @given(key=st.sampled_from(["version", "pretrained_config", "build_config"]), value=anything,
        inner=st.sampled_from(["mapping", "quantization", "dtype", "architecture", "num_hidden_layers"]))  # fmt: skip
 def test_no_value_of_a_config_gets_past_as_an_exception(tmp_path_factory, key, value, inner):
-    from engines import autopsy
+    from engines.inspection import inspect
 
     built = engine_folder(tmp_path_factory.mktemp("fuzz") / "engine")
     for keys in ((key,), ("pretrained_config", inner), ("build_config", "plugin_config")):
         rewrite(built, *keys, value=value)
-        assert refusal(built, HERE) is None or one_sentence(refusal(built, HERE))
+        assert incompatibility(built, HERE) is None or one_sentence(incompatibility(built, HERE))
         try:
-            json.dumps(autopsy.inspect(built))
+            json.dumps(inspect(built))
         except EngineError as error:
             one_sentence(str(error))
         built = engine_folder(tmp_path_factory.mktemp("fuzz") / "engine")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,30 +14,30 @@ from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
 from course.cli import app
-from engines import EngineError, footprint, memory
-from engines.compass import table
-from engines.memory import estimate
-from engines.shapes import Shape, from_config
+from engines import EngineError, footprint
+from engines.footprint import from_config
+from engines.memory import card, estimate
+from engines.versions import table
 
 GIB = 2**30
+CARDS = (card("24gb"), card("h100"))
 NAMES = [name for name, entry in table("models").items() if "config" in entry]
 
-LLAMA2_7B = Shape(name="llama-2-7b", vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_layers=32,
-                  num_heads=32, num_kv_heads=32, head_size=128, max_positions=4096, tied=False)  # fmt: skip
-LLAMA3_8B = Shape(name="llama-3-8b", vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32,
-                  num_heads=32, num_kv_heads=8, head_size=128, max_positions=8192, tied=False)  # fmt: skip
-GPT2 = Shape(name="gpt2", vocab_size=50257, hidden_size=768, intermediate_size=3072, num_layers=12, num_heads=12,
-             num_kv_heads=12, head_size=64, max_positions=1024, tied=True, gated=False, learned_positions=True,
-             norm_bias=True, qkv_bias=True, dense_bias=True, mlp_bias=True)  # fmt: skip
-QWEN_HALF = Shape(name="qwen2.5-0.5b", vocab_size=151936, hidden_size=896, intermediate_size=4864, num_layers=24,
-                  num_heads=14, num_kv_heads=2, head_size=64, max_positions=32768, tied=True,
-                  qkv_bias=True)  # fmt: skip
-QWEN_1B = Shape(name="qwen-1.5b", vocab_size=151936, hidden_size=1536, intermediate_size=8960, num_layers=28,
-                num_heads=12, num_kv_heads=2, head_size=128, max_positions=131072, tied=False,
-                  qkv_bias=True)  # fmt: skip
-QWEN_7B = Shape(name="qwen-7b", vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_layers=28,
-                num_heads=28, num_kv_heads=4, head_size=128, max_positions=131072, tied=False,
-                  qkv_bias=True)  # fmt: skip
+
+def shape(kind, vocab, hidden, ffn, layers, heads, kv_heads, positions, **more):
+    """A Shape from the numbers of a public config.json."""
+    names = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
+    numbers = (vocab, hidden, ffn, layers, heads, kv_heads, positions)
+    sizes = dict(zip([*names.split(), "max_position_embeddings"], numbers, strict=True))
+    return from_config({"model_type": kind, **sizes, **more}, kind)
+
+
+LLAMA2_7B = shape("llama", 32000, 4096, 11008, 32, 32, 32, 4096)
+LLAMA3_8B = shape("llama", 128256, 4096, 14336, 32, 32, 8, 8192)
+GPT2 = shape("gpt2", 50257, 768, 3072, 12, 12, 12, 1024)
+QWEN_HALF = shape("qwen2", 151936, 896, 4864, 24, 14, 2, 32768, tie_word_embeddings=True)
+QWEN_1B = shape("qwen2", 151936, 1536, 8960, 28, 12, 2, 131072)
+QWEN_7B = shape("qwen2", 152064, 3584, 18944, 28, 28, 4, 131072)
 
 
 def transformers_count(config: dict) -> int:
@@ -103,7 +105,7 @@ def test_every_tensor_of_every_rank_is_what_the_converter_writes(tmp_path, kind,
     write_checkpoint(tmp_path / "hf", kind, **settings)
     made = convert(tmp_path / "hf", tmp_path / "trtllm", tp_size=tp_size, dtype="float16")
     shape = from_config(json.loads((made / "config.json").read_text()), kind)
-    expected = {name: list(weight.shape) for name, weight in shape.weights(tp_size=tp_size).items()}
+    expected = {name: list(dims) for name, dims in shape.weights(tp_size=tp_size).items()}
     for rank in range(tp_size):
         with safe_open(made / f"rank{rank}.safetensors", "pt") as file:
             written = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
@@ -118,7 +120,7 @@ def test_every_tensor_of_every_rank_is_what_the_converter_writes(tmp_path, kind,
     header = int.from_bytes((made / "rank0.safetensors").read_bytes()[:8], "little") + 8
     with safe_open(made / "rank0.safetensors", "pt") as file:
         shared = 0 if "lm_head.weight" in file.keys() else 2 * expected["lm_head.weight"][0] * 64  # noqa: SIM118
-    rotations = 0 if kind == "GPT2" else 256 * shape.head_size * 4
+    rotations = 0 if kind == "GPT2" else 256 * shape["head_size"] * 4
     assert found.weights_bytes_per_rank[0] == size - header + shared + rotations
 
 
@@ -132,7 +134,7 @@ def test_weights_agree_with_public_build_logs_to_the_byte():
     """
     table_of_rotations = 8192 * 128 * 4
     assert footprint.weights(LLAMA3_8B, "bfloat16", None, 1, 1, 0) - table_of_rotations == 16_060_522_496
-    million = Shape(**{**vars(LLAMA3_8B), "max_positions": 2**20})
+    million = shape("llama", 128256, 4096, 14336, 32, 32, 8, 2**20)
     assert footprint.weights(million, "float16", None, 4, 1, 0) == 5_340_405_760
 
 
@@ -173,8 +175,8 @@ def test_activations_are_bounded_as_in_public_logs(shape, tp_size, tokens, rows,
     ],
 )
 def test_logits_are_bounded_as_in_public_logs(vocabulary, rows, measured):
-    shape = Shape(**{**vars(LLAMA3_8B), "vocab_size": vocabulary})
-    assert measured <= footprint.logits(shape, 1, rows) <= 1.7 * measured
+    wide = shape("llama", vocabulary, 4096, 14336, 32, 32, 8, 8192)
+    assert measured <= footprint.logits(wide, 1, rows) <= 1.7 * measured
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,8 @@ def test_pipeline_stages_hold_their_layers():
     assert ["transformer.vocab_embedding.weight" in s for s in stages] == [True, False]
     assert ["lm_head.weight" in s for s in stages] == [False, True]
     assert [shape.layers(2, rank) for rank in (0, 1)] == [2, 1]
-    both = sum(weight.size for stage in stages for weight in stage.values())
-    assert both == sum(weight.size for weight in shape.weights().values())
+    both = sum(math.prod(dims) for stage in stages for dims in stage.values())
+    assert both == sum(math.prod(dims) for dims in shape.weights().values())
     found = estimate({"model_type": "llama", **TINY}, pp_size=2)
     assert found.kv_bytes_per_token_per_gpu == 2 * 2 * 4 * 12 * 2  # two of the three layers
     assert found.weights_bytes == max(found.weights_bytes_per_rank) and len(found.weights_bytes_per_rank) == 2
@@ -256,12 +258,10 @@ def test_pipeline_stages_hold_their_layers():
 
 
 def test_a_card_is_smaller_than_its_name_says_where_it_matters():
-    bytes_of = {name: entry["bytes"] for name, entry in memory.cards().items()}
-    assert bytes_of["h100"] == round(79.10 * GIB)
-    assert memory.card("24GB") == memory.card("l4")
-    assert all(entry["source"] for entry in memory.cards().values())
-    nominal = {name: float(entry["label"].split()[-2]) for name, entry in memory.cards().items()}
-    assert all(0.9 * nominal[n] * GIB < size < nominal[n] * GIB for n, size in bytes_of.items())
+    assert card("h100").bytes == round(79.10 * GIB) and card("24GB") == card("l4")
+    for name, entry in table("cards").items():
+        nominal = float(entry["label"].split()[-2])
+        assert entry["source"] and 0.9 * nominal * GIB < card(name).bytes < nominal * GIB
 
 
 @pytest.mark.parametrize("name", ["gpt2-medium", "llama-7b", "llama-7b-tp4", "gemma-2b-it", "smollm2"])
@@ -340,7 +340,7 @@ def test_context_logits_cost_a_row_of_the_vocabulary_for_every_token_of_a_step()
 
 
 def test_an_engine_says_its_own_limits(tmp_path):
-    from engines.autopsy import example
+    from engines.inspection import example
 
     found = estimate(example(tmp_path / "tuned", "tuned"))
     assert (found.weight_only, found.max_batch_size, found.max_seq_len, found.max_num_tokens) == ("int8", 8, 2048, 2048)
@@ -361,7 +361,7 @@ def test_an_engine_says_its_own_limits(tmp_path):
         ("gpt2-medium", {"max_seq_len": 0}, "max_seq_len must be a whole number above 0"),
         ("gpt2-medium", {"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache must be"),
         ("gpt2-medium", {"tokens_per_block": 2**30}, "tokens_per_block must be at most 8192"),
-        ({"model_type": "llama", **TINY, "num_key_value_heads": 5}, {}, "do not go together"),
+        ({"model_type": "llama", **TINY, "num_key_value_heads": 5}, {}, "cannot share 5 KV heads"),
         ({"architecture": "LlamaForCausalLM", **TINY, "quantization": {"quant_algo": ["x"]}}, {}, "quantised with ['x"),
         ("gpt2-medium", {"max_seq_len": True}, "max_seq_len must be a whole number above 0"),
         ("gpt2-medium", {"kv_cache_free_gpu_mem_fraction": 1.0}, "must lie between 0 and 1"),
@@ -371,10 +371,10 @@ def test_an_engine_says_its_own_limits(tmp_path):
         ({"model_type": "llama", **TINY, "num_key_value_heads": 3}, {"tp_size": 2}, "3 KV heads"),
         ("llama-7b", {"pp_size": 33}, "pp_size 33 is more than the 32 layers"),
         ({"model_type": "bert"}, {}, "'bert'; known are llama, gpt2, gemma"),
-        ({"model_type": "llama"}, {}, "lacks hidden_size"),
-        ({"model_type": "llama", **TINY, "vocab_size": "many"}, {}, "vocab_size in config.json must be a whole number"),
+        ({"model_type": "llama"}, {}, "has no hidden_size"),
+        ({"model_type": "llama", **TINY, "vocab_size": "many"}, {}, "says 'many' for vocab_size"),
         ({"architecture": "LlamaForCausalLM", **TINY, "quantization": {"quant_algo": "FP8"}}, {}, "quantised with FP8"),
-        ({"pretrained_config": []}, {}, "pretrained_config in config.json is no JSON object"),
+        ({"pretrained_config": []}, {}, "pretrained_config is no JSON object"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(model, options, message):
@@ -385,9 +385,9 @@ def test_bad_input_is_one_sentence(model, options, message):
 
 def test_a_broken_config_is_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(EngineError, match="no JSON object"):
+    with pytest.raises(EngineError, match="cannot be read"):
         estimate(tmp_path)
-    with pytest.raises(EngineError, match="holds no config.json"):
+    with pytest.raises(EngineError, match="has no config.json"):
         estimate(Path(__file__).parent)
 
 
@@ -396,7 +396,7 @@ def test_the_command_says_the_same():
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["kv_bytes_per_token"] == 98_304
-    assert found == json.loads(json.dumps(estimate("gpt2-medium", dtype="float16").as_dict()))
+    assert found == json.loads(json.dumps(asdict(estimate("gpt2-medium", dtype="float16"))))
     shown = CliRunner().invoke(app, ["engine", "estimate", "llama-7b", "--gpu", "24gb", "--max-batch-size", "6"])
     assert shown.exit_code == 0 and "13.48 GB" in shown.stdout and "fits L4 24 GB" in shown.stdout
 
@@ -408,7 +408,7 @@ def test_the_figure_answers_in_its_title():
     from servinglab.figures import engines as figures
 
     both = {"small": estimate("gpt2-medium"), "large": estimate("llama-7b", max_batch_size=64)}
-    fig, title = figures.memory_bars(both)
+    fig, title = figures.memory_bars(both, CARDS)
     assert title == "large needs more than an L4 24 GB has, the others fit"
     (axes,) = fig.axes
     lengths = {round(bar.get_y() + bar.get_height() / 2): 0.0 for bar in axes.patches}
@@ -417,6 +417,6 @@ def test_the_figure_answers_in_its_title():
     assert "L4 24 GB:\n22.0 GiB = 23.6 GB" in {text.get_text() for text in axes.texts}
     assert [round(lengths[row], 6) for row in (0, 1)] == [round(e.total_bytes / 1e9, 6) for e in both.values()]
     assert min(text.get_fontsize() for text in axes.texts) >= 9
-    assert figures.memory_bars({"small": both["small"]})[1] == "Each fits an L4 24 GB"
+    assert figures.memory_bars({"small": both["small"]}, CARDS)[1] == "Each fits an L4 24 GB"
     with pytest.raises(ValueError, match="at least one"):
-        figures.memory_bars({})
+        figures.memory_bars({}, CARDS)

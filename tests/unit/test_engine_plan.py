@@ -40,8 +40,8 @@ def mlp(seed=0, dtype=np.float32, batch="4"):
     return network(MLP.replace("TYPE", kind).replace("BATCH", batch), draw(seed, dtype))
 
 
-def profile(least, usual, most):
-    return {"x": ((least, WIDTH), (usual, WIDTH), (most, WIDTH))}
+def profile(smallest, opt, largest):
+    return {"x": ((smallest, WIDTH), (opt, WIDTH), (largest, WIDTH))}
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +126,6 @@ def test_the_largest_shape_decides_the_memory():
     assert memory(1, 8, 512) == memory(1, 512, 512) < memory(1, 8, 1024)
 
 
-def test_less_verbosity_leaves_the_layers_out():
-    assert build(mlp(), verbosity="none").layers == []
-
-
 def test_bytes_and_files_give_what_a_model_gives(fp32, tmp_path):
     onnx.save(mlp(), tmp_path / "mlp.onnx")
     assert build(tmp_path / "mlp.onnx").data == build(mlp().SerializeToString()).data == fp32.data
@@ -150,12 +146,11 @@ def odd(text):
         (mlp(batch="n"), {"profiles": {"z": profile(1, 2, 3)["x"]}}, "names the input 'z'; the network has: x"),
         (mlp(batch="n"), {"profiles": {"x": ((1,), (2,), (3,))}}, "has 2 dimensions but profile 0 has 1"),
         (mlp(batch="n"), {"profiles": {"x": ((-1, 64), (2, 64), (3, 64))}}, "input x: Shape provided for min"),
-        (mlp(batch="n"), {"profiles": {"x": ((1, 64), (2, 64))}}, "three shapes (least, usual, most)"),
-        (mlp(batch="n"), {"profiles": {"x": 3}}, "three shapes (least, usual, most)"),
-        (mlp(batch="n"), {"profiles": 3}, "three shapes (least, usual, most)"),
-        (mlp(), {"targets": ["sm90"]}, "no target 'sm90'; it builds for sm75, sm80"),
+        (mlp(batch="n"), {"profiles": {"x": ((1, 64), (2, 64))}}, "three shapes (min, opt, max)"),
+        (mlp(batch="n"), {"profiles": {"x": 3}}, "three shapes (min, opt, max)"),
+        (mlp(batch="n"), {"profiles": 3}, "three shapes (min, opt, max)"),
+        (mlp(), {"targets": ["sm90"]}, "targets is a list of sm75, sm80"),
         (mlp(), {"targets": "sm80"}, "targets is a list"),
-        (mlp(), {"verbosity": "loud"}, "none, names, detailed, not 'loud'"),
         (odd("[gate] y = Swiglu(x)"), {}, "node 'gate' (Swiglu): creator && \"Plugin not found"),
         (odd("[mm] y = MatMul(x, x)"), {}, "node 'mm' (MatMul): Invalid Node"),
         (b"not an ONNX file", {}, "Failed to parse the ONNX model"),

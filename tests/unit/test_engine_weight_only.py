@@ -9,6 +9,7 @@ from engine_models import ids, logits, write
 
 from engines import EngineError, reference, weight_only
 from engines.convert import convert
+from engines.families import is_quantised
 from engines.shards import load_checkpoint
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
@@ -124,8 +125,8 @@ def test_errors_of_each_layer(models, tmp_path):
 
 def test_what_stays_float():
     names = ("lm_head", "transformer.vocab_embedding", "transformer.layers.0.input_layernorm", "transformer.ln_f")
-    assert not any(weight_only.is_quantised(f"{name}.weight") for name in names)
-    assert not weight_only.is_quantised("transformer.layers.0.attention.qkv.bias")
+    assert not any(is_quantised(f"{name}.weight") for name in names)
+    assert not is_quantised("transformer.layers.0.attention.qkv.bias")
 
 
 @pytest.mark.parametrize(

@@ -20,20 +20,20 @@ TOWERS = ("vision", "text")
 PRECISIONS = ("fp32", "fp16", "int8")
 FLAVOURS = ("onnx", "tensorrt_plan")
 VECTOR = 384
-Three = tuple[int, int, int]  # least, usual, most
+Three = tuple[int, int, int]  # min, opt, max
 LEAST_TENSORRT = 10  # up to 8.6 it built CLIP's towers into engines whose outputs were all the same, or failed
 
 
 def profile(tower: str, *, batch: Three = (1, 8, 32), tokens: Three = (1, 16, LONGEST)) -> Profile:
-    """The optimisation profile of a tower: for each input its least, usual and most shape.
+    """The optimisation profile of a tower: for each input its min, opt and max shape.
 
-    batch: pictures or sentences at once, least, usual, most. tokens: the same for a sentence's length.
+    batch: pictures or sentences at once, min, opt, max. tokens: the same for a sentence's length.
     Raises EncoderError for an unknown tower or sizes that do not ascend.
     """
     _known(tower)
     for what, three in (("batch", batch), ("tokens", tokens)):
         if len(three) != 3 or not 0 < three[0] <= three[1] <= three[2]:
-            raise EncoderError(f"{what} needs three ascending sizes (least, usual, most), not {three!r}.")
+            raise EncoderError(f"{what} needs three ascending sizes (min, opt, max), not {three!r}.")
     if tower == "vision":
         return {name: tuple((size, 3, SIZE, SIZE) for size in batch) for name in VISION_INPUTS}
     return {name: tuple(zip(batch, tokens, strict=True)) for name in TEXT_INPUTS}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from engines.memory import Estimate, card, cards
 from servinglab.figures.style import CARD, INK, WIDTH
 
 # Okabe and Ito's colours, as in `style`.
@@ -20,7 +20,7 @@ PARTS = {
 }
 
 
-def parts(estimate: Estimate) -> dict[str, int]:
+def parts(estimate: Any) -> dict[str, int]:
     """{part: bytes} of one estimate, in the order in which the bars are stacked."""
     sizes = (
         estimate.weights_bytes,
@@ -32,18 +32,18 @@ def parts(estimate: Estimate) -> dict[str, int]:
     return dict(zip(PARTS, sizes, strict=True))
 
 
-def memory_bars(estimates: Mapping[str, Estimate], on: Sequence[str] = ("24gb", "h100")) -> tuple[Figure, str]:
+def memory_bars(estimates: Mapping[str, Any], cards: Sequence[Any]) -> tuple[Figure, str]:
     """One bar for each estimate, stacked of its parts, against the memory of cards; and the title, which is the answer.
 
-    "left free" is what the server does not take for its KV cache (footprint.left_free). A card's line stands at the
-    memory that CUDA shows, in GB (10^9 bytes); the name of a card counts in GiB (2^30 bytes).
+    "left free" is what the server does not take for its KV cache. A card's line stands at the memory that CUDA shows,
+    in GB (10^9 bytes); the name of a card counts in GiB (2^30 bytes).
 
-    ``estimates``: label → Estimate (bytes on the fullest GPU). ``on``: names of ``memory.cards``, the smallest first.
-    Raises ValueError without an estimate.
+    ``estimates``: label → estimate, with the attributes of ``engines.memory.Estimate`` (bytes on the fullest GPU).
+    ``cards``: with ``label`` and ``bytes``, the smallest first. Raises ValueError without an estimate.
     """
     if not estimates:
         raise ValueError("memory_bars needs at least one estimate")
-    sizes = {cards_label(name): card(name)[1] / 1e9 for name in on}
+    sizes = {card.label: card.bytes / 1e9 for card in cards}
     rows = list(estimates)
     fig, axes = plt.subplots(figsize=(WIDTH, 1.75 + 0.42 * len(rows)))
     for row, label in enumerate(rows):
@@ -69,18 +69,13 @@ def memory_bars(estimates: Mapping[str, Estimate], on: Sequence[str] = ("24gb", 
     return fig, _title(estimates, sizes)
 
 
-def cards_label(name: str) -> str:
-    """The label of a card by its name or alias."""
-    return next(entry["label"] for key, entry in cards().items() if name in (key, *entry["aliases"]))
-
-
 def _legend(axes: plt.Axes) -> None:
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in PARTS.values()]
     axes.legend(handles, PARTS, loc="lower left", bbox_to_anchor=(-0.01, 1), borderaxespad=0, ncols=len(PARTS),
                 handlelength=1, handleheight=1, columnspacing=1.6, labelcolor=INK)  # fmt: skip
 
 
-def _title(estimates: Mapping[str, Estimate], sizes: Mapping[str, float]) -> str:
+def _title(estimates: Mapping[str, Any], sizes: Mapping[str, float]) -> str:
     """Who fits the smallest card and who does not."""
     smallest, size = min(sizes.items(), key=lambda item: item[1])
     large = [label for label, e in estimates.items() if e.total_bytes / 1e9 > size]

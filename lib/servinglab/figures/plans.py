@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from engines.plan import Layer
 from servinglab.figures.style import CARD, FAINT, INK, MODELS, QUIET, WIDTH, tint
 
 # What an operator does to the data; the same colours for the same jobs in every figure about layers.
@@ -25,14 +25,14 @@ _SHORT = {"LayerNormalization": "Norm", "BatchNormalization": "Norm", "Transpose
 _ROW, _GAP, _UNIT = 0.27, 0.03, 0.068  # inches: height of a row, space between boxes, width of a letter
 
 
-def fusions(engines: Mapping[str, Sequence[Layer]], operators: Mapping[str, str]) -> Figure:
+def fusions(engines: Mapping[str, Sequence[Any]], operators: Mapping[str, str]) -> Figure:
     """Side by side, the layers of several engines: one row a layer, one box for each ONNX node that it works for.
 
     A product in a layer that only prepares or cuts its tensors is written "for MatMul" and grey: several layers can
     work for one node.
 
-    ``engines``: name → layers in order. ``operators``: ONNX node name → operator, in the order of the ONNX file; nodes
-    that are not in it are not drawn. Raises ValueError when there is nothing to draw.
+    ``engines``: name → layers in order, each with ``name``, ``kind`` and ``nodes`` (``engines.plan.Layer``).
+    ``operators``: ONNX node name → operator, in the order of the ONNX file; nodes that are not in it are not drawn. Raises ValueError when there is nothing to draw.
     """
     rows = {name: [_nodes(layer, operators) for layer in layers] for name, layers in engines.items()}
     if not any(nodes for each in rows.values() for nodes in each):
@@ -77,7 +77,7 @@ def _size(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count:.0f} B"
 
 
-def _nodes(layer: Layer, operators: Mapping[str, str]) -> list[str]:
+def _nodes(layer: Any, operators: Mapping[str, str]) -> list[str]:
     order = {name: number for number, name in enumerate(operators)}
     names = sorted(set(layer.nodes) & order.keys(), key=order.__getitem__)
     products = JOBS["matrix product"] if layer.kind == "kgen" and "gemm" not in layer.name else ()

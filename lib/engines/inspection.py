@@ -1,4 +1,4 @@
-"""Engine autopsy: what is in an engine, and what two builds do differently (notebook 02)."""
+"""What is in an engine, and what two builds do differently (notebook 02)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from engines import EngineError, compass, flags
-from engines.engine_folder import EngineFolder, read
+from engines import flags
+from engines.errors import EngineError, one_of
+from engines.folder import EngineFile, EngineFolder, look, read
+from engines.footprint import from_config
 from engines.memory import gigabytes
-from engines.plan_file import PlanFile, look
-from engines.shapes import from_config
+from engines.versions import containers, table
 
 EXAMPLES = ("plain", "tuned")
 _OFF = (None, False, "", "disable", [])
-_NONE = ("speculative_decoding_mode", 1)  # SpeculativeDecodingMode.NONE
+_NO_SPECULATION = ("speculative_decoding_mode", 1)  # SpeculativeDecodingMode.NONE
 _OWN = ("trtllm", "tensorrt", "compute_capability", "architecture", "dtype", "quant_algo", "kv_cache_quant_algo",
         "tp_size", "pp_size", "size_bytes")  # fmt: skip
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_size",
@@ -47,25 +48,25 @@ def inspect(path: str | Path) -> dict[str, Any]:
             raise EngineError(f"{path} {file.problem}.")
         return {"kind": "plan", "path": str(path), **_file(file)}
     folder = read(path)
-    plugins = folder.plugins
+    pretrained, quantization = folder.pretrained.values, folder.pretrained.part("quantization")
     return {
         "kind": folder.kind,
         "path": str(path),
         "note": str(folder.note) if folder.note else None,
         "trtllm": folder.version,
         "tensorrt": folder.tensorrt,
-        "compute_capability": folder.compute_capability,
-        "architecture": folder.architecture,
+        "compute_capability": folder.built_on.get("compute_capability"),
+        "architecture": str(pretrained.get("architecture", "unknown")),
         "parameters": _parameters(folder),
-        "dtype": folder.dtype,
-        "quant_algo": folder.quant_algo,
-        "kv_cache_quant_algo": folder.kv_cache_quant_algo,
+        "dtype": str(pretrained.get("dtype", "unknown")),
+        "quant_algo": quantization.get("quant_algo"),
+        "kv_cache_quant_algo": quantization.get("kv_cache_quant_algo"),
         "tp_size": folder.tp_size,
         "pp_size": folder.pp_size,
         "world_size": folder.world_size,
-        "shape": {key: folder.pretrained[key] for key in _SHAPE if key in folder.pretrained},
+        "shape": {key: pretrained[key] for key in _SHAPE if key in pretrained},
         "limits": folder.limits,
-        "plugins": {key: value for key, value in plugins.items() if value not in _OFF and key != "dtype"},
+        "plugins": {key: value for key, value in _plugins(folder).items() if value not in _OFF},
         "options": {key: value for key, value in _options(folder).items() if value not in _OFF},
         "files": [_file(file) for file in folder.files],
         "size_bytes": sum(file.size for file in folder.files),
@@ -75,7 +76,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
 def diff(a: str | Path, b: str | Path) -> list[Difference]:
     """What two builds differ in, the most important first; sizes are left out where a folder holds no engine file."""
     one, two = _settings(a), _settings(b)
-    first = compass.table("settings")["order"]
+    first = table("settings")["order"]
     return [
         Difference(key, one.get(key), two.get(key), _meaning(key))
         for key in [*first, *sorted({*one, *two} - set(first))]
@@ -89,8 +90,7 @@ def example(folder: str | Path, which: str = "plain") -> Path:
     Two builds of a Llama of 7 billion parameters: "tuned" has int8 weights, smaller limits and beams. There is no
     engine file beside it. Raises EngineError for another name, and where the folder already holds another config.json.
     """
-    if which not in EXAMPLES:
-        raise EngineError(f"There is no example {which!r}; there are {' and '.join(EXAMPLES)}.")
+    one_of("The example", which, EXAMPLES)
     builds = json.loads(resources.files("engines").joinpath("data", "example_builds.json").read_text())
     config = builds["plain"] if which == "plain" else _merged(builds["plain"], builds[which])
     target, text = Path(folder), json.dumps(config, indent=4) + "\n"
@@ -113,34 +113,37 @@ def shown(setting: str, value: Any) -> str:
 
 def _meaning(setting: str) -> str:
     """Our own words for it, else those for the flag of trtllm-build that sets it."""
-    flag = flags.known("trtllm-build", compass.containers()[0].trtllm).get(f"--{setting}")
-    return compass.table("settings")["meaning"].get(setting) or (flag.explain if flag else "")
+    flag = flags.known("trtllm-build", containers()[0].trtllm).get(f"--{setting}")
+    return table("settings")["meaning"].get(setting) or (flag.explain if flag else "")
 
 
 def _settings(path: str | Path) -> dict[str, Any]:
     folder, found = read(path), inspect(path)
-    scalars = {key: value for key, value in folder.plugins.items() if key != "dtype"} | _options(folder)
     own = {key: found[key] for key in _OWN if found[key]}
-    return {**scalars, **found["limits"], **found["shape"], **own}
+    return {**_plugins(folder), **_options(folder), **found["limits"], **found["shape"], **own}
+
+
+def _plugins(folder: EngineFolder) -> dict[str, Any]:
+    return {key: value for key, value in folder.build.part("plugin_config").items() if key != "dtype"}
 
 
 def _options(folder: EngineFolder) -> dict[str, Any]:
     """Single values of build_config that are neither limits nor plugins."""
     return {
         key: value.lower() if key == "kv_cache_type" and isinstance(value, str) else value  # PAGED in older versions
-        for key, value in folder.build.items()
-        if key not in folder.limits and not isinstance(value, (Mapping, list)) and (key, value) != _NONE
+        for key, value in folder.build.values.items()
+        if key not in folder.limits and not isinstance(value, (Mapping, list)) and (key, value) != _NO_SPECULATION
     }
 
 
-def _file(file: PlanFile) -> dict[str, Any]:
+def _file(file: EngineFile) -> dict[str, Any]:
     found = {"name": file.name, "size_bytes": file.size, **asdict(file)}
     return {key: value for key, value in found.items() if value not in (None, ()) and key != "size"}
 
 
 def _parameters(folder: EngineFolder) -> int | None:
     try:
-        return from_config(folder.pretrained, str(folder.path)).parameters()
+        return from_config(folder.pretrained.values, str(folder.path)).parameters()
     except EngineError:
         return None  # an architecture that the estimate does not know
 

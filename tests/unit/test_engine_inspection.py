@@ -10,8 +10,9 @@ from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
 from course.cli import app
-from engines import EngineError, compass, flags
-from engines.autopsy import EXAMPLES, diff, example, inspect
+from engines import EngineError, flags
+from engines.inspection import EXAMPLES, diff, example, inspect
+from engines.versions import containers, table
 
 
 @pytest.fixture
@@ -103,8 +104,8 @@ def test_versions_come_first_and_what_only_one_has_is_shown(tmp_path):
 
 
 def test_every_setting_of_the_order_has_a_meaning():
-    known = flags.known("trtllm-build", compass.containers()[0].trtllm)
-    settings = compass.table("settings")
+    known = flags.known("trtllm-build", containers()[0].trtllm)
+    settings = table("settings")
     assert len(set(settings["order"])) == len(settings["order"])
     assert set(settings["meaning"]) <= set(settings["order"])
     for name in settings["order"]:
@@ -127,7 +128,7 @@ def test_an_example_says_that_it_is_one(tmp_path, which):
 
 
 def test_an_unknown_example_is_refused(tmp_path):
-    with pytest.raises(EngineError, match="plain and tuned"):
+    with pytest.raises(EngineError, match="plain, tuned"):
         example(tmp_path, "fast")
     assert not list(tmp_path.iterdir())
 
@@ -140,8 +141,8 @@ def test_the_commands_show_tables_and_json(pair):
     shown = runner.invoke(app, ["engine", "inspect", str(pair[0])])
     assert shown.exit_code == 0 and "6,738,415,616" in shown.stdout and "13.5 MB" in shown.stdout
     assert json.loads(runner.invoke(app, ["engine", "inspect", str(pair[0]), "--json"]).stdout) == inspect(pair[0])
-    table = runner.invoke(app, ["engine", "diff", *map(str, pair)]).stdout
-    assert table.index("quant_algo") < table.index("max_batch_size") < table.index("opt_num_tokens")
+    text = runner.invoke(app, ["engine", "diff", *map(str, pair)]).stdout
+    assert text.index("quant_algo") < text.index("max_batch_size") < text.index("opt_num_tokens")
     rows = json.loads(runner.invoke(app, ["engine", "diff", *map(str, pair), "--json"]).stdout)
     assert [row["setting"] for row in rows] == [d.setting for d in diff(*pair)]
     same = runner.invoke(app, ["engine", "diff", str(pair[0]), str(pair[0])])

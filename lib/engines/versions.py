@@ -1,6 +1,6 @@
 """Which container holds which TensorRT-LLM, and what follows from the version (notebook 02).
 
-Source: the tables in data/engine/containers.toml, which name theirs.
+Source: the tables in data/containers.toml, which name theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from engines import EngineError
+from engines.errors import EngineError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,12 +23,14 @@ else:
     import tomli as tomllib
 
 FOLDERS = {"gpt2": "gpt", "llama": "llama", "gemma": "gemma"}  # of the converters, by the family of a model
-_TAG = re.compile(r"(?:^|:)(\d\d)\.(\d\d)(?!\d)(?!\.\d)")
+# GemmaConfig.from_hugging_face(…, dtype, mapping, quant_config): up to the development trees of 0.13 the last two stood
+# the other way round, and the scripts passed quant_config by position.
+_GEMMA_SIGNATURE = "0.13.0"
 
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """A table of data/engine by its name. Do not change what comes back."""
+    """A table of the folder data by its name. Do not change what comes back."""
     return tomllib.loads(resources.files("engines").joinpath("data", f"{name}.toml").read_text("utf-8"))
 
 
@@ -48,25 +50,21 @@ class Container:
     size_gb: float
 
     @property
-    def release(self) -> tuple[int, int]:
-        """(year, month), such as (26, 7)."""
-        year, month = self.tag.split(".")
-        return int(year), int(month)
-
-    @property
     def image(self) -> str:
         return f"nvcr.io/nvidia/tritonserver:{self.tag}-trtllm-python-py3"
 
     @property
     def generation(self) -> str:
-        return generation(self.trtllm)
+        """How its Triton models name their tensors: "old", "new" or "1.1"."""
+        generations = table("containers")["generations"]
+        return at({since: name for name, since in generations.items()}, self.trtllm)
 
 
 @functools.cache
 def containers() -> tuple[Container, ...]:
-    """Every container of the table, newest first."""
+    """Every container of the table, newest first; so are their versions of TensorRT-LLM."""
     rows = (Container(tag, **row) for tag, row in table("containers")["containers"].items())
-    return tuple(sorted(rows, key=lambda c: c.release, reverse=True))
+    return tuple(sorted(rows, key=lambda c: _numbers(c.tag), reverse=True))
 
 
 @functools.cache
@@ -81,49 +79,24 @@ def version(text: str) -> Version:
 
 
 def find(text: str) -> Container:
-    """The container behind a tag ("25.06"), a whole image name, or a version of TensorRT-LLM (the newest that has it).
-
-    Raises EngineError, which names the nearest ones.
-    """
-    known, text = containers(), re.sub(r"^(\d\d)\.(\d)$", r"\1.0\2", str(text))
-    if tag := _TAG.search(text):
-        release = (int(tag[1]), int(tag[2]))
-        if found := next((c for c in known if c.release == release), None):
-            return found
-        near = sorted(known, key=lambda c: abs(_months(c.release) - _months(release)))[:2]
-        outside = ", which is outside the table" if not known[-1].release < release < known[0].release else ""
-        raise EngineError(f"Nothing is known of the container {tag[1]}.{tag[2]}{outside}; nearest: {_names(near)}.")
-    try:
-        wanted = Version(text)
-    except InvalidVersion:
-        raise EngineError(
-            f"{text!r} is neither a container tag nor a version of TensorRT-LLM; the newest container known is "
-            f"{_names(known[:1])}."
-        ) from None
-    if found := next((c for c in known if version(c.trtllm) == wanted), None):
+    """The container of a tag ("25.06"), or the newest with a version of TensorRT-LLM. Raises EngineError."""
+    known = containers()
+    if found := next((c for c in known if text in (c.tag, c.trtllm)), None):
         return found
+    if re.fullmatch(r"\d\d\.\d\d", text):
+        raise EngineError(f"No container {text} is known: the table has {known[-1].tag} to {known[0].tag}.")
+    wanted = version(text)
     below = [c for c in known if version(c.trtllm) < wanted][:1]
     above = [c for c in known if version(c.trtllm) > wanted][-1:]
-    raise EngineError(f"No container with TensorRT-LLM {text} is known; nearest: {_names(below + above)}.")
+    near = " and ".join(f"{c.tag} (TensorRT-LLM {c.trtllm})" for c in below + above)
+    raise EngineError(f"No container with TensorRT-LLM {text} is known; nearest: {near}.")
 
 
 def newest_for(driver: str) -> Container | None:
     """The newest container that this NVIDIA driver ("570.124.06") can run; None when it is older than all need."""
     if not re.fullmatch(r"\d+(\.\d+)*", str(driver)):
         raise EngineError(f"{driver!r} is no NVIDIA driver version such as {containers()[0].driver}.")
-    have = _numbers(str(driver))
-    return next((c for c in containers() if _numbers(c.driver) <= have), None)
-
-
-def generation(trtllm: str) -> str:
-    """How the Triton models of this version name their tensors: "old", "new" or "1.1" (repository/versions.py)."""
-    return at({since: name for name, since in table("containers")["generations"].items()}, trtllm)
-
-
-def first_release(name: str) -> tuple[int, int]:
-    """The first container, as (year, month), whose Triton models are of this generation."""
-    first = Version(table("containers")["generations"][name])
-    return min(c.release for c in containers() if version(c.trtllm) >= first) if first > Version("0") else (0, 0)
+    return next((c for c in containers() if _numbers(c.driver) <= _numbers(driver)), None)
 
 
 def last_workflow() -> str:
@@ -144,20 +117,37 @@ def require_workflow(trtllm: str) -> None:
 
 
 def converter(family: str, trtllm: str) -> str:
-    """convert_checkpoint.py of a family ("gpt2", "llama", "gemma") as a path below the examples folder of TensorRT-LLM.
-
-    In the containers that folder is examples_root().
-    """
-    if family not in FOLDERS:
-        raise EngineError(f"There is no converter for {family!r}: the families are {', '.join(FOLDERS)}.")
+    """convert_checkpoint.py of a family ("gpt2", "llama", "gemma") as a path below `examples_root`."""
     require_workflow(trtllm)
     where = {since: text for since, text in table("containers")["examples"].items() if since != "root"}
     return f"{at(where, trtllm)}{FOLDERS[family]}/convert_checkpoint.py"
 
 
 def examples_root() -> str:
-    """The examples folder inside the containers."""
+    """The examples folder of TensorRT-LLM inside the containers."""
     return table("containers")["examples"]["root"]
+
+
+def examples_problem(examples: str, wheel: str, family: str | None = None) -> str | None:
+    """One sentence when the example scripts of one version meet the installed wheel of another, else None.
+
+    convert_checkpoint.py is an example script, not a part of the wheel: it calls functions inside the wheel, whose
+    parameters change from version to version. family: "gemma" gets the explanation of the error that it ends with.
+    """
+    ours, theirs = version(examples), version(wheel)
+    if ours.public == theirs.public:
+        return None
+    cure = f'take the examples of the tag "v{wheel}" of NVIDIA/TensorRT-LLM, or those in the container'
+    if family == "gemma" and ours < version(_GEMMA_SIGNATURE) <= theirs:
+        return (
+            f"This Gemma converter is of TensorRT-LLM {examples} and the wheel is {wheel}, where the parameters of "
+            f"GemmaConfig.from_hugging_face stand as mapping, quant_config: an older script passes quant_config where "
+            f"mapping is expected and ends with a TypeError (multiple values for 'mapping'); {cure}."
+        )
+    return (
+        f"The examples are of TensorRT-LLM {examples} and the wheel is {wheel}: the scripts call functions that other "
+        f"versions have with other parameters; {cure}."
+    )
 
 
 def at(changes: Mapping[str, Any], trtllm: str) -> Any:
@@ -169,11 +159,3 @@ def at(changes: Mapping[str, Any], trtllm: str) -> Any:
 
 def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(".")]
-
-
-def _months(release: tuple[int, int]) -> int:
-    return 12 * release[0] + release[1]
-
-
-def _names(found: list[Container] | tuple[Container, ...]) -> str:
-    return " and ".join(f"{c.tag} (TensorRT-LLM {c.trtllm})" for c in found)

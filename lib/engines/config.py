@@ -1,0 +1,69 @@
+"""A config.json, read with care: the one place where numbers of a foreign file enter (Hugging Face, TensorRT-LLM)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engines.errors import EngineError
+
+# TensorRT-LLM knows these by the names of Hugging Face, but computes every gelu, exact or not, with the tanh formula.
+ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
+
+
+class Config:
+    """The object in a config.json. `where` stands in messages, such as the path of the file."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values, self.where = values, where
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value; the default also where the file says null."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def part(self, key: str) -> Mapping[str, Any]:
+        """An object inside; empty when it is not there. Raises EngineError where it is something else."""
+        value = self.get(key, {})
+        if not isinstance(value, Mapping):
+            raise EngineError(f"{self.where}: {key} is no JSON object; copy the file again.")
+        return value
+
+    def whole(self, *keys: str, default: int | None = None) -> int:
+        """A size, under the first of the keys that is there: a whole number of at least 1."""
+        key = next((key for key in keys if self.get(key) is not None), keys[0])
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+            said = "has no" if value is None else f"says {value!r:.40} for"
+            raise EngineError(f"{self.where} {said} {key}: it must be a whole number of at least 1.")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
+            raise EngineError(f"{self.where} says {value!r:.40} for {key}: it must be a finite number above 0.")
+        return float(value)
+
+    def activation(self, *keys: str, default: str) -> str:
+        key = next((key for key in keys if self.get(key) is not None), keys[0])
+        value = self.get(key, default)
+        if value not in ACTIVATIONS:
+            raise EngineError(
+                f"{self.where} says {value!r:.40} for {key}, which is not converted; known: {', '.join(ACTIVATIONS)}."
+            )
+        return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises EngineError with one sentence when there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise EngineError(f"{path.parent} has no {path.name}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise EngineError(f"{path} cannot be read ({error}).") from None
+    if not isinstance(value, dict):
+        raise EngineError(f"{path} holds {type(value).__name__}, not an object.")
+    return value
