@@ -117,18 +117,16 @@ def test_broken_weights_are_one_sentence(tower, tmp_path):
         TextTower.load(tmp_path)
 
 
-def test_the_card_shows_the_stored_figures_and_they_are_those_of_the_weights():
+@pytest.mark.long
+def test_the_stored_figures_are_those_of_the_weights():
     """On the subset; the whole set is 161 MB to fetch. `evaluate.py --pictures full` measures the rest of the card."""
     results = json.loads((ROOT / "data/mini_clip/mini-clip.json").read_text())
-    assert pages.part("clip", results) in (ROOT / "data" / "mini_clip" / "README.md").read_text()
     assert results["evaluation"]["pictures"] == "full" and results["evaluation"]["n"] == 532
     measured = evaluate.measure(catalogue("subset"))
     found, stored = evaluate.figures(measured), results["subset"]
     for name in ("recall_at_1", "recall_at_10", "conse_recall_at_1", "conse_recall_at_10"):
         assert found[name] == pytest.approx(stored[name], abs=0.012), name  # three pictures of 256
     assert found["n"] == stored["n"] and found["recall_at_10"] > found["conse_recall_at_10"]
-    picture, rank, others = measured.failures(1, 3)[0]
-    assert rank > 100 and len(others) == 3 and picture not in others
 
 
 def test_a_table_of_figures():

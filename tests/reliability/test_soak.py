@@ -45,7 +45,7 @@ def resident(server):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("requests", [200, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requests", [80, pytest.param(1000, marks=pytest.mark.long)])
 def test_mixed_requests_with_cancels(repository, requests):
     with_a_server(repository, lambda server, client: soak(server, client, requests))
 

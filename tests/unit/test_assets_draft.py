@@ -112,6 +112,7 @@ def test_the_draft_shares_the_embedding_of_its_target(hf_model):
 
 
 @trained
+@pytest.mark.long
 def test_the_draft_agrees_with_its_target_where_the_layers_before_training_do_not(hf_model, hf_tokenizer):
     """On the target's own greedy answers; the figures of the whole list of prompts are on the model's card."""
     import torch

@@ -103,6 +103,7 @@ def test_turns_follow_the_template_and_greedy_rows_are_greedy(tiny):
     assert greedy[0, 2:].tolist() == (states[0, 1:-1] @ llama.head.T).argmax(-1).tolist()
 
 
+@pytest.mark.long
 def test_a_short_run_learns_and_says_what_it_measured(tiny, tmp_path):
     from safetensors import safe_open
 
