@@ -5,6 +5,7 @@ Plumbing that no lesson is about. ``begin()`` is the first code cell, ``record(.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
@@ -12,6 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -35,9 +37,17 @@ def device(lane: str = "auto") -> str:
         return _gpu() or "no GPU found"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cpu = f"cpu, {cpu_name()}, {cores} core{'s' * (cores != 1)}"
-    from reference_backend.executor.device import cuda_name  # onnxruntime, which a client of another machine may lack
+    found = _cuda(os.environ.get("SERVINGLAB_DEVICE", "auto"))
+    return f"cuda, {found} (int4: {cpu})" if found else cpu
 
-    return f"cuda, {found} (int4: {cpu})" if (found := cuda_name()) else cpu
+
+@functools.cache
+def _cuda(wanted: str) -> str:
+    """The CUDA device on which the backend of the embedded lane runs engines, asked in a process of its own; or ""."""
+    if wanted == "cpu" or not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/dxg")):
+        return ""
+    ask = [sys.executable, "-m", "reference_backend.executor.device"]
+    return subprocess.run(ask, capture_output=True, text=True, timeout=120, check=False).stdout.strip()
 
 
 def versions() -> dict[str, str]:

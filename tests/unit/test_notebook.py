@@ -48,6 +48,20 @@ def test_begin_prints_a_small_table(capsys):
     assert all(len(line) < 80 for line in lines)
 
 
+def test_a_cuda_device_is_asked_in_a_process_of_its_own(monkeypatch, tmp_path):
+    """Whatever the package of the backend needs: here its answer is a stand-in's."""
+    (tmp_path / "reference_backend" / "executor").mkdir(parents=True)
+    for name in ("__init__.py", "executor/__init__.py", "executor/device.py"):
+        (tmp_path / "reference_backend" / name).write_text("if __name__ == '__main__': print('NVIDIA H200')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == "/dev/nvidiactl")
+    monkeypatch.setenv("SERVINGLAB_DEVICE", "cuda")
+    notebook._cuda.cache_clear()
+    assert notebook.device().startswith("cuda, NVIDIA H200 (int4: cpu, ")
+    monkeypatch.setenv("SERVINGLAB_DEVICE", "cpu")
+    assert notebook.device().startswith("cpu, ")
+
+
 def test_what_is_missing_is_a_dash(monkeypatch):
     monkeypatch.setattr(notebook, "_version", lambda package: None)
     monkeypatch.delenv("TRITON_SERVER_VERSION", raising=False)

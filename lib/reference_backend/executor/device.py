@@ -87,3 +87,7 @@ def free_bytes(device: str) -> int:
 
         return torch.cuda.mem_get_info()[0]
     return psutil.virtual_memory().available
+
+
+if __name__ == "__main__":  # asked by notebooks, which import nothing of this package
+    print(cuda_name() or "")
