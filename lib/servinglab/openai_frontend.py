@@ -3,26 +3,23 @@
     with OpenAIFrontend(server.grpc_url, tokenizer_dir) as frontend:
         ...  # POST {frontend.url}/v1/chat/completions
 
-On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. It serves the keys of `_SERVED` and
-ignores those of `_IGNORED`, which change no answer; any other one is refused with status 400 and a sentence that names
-it, unless its value asks for nothing. What differs from OpenAI: without temperature and top_p it is greedy, and without
-a length an answer ends after 64 tokens. A request whose deadline passes gets 504, one whose model or server is gone
-503, one that a model failed on 500. In a stream that has begun, the error is an event of its own (`event: error`,
-without which AIPerf takes it for an answer), then [DONE]. NVIDIA's container has a complete front end
+On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. Keys that `Request` has not are refused
+with status 400 and a sentence that names them. What differs from OpenAI: without temperature and top_p it is greedy,
+and without a length an answer ends after 64 tokens. A request whose deadline passes gets 504, one whose model or server
+is gone 503, one that a model failed on 500. In a stream that has begun, the error is an event of its own (`event:
+error`, without which AIPerf takes it for an answer), then [DONE]. NVIDIA's container has a complete front end
 (openai_frontend/main.py).
 
-`usage` counts the answer's tokens anew: no model of the contract says how many it generated (sequence_length ends in
-the BLS model, and log probabilities would cost the model work that nobody asked for). A text has more than one way into
-tokens, and a sampled one often took another than the tokenizer's. So the count is held between two bounds: each
-response with text stands for a token or more, and there are never more tokens than were asked for. It can still be off
-by a few where an answer ended early, or where one response brought several tokens (the bytes of one character, or those
-of a reader that was far behind). Special tokens, which have no text, and the token that ends an answer do not count.
-The finish_reason "length" hangs on this count.
+`usage` counts the answer's tokens anew, as no model of the contract says how many it generated. A text has more than
+one way into tokens, so the count is held between two bounds: each response with text stands for a token or more, and
+there are never more than were asked for. It can be off by a few where an answer ended early, and the finish_reason
+"length" hangs on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -30,11 +27,12 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import http_exceptions, web
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
 
 from servinglab import chat
@@ -42,22 +40,71 @@ from servinglab.client.kserve import DeadlinePassed, ServerGone, check_deadline
 from servinglab.client.triton import BLS, ClientError, TritonClient
 from servinglab.errors import FAULT, CourseError
 
-_PLAIN = ("min_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty")  # as in Triton
-_LENGTHS = ("max_completion_tokens", "max_tokens")
-_SERVED = ("messages", "model", "stream", "stream_options", *_LENGTHS, *_PLAIN)
-_IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-            "prompt_cache_retention", "prediction", "parallel_tool_calls")  # fmt: skip
-# Values with which a key that is not served asks for nothing, so that a client which sends all of them is not refused.
-_NEUTRAL = {
-    "n": [1], "best_of": [1], "echo": [False], "suffix": [""], "stop": ["", []], "logit_bias": [{}],
-    "logprobs": [False], "top_logprobs": [0], "tools": [[]], "tool_choice": ["none", "auto"], "functions": [[]],
-    "function_call": ["none", "auto"], "response_format": [{"type": "text"}], "modalities": [["text"]],
-}  # fmt: skip
-_UNSAID = {"tool_calls": [[]], "annotations": [[]]}  # the same in an answer that is sent back as a message
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}  # OpenAI's → templates'
-_WORDLESS = {"role": "assistant", "content": ""}
-_ROADS = "GET /v1/models and POST /v1/chat/completions"
 _OURS = re.compile(r"(?i)(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # another port: one that is forwarded to ours
+
+
+class _Strict(BaseModel, extra="forbid", strict=True):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: Any) -> Any:
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
+
+class Part(_Strict):
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+
+
+class StreamOptions(_Strict):
+    include_usage: bool = False
+
+
+class Request(_Strict):
+    """What is served of OpenAI's object, and `min_tokens`, which Triton has; `user` and `n` change nothing."""
+
+    messages: list[Message] = Field(min_length=1)
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    min_tokens: int | None = None
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, ge=0)
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    n: Literal[1] = 1
+    user: str | None = None
+
+    def length(self) -> int:
+        return self.max_completion_tokens or self.max_tokens or 64
+
+    def chat(self) -> list[dict[str, str]]:
+        """The messages as chat templates know them."""
+        roles = {"developer": "system"}
+        texts = (m.content if isinstance(m.content, str) else "".join(p.text for p in m.content) for m in self.messages)
+        return [{"role": roles.get(m.role, m.role), "content": t} for m, t in zip(self.messages, texts, strict=True)]
+
+    def inputs(self) -> dict[str, Any]:
+        """Inputs of the BLS model, but for the prompt."""
+        sampled = self.model_dump(include={"temperature", "top_p"}, exclude_none=True)
+        others = {"min_tokens", "seed", "presence_penalty", "frequency_penalty"}
+        inputs = {"max_tokens": self.length(), "exclude_input_in_output": True}
+        inputs |= self.model_dump(include=others, exclude_none=True)
+        if sampled and 0 not in sampled.values():  # Triton's greedy is no top_k and no top_p
+            inputs = {
+                "top_p": 1.0,
+                "seed": secrets.randbits(63),
+                **sampled,
+                **inputs,
+            }  # its own seed is always the same
+        return inputs
 
 
 class OpenAIFrontend:
@@ -113,7 +160,7 @@ class OpenAIFrontend:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        app = web.Application(middlewares=[_refuse_other_roads])
+        app = web.Application(middlewares=[_guard])
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
         # A client that leaves cancels its handler, and with it the request in Triton.
@@ -139,128 +186,102 @@ class OpenAIFrontend:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         try:
-            body = json.loads(await asyncio.wait_for(request.read(), self._deadline))
-            prompt, inputs = self._translate(body)
+            asked = Request.model_validate_json(await asyncio.wait_for(request.read(), self._deadline))
+            if asked.model not in (None, self._model):
+                raise CourseError(f"There is no model {asked.model!r}; this front end serves {self._model!r}.")
+            prompt = chat.render(self._folder, asked.chat())
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
         except asyncio.TimeoutError:
             return _refuse(f"The request's body did not arrive within {self._deadline:g} s.", 408, close=True)
         except web.RequestPayloadError:
             return _refuse("The request's body is not encoded as its headers say.", close=True)
+        except ValidationError as error:
+            return _refuse(_sentence(error))
         except CourseError as error:
             return _refuse(str(error))
-        except (ValueError, RecursionError) as error:  # ValueError: no UTF-8 as well
-            return _refuse(f"The request's body is no JSON that can be read: {error}.")
-        stream = self._client.astream(prompt, model=self._model, deadline=self._deadline, **inputs)
-        try:
-            first = await anext(stream, None)  # an error before the first token can still have a status of its own
-        except ClientError as error:
-            return _refuse(str(error), _status(error))
+        chunks = self._client.astream(prompt, model=self._model, deadline=self._deadline, **asked.inputs())
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self._model}
-        answer = _Answer(request, head, self._count, self._count(prompt), inputs["max_tokens"])
-        async with stream:
-            if not body.get("stream"):
-                return await answer.whole(first, stream)
-            return await answer.streamed(first, stream, bool(_options(body).get("include_usage")))
+        async with contextlib.aclosing(chunks):
+            try:
+                first = await anext(chunks, None)  # an error before the first token can still have a status of its own
+                texts = [first.text] if first else []
+                if not asked.stream:
+                    texts += [chunk.text async for chunk in chunks]
+                    message = {"role": "assistant", "content": "".join(texts)}
+                    usage = self._usage(prompt, texts, asked.length())
+                    choice = {"index": 0, "message": message, "finish_reason": _reason(usage, asked)}
+                    whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+                    return web.json_response(whole)
+            except ClientError as error:
+                return _refuse(str(error), error_status(error))
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+            await response.prepare(request)
+            async for event in self._events(prompt, asked, texts, chunks):
+                if "error" in event:
+                    await response.write(b"event: error\n" + _event(event))
+                else:
+                    await response.write(_event({**head, "object": "chat.completion.chunk", **event}))
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+    async def _events(
+        self, prompt: str, asked: Request, texts: list[str], chunks: AsyncIterator
+    ) -> AsyncIterator[dict]:
+        """Server-sent events, but for what all have in common. texts: those that came already."""
+        yield _choice({"role": "assistant", "content": ""})
+        if texts and texts[0]:
+            yield _choice({"content": texts[0]})
+        try:
+            async for chunk in chunks:
+                texts.append(chunk.text)
+                if chunk.text:
+                    yield _choice({"content": chunk.text})
+        except ClientError as error:
+            yield _error(str(error), error_status(error))
+            return
+        usage = self._usage(prompt, texts, asked.length())
+        yield _choice({}, _reason(usage, asked))
+        if asked.stream_options.include_usage:
+            yield {"choices": [], "usage": usage}
+
+    def _usage(self, prompt: str, texts: list[str], length: int) -> dict[str, int]:
+        answer = count_tokens(self._count, texts, length)
+        asked = self._count(prompt)
+        return {"prompt_tokens": asked, "completion_tokens": answer, "total_tokens": asked + answer}
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def _translate(self, body: Any) -> tuple[str, dict[str, Any]]:
-        """OpenAI's object as prompt and inputs of the BLS model. Raises CourseError with what is wrong."""
-        if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
-            raise CourseError("'messages' must be a list of objects with 'role' and 'content'.")
-        if body.get("model", self._model) != self._model:
-            raise CourseError(f"There is no model {body['model']!r}; this front end serves {self._model!r}.")
-        _check_known(body, (*_SERVED, *_IGNORED), _NEUTRAL)
-        flags = (body.get("stream"), _options(body).get("include_usage"))
-        if not all(flag is None or isinstance(flag, bool) for flag in flags):
-            raise CourseError("'stream' and 'include_usage' must be true or false.")
-        prompt = chat.render(self._folder, [_message(message) for message in body["messages"]])
-        asked = next((body[name] for name in _LENGTHS if body.get(name) is not None), 64)
-        if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-            raise CourseError(f"{' and '.join(_LENGTHS)} are whole numbers of 1 or more, not {asked!r}.")
-        inputs = {name: body[name] for name in _PLAIN if body.get(name) is not None}
-        sampled = inputs.keys() & {"temperature", "top_p"}
-        for name, value in inputs.items():
-            if not isinstance(value, (int, float)) or isinstance(value, bool):  # for Triton, a list is a batch
-                raise CourseError(f"{name!r} is a number, not {value!r}.")
-            if name in sampled and not value >= 0:
-                raise CourseError(f"{name!r} is a number of 0 or more, not {value!r}.")
-        if not sampled or 0 in (inputs[name] for name in sampled):  # Triton's greedy is no top_k and no top_p
-            inputs = {name: value for name, value in inputs.items() if name not in sampled}
-        else:  # without a seed, Triton takes the same one for each request
-            inputs = {"top_p": 1.0, "seed": secrets.randbits(63), **inputs}
-        return prompt, {"max_tokens": asked, "exclude_input_in_output": True, **inputs}
+
+def count_tokens(count: Any, texts: list[str], most: int) -> int:
+    """Tokens of an answer that came in these texts: see the top of this file."""
+    return min(most, max(sum(map(bool, texts)), count("".join(texts))))
 
 
-class _Answer:
-    """One answer in OpenAI's two forms."""
+def error_status(error: ClientError) -> int:
+    """The HTTP status of a request that Triton did not answer; what is no fault of its own counts as the client's."""
+    if isinstance(error, DeadlinePassed):
+        return 504
+    if isinstance(error, ServerGone):
+        return 503
+    return 500 if FAULT in str(error) else 400
 
-    def __init__(self, request: web.Request, head: dict[str, Any], count: Any, prompt_tokens: int, asked: int) -> None:
-        self._request, self._head, self._count = request, head, count
-        self._prompt_tokens, self._asked = prompt_tokens, asked
-        self._texts: list[str] = []
 
-    async def whole(self, first: Any, stream: Any) -> web.Response:
-        try:
-            async for chunk in _chain(first, stream):
-                self._texts.append(chunk.text)
-        except ClientError as error:
-            return _refuse(str(error), _status(error))
-        message = {"role": "assistant", "content": "".join(self._texts)}
-        choice = {"index": 0, "message": message, "finish_reason": self._reason()}
-        return web.json_response(
-            {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
-        )
-
-    async def streamed(self, first: Any, stream: Any, usage: bool) -> web.StreamResponse:
-        """Server-sent events. A client that goes away cancels this task, and with it the request in Triton."""
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        await response.prepare(self._request)
-        await self._send(response, [_choice(_WORDLESS)])
-        try:
-            async for chunk in _chain(first, stream):
-                self._texts.append(chunk.text)
-                if chunk.text:
-                    await self._send(response, [_choice({"content": chunk.text})])
-        except ClientError as error:
-            await response.write(b"event: error\n" + _event(_error(str(error), _status(error))))
-        else:
-            await self._send(response, [_choice({}, self._reason())])
-            if usage:
-                await self._send(response, [], usage=self._usage())
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def _send(self, response: web.StreamResponse, choices: list[dict[str, Any]], **more: Any) -> None:
-        await response.write(_event({**self._head, "object": "chat.completion.chunk", "choices": choices, **more}))
-
-    def _usage(self) -> dict[str, int]:
-        answer = self._tokens()
-        return {"prompt_tokens": self._prompt_tokens, "completion_tokens": answer,
-                "total_tokens": self._prompt_tokens + answer}  # fmt: skip
-
-    def _reason(self) -> str:
-        """Triton does not say why an answer ended; as long as was asked for means that the length ended it."""
-        return "length" if self._tokens() >= self._asked else "stop"
-
-    def _tokens(self) -> int:
-        """See the top of this file."""
-        return min(self._asked, max(sum(map(bool, self._texts)), self._count("".join(self._texts))))
+def _reason(usage: dict[str, int], asked: Request) -> str:
+    """Triton does not say why an answer ended; as long as was asked for means that the length ended it."""
+    return "length" if usage["completion_tokens"] >= asked.length() else "stop"
 
 
 @web.middleware
-async def _refuse_other_roads(request: web.Request, handler: Any) -> web.StreamResponse:
+async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
     if foreign := _foreign(request):
         return _refuse(foreign, 403)
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
-        answer = _refuse(f"This front end serves {_ROADS}, not {request.method} {request.path}.", error.status)
-        if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
+        served = "GET /v1/models and POST /v1/chat/completions"
+        return _refuse(f"This front end serves {served}, not {request.method} {request.path}.", error.status)
 
 
 def _foreign(request: web.Request) -> str | None:
@@ -276,68 +297,31 @@ def _foreign(request: web.Request) -> str | None:
     return None
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_ours(record: logging.LogRecord) -> bool:
     """Not what a client did: bytes that are no HTTP, or badly encoded (they got their 400), and a cut connection."""
     error = record.exc_info and record.exc_info[1]
     return not isinstance(error, (http_exceptions.HttpProcessingError, web.RequestPayloadError, ConnectionError))
 
 
 _LOG = logging.getLogger(__name__)
-_LOG.addFilter(_is_news)
+_LOG.addFilter(_is_ours)
 
 
-def _check_known(given: dict[str, Any], known: Collection[str], neutral: Mapping[str, list]) -> None:
-    """Raises CourseError for another key that asks for something."""
-    for name, value in given.items():
-        if name not in known and value is not None and value not in neutral.get(name, ()):
-            raise CourseError(f"This front end cannot do what {name!r} asks for: leave it out.")
-
-
-def _options(body: dict[str, Any]) -> dict[str, Any]:
-    options = body.get("stream_options")
-    if options is None:
-        return {}
-    if not isinstance(options, dict):
-        raise CourseError("'stream_options' must be an object.")
-    _check_known(options, ("include_usage", "include_obfuscation"), {})
-    return options
-
-
-def _message(message: Any) -> dict[str, str]:
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, list) and all(
-        isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in content
-    ):
-        content = "".join(part["text"] for part in content)
-    role = message.get("role") if isinstance(content, str) else None
-    if not isinstance(role, str) or role not in _ROLES:
-        raise CourseError(f"Each message needs a 'role' and a 'content' of text; roles are {', '.join(_ROLES)}.")
-    _check_known(message, ("role", "content"), _UNSAID)
-    return {"role": _ROLES[role], "content": content}
-
-
-async def _chain(first: Any, stream: Any):
-    if first is not None:
-        yield first
-    async for chunk in stream:
-        yield chunk
+def _sentence(error: ValidationError) -> str:
+    """What is wrong with the request's object, in one sentence."""
+    found = error.errors(include_url=False)[0]
+    where = ".".join(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden":
+        return f"This front end cannot do what {where!r} asks for: leave it out."
+    return f"{where or 'The body'}: {found['msg']}, not {str(found['input'])[:60]!r}."
 
 
 def _choice(delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "finish_reason": reason}
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
 def _event(body: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
-
-
-def _status(error: ClientError) -> int:
-    """The HTTP status of a request that Triton did not answer; what is no fault of its own counts as the client's."""
-    if isinstance(error, DeadlinePassed):
-        return 504
-    if isinstance(error, ServerGone):
-        return 503
-    return 500 if FAULT in str(error) else 400
 
 
 def _error(message: str, status: int) -> dict[str, Any]:
