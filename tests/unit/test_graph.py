@@ -1,51 +1,82 @@
-"""The executor's graph against transformers, and its quantization against plain arithmetic."""
+"""Engines against independent references: transformers, `engines.reference`, and plain arithmetic."""
 
 from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import VOCABULARY, write_checkpoint
+from executor_helpers import Collector, request
+from tiny_models import VOCABULARY, write_checkpoint, write_engine
 
-from reference_backend.executor import graph, quantize
+from reference_backend import trtllm_build
+from reference_backend.build import BuildError, build
+from reference_backend.executor import Executor, graph, quantize
+from reference_backend.executor.cache import KVCache
+from reference_backend.executor.model import EngineConfig, Model
+from reference_backend.executor.rank_files import tensors
 
-ort = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxruntime_genai")
 torch = pytest.importorskip("torch")
 
 PROMPTS = np.random.default_rng(1).integers(3, VOCABULARY, (2, 24))
-SETTINGS = {"Gemma": {"head_dim": 32}, "Gemma2": {"head_dim": 32, "sliding_window": 8}, "Qwen3": {"head_dim": 32}}
+ROPE = {"rope_theta": 10000.0, "factor": 4.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS = {
+    "Llama": ("Llama", {}),
+    "tied Llama": ("Llama", {"tie_word_embeddings": True, "vocab_size": VOCABULARY + 1}),
+    "Llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "Llama 3": ("Llama", {"rope_parameters": {**ROPE, **LLAMA3, "rope_type": "llama3"}}),
+    "longer Llama": ("Llama", {"rope_parameters": {**ROPE, "rope_type": "linear"}}),
+    "Mistral": ("Mistral", {"sliding_window": 100}),
+    "Gemma": ("Gemma", {"head_dim": 32, "num_key_value_heads": 1}),
+    "GPT-2": ("GPT2", {}),
+}
 
 
-class Session:
-    """Runs an engine as the executor does: one buffer for each layer's keys and values, past and present in one."""
+def model_of(name: str, folder: Path):
+    """transformers' model, saved in `folder`; norms and biases differ from what they begin with."""
+    kind, settings = MODELS[name]
+    model = write_checkpoint(folder, kind, **settings)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return model
 
-    def __init__(self, engine: Path, rows: int = 2, positions: int = 40) -> None:
-        self.session = ort.InferenceSession(engine / "model.onnx", providers=["CPUExecutionProvider"])
-        model = json.loads((engine / "config.json").read_text())["pretrained_config"]
-        shape = (rows, model["num_key_value_heads"], positions, model["head_size"])
-        self.caches = {
-            f"{layer}.{kind}": np.full(shape, np.nan, np.float32)  # what was never written must not be read
-            for layer in range(model["num_hidden_layers"])
-            for kind in ("key", "value")
-        }
 
-    def __call__(self, tokens: np.ndarray, mask: np.ndarray, rows: list[int]) -> np.ndarray:
-        binding = self.session.io_binding()
-        binding.bind_cpu_input("input_ids", np.ascontiguousarray(tokens, np.int64))
-        binding.bind_cpu_input("attention_mask", np.ascontiguousarray(mask, np.int64))
-        binding.bind_cpu_input("logit_rows", np.array(rows, np.int64))
-        for name, cache in self.caches.items():
-            view = cache[: len(tokens)]
-            place = ("cpu", 0, np.float32, view.shape, view.ctypes.data)
-            binding.bind_input(f"past_key_values.{name}", *place)
-            binding.bind_output(f"present.{name}", *place)
-        binding.bind_output("logits", "cpu")
-        self.session.run_with_iobinding(binding)
-        return binding.get_outputs()[-1].numpy()
+@pytest.fixture(
+    scope="module", params=[(name, tp) for name in MODELS for tp in (1, 2)], ids=lambda p: f"{p[0]} tp{p[1]}"
+)
+def pair(request, tmp_path_factory):
+    """(transformers' model, fp32 engine of one or two ranks)"""
+    name, tp_size = request.param
+    root = tmp_path_factory.mktemp("pair")
+    model = model_of(name, root / "checkpoint")
+    return model, write_engine(root / "checkpoint", root / "engine", tp_size=tp_size)
+
+
+def loaded(engine: Path, rows: int = 2, positions: int = 40) -> tuple[Model, KVCache]:
+    """The model as the executor runs it, over a cache of positions that must not be read before they are written."""
+    config = EngineConfig.read(engine)
+    cache = KVCache(2 * config.layers, rows, config.kv_heads, positions, config.head_size)
+    cache.buffers[:] = np.nan
+    return Model(config, cache, threads=1, spinning=False), cache
+
+
+def logits(engine: Path, tokens: np.ndarray) -> np.ndarray:
+    """float32 [batch * time, vocab] of prompts [batch, time]."""
+    batch, time = tokens.shape
+    model, _ = loaded(engine, batch, time)
+    return model.forward(tokens, np.full(batch, time), 0, np.arange(batch * time)).copy()
 
 
 def reference(model, tokens: np.ndarray) -> np.ndarray:
@@ -53,19 +84,73 @@ def reference(model, tokens: np.ndarray) -> np.ndarray:
         return model(torch.tensor(tokens)).logits.numpy()
 
 
-@pytest.mark.parametrize("kind", [name.removesuffix("ForCausalLM") for name in graph.ARCHITECTURES])
-def test_every_architecture_gives_the_logits_of_transformers(kind, tmp_path):
-    model = write_checkpoint(tmp_path / "checkpoint", kind, **SETTINGS.get(kind, {}))
-    (tmp_path / "engine").mkdir()
-    graph.write_engine(tmp_path / "checkpoint", tmp_path / "engine", "fp32")
-    session = Session(tmp_path / "engine")
-    expected = reference(model, PROMPTS)
+def distance(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
-    prompt = session(PROMPTS[:, :12], np.ones((2, 12)), [11, 23, 3])
-    assert prompt == pytest.approx(np.stack([expected[0, 11], expected[1, 11], expected[0, 3]]), abs=3e-5)
+
+def test_logits_of_prompts_and_steps_are_those_of_transformers(pair):
+    model, engine = pair
+    ours, _ = loaded(engine)
+    expected = reference(model, PROMPTS)
+    prompt = ours.forward(PROMPTS[:, :12].copy(), np.array([12, 12]), 0, np.array([11, 23, 3]))
+    assert prompt == pytest.approx(np.stack([expected[0, 11], expected[1, 11], expected[0, 3]]), abs=5e-5)
     for position in range(12, 24):
-        step = session(PROMPTS[:, position : position + 1], np.ones((2, position + 1)), [0, 1])
-        assert step == pytest.approx(expected[:, position], abs=3e-5), position
+        step = ours.forward(PROMPTS[:, position : position + 1].copy(), np.full(2, position + 1), 0, np.arange(2))
+        assert step == pytest.approx(expected[:, position], abs=5e-5), position
+
+
+def test_greedy_text_alone_and_in_a_batch_is_that_of_transformers(pair):
+    model, engine = pair
+    prompts = [PROMPTS[0, :5], PROMPTS[1, :17], PROMPTS[0, 3:4]]
+    expected = []
+    for prompt in prompts:
+        out = model.generate(torch.tensor(prompt[None]), do_sample=False, max_new_tokens=12, eos_token_id=None)
+        expected.append(out[0, len(prompt) :].tolist())
+    collector = Collector()
+    with Executor(engine, max_batch_size=4, max_seq_len=64) as executor:
+        assert [executor.generate(prompt, 12) for prompt in prompts] == expected
+        for at, prompt in enumerate(prompts):
+            executor.submit(request(str(at), prompt, 12, collector))
+        collector.wait(*"012")
+    assert [collector.tokens(name) for name in "012"] == expected
+
+
+def test_rows_of_different_length_share_a_step(pair):
+    model, engine = pair
+    ours, _ = loaded(engine)
+    lengths = np.array([5, 12])
+    for row, length in enumerate(lengths):  # each prompt into its own slot, as a request joins a running batch
+        ours.forward(PROMPTS[row : row + 1, :length], np.array([length]), row, np.arange(0))
+    step = ours.forward(PROMPTS[[0, 1], lengths][:, None], lengths + 1, 0, np.arange(2))
+    for row, length in enumerate(lengths):
+        assert step[row] == pytest.approx(reference(model, PROMPTS[row : row + 1])[0, length], abs=5e-5)
+
+
+# --- weights of fewer bits
+
+
+@pytest.mark.parametrize("tp_size", [1, 2])
+@pytest.mark.parametrize("weight_only", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["tied Llama", "GPT-2", "Gemma"])
+def test_weight_only_engines_compute_with_the_rounded_weights(name, weight_only, tp_size, tmp_path, monkeypatch):
+    """The reference rounds each weight by TensorRT-LLM's rule and multiplies in float32."""
+    from engines.convert import convert
+    from engines.reference import logits as reference_logits
+    from engines.shards import load_checkpoint
+
+    kind, settings = MODELS[name]
+    wide = {
+        "n_embd" if kind == "GPT2" else "hidden_size": 128,
+        "n_inner" if kind == "GPT2" else "intermediate_size": 128,
+    }
+    write_checkpoint(tmp_path / "hf", kind, **{**settings, **wide, **({"head_dim": 64} if kind == "Gemma" else {})})
+    source = convert(tmp_path / "hf", tmp_path / "ck", dtype="float16", weight_only=weight_only, tp_size=tp_size)
+    engine = build(source, tmp_path / "engine")
+    assert EngineConfig.read(engine).precision == weight_only
+    expected = reference_logits(load_checkpoint(source), PROMPTS).reshape(48, -1)
+    assert distance(logits(engine, PROMPTS), expected) < 0.05  # the kernel rounds activations to eight bits
+    monkeypatch.setattr(graph, "ACCURACY", 0)  # … and now it does not
+    assert distance(logits(engine, PROMPTS), expected) < 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -73,117 +158,63 @@ def llama(tmp_path_factory):
     """(model, checkpoint folder, fp32 engine, int4 engine) of one tiny Llama."""
     root = tmp_path_factory.mktemp("llama")
     model = write_checkpoint(root / "checkpoint", tie_word_embeddings=True)
-    engines = [root / "fp32", root / "int4"]
-    for engine in engines:
-        engine.mkdir()
-    graph.write_engine(root / "checkpoint", engines[0], "fp32")
-    graph.write_engine(root / "checkpoint", engines[1], "int4", fp32=engines[0])
-    return model, root / "checkpoint", *engines
+    return model, root / "checkpoint", *(write_engine(root / "checkpoint", root / p, p) for p in ("fp32", "int4"))
 
 
-def test_rows_of_different_length_share_a_step(llama):
-    model, _, engine, _ = llama
-    session = Session(engine)
-    lengths = (5, 12)
-    for row, length in enumerate(lengths):  # each prompt into its own slot, as a request joins a running batch
-        lone = Session(engine, rows=1)
-        lone(PROMPTS[row : row + 1, :length], np.ones((1, length)), [length - 1])
-        for name in session.caches:
-            session.caches[name][row] = lone.caches[name][0]
-    tokens = np.array([[PROMPTS[row, length]] for row, length in enumerate(lengths)])
-    mask = np.arange(13) <= np.array(lengths)[:, None]
-    step = session(tokens, mask, [0, 1])
-    for row, length in enumerate(lengths):
-        assert step[row] == pytest.approx(reference(model, PROMPTS[row : row + 1])[0, length], abs=3e-5)
+def rounded(model, round_to):
+    """A copy of transformers' model with other matrices: round_to(name, weight)."""
+    made = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            weight.copy_(round_to(name, weight))
+    return made
 
 
-@pytest.mark.parametrize(("kind", "settings"), [("Llama", {}), ("Gemma2", {"final_logit_softcapping": 3.0})])
-def test_the_edit_changes_no_logit(kind, settings, tmp_path):
-    write_checkpoint(tmp_path / "checkpoint", kind, **SETTINGS.get(kind, {}), **settings)
-    graph._run_builder(tmp_path / "checkpoint", tmp_path / "plain", kind)
-    (tmp_path / "engine").mkdir()
-    graph.write_engine(tmp_path / "checkpoint", tmp_path / "engine", "fp32")
-    heads = json.loads((tmp_path / "engine" / "config.json").read_text())["pretrained_config"]
-    empty = np.zeros((2, heads["num_key_value_heads"], 0, heads["head_size"]), np.float32)
-    feed = {"input_ids": PROMPTS, "attention_mask": np.ones_like(PROMPTS)}
-    feed |= {f"past_key_values.{layer}.{kind}": empty for layer in range(2) for kind in ("key", "value")}
-    plain = ort.InferenceSession(tmp_path / "plain" / "model.onnx").run(["logits"], feed)[0]
-    rows = np.array([47, 0, 24, 0, 11])
-    edited = ort.InferenceSession(tmp_path / "engine" / "model.onnx").run(["logits"], {**feed, "logit_rows": rows})[0]
-    assert plain.shape == (2, 24, VOCABULARY)
-    assert edited.shape == (5, VOCABULARY)
-    assert edited == pytest.approx(plain.reshape(48, -1)[rows], rel=0, abs=1e-6)
-
-
-def test_the_engine_folder_holds_three_files_and_says_what_it_is(llama):
-    _, checkpoint, fp32, int4 = llama
-    for engine, precision in ((fp32, "fp32"), (int4, "int4")):
-        assert sorted(p.name for p in engine.iterdir()) == ["config.json", "model.onnx", "model.onnx.data"]
-        found = json.loads((engine / "config.json").read_text())
-        source = json.loads((checkpoint / "config.json").read_text())
-        assert found["format"] == "onnx"
-        assert found["build_config"]["precision"] == precision
-        assert found["build_config"]["max_seq_len"] == 256
-        for key in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size"):
-            assert found["pretrained_config"][key] == source[key]
-        assert found["pretrained_config"]["head_size"] == 16
-        assert found["pretrained_config"]["rotary_base"] == 10000.0
-        mode = (engine / "model.onnx.data").stat().st_mode
-        assert mode == (engine / "config.json").stat().st_mode  # readable for whoever may read the rest
-
-
-def test_bf16_stores_rounded_weights_and_computes_with_them(llama, tmp_path):
-    import torch
+@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", torch.bfloat16), ("float16", torch.float16)])
+def test_sixteen_bits_are_stored_and_computed_with(llama, dtype, kind, tmp_path):
+    from engines.convert import convert
 
     model, checkpoint, fp32, _ = llama
-    graph.write_engine(checkpoint, tmp_path, "bf16", fp32=fp32)
-    rounded = copy.deepcopy(model)
-    for parameter in rounded.parameters():
-        if parameter.dim() > 1:
-            parameter.data = parameter.data.to(torch.bfloat16).float()
-    found = Session(tmp_path)(PROMPTS[:, :12], np.ones((2, 12)), [3, 23])
-    expected = reference(rounded, PROMPTS)
-    assert found == pytest.approx(np.stack([expected[0, 3], expected[1, 11]]), abs=3e-5)
-    assert abs(found - reference(model, PROMPTS)[[0, 1], [3, 11]]).max() > 1e-3
-    sizes = [(engine / "model.onnx.data").stat().st_size for engine in (fp32, tmp_path)]
-    tables = 2 * 256 * 8 * 4  # the rotary ones stay as they are
-    assert sizes[1] - tables < 0.55 * (sizes[0] - tables)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["pretrained_config"]["dtype"] == "bfloat16" and config["build_config"]["precision"] == "bf16"
+    engine = build(convert(checkpoint, tmp_path / "ck", dtype=dtype), tmp_path / "engine")
+    expected = reference(rounded(model, lambda _, weight: weight.to(kind).float()), PROMPTS).reshape(48, -1)
+    found = logits(engine, PROMPTS)
+    assert found == pytest.approx(expected, abs=5e-5)
+    assert abs(found - reference(model, PROMPTS).reshape(48, -1)).max() > 1e-4
+    sizes = [(folder / "rank0.engine").stat().st_size for folder in (fp32, engine)]
+    assert sizes[1] < 0.55 * sizes[0]
 
 
-def test_a_sliding_window_that_the_graph_lacks_bounds_the_sequence():
-    base = {"num_attention_heads": 4, "hidden_size": 64, "vocab_size": 300, "max_position_embeddings": 8192}
-    windows = [
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 100}, 100),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": None}, 2048),
-        ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 100, "use_sliding_window": False}, 2048),
-        ({"architectures": ["Gemma2ForCausalLM"], "sliding_window": 100}, 2048),
-    ]
-    from onnx import TensorProto, helper
+@pytest.mark.parametrize("tp_size", [1, 2])
+def test_q4_1_computes_with_the_rounded_weights(llama, tp_size, tmp_path):
+    model, checkpoint, _, engine = llama
+    if tp_size == 2:
+        model = write_checkpoint(tmp_path / "checkpoint", tie_word_embeddings=True, intermediate_size=128)
+        engine = write_engine(tmp_path / "checkpoint", tmp_path / "engine", "int4", tp_size=2)
 
-    cache = helper.make_tensor_value_info("past_key_values.0.key", TensorProto.FLOAT, ["b", 2, "p", 16])
-    model = helper.make_model(helper.make_graph([], "g", [cache], []))
-    for settings, expected in windows:
-        assert graph.engine_config({**base, **settings}, model, "fp32")["build_config"]["max_seq_len"] == expected
+    def round_to(name, weight):
+        if weight.dim() < 2:
+            return weight
+        blocks = weight.reshape(len(weight), -1, 32)
+        if "embed_tokens" in name:
+            step = blocks.abs().amax(-1, keepdim=True) / 127
+            return ((blocks / step).round() * step).reshape(weight.shape)
+        low, high = blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True)
+        return (low + ((blocks - low) / (high - low) * 15).round() * (high - low) / 15).reshape(weight.shape)
+
+    found = logits(engine, PROMPTS)
+    expected, exact = (reference(one, PROMPTS).reshape(48, -1) for one in (rounded(model, round_to), model))
+    assert distance(found, expected) < 0.05  # the kernel rounds activations to eight bits
+    assert distance(found, exact) > 1.8 * distance(found, expected)  # the comparison can tell
 
 
-def test_unsupported_models_and_precisions_get_one_sentence(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}))
-    with pytest.raises(graph.GraphError, match=r"is a GPT2LMHeadModel, and only Llama, .* are supported\.$"):
-        graph.write_engine(tmp_path, tmp_path / "out", "fp32")
-    with pytest.raises(graph.GraphError, match=r"Precision 'fp8' is not known; choose one of fp32, bf16, int4\.$"):
-        graph.write_engine(tmp_path, tmp_path / "out", "fp8")
-
-
-def test_a_damaged_checkpoint_gets_one_sentence(tmp_path):
-    write_checkpoint(tmp_path / "checkpoint")
-    weights = tmp_path / "checkpoint" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
-    (tmp_path / "engine").mkdir()
-    with pytest.raises(graph.GraphError, match="^Writing the graph of .* failed: ") as error:
-        graph.write_engine(tmp_path / "checkpoint", tmp_path / "engine", "fp32")
-    assert "\n" not in str(error.value)
+def test_q4_1_is_much_smaller_and_leaves_no_float_matrix(llama):
+    *_, fp32, int4 = llama
+    sizes = [(engine / "rank0.engine").stat().st_size for engine in (fp32, int4)]
+    assert sizes[1] < sizes[0] / 3
+    found = tensors(int4 / "rank0.engine")
+    assert "lm_head.weight" not in found, "the tied embedding is stored once"
+    assert {t.dtype for name, t in found.items() if len(t.shape) == 3 or name.endswith("zero")} == {"U8"}
+    assert not [name for name, t in found.items() if t.dtype == "F32" and len(t.shape) == 2 and "scaling" not in name]
 
 
 def decoded(codes, scales, zeros, columns: int) -> np.ndarray:
@@ -216,45 +247,6 @@ def test_other_weights_move_half_a_step_at_most():
     assert (np.abs(decoded(codes, scales, zeros, 128) - weights)[normal] <= step[normal] * (0.5 + 1 / 15)).all()
 
 
-def test_the_int4_graph_computes_with_the_rounded_weights(llama):
-    model, checkpoint, _, engine = llama
-    import copy
-
-    rounded = copy.deepcopy(model)
-    with torch.no_grad():
-        for name, weight in rounded.named_parameters():
-            if weight.dim() < 2:
-                continue
-            blocks = weight.reshape(len(weight), -1, 32)
-            if "embed_tokens" in name:
-                step = blocks.abs().amax(-1, keepdim=True) / 127
-                blocks = (blocks / step).round() * step
-            else:
-                low, high = blocks.amin(-1, keepdim=True), blocks.amax(-1, keepdim=True)
-                blocks = low + ((blocks - low) / (high - low) * 15).round() * (high - low) / 15
-            weight.copy_(blocks.reshape(weight.shape))
-    found = Session(engine)(PROMPTS, np.ones_like(PROMPTS), list(range(48)))
-    expected = reference(rounded, PROMPTS).reshape(48, -1)
-    exact = reference(model, PROMPTS).reshape(48, -1)
-
-    def distance(other: np.ndarray) -> float:
-        return float(np.sqrt(np.mean((found - other) ** 2)) / other.std())
-
-    assert distance(expected) < 0.05  # the kernel rounds activations to int8
-    assert distance(exact) > 2 * distance(expected)  # the weights really are rounded: the comparison can tell
-
-
-def test_int4_is_much_smaller_and_leaves_no_float_weights(llama):
-    import onnx
-
-    *_, fp32, int4 = llama
-    sizes = [(engine / "model.onnx.data").stat().st_size for engine in (fp32, int4)]
-    assert sizes[1] < sizes[0] / 2
-    model = onnx.load(int4 / "model.onnx", load_external_data=False)
-    assert not [n.name for n in model.graph.node if n.op_type == "MatMul"]
-    assert sum(n.op_type == "GatherBlockQuantized" for n in model.graph.node) == 1  # the tied embedding
-
-
 def test_smollm2_says_the_same_in_int4(smollm2_engine_fp32, smollm2_engine_int4, smollm2_tokenizer_dir):
     """Its weights come from a four-bit file, so the four-bit engine must agree with the exact one nearly everywhere."""
     from tokenizers import Tokenizer
@@ -265,9 +257,95 @@ def test_smollm2_says_the_same_in_int4(smollm2_engine_fp32, smollm2_engine_int4,
         "2. Apples\n3. Oranges\n4. Grapes\n5. Strawberries<|im_end|>\n"
     )
     tokens = np.array([Tokenizer.from_file(str(smollm2_tokenizer_dir / "tokenizer.json")).encode(text).ids])
-    count = tokens.shape[1]
-    exact, fast = (
-        Session(engine, rows=1, positions=count)(tokens, np.ones_like(tokens), list(range(count)))
-        for engine in (smollm2_engine_fp32, smollm2_engine_int4)
-    )
+    exact, fast = (logits(engine, tokens) for engine in (smollm2_engine_fp32, smollm2_engine_int4))
     assert (exact.argmax(-1) == fast.argmax(-1)).mean() >= 0.93
+
+
+# --- the build
+
+
+def test_an_engine_folder_has_nvidias_schema(llama, tmp_path, capsys):
+    _, checkpoint, *_ = llama
+    write_engine(checkpoint, tmp_path / "first", tp_size=2)
+    flags = ["--max_batch_size", "4", "--max_seq_len", "128", "--max_beam_width", "3", "--gather_context_logits"]
+    flags += ["--gemm_plugin", "auto", "--workers=2"]
+    where = ["--checkpoint_dir", f"{tmp_path}/first.checkpoint", "--output_dir", f"{tmp_path}/engine"]
+    assert trtllm_build.main([*where, *flags]) == 0
+    assert trtllm_build.main([*where, *flags]) == 0, "an earlier engine is replaced"
+    assert capsys.readouterr().err == "Without effect here: --gemm_plugin, --workers.\n" * 2
+    engine = tmp_path / "engine"
+    assert sorted(path.name for path in engine.iterdir()) == ["config.json", "rank0.engine", "rank1.engine"]
+    assert len({path.stat().st_mode for path in engine.iterdir()}) == 1, "readable for whoever may read the rest"
+    config = json.loads((engine / "config.json").read_text())
+    assert list(config) == ["version", "pretrained_config", "build_config"]
+    assert config["pretrained_config"] == json.loads((tmp_path / "first.checkpoint" / "config.json").read_text())
+    limits = {
+        "max_input_len": 127,
+        "max_seq_len": 128,
+        "max_batch_size": 4,
+        "max_beam_width": 3,
+        "max_num_tokens": 8192,
+    }
+    assert config["build_config"].items() >= {**limits, "gather_context_logits": True, "kv_cache_type": "paged"}.items()
+    read = EngineConfig.read(engine)
+    assert (read.max_seq_len, read.max_input_len, read.max_batch_size, read.max_beam_width) == (128, 127, 4, 3)
+    assert (read.gather_context_logits, read.gather_generation_logits, read.tp_size) == (True, False, 2)
+
+
+def test_the_build_needs_no_torch(llama, tmp_path):
+    import subprocess
+
+    checkpoint = f"{llama[2]}.checkpoint"
+    code = "import sys; sys.modules['torch'] = None; from reference_backend.trtllm_build import main; sys.exit(main())"
+    subprocess.run(
+        [sys.executable, "-c", code, "--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e"], check=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--lora_plugin", "float16"], "--lora_plugin float16 cannot be honoured by the reference backend: it runs no"),
+        (["--kv_cache_type", "continuous"], "--kv_cache_type continuous cannot be honoured by the reference backend"),
+        (["--strip_plan"], "--strip_plan cannot be honoured: the reference backend has nothing like it."),
+        (["--gemm_plugin", "fp8"], "--gemm_plugin fp8 cannot be honoured: there is no FP8 here."),
+        (["--max_batch_size", "0"], "max_batch_size is 0; it must be 1 or more"),
+        (["--max_seq_len", "1"], "max_input_len is 0; it must be 1 or more (and max_seq_len 2 or more)."),
+    ],
+)
+def test_flags_that_cannot_be_honoured_are_refused_by_name(flags, says, llama, tmp_path, capsys):
+    where = ["--checkpoint_dir", f"{llama[2]}.checkpoint", "--output_dir", f"{tmp_path}/engine"]
+    assert trtllm_build.main([*where, *flags]) == 1
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "engine").exists()
+
+
+def test_checkpoints_that_cannot_be_built_get_one_sentence(llama, tmp_path):
+    good = json.loads(Path(f"{llama[2]}.checkpoint", "config.json").read_text())
+    quantized = good["quantization"]
+    cases = [
+        ({"architecture": "BloomForCausalLM"}, {}, "is a BloomForCausalLM, and only LlamaForCausalLM, "),
+        ({"mapping": {"world_size": 2, "tp_size": 1, "pp_size": 2}}, {}, "is split into pipeline stages"),
+        ({"quantization": {**quantized, "quant_algo": "FP8"}}, {}, "asks for FP8; only W8A16 and W4A16 are built here"),
+        ({"quantization": {**quantized, "kv_cache_quant_algo": "INT8"}}, {}, "asks for a KV cache in INT8"),
+        ({"quantization": {**quantized, "quant_algo": "W8A16"}}, {"weights": "q4_1"}, "asks for W8A16 already"),
+        ({}, {"weights": "q5"}, "weights must be one of checkpoint, q4_1, not 'q5'"),
+        ({}, {}, r"rank0\.safetensors is missing, though config\.json speaks of 1 ranks"),
+        ({"mapping": None}, {}, "is no TensorRT-LLM checkpoint"),
+    ]
+    for changed, options, says in cases:
+        (tmp_path / "config.json").write_text(json.dumps({**good, **changed}))
+        if options:
+            (tmp_path / "rank0.safetensors").touch()
+        with pytest.raises(BuildError, match=says):
+            build(tmp_path, tmp_path / "out", **options)
+        (tmp_path / "rank0.safetensors").unlink(missing_ok=True)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").touch()
+    with pytest.raises(BuildError, match=r"notes holds something else \(mine\.txt\); name a new folder"):
+        build(f"{llama[2]}.checkpoint", tmp_path / "notes")
+    (tmp_path / "config.json").write_text(json.dumps(good))
+    (tmp_path / "rank0.safetensors").write_bytes(Path(f"{llama[2]}.checkpoint", "rank0.safetensors").read_bytes()[:-9])
+    with pytest.raises(Exception, match=r"rank0\.safetensors is damaged or of another kind \(it has \d+ bytes and"):
+        build(tmp_path, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes", "rank0.safetensors"]

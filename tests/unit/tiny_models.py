@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
+UNKNOWN = ("num_key_value_heads",)  # to GPT-2
 
 
 def write_checkpoint(folder: Path, kind: str = "Llama", **settings: Any) -> Any:
@@ -30,7 +39,8 @@ def write_checkpoint(folder: Path, kind: str = "Llama", **settings: Any) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
+    sizes = {GPT2_NAMES.get(k, k): v for k, v in SIZES.items() if k not in UNKNOWN} if kind == "GPT2" else SIZES
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **settings})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:  # large enough that a wrong layer shows in the logits
@@ -44,12 +54,14 @@ def write_checkpoint(folder: Path, kind: str = "Llama", **settings: Any) -> Any:
 
 
 def write_engine(checkpoint: Path, out: Path, precision: str = "fp32", *, tp_size: int = 1, **options: Any) -> Path:
-    """The engine of a Hugging Face checkpoint, as `assets.engine` makes it, with the limits of `build` given."""
+    """The engine of a Hugging Face checkpoint, as `assets.engine` makes it; options: limits of `build`."""
     from engines.convert import convert
     from reference_backend.build import build
 
+    kind = json.loads((checkpoint / "config.json").read_text())["model_type"]
+    family = "llama" if kind == "mistral" else None
     dtype = {"bf16": "bfloat16"}.get(precision, "float32")
-    convert(checkpoint, f"{out}.checkpoint", dtype=dtype, tp_size=tp_size)
+    convert(checkpoint, f"{out}.checkpoint", dtype=dtype, tp_size=tp_size, family=family)
     limits = {"max_batch_size": 256, "max_beam_width": 16, **LOGITS, **options}
     return build(f"{out}.checkpoint", out, weights="q4_1" if precision == "int4" else "checkpoint", **limits)
 
