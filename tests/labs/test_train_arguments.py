@@ -13,7 +13,7 @@ import train
     ("arguments", "said"),
     [
         (["--steps", "0"], "--steps is 0; give 1 or more"),
-        (["--tune-rate", "nan"], "--tune-rate is nan; give 1e-09 or more"),
+        (["--rate", "nan"], "--rate is nan; give 1e-09 or more"),
         (["--loss-temperature", "0"], "--loss-temperature is 0.0; give 0.001 or more"),
         (["--dropout", "1.5"], "--dropout is 1.5"),
         (["--device", "abacus"], "--device abacus cannot be used here"),

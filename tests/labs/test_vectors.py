@@ -233,7 +233,7 @@ def test_writers_of_a_file_wait_for_each_other_and_those_of_a_server_do_not(tmp_
             tasks = [
                 pool.submit(store.upsert, ["a"], data[0][:1], ["c"], [1], ["f"]),
                 pool.submit(store.delete, ["a"]),
-                pool.submit(store.clear),
+                pool.submit(store.delete, ["b"]),
                 opened := pool.submit(VectorStore, tmp_path / "a.db"),
             ]
             assert not wait(tasks, 0.5, FIRST_COMPLETED).done
@@ -245,7 +245,7 @@ def test_writers_of_a_file_wait_for_each_other_and_those_of_a_server_do_not(tmp_
         server = MagicMock(has_collection=lambda *_, **__: False)
         monkeypatch.setattr(VectorStore, "_connect", lambda *_: server)
         with writing:
-            pool.submit(lambda: VectorStore("http://milvus").clear()).result(5)
+            pool.submit(lambda: VectorStore("http://milvus").delete(["a"])).result(5)
 
 
 def test_a_program_that_was_killed_is_named_and_started_anew(tmp_path):

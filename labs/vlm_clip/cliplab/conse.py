@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy.special import softmax
 
 PROMPT = "a photo of a {}"
 
@@ -25,21 +26,7 @@ def class_texts(encode: Callable[[Sequence[str]], np.ndarray], names: Sequence[s
     return encode([PROMPT.format(name) for name in (class_names() if names is None else names)])
 
 
-def softmax(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """Probabilities over the last axis; a temperature above 1 makes them more even."""
-    scaled = logits / temperature
-    powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
-
-
-def image_vectors(logits: np.ndarray, texts: np.ndarray, *, temperature: float = 1.0, top: int | None = None):
-    """Vectors of length 1, [pictures, 384], from logits [pictures, classes] and the classes' `texts` [classes, 384].
-
-    top: only so many classes of highest probability take part, as in the paper; all of them when left out.
-    """
-    shares = softmax(logits, temperature)
-    if top is not None:
-        least = np.sort(shares, axis=-1)[:, -top, None]
-        shares = np.where(shares >= least, shares, 0)
-    vectors = shares @ texts
+def image_vectors(logits: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Vectors of length 1, [pictures, 384], from logits [pictures, classes] and the classes' `texts` [classes, 384]."""
+    vectors = softmax(logits, axis=-1) @ texts
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

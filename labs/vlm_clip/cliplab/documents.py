@@ -17,7 +17,7 @@ from typing import Any
 from servinglab.errors import CourseError
 
 BATCH = 200  # documents of one call, so that its time does not depend on how many there are
-FIELDS = ("caption", "category", "price_cents", "file", "licence", "fingerprint")
+FIELDS = ("caption", "category", "price_cents", "file", "fingerprint")
 
 
 class DocumentError(CourseError):

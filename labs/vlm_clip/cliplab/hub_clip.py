@@ -28,16 +28,16 @@ class HubError(CourseError):
 class HubClip:
     """A CLIP model: pictures and sentences to vectors [n, projection_dim] of length 1 (512 in CLIP ViT-B/32).
 
-    source: a hub id, or a folder that holds config.json, model.safetensors, the tokenizer and the processor. revision:
-    a commit of the hub's repository. Raises HubError with one sentence when the weights cannot be had.
+    source: a hub id, or a folder that holds config.json, model.safetensors, the tokenizer and the processor.
+    Raises HubError with one sentence when the weights cannot be had.
     """
 
-    def __init__(self, source: str | Path = MODEL, *, revision: str | None = None) -> None:
+    def __init__(self, source: str | Path = MODEL) -> None:
         from transformers import AutoTokenizer, CLIPModel
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        wanted: dict[str, Any] = {} if revision is None or Path(source).is_dir() else {"revision": revision}
+        wanted: dict[str, Any] = {}
         if not Path(source).is_dir() and not reachable():
             wanted["local_files_only"] = True  # what an earlier session fetched is still good
         try:

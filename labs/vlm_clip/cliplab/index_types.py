@@ -98,9 +98,7 @@ def build(kind: str, vectors: np.ndarray):
     return index
 
 
-def measure(
-    kind: str, vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray, efforts: Sequence[int] | None = None
-) -> Iterator[Point]:
+def measure(kind: str, vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray) -> Iterator[Point]:
     """Build one index on one core and ask it each query alone, at every effort."""
     import faiss
 
@@ -111,7 +109,7 @@ def measure(
         index = build(kind, vectors)
         seconds = time.process_time() - start
         megabytes = faiss.serialize_index(index).nbytes / 1e6
-        for effort in EFFORTS[kind] if efforts is None else efforts:
+        for effort in EFFORTS[kind]:
             if kind == "hnsw":
                 index.hnsw.efSearch = effort
             elif kind == "ivf":

@@ -96,7 +96,7 @@ class Built:
 
 def build(
     pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "",
-    licence: str = "", batch: int = BATCH, progress: bool | Callable[[int, int], None] = True,
+    batch: int = BATCH, progress: bool | Callable[[int, int], None] = True,
 ) -> Built:  # fmt: skip
     """Bring both stores to the state of the catalogue. Safe to kill at any moment, to repeat, to run after a change.
 
@@ -104,14 +104,13 @@ def build(
         embed: bytes of picture files -> float [n, 384] of length 1.
         vectors, documents: a VectorStore and a DocumentStore, or what has their methods.
         encoder: a name of what makes the vectors; another name makes all of them anew.
-        licence: of pictures that name none themselves.
         progress: a bar, nothing, or a function called with (pictures done, pictures in all).
     Raises IndexingError for a picture that cannot be read or stored, which it names, and for vectors of a wrong shape;
     the stores' own errors pass.
     """
     if batch < 1:
         raise IndexingError(f"batch is {batch}; write 1 picture or more at a time.")
-    wanted = {document["_id"]: (picture, document) for picture, document in _wanted(pictures, encoder, licence)}
+    wanted = {document["_id"]: (picture, document) for picture, document in _wanted(pictures, encoder)}
     rows, records = vectors.rows(), documents.all()
     gone = sorted((set(rows) | set(records)) - set(wanted), key=str)
     vectors.delete([name for name in gone if name in rows])
@@ -131,8 +130,7 @@ def build(
     return Built(len(left), done, len(gone))
 
 
-def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = None, *, encoder: str = "",
-          licence: str = "") -> Agreement:  # fmt: skip
+def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = None, *, encoder: str = "") -> Agreement:
     """Compare the two stores, row by row, and with the catalogue if one is given; changes nothing."""
     rows, records = vectors.rows(), documents.all()
     both, either = set(rows) & set(records), set(rows) | set(records)
@@ -142,7 +140,7 @@ def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = Non
         "different": {name for name in both if rows[name] != _row(records[name])},
     }
     if pictures is not None:
-        wanted = {document["_id"]: document for _, document in _wanted(pictures, encoder, licence)}
+        wanted = {document["_id"]: document for _, document in _wanted(pictures, encoder)}
         found["orphans"] = either - set(wanted)
         found["missing"] = set(wanted) - either
         same = both & set(wanted) - found["different"]
@@ -151,15 +149,15 @@ def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = Non
 
 
 def reindex(
-    pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "", licence: str = "",
+    pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "",
     progress: bool | Callable[[int, int], None] = True,
 ) -> Agreement:  # fmt: skip
     """Repair whatever `check` finds; what is right stays as it is. Returns the check afterwards."""
-    build(pictures, embed, vectors, documents, encoder=encoder, licence=licence, progress=progress)
-    return check(vectors, documents, pictures, encoder=encoder, licence=licence)
+    build(pictures, embed, vectors, documents, encoder=encoder, progress=progress)
+    return check(vectors, documents, pictures, encoder=encoder)
 
 
-def _wanted(pictures: Iterable[Picture], encoder: str, licence: str) -> Iterator[tuple[Picture, Document]]:
+def _wanted(pictures: Iterable[Picture], encoder: str) -> Iterator[tuple[Picture, Document]]:
     """Each picture with the document that it should have."""
     seen = set()
     for picture in pictures:
@@ -170,7 +168,6 @@ def _wanted(pictures: Iterable[Picture], encoder: str, licence: str) -> Iterator
         document = {
             "_id": picture.id, "caption": picture.caption, "category": picture.category,
             "price_cents": picture.price_cents, "file": picture.file.name,
-            "licence": getattr(picture, "licence", "") or licence,
         }  # fmt: skip
         said = json.dumps([encoder, document], sort_keys=True).encode()
         document["fingerprint"] = hashlib.sha256(said + _read(picture)).hexdigest()

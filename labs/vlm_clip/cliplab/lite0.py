@@ -66,19 +66,9 @@ class Trunk(nn.Module):
         self.head = Conv(channels, FEATURES, 1)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        return self.after(self.before(pixel_values, 0), 0)
-
-    def before(self, pixel_values: Tensor, block: int) -> Tensor:
-        """What comes to the block of this number, [batch, channels, height, width]: all that a later one can know."""
         x = F.relu6(self.stem(pixel_values))
-        for each in self.blocks[:block]:
-            x = each(x)
-        return x
-
-    def after(self, x: Tensor, block: int) -> Tensor:
-        """The features, from what came to the block of this number."""
-        for each in self.blocks[block:]:
-            x = each(x)
+        for block in self.blocks:
+            x = block(x)
         return F.relu6(self.head(x)).mean(dim=(2, 3))
 
 

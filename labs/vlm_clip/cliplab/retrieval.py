@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -26,9 +25,6 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
-
-    def as_json(self) -> dict[str, float]:
-        return {"value": round(self.value, 4), "low": round(self.low, 4), "high": round(self.high, 4)}
 
 
 def similarity(captions: np.ndarray, pictures: np.ndarray) -> np.ndarray:
@@ -58,20 +54,6 @@ def difference(
     """Recall of `ranks` minus that of `base` on the same queries; the interval is of the paired difference."""
     gain = (np.asarray(ranks) <= k).astype(float) - (np.asarray(base) <= k).astype(float)
     return _estimate(gain, captions, seed)
-
-
-def worst(scores: np.ndarray, captions: Sequence[str], count: int = 5, shown: int = 5) -> list[dict[str, Any]]:
-    """The queries that end furthest from their picture, worst first: query (row), rank, and the rows found instead."""
-    found = ranks(scores, captions)
-    rows, seen = [], set()
-    for row in np.argsort(-found, kind="stable"):
-        if captions[row] not in seen:
-            seen.add(captions[row])
-            best = np.argsort(-scores[row], kind="stable")[:shown]
-            rows.append({"query": int(row), "rank": int(found[row]), "found": [int(i) for i in best]})
-        if len(rows) == count:
-            break
-    return rows
 
 
 def _estimate(values: np.ndarray, captions: Sequence[str] | None, seed: int) -> Estimate:

@@ -41,7 +41,6 @@ class Hit:
     category: str
     price_cents: int
     file: str
-    licence: str = ""
 
     @property
     def price(self) -> str:
@@ -98,5 +97,5 @@ class Search:
 
 
 def _hit(name: str, score: float, record: Mapping[str, Any]) -> Hit:
-    fields = {field: str(record.get(field, "")) for field in ("caption", "category", "file", "licence")}
+    fields = {field: str(record.get(field, "")) for field in ("caption", "category", "file")}
     return Hit(id=name, score=float(score), price_cents=int(record["price_cents"]), **fields)

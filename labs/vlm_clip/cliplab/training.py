@@ -1,11 +1,10 @@
-"""Training of mini-CLIP: the head on features computed once, then, if asked for, the trunk's last blocks with it."""
+"""Training of mini-CLIP's head on features that the frozen trunk computed once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cliplab import retrieval
-from cliplab.mini_clip import Head, VisionTower
+from cliplab.mini_clip import Head
 
 SAME = 0.9  # captions at least this similar are not told apart
 
 
 @dataclass(frozen=True)
 class Examples:
-    """features [n, 1280], or what came to a block; texts: two ways to say what each picture shows, [n, 2, 384]."""
+    """features [n, 1280]; texts: two ways to say what each picture shows, [n, 2, 384]."""
 
     features: Tensor
     texts: Tensor
@@ -53,7 +52,7 @@ def train(
     dropout: float = 0.3,
     temperature: float = 0.05,
     seed: int = 0,
-    watch: Callable[[Head], dict[str, Any]] | None = None,
+    watch: Callable[[Head], dict[str, Any]],
     every: int = 50,
 ) -> list[dict[str, Any]]:
     """Train `head.residual` in place. The curve: step, loss and what `watch` says, every so many steps."""
@@ -70,71 +69,20 @@ def train(
         return F.normalize(fixed[rows] + head.residual(seen), dim=-1)
 
     optimizer = torch.optim.AdamW(head.residual.parameters(), lr=rate, weight_decay=decay)
-    said = partial(watch, head) if watch else dict
-    curve = _descend(optimizer, images, examples.texts, steps, batch, temperature, generator, said, every)
-    head.requires_grad_(False)
-    return curve
-
-
-def fine_tune(
-    tower: VisionTower,
-    block: int,
-    examples: Examples,
-    *,
-    steps: int,
-    batch: int = 256,
-    rate: float = 1e-4,
-    temperature: float = 0.07,
-    seed: int = 0,
-    watch: Callable[[], dict[str, Any]] = dict,
-    every: int = 50,
-) -> list[dict[str, Any]]:
-    """Train the trunk from `block` on and `head.residual`, in place; `examples.features` are what came to the block."""
-    tower.requires_grad_(False)
-    parts = [*tower.trunk.blocks[block:], tower.trunk.head, tower.head.residual]
-    weights = [weight for part in parts for weight in part.requires_grad_(True).parameters()]
-
-    def images(rows: Tensor) -> Tensor:
-        return tower.head(tower.trunk.after(examples.features[rows].float(memory_format=torch.channels_last), block))
-
-    optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0)
-    generator = torch.Generator().manual_seed(seed)
-    curve = _descend(optimizer, images, examples.texts, steps, batch, temperature, generator, watch, every)
-    tower.requires_grad_(False)
-    return curve
-
-
-def mixed(start: Mapping[str, Tensor], end: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Weights between two ends of a training (WiSE-FT, Wortsman et al. 2022, https://arxiv.org/abs/2109.01903)."""
-    return {name: torch.lerp(weight, end[name], share) for name, weight in start.items()}
-
-
-def _descend(
-    optimizer: torch.optim.Optimizer,
-    images: Callable[[Tensor], Tensor],
-    texts: Tensor,
-    steps: int,
-    batch: int,
-    temperature: float,
-    generator: torch.Generator,
-    watch: Callable[[], dict[str, Any]],
-    every: int,
-) -> list[dict[str, Any]]:
     warm = 0.1 if steps != 10 else 0.2  # torch would divide by 0.1 * 10 - 1
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, optimizer.param_groups[0]["lr"], total_steps=steps, pct_start=warm
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=warm)
     curve = []
     for step in range(1, steps + 1):
-        rows = torch.randperm(len(texts), generator=generator)[:batch]
+        rows = torch.randperm(len(examples.texts), generator=generator)[:batch]
         way = torch.randint(2, (len(rows),), generator=generator)
-        loss = contrastive(images(rows), texts[rows, way], temperature)
+        loss = contrastive(images(rows), examples.texts[rows, way], temperature)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         schedule.step()
         if step % every == 0 or step == steps:
-            curve.append({"step": step, "loss": round(float(loss.detach()), 4), **watch()})
+            curve.append({"step": step, "loss": round(float(loss.detach()), 4), **watch(head)})
+    head.requires_grad_(False)
     return curve
 
 

@@ -23,26 +23,22 @@ WHITE = (255, 255, 255)
 
 @dataclass(frozen=True)
 class Known:
-    """Features float [n, 1280] with source, concept, caption and keywords of each picture.
-
-    before: what came to the first block that is trained, float16 [n, channels, height, width]; None when none is.
-    """
+    """Features float16 [n, 1280] with source, concept, caption and keywords of each picture."""
 
     features: np.ndarray
     pairs: list[tuple[str, str, str, list[str]]]
-    before: np.ndarray | None = None
 
     def rows(self, kept: np.ndarray) -> Known:
         """Those for which `kept` [n] is true."""
         pairs = [pair for pair, stays in zip(self.pairs, kept, strict=True) if stays]
-        return Known(self.features[kept], pairs, None if self.before is None else self.before[kept])
+        return Known(self.features[kept], pairs)
 
 
 def features(
     pairs: Iterable[Pair], trunk: Callable[[np.ndarray], np.ndarray], file: Path, *, varied: bool, seed: int
 ) -> Known:
-    """Features of `pairs`, from `file` when it is there. trunk: float32 [n, 3, 224, 224] to one row each, of any
-    shape, which is kept as float16.
+    """Features of `pairs`, from `file` when it is there. trunk: float32 [n, 3, 224, 224] to [n, 1280], which
+    is kept as float16.
 
     varied: each picture once in a random variant, see `vary`; as it is otherwise. Unreadable pictures are left out.
     """

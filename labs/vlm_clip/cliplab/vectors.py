@@ -181,11 +181,6 @@ class VectorStore:
             with self._writing, self._speaking("delete vectors") as client:
                 client.delete(self.collection, ids=ids, timeout=self.timeout)
 
-    def clear(self) -> None:
-        """Remove the whole collection; the store is to be opened anew afterwards."""
-        with self._writing, self._speaking("remove the collection") as client:
-            client.drop_collection(self.collection, timeout=self.timeout)
-
     def __len__(self) -> int:
         with self._speaking("count rows") as client:
             (row,) = client.query(
