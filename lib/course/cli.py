@@ -224,37 +224,31 @@ def ask(
 
 @repo.command("build")
 def repo_build(
-    context: typer.Context,
-    out: Annotated[Path, Option(help="Folder to build in; it gets model_repository and _assets.")] = Path(
-        "build/serving"
-    ),
+    out: Annotated[Path, Option(help="Folder to build in: model_repository and _assets.")] = Path("build/serving"),
     precision: Precision = "fp32",
-    name: Annotated[str | None, Option(help="Name of the deployment's folder in _assets.")] = None,
-    prefix: Annotated[str | None, Option(help="Put before the five model names, such as gemma-.")] = None,
     tokenizer_dir: Annotated[Path | None, Option(help="Tokenizer folder; the default model's when left out.")] = None,
     engine_dir: Annotated[Path | None, Option(help="Engine folder; the default model's when left out.")] = None,
     generation: Annotated[str | None, Option(help="Tensor names: new, or old for TensorRT-LLM up to 0.19.")] = None,
-    decoupled: Annotated[bool | None, Option(help="Many responses a request (streaming), or one.")] = None,
-    accumulate_tokens: Annotated[bool | None, Option(help="Each streamed response repeats the text so far.")] = None,
-    bls_decodes: Annotated[
-        bool | None, Option(help="The BLS model turns ids into text itself: faster than a call for every token.")
-    ] = None,
-    exclude_input_in_output: Annotated[bool | None, Option(help="Leave the prompt out of the answer.")] = None,
-    max_batch_size: Annotated[int | None, Option(help="Requests that run together.")] = None,
-    max_beam_width: Annotated[int | None, Option(help="Beams that a request may ask for.")] = None,
-    max_tokens_in_paged_kv_cache: Annotated[int | None, Option(help="Room of the KV cache, in tokens.")] = None,
-    bls_instance_count: Annotated[int | None, Option(help="Copies of the BLS model.")] = None,
-    parameters: Annotated[
-        list[str] | None, Option("--parameter", metavar="NAME=VALUE", help="One more parameter of tensorrt_llm.")
+    setting: Annotated[
+        list[str] | None,
+        Option("-p", metavar="NAME=VALUE", help="decoupled=false, or any field of DeploymentSpec or of tensorrt_llm."),
     ] = None,
 ) -> None:
-    """Write the five models of a deployment and what they need. Every option is a field of DeploymentSpec."""
-    from servinglab.repository import build_default
+    """Write the five models of a deployment and what they need."""
+    from pydantic import TypeAdapter, ValidationError
 
-    own = ("out", "precision", "parameters")
-    given = {k: v for k, v in context.params.items() if k not in own and v is not None}
-    if parameters:
-        given["parameters"] = _key_values(parameters)
+    from servinglab.repository import DeploymentSpec, build_default
+
+    chosen = {"tokenizer_dir": tokenizer_dir, "engine_dir": engine_dir, "generation": generation}
+    given: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    for name, text in _key_values(setting or []).items():
+        if name not in DeploymentSpec.model_fields:
+            given.setdefault("parameters", {})[name] = text
+            continue
+        try:
+            given[name] = TypeAdapter(DeploymentSpec.model_fields[name].annotation).validate_strings(text)
+        except ValidationError as error:
+            raise CourseError(f"{name}: {error.errors()[0]['msg']}, found {text!r}.") from None
     _require_writable(out)
     built = build_default(out, precision=precision, **given)
     typer.echo(f"built {built}")

@@ -6,17 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
 from servinglab.errors import CourseError
@@ -31,8 +21,8 @@ else:
 MODELS = ("smollm2", "smollm2-draft", "minilm")
 Lane = Literal["embedded", "trtllm"]
 Need = Literal["triton", "docker", "gpu", "smollm2", "smollm2-draft", "minilm"]
-Count = Annotated[StrictInt, Field(gt=0)]
-Values = dict[str, StrictBool | StrictInt | StrictFloat | StrictStr]
+Count = Annotated[int, Field(strict=True, gt=0)]
+Values = dict[str, bool | int | float | str]
 
 
 class ManifestError(CourseError):
@@ -134,17 +124,18 @@ def load(root: Path | str | None = None) -> Course:
             for one in notebook.sets:
                 notebook.values(set_name=one.name)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ManifestError(
-                f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}, found {first['input']!r}."
-            ) from None
+            raise ManifestError(f"{where}: {one_sentence(error)}") from None
         except ManifestError as error:
             raise ManifestError(f"{where}, set '{one.name}': {error}") from None
-        names = [s.name for s in notebook.sets]
-        if notebook.id in [n.id for n in notebooks] or len(set(names)) < len(names):
+        if notebook.id in [n.id for n in notebooks] or len({s.name for s in notebook.sets}) < len(notebook.sets):
             raise ManifestError(f"{where}: this id, or the name of one of its sets, is there more than once.")
         notebooks.append(notebook)
     return Course(folder, tuple(notebooks))
+
+
+def one_sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}, found {first['input']!r}."
 
 
 def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, dict[str, Any]]:
