@@ -504,7 +504,7 @@ else:
 # %%
 Path(scratch.name, "data.json").write_text(commands.input_data(new_prompts(2), max_tokens))
 print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=(1, sweep[-1]))))
-print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=None, rates=(1, 9, 2))))
+print(commands.as_shell(commands.perf_analyzer("data.json", rates=(1, 9, 2))))
 
 # %% [markdown]
 # The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its page

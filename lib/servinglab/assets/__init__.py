@@ -12,8 +12,7 @@ from pathlib import Path
 
 from servinglab.assets import hub
 from servinglab.assets.catalogue import AssetError, find, missing_package
-from servinglab.assets.datasets import DataSet, datasets
-from servinglab.assets.listing import CachedModel, cached
+from servinglab.assets.listing import CachedModel, DataSet, cached, datasets
 from servinglab.assets.place import as_path, locate, read_config
 from servinglab.assets.progress import Progress
 from servinglab.assets.store import cache_dir, told_offline, workspace
@@ -82,10 +81,10 @@ def prepare(
         if missing := place.missing(precisions, whole=whole):
             if "checkpoint" in missing and place.model.layers:
                 prepare(place.model.layers.target, token=token, offline=offline)
-            with workspace(place.home, place.disk_need(missing)) as scratch, Progress(place.name) as progress:
+            with workspace(place.home, place.disk_need(missing)) as scratch:
                 # Another process may have made it while this one waited.
                 if missing := place.missing(precisions, whole=whole):
-                    place.make(missing, scratch, progress, offline=offline)
+                    place.make(missing, scratch, Progress(place.name), offline=offline)
     except ModuleNotFoundError as error:
         raise missing_package(error) from error
     return [place.checkpoint, *map(place.engine, precisions)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from servinglab.errors import CourseError
+from servinglab.errors import CourseError, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -102,9 +101,7 @@ def find(name: str) -> Model:
             return model
     if _HUB_ID.fullmatch(name):
         return Model(name=name, hub=name)
-    near = difflib.get_close_matches(wanted, models(), 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
     raise AssetError(
-        f"No model is called {name!r}.{hint} Known names: {', '.join(models())}; "
+        f"No model is called {name!r}.{did_you_mean(wanted, models())} Known names: {', '.join(models())}; "
         "a folder that holds a checkpoint and a hub id such as Qwen/Qwen2.5-0.5B-Instruct work too."
     )

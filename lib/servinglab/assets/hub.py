@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from servinglab.assets.catalogue import AssetError, Model
@@ -24,6 +23,7 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
     Interrupted downloads continue. Raises AssetError: gated, unknown, unreachable, or no safetensors weights.
     """
     from huggingface_hub import errors, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
     repo = model.hub or model.name
     wanted = {"allow_patterns": _WEIGHTS if weights else _TOKENIZER, "ignore_patterns": _NOT}
@@ -34,8 +34,9 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
     if offline:
         raise AssetError(f"{repo} is not complete in the Hugging Face cache, and the course works offline now.")
     try:
-        with _bars_on_a_terminal_only():
-            folder = Path(snapshot_download(repo, token=token, **wanted))
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+        folder = Path(snapshot_download(repo, token=token, **wanted))
     except errors.GatedRepoError as error:
         raise AssetError(
             f"{repo} is gated{f' ({model.licence})' if model.licence else ''}: accept its licence on its page on the "
@@ -78,17 +79,3 @@ def _complete(folder: Path, weights: bool) -> bool:
         index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
         return set(index["weight_map"].values()) <= names
     return "model.safetensors" in names
-
-
-@contextlib.contextmanager
-def _bars_on_a_terminal_only() -> Iterator[None]:
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    quiet = not sys.stderr.isatty() and not are_progress_bars_disabled()
-    if quiet:
-        disable_progress_bars()
-    try:
-        yield
-    finally:
-        if quiet:
-            enable_progress_bars()

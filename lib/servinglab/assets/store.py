@@ -24,8 +24,6 @@ from servinglab.assets.catalogue import AssetError
 
 STAMP = ".servinglab.json"
 _PARTIAL = ".partial-"
-
-
 OFFLINE = ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE")
 
 

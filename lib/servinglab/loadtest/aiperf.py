@@ -30,7 +30,6 @@ METRICS = {
     "latency_ms": "request_latency",
     "tokens_per_second": "output_token_throughput",
     "requests_per_second": "request_throughput",
-    "goodput": "goodput",
     "requests": "request_count",
     "output_tokens": "output_sequence_length",
     "input_tokens": "input_sequence_length",
@@ -38,20 +37,14 @@ METRICS = {
 _STATISTICS = ("avg", "p50", "p90", "p95", "p99")
 
 
-def find() -> Path | None:
-    """The program `aiperf` in the cache; None when it has not been installed."""
-    program = _folder() / "bin" / "aiperf"
-    return program if program.is_file() and (_folder() / "complete").is_file() else None
-
-
 def ensure(tell: Any = print) -> Path:
     """Install AIPerf into the cache unless it is there. Returns its program; takes minutes and 1.2 GB the first time.
 
     Raises CourseError when pip fails; the next call begins anew.
     """
-    if program := find():
+    folder, program = _folder(), _folder() / "bin" / "aiperf"
+    if (folder / "complete").is_file():
         return program
-    folder = _folder()
     shutil.rmtree(folder, ignore_errors=True)
     tell(f"Installing AIPerf {VERSION} into the cache: 1.2 GB, some minutes.")
     venv.create(folder, with_pip=True)
@@ -60,7 +53,7 @@ def ensure(tell: Any = print) -> Path:
     if done.returncode:
         raise CourseError(f"AIPerf {VERSION} could not be installed: {_last_line(done.stderr)}")
     (folder / "complete").touch()
-    return folder / "bin" / "aiperf"
+    return program
 
 
 def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> dict[str, Any]:
@@ -69,19 +62,17 @@ def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> di
     Raises CourseError when AIPerf or one of its requests fails, when it says nothing within `timeout` seconds, and when
     it is not installed.
     """
-    program = find()
-    if program is None:
+    if not (_folder() / "complete").is_file():
         raise CourseError("AIPerf is not installed: run python -m servinglab.loadtest.aiperf first (1.2 GB).")
     # Offline mode forbids its tokenizer even a local folder.
     env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     spare_the_proxy(env)
-    words = [str(program), *command[1:], "--ui", "none"]
+    words = [str(_folder() / "bin" / "aiperf"), *command[1:], "--ui", "none"]
     export = Path(folder, "profile_export_aiperf.json")  # folders below it hold one of each phase, the warm-up's too
     export.unlink(missing_ok=True)
     # A session of its own: its many processes end with it, and do not go on loading the server.
-    child = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(words, text=True, env=env, start_new_session=True, **pipes)
     try:
         printed, problems = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -91,7 +82,9 @@ def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> di
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
     if child.returncode or not export.is_file():
-        raise CourseError(f"AIPerf ended without a result: {_problem(problems or printed)}")
+        text = problems or printed
+        errors = re.findall(r"^[\d:.]+ +(?:ERROR|CRITICAL) +(.*?)(?: \(\w+\.py:\d+\))?$", text, re.M)
+        raise CourseError(f"AIPerf ended without a result: {errors[-1][:300] if errors else _last_line(text)}")
     return read(export)
 
 
@@ -99,38 +92,26 @@ def read(path: Path) -> dict[str, Any]:
     """AIPerf's JSON export, reduced to what notebook 11 compares; what it did not measure is left out.
 
     Raises CourseError when requests failed: AIPerf leaves them out of every other number, and ends as if all were well.
-    And when the file is no such export.
     """
-    try:
-        export = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CourseError(f"{path} is no export of AIPerf that can be read: {error}.") from None
+    export = json.loads(path.read_text(encoding="utf-8"))
     if failed := (export.get("error_request_count") or {}).get("avg"):  # absent without errors
         total = failed + (export.get("request_count") or {}).get("avg", 0)  # which counts only those that were answered
         first = next(iter(export.get("error_summary") or ()), {}).get("error_details") or {}
         why = " ".join(f"{first.get('code')} {first.get('type')}: {first.get('message')}".split())[:300]
         raise CourseError(f"{failed:g} of AIPerf's {total:g} requests failed, so its numbers are of the others: {why}")
-    found = {}
-    for ours, theirs in METRICS.items():
-        values = export.get(theirs)
-        if isinstance(values, dict):
-            found[ours] = {name: round(values[name], 3) for name in _STATISTICS if values.get(name) is not None}
-    return found
+    found = {ours: export[theirs] for ours, theirs in METRICS.items() if isinstance(export.get(theirs), dict)}
+    return {
+        ours: {name: round(values[name], 3) for name in _STATISTICS if values.get(name) is not None}
+        for ours, values in found.items()
+    }
 
 
 def _folder() -> Path:
     return cache_dir() / "tools" / f"aiperf-{VERSION}-py{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def _problem(text: str) -> str:
-    """The last error of AIPerf's log."""
-    errors = re.findall(r"^[\d:.]+ +(?:ERROR|CRITICAL) +(.*?)(?: \(\w+\.py:\d+\))?$", text, re.M)
-    return errors[-1][:300] if errors else _last_line(text)
-
-
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return (text.strip().splitlines() or ["it said nothing"])[-1].strip()[:300]
 
 
 if __name__ == "__main__":
