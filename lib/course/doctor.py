@@ -29,7 +29,7 @@ OK, WARN, FAIL = "OK", "WARN", "FAIL"
 PYTHONS = ((3, 10), (3, 11), (3, 12))
 GIB = 2**30
 RAM_NEEDED, DISK_NEEDED, SHM_NEEDED = 4 * GIB, 5 * GIB, 64 * 2**20
-SHOWN = ("tritonclient", "nvidia-pytriton", "torch", "transformers", "onnxruntime", "jupyterlab", "papermill", "pytest")
+SHOWN = "tritonclient nvidia-pytriton torch transformers onnxruntime jupyterlab ipykernel papermill pytest".split()
 # The memory limit of a container, what of it is used, and what of that are pages of files: cgroup versions 2 and 1.
 CGROUPS = {
     "/sys/fs/cgroup/memory.": ("max", "current", "stat"),
@@ -164,9 +164,8 @@ def gpu() -> list[Line]:
     """The GPUs, and the newest container of the trtllm lane for their driver."""
     from engines import versions
 
-    query = "--query-gpu=name,memory.total,driver_version,compute_cap"
-    found = _run("nvidia-smi", query, "--format=csv,noheader")
-    silent = bool(shutil.which("nvidia-smi"))
+    found = _run("nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader")
+    silent = shutil.which("nvidia-smi")
     line = _line(
         "gpu", "; ".join(found.splitlines()),
         (not found and silent, WARN, "nvidia-smi does not answer", "check the driver; the embedded lane needs no GPU"),
@@ -184,9 +183,8 @@ def gpu() -> list[Line]:
 def docker() -> Line:
     version = _run("docker", "version", "--format", "{{.Server.Version}}")
     what = "the client is there, no engine answers" if shutil.which("docker") else "not installed"
-    return _line(
-        "docker", f"engine {version}", (not version, WARN, what, "nothing to do: only the trtllm lane needs it")
-    )
+    none = not version, WARN, what, "nothing to do: only the trtllm lane needs it"
+    return _line("docker", f"engine {version}", none)
 
 
 def numpy() -> Line:
@@ -242,12 +240,6 @@ def triton() -> Line:
     return Line(OK, "triton", f"{program}, stub for Python {stub.parent.name}, libpython in {library}")
 
 
-def kernel() -> Line:
-    found = _version("ipykernel")
-    none = not found, WARN, "no ipykernel in this Python, so notebooks cannot run here", "make setup"
-    return _line("kernel", f"python3 (ipykernel {found}), this Python", none)
-
-
 def models() -> Line:
     names, cache = dict.fromkeys(model.name for model in assets.cached()), assets.cache_dir()
     none = not names, WARN, f"none in {cache} yet", "make course brings them, or: course fetch"
@@ -255,7 +247,7 @@ def models() -> Line:
 
 
 CHECKS: tuple[Callable[[], Line | list[Line]], ...] = (
-    python, system, cpu, memory, disk, temporary, shm, gpu, docker, numpy, packages, triton, kernel, models,
+    python, system, cpu, memory, disk, temporary, shm, gpu, docker, numpy, packages, triton, models,
 )  # fmt: skip
 
 
@@ -280,17 +272,11 @@ def _run(*command: str) -> str:
 
 def _read(path: str) -> str:
     """A file of /proc or /sys, or nothing where it does not exist."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    return Path(path).read_text(encoding="utf-8") if os.access(path, os.R_OK) else ""
 
 
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return next((found.version for found in metadata.distributions(name=package)), None)
 
 
 def _size(count: float) -> str:

@@ -19,7 +19,7 @@ from servinglab.server import install
 
 NAMES = ["python", "system", "cpu", "memory", "disk", "temporary folder", "shared memory", "gpu", "docker", "numpy"]
 NAMES += [f"packages: {extra}" for extra in ("base", "server", "models", "engines", "notebooks", "labs", "test")]
-NAMES += ["triton", "kernel", "models"]
+NAMES += ["triton", "models"]
 
 
 def test_the_report_is_complete_and_json():

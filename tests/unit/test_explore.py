@@ -94,20 +94,16 @@ SIGNS = ("SERVINGLAB_STATIC", "JPY_SESSION_NAME", "VSCODE_PID")
 
 @pytest.fixture(scope="module")
 def ask():
-    """Run CODE in a kernel with these environment variables, asked with this metadata; the types of what came back."""
-    managers = {}
+    """Run CODE in a kernel of JupyterLab, asked with this metadata; the types of what came back, and the text."""
+    manager = KernelManager(kernel_name="python3")
+    manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[], ensure_native_kernel=True)
+    plain = {k: v for k, v in os.environ.items() if k not in SIGNS}
+    manager.start_kernel(env=plain | {"JPY_SESSION_NAME": "a.ipynb"})
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
 
-    def run(environment, metadata):
-        key = tuple(sorted(environment.items()))
-        if key not in managers:
-            manager = KernelManager(kernel_name="python3")
-            manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[], ensure_native_kernel=True)
-            manager.start_kernel(env={k: v for k, v in os.environ.items() if k not in SIGNS} | environment)
-            client = manager.blocking_client()
-            client.start_channels()
-            client.wait_for_ready(timeout=60)
-            managers[key] = manager, client
-        client = managers[key][1]
+    def run(metadata):
         request = client.session.msg("execute_request", {
             "code": CODE, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False,
             "stop_on_error": True}, metadata=metadata)  # fmt: skip
@@ -125,26 +121,40 @@ def ask():
             kinds += list(content.get("data", {})) if message["msg_type"] == "display_data" else []
 
     yield run
-    for manager, client in managers.values():
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.mark.parametrize(
-    "environment, metadata, live",
+    "metadata, live",
     [
-        ({"JPY_SESSION_NAME": "a.ipynb"}, {"cellId": "1"}, True),  # JupyterLab
-        ({"JPY_SESSION_NAME": "a.ipynb"}, {}, False),  # papermill started from a notebook in JupyterLab
-        ({}, {}, False),  # papermill, nbclient, nbval from a terminal
-        ({"VSCODE_PID": "7"}, {"cellId": "vscode-notebook-cell:a"}, True),
-        ({"JPY_SESSION_NAME": "a.ipynb", "SERVINGLAB_STATIC": "1"}, {"cellId": "1"}, False),
+        ({"cellId": "1"}, True),  # JupyterLab
+        ({}, False),  # papermill started from a notebook in JupyterLab
     ],
 )
-def test_sliders_appear_only_for_a_person_and_the_figure_always(ask, environment, metadata, live):
-    kinds, text = ask(environment, metadata)
+def test_sliders_appear_only_for_a_person_and_the_figure_always(ask, metadata, live):
+    kinds, text = ask(metadata)
     assert f"live {live}" in text and "one line" in text
     assert "image/png" in kinds
     assert (WIDGET in kinds) == live
+
+
+@pytest.mark.parametrize(
+    "environment, metadata, live",
+    [
+        ({"JPY_SESSION_NAME": "a.ipynb"}, {"cellId": "1"}, True),
+        ({"VSCODE_PID": "7"}, {"cellId": "vscode-notebook-cell:a"}, True),
+        ({}, {"cellId": "1"}, False),  # papermill, nbclient, nbval from a terminal
+        ({"JPY_SESSION_NAME": "a.ipynb", "SERVINGLAB_STATIC": "1"}, {"cellId": "1"}, False),
+    ],
+)
+def test_each_front_end_is_known_by_its_signs(monkeypatch, environment, metadata, live):
+    for sign in SIGNS:
+        monkeypatch.delenv(sign, raising=False)
+    for sign, value in environment.items():
+        monkeypatch.setenv(sign, value)
+    monkeypatch.setattr("servinglab.explore._execute_request", lambda: {"metadata": metadata})
+    assert is_live() == live
