@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engines import llm_api
+from servinglab import llm_api
 from servinglab.checks import exercise, right, unattempted, wrong
 
-_ROADS = ["engine", "llm_api", "completions"]
+_APIS = ["engine", "llm_api", "completions"]
 
 
 @exercise("12.1", expects='a dict whose two values are lists of "engine", "llm_api" and "completions"')
@@ -13,11 +13,11 @@ def who_samples(answer):
     said = [answer["nothing"], answer["temperature"]]
     if None in said:
         return unattempted()
-    if not all(isinstance(roads, list | tuple | set) for roads in said):
-        return wrong('a list for each of the two, please, also for one road: ["engine"]; [] for none')
-    nothing, temperature = ({str(road) for road in roads} for roads in said)
-    if strange := sorted((nothing | temperature) - set(_ROADS)):
-        return wrong(f"{strange[0]!r} is not one of {', '.join(_ROADS)}")
+    if not all(isinstance(apis, list | tuple | set) for apis in said):
+        return wrong('a list for each of the two, please, also for one: ["engine"]; [] for none')
+    nothing, temperature = ({str(api) for api in apis} for apis in said)
+    if strange := sorted((nothing | temperature) - set(_APIS)):
+        return wrong(f"{strange[0]!r} is not one of {', '.join(_APIS)}")
     if "completions" not in nothing:
         return wrong("trtllm-serve fills in temperature 1 and top_p 1 as OpenAI does, so a bare request samples there")
     if "engine" in nothing or "llm_api" in nothing:
@@ -28,7 +28,7 @@ def who_samples(answer):
         return wrong("for SamplingParams a temperature above 0 is enough; only an engine waits for top_k or top_p")
     if "completions" not in temperature:
         return wrong("a temperature does not turn off what a bare request already does")
-    return right("the same words mean greedy on one road and sampling on another: say what you want on each")
+    return right("the same words mean greedy on one API and sampling on another: say what you want on each")
 
 
 #: What exercise 12.2 translates.

@@ -44,7 +44,7 @@ prompt: str = "The capital of France is"  # a few words that the model continues
 seed: int = 0  # seed of the small random models
 
 # %% [markdown]
-# The road has three steps. `convert_checkpoint.py` renames, fuses and cuts weights; `trtllm-build` makes an engine of
+# The way has three steps. `convert_checkpoint.py` renames, fuses and cuts weights; `trtllm-build` makes an engine of
 # them; a server loads it. The last two need a GPU. The first one you do here, with a converter of this course that
 # writes the layout of NVIDIA's.
 #
@@ -757,7 +757,7 @@ for line in doctor.examine():
         print(f"{line.status:4}  {line.name:9}  {shorten(line.detail)}")
 
 # %% [markdown]
-# How long does the road stay open? Ask for a version that is not out yet.
+# How long will engines be built? Ask for a version that is not out yet.
 
 # %% tags=["nbval-check-output"]
 try:
@@ -766,7 +766,7 @@ except EngineError as error:
     tell(error)
 
 # %% [markdown]
-# Notebook 12 walks the other road.
+# Notebook 12 shows what comes after engines.
 #
 # ## 9 What is in an engine?
 #
@@ -797,8 +797,8 @@ tell(f"multiple_profiles: {differing['multiple_profiles'].meaning}")
 # About half the bytes of weights, and beam search; paid with shorter sequences and an eighth of the requests. And it
 # keeps the logits of all prompt tokens, which costs memory. It is better for few users who want several answers.
 #
-# Will it run? `incompatibility` answers in one sentence before a server is started. The examples have no engine file, so write
-# a stand-in: only the first bytes, which name TensorRT 10.14.1.48.
+# Will it run? `incompatibility` answers in one sentence before a server is started. The examples have no engine file,
+# so write a stand-in: only the first bytes, which name TensorRT 10.14.1.48.
 
 # %% tags=["nbval-check-output"]
 from engines.compatibility import Gpu, Machine, incompatibility, record_machine

@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # 12 · The second road: LLM API, trtllm-serve, llmapi
+# # 12 · After engines: LLM API, trtllm-serve, llmapi
 #
 # You move a request from the engine lane to the LLM API and to OpenAI's names, and see on a real server what breaks
 # when you only rename.
@@ -22,9 +22,9 @@
 # After this notebook you can
 #
 # - say what TensorRT-LLM removed, since which version, and what does its job now
-# - say for one request on which road it samples and on which it is greedy
+# - say for one request on which API it samples and on which it is greedy
 # - translate a request between the engine lane, `SamplingParams`, OpenAI's paths and the `llmapi` model
-# - write the program, the command and the model folder of the second road
+# - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
 # **Time:** 35 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
@@ -34,20 +34,22 @@
 # %%
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 import httpx
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from engines import llm_names, llm_run, llmapi_model, migration
-from engines.llm_api import decides, translate
-from servinglab import assets, chat
+from servinglab import assets, chat, llm_api
 from servinglab.checks import check
 from servinglab.client import ClientError, TritonClient
 from servinglab.figures import style
+from servinglab.llm_api import decides, translate
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.repository import build_default
 from servinglab.repository.pbtxt import to_text
@@ -64,12 +66,12 @@ temperature: float = 0.8  # of the requests that try to sample
 seed: int = 1  # seed of the first sampled answer
 
 # %% [markdown]
-# ## 1 Two roads, and one of them ends
+# ## 1 Two ways to serve, and one of them ends
 #
 # Until now a checkpoint was converted, built into an engine and served by five Triton models. TensorRT-LLM has a second
-# road: a Python class reads the Hugging Face checkpoint and runs it with PyTorch and TensorRT-LLM's kernels.
+# way: a Python class reads the Hugging Face checkpoint and runs it with PyTorch and TensorRT-LLM's kernels.
 #
-# | | first road: engine | second road: LLM API |
+# | | engine | LLM API |
 # |---|---|---|
 # | before the first token | convert, build, fill five configurations | nothing |
 # | in Python | – | `tensorrt_llm.LLM` with `SamplingParams` |
@@ -78,11 +80,11 @@ seed: int = 1  # seed of the first sampled answer
 # How did it come to this?
 
 # %% tags=["nbval-check-output"]
-for version, when, what in migration.TIMELINE:
+for version, when, what in llm_api.TIMELINE:
     print(f"{version:10}  {when:15}  {what}")
 
 # %% [markdown]
-# The newest Triton container that we know, 26.07, still holds 1.2.1 with both roads. What you learned about engines
+# The newest Triton container that we know, 26.07, still holds 1.2.1 with both. What you learned about engines
 # works there. After 1.3.0rc20 it does not
 # ([NVIDIA's guide](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html)).
 #
@@ -96,7 +98,7 @@ cp -r /app/all_models/inflight_batcher_llm repository
 curl localhost:8000/v2/models/ensemble/generate -d '{"text_input": "Hi", "max_tokens": 9, "random_seed": 1}'
 trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct
 """
-for advice in migration.migrate(script):
+for advice in llm_api.removed(script):
     print(advice)
 
 # %% [markdown]
@@ -105,11 +107,11 @@ for advice in migration.migrate(script):
 #
 # ## 2 What can run here?
 #
-# The second road needs an NVIDIA GPU. Can this machine take it?
+# The LLM API needs an NVIDIA GPU. Can it run on this machine?
 
 # %%
 lane = resolve_lane(lane)
-why_not = llm_run.missing()
+why_not = llm_api.missing()
 print("LLM API:", "not run here, " + why_not if why_not else "can run here")
 
 # %% [markdown]
@@ -134,40 +136,38 @@ def ask(request, model="tensorrt_llm_bls"):
 
 
 # %% [markdown]
-# ## 3 One idea, five names
+# ## 3 One parameter, five names
 #
-# The lib holds a table with one row for each idea. A cell says how a road calls it and, after `=`, what counts when a
-# request leaves it out. `-` means that the road has no name for it. Some rows of it:
+# The lib holds a table with one row for each parameter. A cell says how an API calls it and, after `=`, what counts
+# when a request leaves it out. `-` means that the API has no name for it. Some rows of it:
 
 # %% tags=["nbval-check-output"]
-roads = ["engine", "llm_api", "completions", "llmapi"]
-
-
-def cell(idea, road):
-    found = llm_names.row(idea).on(road)
+def cell(parameter, api):
+    found = llm_api.parameters(api)[parameter]
     default = "" if found.required else f"={found.default}"
     return f"{found.name}{default}" if found.name else "-"
 
 
-def show(ideas, roads):
-    for idea in ideas:
-        print(f"{idea}: " + "  |  ".join(cell(idea, road) for road in roads))
+def show(*parameters):
+    for parameter in parameters:
+        cells = (cell(parameter, api) for api in ("engine", "llm_api", "completions", "llmapi"))
+        print(f"{parameter}: " + "  |  ".join(cells))
 
 
-show(["max tokens", "seed", "stop words", "n", "beams", "repeat the prompt"], roads)
+show("max tokens", "seed", "stop words", "n", "beams", "repeat the prompt")
 
 # %% [markdown]
 # `engine` is what you send to `ensemble` or `tensorrt_llm_bls`, `llm_api` are fields of `SamplingParams`, `completions`
 # is the body of `/v1/completions` at `trtllm-serve`. Read the row of *max tokens*: a must, 32, no limit (None), 32. The
-# last row says whether the answer begins with your prompt. By default it does on the first and the last road, and the
+# last row says whether the answer begins with your prompt. By default it does on the first and the last API, and the
 # names say it in opposite ways: *exclude* and *echo*.
 #
-# How many ideas does each road have a name for? **Predict** the road with the fewest.
+# How many parameters does each API have a name for? **Predict** the API with the fewest.
 
 # %%
 columns = ["engine", "llm_api", "completions", "chat", "llmapi"]
-rows = llm_names.rows()
-known = {road: len(llm_names.names_of(road)) for road in columns}
+tables = {api: llm_api.parameters(api) for api in columns}
+known = {api: sum(each.name is not None for each in table.values()) for api, table in tables.items()}
 known
 
 
@@ -175,30 +175,31 @@ known
 # The picture shows where the names differ. Dark: the same name as in the LLM API. Light: another name. White: none.
 
 # %% tags=["nbval-check-output"]
-def kind(row, road):
-    name = row.on(road).name
-    return 0 if name is None else 2 if name == row.on("llm_api").name else 1
+def kind(parameter, api):
+    name = tables[api][parameter].name
+    return 0 if name is None else 2 if name == tables["llm_api"][parameter].name else 1
 
 
 style.use()
 fig, axes = plt.subplots(figsize=(style.WIDTH, 3.3), layout="constrained")
-kinds = [[kind(row, road) for row in rows] for road in columns]
+rows = list(tables["llm_api"])
+kinds = [[kind(parameter, api) for parameter in rows] for api in columns]
 axes.pcolormesh(kinds, cmap=ListedColormap(["white", "#A6CFEA", "#0072B2"]), edgecolor=style.FAINT, linewidth=0.5)
-axes.set_xticks(np.arange(len(rows)) + 0.5, [row.idea for row in rows], rotation=90)
+axes.set_xticks(np.arange(len(rows)) + 0.5, rows, rotation=90)
 axes.set_yticks(np.arange(len(columns)) + 0.5, columns)
 axes.invert_yaxis()
 axes.tick_params(length=0)
-title = f"The llmapi model has names for {known['llmapi']} of {len(rows)} ideas, the LLM API for {known['llm_api']}"
-style.finish(fig, title, "", " · ".join(f"{road} {count}" for road, count in known.items()))
+title = f"llmapi has names for {known['llmapi']} of {len(rows)} parameters, the LLM API for {known['llm_api']}"
+style.finish(fig, title, "", " · ".join(f"{api} {count}" for api, count in known.items()))
 
 # %% [markdown]
 # ## 4 Greedy or sampling?
 #
-# Three values choose the next token: temperature, top-k, top-p. They have nearly the same names on every road. What
+# Three values choose the next token: temperature, top-k, top-p. They have nearly the same names on every API. What
 # counts is who turns sampling on:
 
 # %% tags=["nbval-check-output"]
-show(["temperature", "top k", "top p"], roads)
+show("temperature", "top k", "top p")
 
 # %% [markdown]
 # - Behind an **engine**, a `top_k` or a `top_p` turns sampling on, except a `top_k` of 1, which leaves a single token.
@@ -215,7 +216,7 @@ show(["temperature", "top k", "top p"], roads)
 # the three? And one that says *temperature 0.8* and no more? The check comes after the measurement.
 
 # %% tags=["exercise:12.1"]
-answer_1 = {"nothing": None, "temperature": None}  # two lists of roads
+answer_1 = {"nothing": None, "temperature": None}  # two lists of APIs
 
 # %% [markdown]
 # Measure the engine's rule. First the question, in the form this model was trained to see (notebook 00), then the same
@@ -241,11 +242,11 @@ for more in ({"temperature": temperature}, {"temperature": temperature, "top_p":
 check("12.1", answer_1)
 
 # %% [markdown]
-# The lib knows the rule of each road; it agrees with the measurement, and says what you cannot measure here.
+# The lib knows the rule of each API; it agrees with the measurement, and says what you cannot measure here.
 
 # %% tags=["nbval-check-output"]
 for said in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1}):
-    print(f"{said!s:36}", {road: decides(said, road) for road in ("engine", "llm_api", "completions")})
+    print(f"{said!s:36}", {api: decides(said, api) for api in ("engine", "llm_api", "completions")})
 
 # %% [markdown]
 # ## 5 Rename, or translate
@@ -278,7 +279,7 @@ print(answer["text_output"])
 # chat template is missing, so the model continues your text instead of answering. And it is greedy, whatever the
 # temperature says.
 #
-# **Translated**: `translate` takes the request, the road it comes from and the road it goes to. It returns the request
+# **Translated**: `translate` takes the request, the API it comes from and the API it goes to. It returns the request
 # and notes.
 
 # %%
@@ -290,7 +291,7 @@ request, notes = translate(body, "chat", "engine", template=render)
 print(*notes, sep="\n")
 
 # %% [markdown]
-# A *renamed* note is a new name. *written* means that the roads differ in what they do when nothing is said, so it has
+# A *renamed* note is a new name. *written* means that the APIs differ in what they do when nothing is said, so it has
 # to be said. *differs* means: taken, but it acts differently. Here is the request, and its answer:
 
 # %%
@@ -308,17 +309,17 @@ answer_2 = None  # a dict of tensors of the engine lane
 check("12.2", answer_2)
 
 # %% [markdown]
-# Now turn it round. One sampled request of the engine lane goes out to every other road and comes back. **Predict:**
+# Now turn it round. One sampled request of the engine lane goes out to every other API and comes back. **Predict:**
 # does the model give the same text for all of them?
 
 # %%
 original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
 expected = ask(original)
-for road in ("engine_old", "llm_api", "completions", "llmapi"):
-    there, _ = translate(original, "engine", road)
-    back, _ = translate(there, road, "engine")
+for api in ("engine_old", "llm_api", "completions", "llmapi"):
+    there, _ = translate(original, "engine", api)
+    back, _ = translate(there, api, "engine")
     assert ask(back) == expected
-    print(f"{road:12} same text, through", *sorted(set(there) - {"text_input", "inputs", "prompt"}))
+    print(f"{api:12} same text, through", *sorted(set(there) - {"text_input", "inputs", "prompt"}))
 
 # %% [markdown]
 # Four sets of names, one meaning. It is not equal by luck: the seed made the round trip too, so all five runs drew the
@@ -326,12 +327,13 @@ for road in ("engine_old", "llm_api", "completions", "llmapi"):
 #
 # ## 6 The LLM API
 #
-# What does the program of the second road look like? The same request, translated and written out. `model` may be a
+# What does a program for the LLM API look like? The same request, translated and written out. `model` may be a
 # folder with a Hugging Face checkpoint, or its name.
 
 # %%
 there, notes = translate({**original, "text_input": question}, "engine", "llm_api")
-program = llm_run.script(there, "HuggingFaceTB/SmolLM2-135M-Instruct")
+hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
+program = llm_api.script(there, hub)
 print(program)
 print(*notes, sep="\n")
 
@@ -346,7 +348,8 @@ print(*notes, sep="\n")
 if why_not:
     print(f"not run here: {why_not}")
 else:
-    print(llm_run.run(program.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(assets.resolve("smollm2")))))
+    (path := Path(scratch.name) / "ask.py").write_text(program.replace(hub, str(assets.resolve("smollm2"))))
+    print(subprocess.run([sys.executable, path], check=True, capture_output=True, text=True).stdout)
 
 # %% [markdown]
 # ### trtllm-serve
@@ -367,17 +370,17 @@ print("POST /v1/completions", json.dumps({"model": "smollm2", **there}, indent=1
 # it for a parameter that nobody reads.
 #
 # Triton has an [OpenAI front end](https://github.com/triton-inference-server/server/tree/main/python/openai) of its
-# own. With an engine behind it, it translates as you did, for about ten ideas: the limit, stop words, sampling,
+# own. With an engine behind it, it translates as you did, for about ten parameters: the limit, stop words, sampling,
 # penalties, the seed.
 #
 # ## 7 The llmapi model
 #
-# You can have the second road inside Triton: NVIDIA ships a Python model, `llmapi`, that calls `LLM`. It is one folder.
+# You can have the LLM API inside Triton: NVIDIA ships a Python model, `llmapi`, that calls `LLM`. It is one folder.
 # We write its two text files; its program lies in the container, under `/app/all_models/llmapi`.
 
 # %% tags=["nbval-check-output"]
 shutil.rmtree(repository / "llmapi", ignore_errors=True)  # if you run this cell again
-folder = llmapi_model.write(repository, "HuggingFaceTB/SmolLM2-135M-Instruct", name="llmapi")
+folder = llm_api.write_llmapi(repository, hub, name="llmapi")
 for path in sorted(folder.rglob("*.*")):
     print(path.relative_to(repository))
 print()
@@ -388,7 +391,7 @@ print((folder / "1" / "model.yaml").read_text())
 # cannot stream. And the inputs? They come from the table of section 3:
 
 # %% tags=["nbval-check-output"]
-config = llmapi_model.config("llmapi")
+config = llm_api.llmapi_config("llmapi")
 print(*[line for line in to_text(config).splitlines() if line.startswith("input")], sep="\n")
 
 # %% [markdown]
@@ -486,10 +489,10 @@ rich = {
     "bad_words": ["no"],
 }
 lost = {}
-for road in ("llm_api", "completions", "llmapi"):
-    _, notes = translate(rich, "engine", road)
-    lost[road] = [note.idea for note in notes if note.kind == "lost"]
-    print(f"{road:12} {dict(Counter(note.kind for note in notes))}, lost: {', '.join(lost[road]) or 'nothing'}")
+for api in ("llm_api", "completions", "llmapi"):
+    _, notes = translate(rich, "engine", api)
+    lost[api] = [note.parameter for note in notes if note.kind == "lost"]
+    print(f"{api:12} {dict(Counter(note.kind for note in notes))}, lost: {', '.join(lost[api]) or 'nothing'}")
 
 # %% [markdown]
 # The LLM API has a place for all of it. Behind OpenAI's path the bad words are gone, and in `llmapi` most wishes. If
@@ -505,7 +508,7 @@ for note in notes:
 # ## Recap
 #
 # - Engines end with 1.3.0rc20. After it a checkpoint is served as it is, by `LLM`, `trtllm-serve` or `llmapi`.
-# - The same three values are greedy on one road and sample on another. Say what you want.
+# - The same three values are greedy on one API and sample on another. Say what you want.
 # - A renaming keeps names right and meanings wrong: defaults differ for the limit, the prompt, the stop word, sampling.
 # - `llmapi` (1.3.0rc3) has 17 inputs, prefixes, and no batch dimension. Over HTTP an old client gets 32 tokens and no
 #   error.
@@ -513,7 +516,7 @@ for note in notes:
 #
 # ## Break it
 #
-# Send a request round all the roads, one after another, and see what is left of it. **Predict:** which wish survives
+# Send a request round all the APIs, one after another, and see what is left of it. **Predict:** which wish survives
 # the whole trip?
 
 # %% tags=["nbval-check-output"]
@@ -521,11 +524,11 @@ here, now = "engine", rich
 for target in ("completions", "llm_api", "llmapi", "engine"):
     now, notes = translate(now, here, target)
     here = target
-    print(f"{target:12} loses {[note.idea for note in notes if note.kind == 'lost'] or 'nothing'}")
+    print(f"{target:12} loses {[note.parameter for note in notes if note.kind == 'lost'] or 'nothing'}")
 print(now)
 
 # %% [markdown]
-# Only what every road can say comes home. Try more: give `rich` a `beam_width` of 4, misspell a name, or send it to
+# Only what every API can say comes home. Try more: give `rich` a `beam_width` of 4, misspell a name, or send it to
 # `chat`.
 #
 # The last line says what produced the numbers on this page.

@@ -30,7 +30,7 @@
 # **Time:** 45 minutes (last run: 69 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
-# Previous: [12 · The second road](../../notebooks/12_llm_api.ipynb) · Next: [14 · The ensemble](14_ensemble.ipynb)
+# Previous: [12 · After engines](../../notebooks/12_llm_api.ipynb) · Next: [14 · The ensemble](14_ensemble.ipynb)
 
 # %%
 import tempfile

@@ -1,0 +1,280 @@
+"""Names and translation between the APIs: the table against the contract, SamplingParams and trtllm-serve."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servinglab import llm_api
+from servinglab.errors import CourseError
+from servinglab.llm_api import decides, parameters, translate
+from servinglab.repository import contract, pbtxt
+
+# The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
+SAMPLING_PARAMS = set(
+    """end_id pad_id max_tokens bad bad_token_ids stop stop_token_ids include_stop_str_in_output embedding_bias
+    logits_processor apply_batched_logits_processor n best_of use_beam_search top_k top_p top_p_min top_p_reset_ids
+    top_p_decay seed temperature min_tokens beam_search_diversity_rate repetition_penalty presence_penalty
+    frequency_penalty length_penalty early_stopping no_repeat_ngram_size min_p beam_width_array logprobs
+    prompt_logprobs return_context_logits return_generation_logits exclude_input_from_output return_encoder_output
+    return_perf_metrics additional_model_outputs lookahead_config guided_decoding ignore_eos detokenize
+    add_special_tokens truncate_prompt_tokens skip_special_tokens spaces_between_special_tokens
+    prompt_ignore_length logprobs_mode""".split()
+)
+GOOD = {"text_input": "Hi", "max_tokens": 4}
+
+
+def names(api):
+    return {cell.name for cell in parameters(api).values() if cell.name}
+
+
+@pytest.mark.parametrize("api, generation", [("engine", "new"), ("engine_old", "old")])
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_every_engine_name_is_a_tensor_of_the_contract(model, api, generation):
+    tensors = {tensor.name: tensor for tensor in contract.inputs(model, generation)}
+    for parameter, cell in parameters(api).items():
+        if cell.name and cell.name in tensors:
+            assert tensors[cell.name].datatype == llm_api._rows()[parameter][0], parameter
+            assert tensors[cell.name].optional != cell.required, parameter
+    assert names(api) - set(tensors) <= {"guided_decoding_guide", "guided_decoding_guide_type", "return_perf_metrics"}
+
+
+def test_the_llm_api_has_these_fields_and_no_others():
+    named = names("llm_api") - {"inputs", "streaming", "lora_request"}  # arguments of generate_async
+    others = set(llm_api.DATA["others"]["llm_api"].split())
+    assert named | others == SAMPLING_PARAMS and not named & others
+
+
+@pytest.mark.parametrize(
+    "parameter, api, default",
+    [
+        ("max tokens", "llm_api", 32), ("max tokens", "llmapi", 32), ("max tokens", "completions", None),
+        ("temperature", "completions", 1.0), ("temperature", "llm_api", None), ("top p", "completions", 1.0),
+        ("top p", "engine", 0.0), ("repeat the prompt", "llm_api", True),  # the names say "exclude"
+        ("repeat the prompt", "llmapi", False), ("length penalty", "completions", 1.0),
+        ("length penalty", "llm_api", 0.0), ("early stopping", "engine", 1), ("keep stop word", "engine", True),
+        ("keep stop word", "llmapi", False),
+    ],
+)  # fmt: skip
+def test_what_counts_when_a_name_is_left_out(parameter, api, default):
+    assert parameters(api)[parameter].default == default
+
+
+@pytest.mark.parametrize(
+    "said, engine, api, completions",
+    [
+        ({}, "greedy", "greedy", "sampling"),
+        ({"temperature": 0.8}, "greedy", "sampling", "sampling"),
+        ({"temperature": 0.0}, "greedy", "greedy", "greedy"),
+        ({"top_k": 0}, "greedy", "sampling", "sampling"),
+        ({"top_k": 1}, "greedy", "greedy", "greedy"),
+        ({"top_k": 5}, "sampling", "sampling", "sampling"),
+        ({"top_p": 1.0}, "sampling", "sampling", "sampling"),
+        ({"top_p": 0.0}, "greedy", "greedy", "greedy"),
+        ({"top_p": 0.0, "top_k": 5}, "sampling", "greedy", "greedy"),
+    ],
+)
+def test_who_decides_for_sampling(said, engine, api, completions):
+    assert decides(said, "engine") == decides(said, "engine_old") == engine
+    assert decides(said, "llm_api") == api
+    assert decides(said, "completions") == decides(said, "chat") == completions
+    assert decides({f"sampling_param_{k}": v for k, v in said.items()}, "llmapi") == api
+
+
+def test_beams_are_a_width_here_and_a_switch_there():
+    assert (
+        decides({"beam_width": 3}, "engine") == decides({"use_beam_search": True, "n": 3}, "llm_api") == "beam search"
+    )
+    assert decides({"use_beam_search": True}, "llm_api") == "greedy"  # one beam
+    there, notes = translate(GOOD | {"beam_width": 3}, "engine", "llm_api")
+    assert there["use_beam_search"] is True and there["best_of"] == there["n"] == 3
+    assert translate(there, "llm_api", "engine")[0]["beam_width"] == 3
+    assert "beams" in lost(translate(GOOD | {"beam_width": 3}, "engine", "llmapi")[1])
+
+
+def lost(notes):
+    return {note.parameter for note in notes if note.kind == "lost"}
+
+
+def test_an_openai_body_for_the_engine():
+    body = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_completion_tokens": 4,
+        "temperature": 0.8,
+        "stop": ".",
+    }
+    request, notes = translate(body, "chat", "engine", template=lambda messages: f"<{messages[0]['content']}>")
+    wanted = {"text_input": "<Hi>", "max_tokens": 4, "temperature": 0.8, "top_p": 1.0, "stop_words": "."}
+    assert request == wanted | {"exclude_input_in_output": True}
+    assert {note.kind for note in notes} == {"renamed", "written", "differs"}
+    with pytest.raises(CourseError, match="pass template="):
+        translate(body, "chat", "engine")
+    with pytest.raises(CourseError, match="template twice"):
+        translate(request, "engine", "chat")
+
+
+def test_an_engine_request_for_openai_must_say_greedy_and_loses_bad_words():
+    request, notes = translate(GOOD | {"bad_words": ["no"], "seed": 3}, "engine", "completions")
+    assert request == {"prompt": "Hi", "max_tokens": 4, "temperature": 0.0, "seed": 3, "echo": True}
+    assert lost(notes) == {"bad words"}
+    assert any(note.kind == "differs" and "pull request 17172" in note.text for note in notes)
+
+
+def test_the_llmapi_model_lacks_much_and_a_value_that_changes_nothing_is_no_loss():
+    rich = GOOD | {"min_tokens": 5, "repetition_penalty": 1.2, "return_log_probs": True, "num_return_sequences": 2}
+    assert lost(translate(rich, "engine", "llmapi")[1]) == {"min tokens", "repetition penalty", "log probs", "n"}
+    same = GOOD | {"min_tokens": 1, "repetition_penalty": 1.0, "num_return_sequences": 1}
+    assert lost(translate(same, "engine", "llmapi")[1]) == set()
+
+
+def test_no_bound_on_the_answer():
+    assert translate({"prompt": "x"}, "completions", "llm_api")[0]["max_tokens"] is None
+    assert "max tokens" in lost(translate({"prompt": "x"}, "completions", "llmapi")[1])
+    with pytest.raises(CourseError, match="needs a number"):
+        translate({"prompt": "x"}, "completions", "engine")
+
+
+SAMPLED = st.fixed_dictionaries(
+    GOOD | {"text_input": st.text(min_size=1), "max_tokens": st.integers(1, 99)},
+    optional={
+        "temperature": st.floats(0, 2), "top_k": st.integers(0, 1024), "top_p": st.floats(0, 1),
+        "seed": st.integers(0, 2**64 - 1), "stop_words": st.lists(st.text(min_size=1), min_size=1, max_size=2),
+        "exclude_input_in_output": st.booleans(), "stream": st.booleans(), "min_tokens": st.integers(2, 9),
+        "repetition_penalty": st.floats(0.1, 2), "end_id": st.integers(0, 9), "return_log_probs": st.booleans(),
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(SAMPLED, st.sampled_from(["engine_old", "llm_api", "completions", "llmapi"]))
+def test_what_is_not_lost_means_the_same_there_and_back(request, api):
+    there, notes = translate(request, "engine", api)
+    assert set(there) <= names(api) and all(note.text.endswith(".") for note in notes)
+    assert decides({k: v for k, v in there.items()}, api) == decides(request, "engine")
+    back, _ = translate(there, api, "engine")
+    assert decides(back, "engine") == decides(request, "engine")
+    defaults = {cell.name: cell.default for cell in parameters("engine").values() if cell.name}
+    free = {parameters("engine")[parameter].name for parameter in lost(notes)} | {"temperature", "top_k", "top_p"}
+    if request.get("stream"):
+        free |= {"exclude_input_in_output"}  # a stream never repeats the prompt
+    for name in set(request) - free:
+        assert back.get(name, defaults[name]) == request[name], name
+    if decides(request, "engine") == "sampling":
+        for name, off in (("temperature", 1.0), ("top_k", 0)):
+            assert back.get(name, off) == request.get(name, off)
+        assert (back.get("top_p") or 1.0) == (request.get("top_p") or 1.0)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"max_token": 3}, "There is no 'max_token' on the engine. Did you mean 'max_tokens'"),
+        ({"n": 3}, "There is no 'n' on the engine. It is called 'num_return_sequences' there."),
+        ({"sampling_param_seed": 3}, "It is called 'seed' there."),
+        ({"random_seed": 3}, "It is called 'seed' there."),
+        ({"max_tokens": None}, "A request for the engine needs 'max_tokens', and this one has none."),
+        ({"temperature": "hot"}, "temperature is 'hot'; it must be a number."),
+        ({"stop_words": 1}, "stop_words is 1; it must be text."),
+    ],
+)
+def test_each_mistake_gets_one_sentence(change, said):
+    with pytest.raises(CourseError) as error:
+        translate({**GOOD, **change}, "engine", "llm_api")
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_other_mistakes():
+    with pytest.raises(CourseError, match="no API 'vllm'"):
+        translate(GOOD, "engine", "vllm")
+    with pytest.raises(CourseError, match="top_k is 5000; the engine takes at most 1024"):
+        translate({"inputs": "x", "top_k": 5000}, "llm_api", "engine")
+    assert lost(translate({**GOOD, "prompt_vocab_size": 4}, "engine", "llm_api")[1]) == {"prompt_vocab_size"}
+
+
+FAKE = """
+import json
+class SamplingParams:
+    def __init__(self, **fields): self.fields = fields
+class LLM:
+    def __init__(self, **arguments): self.arguments = arguments
+    def generate(self, prompt, params):
+        class Answer: text = json.dumps([self.arguments, prompt, params.fields])
+        class Output: outputs = [Answer]
+        return Output
+    def generate_async(self, prompt, params, streaming):
+        for piece in ("a", "b"):
+            class Answer: text_diff = piece
+            class Output: outputs = [Answer]
+            yield Output
+"""
+
+
+def test_the_program_hands_everything_over(tmp_path):
+    (tmp_path / "tensorrt_llm.py").write_text(FAKE)
+
+    def run(request):
+        (tmp_path / "ask.py").write_text(llm_api.script(request, "some/model"))
+        command = [sys.executable, tmp_path / "ask.py"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    request = {"inputs": 'Say "é" {x}\n', "max_tokens": 5, "use_beam_search": True, "n": 2, "stop": "\n"}
+    arguments, prompt, fields = json.loads(run(request))
+    assert arguments == {"model": "some/model", "max_beam_width": 2} and prompt == request["inputs"]
+    assert fields == {"max_tokens": 5, "use_beam_search": True, "n": 2, "stop": "\n"}
+    assert run({"inputs": "x", "streaming": True}) == "ab"
+
+
+def test_the_llmapi_configuration_has_the_inputs_of_the_upstream_model():
+    found = pbtxt.parse(pbtxt.to_text(llm_api.llmapi_config()))
+    inputs = {i.name: (llm_api.pb.DataType.Name(i.data_type), list(i.dims), i.optional) for i in found.input}
+    numbers = {"max_tokens": "INT32", "best_of": "INT32", "top_k": "INT32", "temperature": "FP32", "top_p": "FP32",
+               "frequency_penalty": "FP32", "presence_penalty": "FP32", "seed": "UINT64",
+               "exclude_input_from_output": "BOOL", "return_perf_metrics": "BOOL"}  # fmt: skip
+    wanted = {f"sampling_param_{name}": (f"TYPE_{kind}", [1], True) for name, kind in numbers.items()}
+    wanted |= {"sampling_param_stop": ("TYPE_STRING", [-1], True), "text_input": ("TYPE_STRING", [-1], False)}
+    flags = ("streaming", "stop", "return_finish_reason", "return_stop_reason", "return_cumulative_logprob")
+    assert inputs == wanted | dict.fromkeys(flags, ("TYPE_BOOL", [1], True))
+    assert [o.name for o in found.output][:3] == ["text_output", "finish_reason", "stop_reason"]
+
+
+def test_the_llmapi_folder_is_written_once(tmp_path):
+    folder = llm_api.write_llmapi(tmp_path / "repository", "org/model: a", name="llm", max_beam_width=4)
+    assert yaml.safe_load((folder / "1" / "model.yaml").read_text()) == {
+        "model": "org/model: a", "backend": "pytorch", "max_beam_width": 4,
+        "triton_config": {"max_batch_size": 0, "decoupled": False},
+    }  # fmt: skip
+    assert pbtxt.parse((folder / "config.pbtxt").read_text()).name == "llm"
+    with pytest.raises(CourseError, match="is there already"):
+        llm_api.write_llmapi(tmp_path / "repository", "org/other", name="llm")
+
+
+OLD_SCRIPT = """\
+python3 examples/models/core/llama/convert_checkpoint.py --model_dir m --output_dir c
+trtllm-build --checkpoint_dir c --output_dir e
+cp -r /app/all_models/inflight_batcher_llm repository
+trtllm-serve e --backend tensorrt
+llm = LLM("e", backend='tensorrt')
+config: backend: "tensorrtllm"
+request = {"random_seed": 3, "min_length": 2}
+trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --backend pytorch
+backend: "python"; seed = 3; min_tokens = 2; my_convert.py
+"""
+
+
+def test_a_script_is_read_line_by_line():
+    found = [sentence.split(";")[0] for sentence in llm_api.removed(OLD_SCRIPT)]
+    assert found == [
+        f"line {line}: {thing} is gone since {since}"
+        for line, thing, since in (
+            (1, "convert_checkpoint.py", "1.3.0rc21"), (2, "trtllm-build", "1.3.0rc21"),
+            (3, "inflight_batcher_llm", "1.3.0rc21"), (4, "--backend tensorrt", "1.3.0rc21"),
+            (5, 'LLM(backend="tensorrt")', "1.3.0rc21"), (6, 'backend: "tensorrtllm"', "1.3.0rc21"),
+            (7, "random_seed", "0.20.0"), (7, "min_length", "0.20.0"),
+        )
+    ]  # fmt: skip
