@@ -28,7 +28,7 @@ def repository(tmp_path, encoders):
 
 
 def test_the_linter_finds_nothing(repository):
-    assert lint(repository, lane="embedded") == []
+    assert lint(repository) == []
     assert sorted(path.name for path in repository.iterdir()) == sorted(MODELS)
 
 
@@ -69,12 +69,10 @@ def test_writing_again_replaces_and_others_stay(tmp_path, encoders):
     other = tmp_path / "models" / "tensorrt_llm"
     other.mkdir(parents=True)
     first = write_repository(tmp_path / "models", encoders, LABELS)
-    again = write_repository(tmp_path / "models", encoders, LABELS[:2], queue_delay_microseconds=5000)
+    again = write_repository(tmp_path / "models", encoders, LABELS[:2])
     assert again == first and other.is_dir() and not list(first.glob("**/.*"))
     config = parse((again / "fusion" / "config.pbtxt").read_text())
     assert [list(tensor.dims) for tensor in config.output] == [[384], [2], [2]]
-    batching = parse((again / "text_encoder" / "config.pbtxt").read_text()).dynamic_batching
-    assert batching.max_queue_delay_microseconds == 5000
 
 
 def test_the_weights_have_a_name_that_changes_with_them(tmp_path, encoders):
@@ -105,7 +103,7 @@ def test_engine_on_a_gpu_box(tmp_path, encoders):
     assert [path.name for path in (folder / "1").iterdir()] == ["model.plan"]
     same = model_config("vision_encoder")
     assert list(config.input) == list(same.input) and list(config.output) == list(same.output)
-    assert [f.code for f in lint(repository, lane="embedded")] == ["L019"]  # that Triton has no such backend
+    assert [f.code for f in lint(repository)] == ["L019"]  # that Triton has no such backend
 
 
 def test_the_flavour_may_change_in_one_folder(tmp_path, encoders):
@@ -125,7 +123,6 @@ REFUSED = {
     "one text": ({"labels": "cat"}, "labels must be a list of texts"),
     "numbers": ({"labels": [1, 2]}, "labels must be a list of texts"),
     "half a label": ({"top": 2.5}, "top must be a whole number from 1 to 2,147,483,647, not 2.5"),
-    "a wait below 0": ({"queue_delay_microseconds": -1}, "queue_delay_microseconds must be a whole number from 0 "),
     "no answers": ({"top": 0}, "top must be a whole number from 1"),
     "no batch": ({"max_batch_size": 0}, "max_batch_size must be a whole number from 1"),
     "unknown flavour": ({"flavour": "openvino"}, "one of onnx, tensorrt"),
@@ -184,6 +181,6 @@ BATCH_MISTAKES = {
 def test_the_linter_knows_mixed_batch_dimensions(repository, changes, codes, words):
     for arguments in changes:
         change(repository, *arguments)
-    found = lint(repository, lane="embedded")
+    found = lint(repository)
     assert {finding.code for finding in found} == codes
     assert words in " ".join(finding.message + finding.cure for finding in found)

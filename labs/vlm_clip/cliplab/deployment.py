@@ -68,15 +68,13 @@ class DeploymentError(CourseError):
 
 def write_repository(
     folder: str | Path, encoders: Encoders, labels: Sequence[str], *, top: int = 5, max_batch_size: int = 16,
-    queue_delay_microseconds: int = 0, threads: int = 1, flavour: str = "onnx", plan: str | Path | None = None,
+    flavour: str = "onnx", plan: str | Path | None = None,
 ) -> Path:  # fmt: skip
     """Write the five models into `folder`, beside others that are there, and return its absolute path. Safe to repeat.
 
     Args:
         labels: what a picture may be called; each answer names the `top` nearest of them.
         max_batch_size: rows that one request, or one batch of waiting requests, may have.
-        queue_delay_microseconds: how long the encoders may wait for others to fill a batch.
-        threads: cores that one run of an encoder may use.
         flavour: "onnx" runs both encoders on ONNX Runtime in Python models; "tensorrt" gives `vision_encoder` to
             Triton's TensorRT backend on a GPU, with the engine `plan`. The text encoder stays: its tokenizer is Python.
 
@@ -86,8 +84,7 @@ def write_repository(
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise DeploymentError("labels must be a list of texts.")
     labels = [label.strip() for label in labels]
-    _check(labels, top, max_batch_size, threads, flavour, plan)
-    _whole("queue_delay_microseconds", queue_delay_microseconds, 0)
+    _check(labels, top, max_batch_size, flavour, plan)
     names = json.dumps(labels, ensure_ascii=False, indent=0) + "\n"
     files: dict[str, dict[str, str | bytes | Path]] = {
         "image_preprocessing": {"prepare.py": Path(prepare.__file__)},
@@ -102,10 +99,7 @@ def write_repository(
         for model in MODELS:
             version = repository / model / "1"
             version.mkdir(parents=True, exist_ok=True)
-            config = model_config(
-                model, top=min(top, len(labels)), max_batch_size=max_batch_size, threads=threads, flavour=flavour,
-                queue_delay_microseconds=queue_delay_microseconds,
-            )  # fmt: skip
+            config = model_config(model, top=min(top, len(labels)), max_batch_size=max_batch_size, flavour=flavour)
             if model == "fusion":
                 config.parameters["encoder"].string_value = _weights(files)
             if config.backend == "python":
@@ -120,10 +114,7 @@ def write_repository(
     return repository
 
 
-def model_config(
-    model: str, *, top: int = 5, max_batch_size: int = 16, queue_delay_microseconds: int = 0, threads: int = 1,
-    flavour: str = "onnx",
-) -> pb.ModelConfig:  # fmt: skip
+def model_config(model: str, *, top: int = 5, max_batch_size: int = 16, flavour: str = "onnx") -> pb.ModelConfig:
     """The configuration of one of the five models; arguments as for `write_repository`."""
     config = pb.ModelConfig(name=model, max_batch_size=max_batch_size)
     for entries, tensors in ((config.input, INPUTS[model]), (config.output, OUTPUTS[model])):
@@ -144,31 +135,23 @@ def model_config(
     config.instance_group.add(count=1, kind=kind)
     if model in BATCHED:
         config.dynamic_batching.SetInParent()
-        if queue_delay_microseconds:
-            config.dynamic_batching.max_queue_delay_microseconds = queue_delay_microseconds
         if not on_gpu:
-            config.parameters["threads"].string_value = str(threads)
+            config.parameters["threads"].string_value = "1"  # cores that one run may use
     return config
 
 
-def _check(
-    labels: list[str], top: int, max_batch_size: int, threads: int, flavour: str, plan: str | Path | None
-) -> None:
+def _check(labels: list[str], top: int, max_batch_size: int, flavour: str, plan: str | Path | None) -> None:
     if not labels or not all(labels):
         raise DeploymentError("Give at least one label, and none that is empty: an answer names the nearest ones.")
     if twice := {label for label in labels if labels.count(label) > 1}:
         raise DeploymentError(f"The label {sorted(twice)[0]!r} is there twice; give each once.")
-    for name, value in (("top", top), ("max_batch_size", max_batch_size), ("threads", threads)):
-        _whole(name, value, 1)
+    for name, value in (("top", top), ("max_batch_size", max_batch_size)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+            raise DeploymentError(f"{name} must be a whole number from 1 to {2**31 - 1:,}, not {value!r}.")
     if flavour not in FLAVOURS:
         raise DeploymentError(f"flavour must be one of {', '.join(FLAVOURS)}, not {flavour!r}.")
     if (flavour == "tensorrt") != (plan is not None):
         raise DeploymentError("flavour 'tensorrt' needs plan, the engine's file; flavour 'onnx' has none.")
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise DeploymentError(f"{name} must be a whole number from {least} to {2**31 - 1:,}, not {value!r}.")
 
 
 def _weights(files: Mapping[str, Mapping[str, str | bytes | Path]]) -> str:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from cliplab.prepare import open_picture
-from servinglab.figures.style import INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import INK, MODELS, QUIET, WIDTH, name_rows, note, tint
 
 _SIDE = 132  # pixels of a picture in a figure; a page must load at once
 _RIGHT, _OTHER = MODELS["postprocessing"], QUIET
@@ -20,8 +20,6 @@ _RIGHT, _OTHER = MODELS["postprocessing"], QUIET
 
 def gallery(items: Sequence[tuple[Path, str]], columns: int = 6) -> Figure:
     """Pictures in rows, each with a line of text below. ``items``: (file, text)."""
-    if not items:
-        raise ValueError("gallery needs at least one picture")
     rows = -(-len(items) // columns)
     fig, grid = plt.subplots(rows, columns, figsize=(WIDTH, 10.4 / columns * rows + 0.5), squeeze=False)
     for axes in grid.flat:
@@ -38,8 +36,6 @@ def searches(rows: Sequence[tuple[str, Path, Sequence[Path]]]) -> Figure:
 
     ``rows``: (sentence, its own picture, found pictures). The own picture has a frame wherever it is found.
     """
-    if not rows:
-        raise ValueError("searches needs at least one row")
     found = max(len(row[2]) for row in rows)
     widths = [1.9] + [1] * (found + 1)
     height = 1.08 * len(rows) + 0.75
@@ -59,8 +55,6 @@ def searches(rows: Sequence[tuple[str, Path, Sequence[Path]]]) -> Figure:
 
 def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chance: float, k: int) -> Figure:
     """Recall of several ways as points with 95 % intervals: ``table``: way → {"1": (mean, low, high), "k": …}."""
-    if not table:
-        raise ValueError("recalls needs at least one way")
     colours = {"1": MODELS["preprocessing"], "k": MODELS["tensorrt_llm"]}
     names = {"1": "recall at 1", "k": f"recall at {k}"}
     fig, axes = plt.subplots(figsize=(WIDTH, 0.55 * len(table) + 1.7))
@@ -69,17 +63,14 @@ def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chanc
             mean, low, high = measured[which]
             axes.plot([low, high], [row + shift] * 2, color=colours[which], linewidth=2.4, solid_capstyle="butt")
             axes.plot(mean, row + shift, "o", color=colours[which], markersize=7)
-            _beside(axes, f"{mean:.2f}", high, row + shift)
+            note(axes, f"{mean:.2f}", high, row + shift)
     axes.axvline(chance, color=INK, linewidth=0.9, linestyle=":")
-    axes.annotate(f"guessing, at {k}", (chance, -0.62), (4, 0), textcoords="offset points", fontsize=9, color=QUIET)
+    note(axes, f"guessing, at {k}", chance, -0.62, (4, 0), color=QUIET, va="baseline")
     for which, name in names.items():
         axes.plot([], [], "o-", color=colours[which], label=name)
     axes.legend(loc="lower right")
-    axes.set_yticks(range(len(table)), list(table))
-    axes.set_ylim(len(table) - 0.5, -0.8)
-    axes.set_xlim(0, 1)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_xlabel("share of the captions that find their own picture (with 95 % interval)")
+    name_rows(axes, list(table), above=0.8, below=0.5)
+    axes.set(xlim=(0, 1), xlabel="share of the captions that find their own picture (with 95 % interval)")
     return fig
 
 
@@ -88,10 +79,8 @@ def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str
     fig, axes = plt.subplots(figsize=(WIDTH, 2.8))
     for (name, (xs, ys)), colour in zip(series.items(), MODELS.values(), strict=False):
         axes.plot(xs, ys, color=colour, linewidth=1.8)
-        _beside(axes, name, xs[-1], ys[-1])
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.set_xlim(0, 1.13 * max(max(xs) for xs, _ in series.values()))
+        note(axes, name, xs[-1], ys[-1])
+    axes.set(xlabel=x, ylabel=y, xlim=(0, 1.13 * max(max(xs) for xs, _ in series.values())))
     return fig
 
 
@@ -100,17 +89,10 @@ def sizes_and_drift(rows: Mapping[str, tuple[float, float]]) -> Figure:
     fig, axes = plt.subplots(figsize=(WIDTH, 0.42 * len(rows) + 1.3))
     for row, (megabytes, drift) in enumerate(rows.values()):
         axes.barh(row, megabytes, height=0.6, color=tint(MODELS["preprocessing"], 0.6))
-        _beside(axes, f"{megabytes:.1f} MB, 1 - cosine at most {drift:.1g}", megabytes, row)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, 1.8 * max(megabytes for megabytes, _ in rows.values()))
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_xlabel("size of the file (MB)")
+        note(axes, f"{megabytes:.1f} MB, 1 - cosine at most {drift:.1g}", megabytes, row)
+    name_rows(axes, list(rows), above=0.5, below=0.5)
+    axes.set(xlim=(0, 1.8 * max(megabytes for megabytes, _ in rows.values())), xlabel="size of the file (MB)")
     return fig
-
-
-def _beside(axes: plt.Axes, text: str, x: float, y: float) -> None:
-    axes.annotate(text, (x, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
 
 
 def _picture(axes: plt.Axes, file: Path, frame: str | None = None) -> None:

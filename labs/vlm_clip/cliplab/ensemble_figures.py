@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from servinglab.figures.style import CARD, INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, DASHES, INK, MODELS, QUIET, WIDTH, name_rows, note, tint
 
 # The course's colours, by what a step does: prepare, compute, collect.
 COLOURS = {
@@ -27,7 +27,7 @@ def pipeline() -> Figure:
     fig = plt.figure(figsize=(WIDTH, height))
     axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
     axes.axis("off")
-    frame = {"fc": tint(COLOURS["clip"], 0.2), "ec": COLOURS["clip"], "lw": 1.3, "ls": (0, (4, 3))}
+    frame = {"fc": tint(COLOURS["clip"], 0.2), "ec": COLOURS["clip"], "lw": 1.3, "ls": DASHES}
     axes.add_patch(Rectangle((1.0, 0.35), 5.5, 2.65, **frame))
     axes.text(1.08, 2.94, "clip: an ensemble, no code", va="top", fontsize=9)
     lines = [
@@ -64,11 +64,8 @@ def step_bars(step_ms: Mapping[str, float], ensemble_ms: float) -> Figure:
     for row, name in enumerate(begins):
         ms = ensemble_ms if name == "clip" else step_ms[name]
         axes.barh(row, ms, left=begins[name], height=0.62, color=tint(COLOURS[name], 0.6), ec=COLOURS[name])
-        axes.annotate(f"{ms:.1f} ms", (begins[name] + ms, row), (4, 0), textcoords="offset points", va="center",
-                      fontsize=9)  # fmt: skip
-    axes.set_yticks(range(len(begins)), begins)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.invert_yaxis()
+        note(axes, f"{ms:.1f} ms", begins[name] + ms, row, (4, 0))
+    name_rows(axes, list(begins))
     axes.set_xlim(0, 1.15 * max(ensemble_ms, begins["fusion"] + step_ms["fusion"]))
     axes.set_xlabel("time since the request (ms); steps drawn as if nothing waited")
     return fig

@@ -26,9 +26,8 @@ def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
         share = np.full(len(scores), 100 / len(scores))
         axes.hist(scores, edges, weights=share, color=colour, alpha=0.6, label=f"{name} ({len(scores)})")
     axes.axvline(line, color=style.INK, linewidth=1.2)
-    axes.annotate(f"{line:.2f}", (line, 1), (4, -10), xycoords=("data", "axes fraction"), textcoords="offset points")
-    axes.set_xlabel("score of the best hit (cosine)")
-    axes.set_ylabel("share of the group (%)")
+    style.note(axes, f"{line:.2f}", line, 1, (4, -6), xycoords=("data", "axes fraction"), fontsize=10)
+    axes.set(xlabel="score of the best hit (cosine)", ylabel="share of the group (%)")
     axes.legend()
     return fig
 
@@ -67,14 +66,10 @@ def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
             own = [point for point in cheapest if point["index"] == index]
             x = [point["vectors"] for point in own]
             axes.plot(x, [point[field] for point in own], marker="o", markersize=4, color=colour, label=_NAMES[index])
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.xaxis.set_minor_formatter("")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
-        axes.set_xlabel("vectors")
-        axes.set_ylabel(label)
+        axes.set(xscale="log", yscale="log", xlabel="vectors", ylabel=label)
+        for axis, form in ((axes.xaxis, "{x:,.0f}"), (axes.yaxis, "{x:g}")):
+            axis.set_major_formatter(form)
+            axis.set_minor_formatter("")
     panels[0].legend()
     return fig
 
