@@ -22,6 +22,7 @@ Solutions and mutants (one for each known misconception) live in ``notebooks/sol
 from __future__ import annotations
 
 import dis
+import functools
 import importlib.util
 import sys
 import types
@@ -90,21 +91,15 @@ def exercise(exercise_id: str, *, expects: str) -> Callable[[Callable[[Any], Ver
     return register
 
 
+@functools.cache
 def module(notebook: str) -> types.ModuleType | None:
     """The checks of one notebook ("05"), the file `checks/nb05.py` beside it; None when it has none."""
-    name = f"servinglab_checks_nb{notebook}"
-    if name in sys.modules:
-        return sys.modules[name]
-    root = find_root()
+    name, root = f"servinglab_checks_nb{notebook}", find_root()
     for path in (root / "notebooks" / "checks" / f"nb{notebook}.py", *root.glob(f"labs/*/checks/nb{notebook}.py")):
         if path.is_file():
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = made = importlib.util.module_from_spec(spec)
-            try:
-                spec.loader.exec_module(made)
-            except BaseException:
-                del sys.modules[name]
-                raise
+            spec.loader.exec_module(made)
             return made
     return None
 

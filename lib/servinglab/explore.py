@@ -7,6 +7,7 @@ HTML notebook loses nothing; and a widget waits for a front end, which a run by 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,13 @@ def explore(
     ``small_print`` and ``summary`` are those of ``style.finish``. ``live``: other values for the slider of a name, as
     many as you like. Raises CourseError for an empty or a too large grid, or an unknown or empty name in ``live``.
     """
-    _check(grid, live or {})
+    if not grid or not all(map(len, grid.values())):
+        raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")
+    for name, values in (live or {}).items():
+        if name not in grid or not len(values):
+            raise CourseError(f"explore has no slider {name!r} with values for live; it has {', '.join(grid)}")
+    if (panels := math.prod(map(len, grid.values()))) > _MOST_PANELS:
+        raise CourseError(f"explore would draw {panels} panels; give values for at most {_MOST_PANELS}")
     _panels(draw, grid, title, small_print, summary)
     if is_live():
         _sliders(draw, grid, {**grid, **(live or {})})
@@ -68,26 +75,12 @@ def _execute_request() -> dict[str, Any] | None:
     return kernel.get_parent("shell") if kernel is not None else None
 
 
-def _check(grid: dict[str, Sequence[Any]], live: Mapping[str, Sequence[Any]]) -> None:
-    if not grid or not all(len(values) for values in grid.values()):
-        raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")
-    for name, values in live.items():
-        if name not in grid or not len(values):
-            raise CourseError(f"explore has no slider {name!r} with values for live; it has {', '.join(grid)}")
-    panels = 1
-    for values in grid.values():
-        panels *= len(values)
-    if panels > _MOST_PANELS:
-        raise CourseError(f"explore would draw {panels} panels; give values for at most {_MOST_PANELS}")
-
-
 def _panels(
     draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, small_print: str, summary: str
 ) -> None:
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     varying = [name for name, values in grid.items() if len(values) > 1]
-    columns = len(grid[varying[-1]]) if len(varying) > 1 else min(3, len(combinations))
-    columns = min(columns, 4)
+    columns = min(4, len(grid[varying[-1]])) if len(varying) > 1 else min(3, len(combinations))
     rows = -(-len(combinations) // columns)
     fig, panels = plt.subplots(
         rows, columns, figsize=(WIDTH, 0.8 + 1.9 * rows), sharex=True, sharey=True, squeeze=False
