@@ -1,8 +1,8 @@
 """AIPerf and the course's own closed loop against the same server, through the same front end.
 
-    python benchmarks/aiperf_run.py [--precision int4] [--concurrency 4] [--requests 40] [--json]
+    python benchmarks/aiperf_run.py [--precision int4] [--concurrency 4] [--requests 40] [--install] [--json]
 
-AIPerf must be in the cache: python -m servinglab.loadtest.aiperf (1.2 GB). Prompts have about as many tokens in both.
+AIPerf must be in the cache: python benchmarks/aiperf.py (1.2 GB). Prompts have about as many tokens in both.
 Half of the closed loop runs before AIPerf and half after it, so that other work on the machine meets both.
 
 Keys of --json
@@ -18,20 +18,52 @@ import argparse
 import datetime
 import json
 import os
+import sys
 import tempfile
+import time
 from pathlib import Path
 
+import aiperf
+import httpx
 import numpy as np
 
+from servinglab.errors import CourseError
+
 WORDS = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud".split()
+
+
+def openai_ask(url, *, model, max_tokens, deadline=120.0):
+    """An `ask` of servinglab.loadtest.load for a server of OpenAI's protocol, at `url` without /v1."""
+    # One client for all: to make one takes tens of milliseconds, which would count as the server's.
+    client = httpx.Client(base_url=url, timeout=deadline, trust_env=False, limits=httpx.Limits(max_connections=None))
+
+    def ask(prompt):
+        messages = [{"role": "user", "content": prompt}]
+        body = {"model": model, "messages": messages, "max_completion_tokens": max_tokens, "min_tokens": max_tokens}
+        began, complete = time.perf_counter(), False
+        with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as got:
+            if got.is_error:
+                raise CourseError(f"The server answered {got.status_code}: {got.read().decode(errors='replace')}")
+            for line in got.iter_lines():
+                complete = complete or line.strip() == "data: [DONE]"
+                if line.startswith("data: {"):
+                    event = json.loads(line[len("data: ") :])
+                    if "error" in event:
+                        raise CourseError(event["error"]["message"])
+                    for choice in event["choices"]:
+                        yield time.perf_counter() - began, choice["delta"].get("content") or ""
+        if not complete:
+            raise CourseError(f"{url} ended the stream before [DONE].")
+
+    return ask
 
 
 def measure(options):
     from tokenizers import Tokenizer
 
     from servinglab import assets
-    from servinglab.loadtest import aiperf, commands
-    from servinglab.loadtest.load import closed_loop, openai_ask
+    from servinglab.loadtest import commands
+    from servinglab.loadtest.load import closed_loop
     from servinglab.notebook import device
     from servinglab.openai_frontend import OpenAIFrontend
     from servinglab.repository import build_default
@@ -79,8 +111,11 @@ def main():
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--input-tokens", type=int, default=64)
     parser.add_argument("--output-tokens", type=int, default=24)
+    parser.add_argument("--install", action="store_true", help="AIPerf first, if it is not in the cache")
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
     options = parser.parse_args()
+    if options.install:
+        aiperf.ensure(lambda text: print(text, file=sys.stderr))
     result = measure(options)
     if options.json:
         print(json.dumps(result, indent=2))

@@ -41,6 +41,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 from tokenizers import Tokenizer
@@ -50,9 +51,8 @@ from servinglab.checks import check
 from servinglab.client import TritonClient
 from servinglab.figures import load as figures
 from servinglab.figures import style
-from servinglab.loadtest import aiperf as aiperf_tool
 from servinglab.loadtest import commands, measures
-from servinglab.loadtest.load import closed_loop, open_loop, openai_ask, triton_ask
+from servinglab.loadtest.load import closed_loop, open_loop, triton_ask
 from servinglab.loadtest.power import Meter
 from servinglab.notebook import begin, record, resolve_lane
 from servinglab.openai_frontend import OpenAIFrontend
@@ -525,13 +525,15 @@ print(commands.as_shell(commands.triton_openai("/models", "/models/tokenizer")))
 
 # %% [markdown]
 # The server of the embedded lane has none, so the course has a small one, `servinglab.openai_frontend`. It sits before
-# Triton and renders the chat template. Here is the command against it.
+# Triton and renders the chat template. Here is one answer of it, and AIPerf's command against it.
 
 # %%
 folder = assets.tokenizer("smollm2")
 frontend = OpenAIFrontend(server.grpc_url, folder).start()
+question = {"messages": [{"role": "user", "content": "Name a fruit."}], "max_completion_tokens": max_tokens}
+answer = httpx.post(f"{frontend.url}/v1/chat/completions", json=question, timeout=120, trust_env=False).json()
+print(answer["choices"][0]["message"]["content"], answer["usage"], sep="\n")
 target = {"concurrency": batch, "requests": requests, "warmup": batch, "input_tokens": 64, "output_tokens": max_tokens}
-command = commands.aiperf(folder, url=frontend.url, seed=seed, folder=Path(scratch.name, "aiperf"), **target)
 print(commands.as_shell(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", seed=seed, **target)))
 
 # %% [markdown]
@@ -546,13 +548,10 @@ print(commands.as_shell(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", 
 # %%
 runs = json.loads((find_root() / "data" / "results" / "cpu" / "aiperf.json").read_text())
 if aiperf:
-    aiperf_tool.ensure()
-    run = {"aiperf": aiperf_tool.profile(command, Path(scratch.name, "aiperf")), "precision": precision}
-    again = openai_ask(frontend.url, model="tensorrt_llm_bls", max_tokens=max_tokens)
-    own = closed_loop(again, new_prompts(requests, 64), concurrency=batch, count=count)
-    run["closed_loop"] = {f"{name}_ms": 1e3 * own.values(name).mean() for name in ("ttft", "itl")}
-    run["closed_loop"]["tokens_per_second"] = own.tokens_per_second
-    runs = [run]
+    program = [sys.executable, find_root() / "benchmarks" / "aiperf_run.py", "--install", "--json"]
+    program += ["--precision", precision, "--concurrency", str(batch), "--requests", str(requests)]
+    done = subprocess.run([*program, "--output-tokens", str(max_tokens)], check=True, capture_output=True)
+    runs = [json.loads(done.stdout)]
 
 # %% [markdown]
 # **Predict:** two programs that share nothing but the definitions: how close are they?

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from servinglab.errors import CourseError
-from servinglab.loadtest import aiperf, commands, power
+from servinglab.loadtest import commands, power
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import aiperf  # noqa: E402
 
 
 def test_perf_analyzer_streams_over_grpc_with_named_inputs_only():

@@ -22,15 +22,13 @@ from servinglab import notebook
 from servinglab.assets import AssetError, packaged
 from servinglab.client import ClientError, TritonClient
 from servinglab.client.tensors import InputSpec, ModelSpec
-from servinglab.loadtest.load import openai_ask
 from servinglab.proxies import spare_the_proxy
 
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 HERE = "127.0.0.1,localhost,::1"
 SPEC = ModelSpec("m", {"text_input": InputSpec("text_input", "BYTES", [1], False, False)}, [], 0, True)
 WHOLE = b'{"model_name": "m", "text_output": "here"}'
-EVENT = b'data: {"text_output": "here", "choices": [{"delta": {"content": "here"}}]}\n\n'
-ANSWERS = {"generate_stream": EVENT, "completions": EVENT + b"data: [DONE]\n\n"}
+ANSWERS = {"generate_stream": b'data: {"text_output": "here"}\n\n'}
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def proxy(monkeypatch):
 
 @pytest.fixture
 def web():
-    """Answers as Triton's HTTP side and as a server of OpenAI's protocol would."""
+    """Answers as Triton's HTTP side would."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -94,7 +92,6 @@ def test_the_course_s_clients_need_no_setting(proxy, web, nobody, monkeypatch):
                      lambda: asyncio.run(first(client.astream("x")))):  # fmt: skip
             with pytest.raises(ClientError, match=f"No server answers at {nobody}"):
                 call()
-    assert "".join(text for _, text in openai_ask(web, model="m", max_tokens=1)("x")) == "here"
 
 
 @pytest.mark.parametrize("user", [{}, {"no_proxy": ".corp,10.0.0.0/8"}, {"NO_PROXY": ".corp"}, {"no_proxy": "*"},

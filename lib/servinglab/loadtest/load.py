@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import numpy as np
 
 from servinglab.errors import CourseError
@@ -36,43 +34,6 @@ def triton_ask(client: Any, *, max_tokens: int, deadline: float = 120.0, **input
         ) as stream:  # fmt: skip
             for chunk in stream:
                 yield chunk.seconds, chunk.text
-
-    return ask
-
-
-def openai_ask(url: str, *, model: str, max_tokens: int, deadline: float = 120.0) -> Ask:
-    """The same from a server of OpenAI's protocol, at `url` without /v1."""
-    # One client for all: to make one takes tens of milliseconds, which would count as the server's.
-    client = httpx.Client(base_url=url, timeout=deadline, trust_env=False, limits=httpx.Limits(max_connections=None))
-
-    def ask(prompt: str) -> Iterator[tuple[float, str]]:
-        messages = [{"role": "user", "content": prompt}]
-        body = {"model": model, "messages": messages, "max_completion_tokens": max_tokens, "min_tokens": max_tokens,
-                "stream": True}  # fmt: skip
-        began, complete = time.perf_counter(), False
-        try:
-            with client.stream("POST", "/v1/chat/completions", json=body) as got:
-                if got.is_error:
-                    raise CourseError(f"The server answered {got.status_code}: {got.read().decode(errors='replace')}")
-                for line in got.iter_lines():
-                    seconds = time.perf_counter() - began
-                    if seconds > deadline:
-                        raise httpx.ReadTimeout("")
-                    complete = complete or line.strip() == "data: [DONE]"
-                    if line.startswith("data: {"):
-                        event = json.loads(line[len("data: ") :])
-                        if "error" in event:
-                            raise CourseError(event["error"]["message"])
-                        for choice in event["choices"]:
-                            yield seconds, choice["delta"].get("content") or ""
-        except httpx.TimeoutException:
-            raise CourseError(f"No whole answer from {url} within {deadline:g} s.") from None
-        except httpx.HTTPError as error:
-            raise CourseError(f"No whole answer from {url}: {error}.") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CourseError(f"{url} does not stream as OpenAI does ({error!r}).") from None
-        if not complete:
-            raise CourseError(f"{url} ended the stream before [DONE].")
 
     return ask
 

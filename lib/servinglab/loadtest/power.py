@@ -24,16 +24,14 @@ class Meter:
     def __init__(self, rapl: Path = RAPL, smi: tuple[str, ...] = SMI) -> None:
         self.joules: float | None = None
         self.seconds = 0.0
-        self._smi, self._watts, self._stop = smi, [], threading.Event()
+        self._smi, self._watts, self._done = smi, [], threading.Event()
         self._packages = [p for p in sorted(rapl.glob("*-rapl:*")) if p.name.count(":") == 1]
-        if _gpu_watts(smi) is not None:
-            self.source = "nvidia-smi"
-        elif not self._packages:
-            self.source = "not readable: no GPU that nvidia-smi knows, and no RAPL counter in /sys/class/powercap"
-        else:
+        self.source = "nvidia-smi" if self._gpu_watts() else "RAPL" if self._packages else (
+            "not readable: no GPU that nvidia-smi knows, and no RAPL counter in /sys/class/powercap"
+        )  # fmt: skip
+        if self.source == "RAPL":
             try:
-                self._counters()
-                self.source = "RAPL"
+                self._counters("energy_uj")
             except OSError:
                 self.source = "not readable: the RAPL counters need root's rights"
 
@@ -43,42 +41,33 @@ class Meter:
 
     def __enter__(self) -> Meter:
         self._began = time.perf_counter()
-        if self.source == "RAPL":
-            self._before = self._counters()
-        elif self.readable:
-            self._thread = threading.Thread(target=self._sample, daemon=True)
-            self._thread.start()
+        self._before = self._counters("energy_uj") if self.source == "RAPL" else []
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._began
+        self._done.set()
+        self._thread.join()
         if self.source == "RAPL":
-            used = 0
-            for package, before, after in zip(self._packages, self._before, self._counters(), strict=True):
-                used += after - before
-                if after < before:
-                    used += int((package / "max_energy_range_uj").read_text())
-            self.joules = used / 1e6
-        elif self.readable:
-            self._stop.set()
-            self._thread.join()
-            if self._watts:
-                self.joules = self.seconds * sum(self._watts) / len(self._watts)
+            ends = zip(self._before, self._counters("energy_uj"), self._counters("max_energy_range_uj"), strict=True)
+            self.joules = sum(after - before + most * (after < before) for before, after, most in ends) / 1e6
+        elif self._watts:
+            self.joules = self.seconds * sum(self._watts) / len(self._watts)
 
-    def _counters(self) -> list[int]:
-        return [int((package / "energy_uj").read_text()) for package in self._packages]
+    def _counters(self, name: str) -> list[int]:
+        return [int((package / name).read_text()) for package in self._packages]
 
     def _sample(self) -> None:
-        while not self._stop.is_set():
-            if (watts := _gpu_watts(self._smi)) is not None:
-                self._watts.append(watts)
-            self._stop.wait(0.5)
+        while self.source == "nvidia-smi" and not self._done.is_set():
+            self._watts += self._gpu_watts()
+            self._done.wait(0.5)
 
-
-def _gpu_watts(command: tuple[str, ...]) -> float | None:
-    """Watts of all GPUs together; None when the command fails or a GPU does not tell."""
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return sum(map(float, answer.stdout.split())) if answer.stdout.strip() else None
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+    def _gpu_watts(self) -> list[float]:
+        """Watts of all GPUs together; empty when the command fails or a GPU does not tell."""
+        try:
+            answer = subprocess.run(self._smi, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+            return [sum(map(float, answer))] if answer else []
+        except (OSError, subprocess.SubprocessError, ValueError):
+            return []

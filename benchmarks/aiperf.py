@@ -1,6 +1,6 @@
 """AIPerf in an environment of its own: its packages do not go together with the course's, and take 1.2 GB.
 
-python -m servinglab.loadtest.aiperf        makes the environment, once, in the course's cache
+python benchmarks/aiperf.py        makes the environment, once, in the course's cache
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def ensure(tell: Any = print) -> Path:
 
 
 def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> dict[str, Any]:
-    """Run a command of `commands.aiperf` whose artifacts go to `folder`; returns {"ttft_ms": {"avg", "p50", …}, …}.
+    """Run a command of loadtest.commands.aiperf whose artifacts go to `folder`; returns {"ttft_ms": {"avg", …}, …}.
 
     Raises CourseError when AIPerf or one of its requests fails, when it says nothing within `timeout` seconds, and when
     it is not installed.
     """
     if not (_folder() / "complete").is_file():
-        raise CourseError("AIPerf is not installed: run python -m servinglab.loadtest.aiperf first (1.2 GB).")
+        raise CourseError("AIPerf is not installed: run python benchmarks/aiperf.py first (1.2 GB).")
     # Offline mode forbids its tokenizer even a local folder.
     env = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     spare_the_proxy(env)
