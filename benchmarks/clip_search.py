@@ -169,7 +169,6 @@ def main() -> None:
         ):  # fmt: skip
             build = partial(
                 indexing.build, embed=clip.embed_images, vectors=vectors, documents=documents, encoder=clip.encoder,
-                progress=False,
             )  # fmt: skip
             build(shop)
             enough = {"text": 0.25, "image": 0.5, "both": 0.3}

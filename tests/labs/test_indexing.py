@@ -83,27 +83,27 @@ def test_a_build_is_complete_and_a_second_one_does_nothing(stores, pictures):
     def never(_):
         raise AssertionError("nothing was to be embedded")
 
-    again = build(pictures, never, *stores, progress=False)
+    again = build(pictures, never, *stores)
     assert (again.written, again.done_before, again.removed) == (0, 40, 0)
     assert (vectors.rows(), documents.all()) == (rows, records)
 
 
 def test_changes_of_the_catalogue_are_followed(stores, pictures):
-    build(pictures, embed, *stores, progress=False)
+    build(pictures, embed, *stores)
     pictures[1].file.write_text("another picture")
     changed = [replace(pictures[0], price_cents=7), *pictures[1:3], replace(pictures[3], caption="New."), *pictures[5:]]
     found = check(*stores, changed)
     assert found.outdated == ("p000", "p001", "p003") and found.orphans == ("p004",) and not found.agree
-    built = build(changed, embed, *stores, progress=False)
+    built = build(changed, embed, *stores)
     assert (built.written, built.done_before, built.removed) == (3, 36, 1)
     assert check(*stores, changed).agree
     assert stores[0].search(embed([b"another picture"]), 1)[0][0][0] == "p001"
-    assert build(changed, embed, *stores, encoder="another", progress=False).written == 39  # all vectors are others
+    assert build(changed, embed, *stores, encoder="another").written == 39  # all vectors are others
 
 
 def test_every_kind_of_disagreement_is_named_and_repaired(stores, pictures):
     vectors, documents = stores
-    build(pictures, embed, *stores, progress=False)
+    build(pictures, embed, *stores)
     vectors.delete(["p001", "p009"])
     documents.delete(["p002", "p009"])
     documents.put([documents.get(["p003"])["p003"] | {"price_cents": 1}])
@@ -118,27 +118,27 @@ def test_every_kind_of_disagreement_is_named_and_repaired(stores, pictures):
     assert "2 missing vectors (alone, p001)" in str(found) and "Run reindex" in str(found)
     assert set(check(*stores).problems()) == {"missing_vectors", "missing_documents", "different"}
     calls = []
-    repaired = reindex(pictures, lambda batch: calls.append(len(batch)) or embed(batch), *stores, progress=False)
+    repaired = reindex(pictures, lambda batch: calls.append(len(batch)) or embed(batch), *stores)
     assert repaired.agree and sum(calls) == 5  # no more than was wrong
     assert str(repaired) == "The stores agree on 40 pictures."
 
 
 def test_what_cannot_be_indexed_is_said_in_a_sentence(stores, pictures):
     with pytest.raises(IndexingError, match="twice"):
-        build([*pictures, pictures[0]], embed, *stores, progress=False)
+        build([*pictures, pictures[0]], embed, *stores)
     with pytest.raises(IndexingError, match="length 1"):
-        build(pictures, lambda batch: 2 * embed(batch), *stores, progress=False)
+        build(pictures, lambda batch: 2 * embed(batch), *stores)
     with pytest.raises(IndexingError, match="shape \\[1, 384\\] for 16 pictures"):
-        build(pictures, lambda batch: embed(batch[:1]), *stores, progress=False)
+        build(pictures, lambda batch: embed(batch[:1]), *stores)
     assert len(stores[0]) == len(stores[1]) == 0
     refused = RowError(1, 16, "These 3 bytes are no picture that can be read.")
     with pytest.raises(IndexingError, match="'p001' \\(.*1.png\\) cannot be indexed: These 3 bytes"):
-        build(pictures, lambda _: (_ for _ in ()).throw(refused), *stores, progress=False)
+        build(pictures, lambda _: (_ for _ in ()).throw(refused), *stores)
     pictures[5].file.unlink()
     with pytest.raises(IndexingError, match="'p005' cannot be read: .*5.png: No such file"):
-        build(pictures, embed, *stores, progress=False)
+        build(pictures, embed, *stores)
     with pytest.raises(IndexingError, match="batch is -1"):  # it would write nothing and say that it has
-        build(pictures, embed, *stores, batch=-1, progress=False)
+        build(pictures, embed, *stores, batch=-1)
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,16 @@ def test_a_picture_that_cannot_be_stored_is_refused_before_anything_is_written(p
 
     changed = [pictures[0], replace(pictures[1], **change)]
     with pytest.raises(IndexingError, match="picture '?(p001|x*|5|a.*b)'?.* (needs|has) .*\\.$"):
-        build(changed, embed, Untouched(), Untouched(), progress=False)
+        build(changed, embed, Untouched(), Untouched())
 
 
 def test_documents_that_somebody_wrote_by_hand_are_found_and_removed(stores, pictures):
     documents = stores[1]
-    build(pictures, embed, *stores, progress=False)
+    build(pictures, embed, *stores)
     documents._pictures.insert_many([{"_id": 5}, {"caption": "without an id of its own"}])
     found = check(*stores, pictures)
     assert len(found.orphans) == 2 and "2 orphans (5, " in str(found)
-    assert reindex(pictures, embed, *stores, progress=False).agree
+    assert reindex(pictures, embed, *stores).agree
 
 
 def build_slowly(folder: Path, uri: str, acknowledged, embedded, limit) -> None:

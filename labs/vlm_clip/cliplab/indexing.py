@@ -11,7 +11,6 @@ the picture's bytes, of what is said about it, and of the name of the encoder. F
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -96,7 +95,7 @@ class Built:
 
 def build(
     pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "",
-    batch: int = BATCH, progress: bool | Callable[[int, int], None] = True,
+    batch: int = BATCH, progress: Callable[[int, int], None] | None = None,
 ) -> Built:  # fmt: skip
     """Bring both stores to the state of the catalogue. Safe to kill at any moment, to repeat, to run after a change.
 
@@ -104,7 +103,7 @@ def build(
         embed: bytes of picture files -> float [n, 384] of length 1.
         vectors, documents: a VectorStore and a DocumentStore, or what has their methods.
         encoder: a name of what makes the vectors; another name makes all of them anew.
-        progress: a bar, nothing, or a function called with (pictures done, pictures in all).
+        progress: called with (pictures done, pictures in all) after each batch.
     Raises IndexingError for a picture that cannot be read or stored, which it names, and for vectors of a wrong shape;
     the stores' own errors pass.
     """
@@ -122,11 +121,11 @@ def build(
         if records.get(name) != document or rows.get(name) != _row(document)
     ]
     done = len(wanted) - len(left)
-    with _shown(progress, done, len(wanted)) as show:
-        for start in range(0, len(left), batch):
-            part = left[start : start + batch]
-            _write([wanted[name] for name in part], embed, vectors, documents)
-            show(done + start + len(part))
+    for start in range(0, len(left), batch):
+        part = left[start : start + batch]
+        _write([wanted[name] for name in part], embed, vectors, documents)
+        if progress:
+            progress(done + start + len(part), len(wanted))
     return Built(len(left), done, len(gone))
 
 
@@ -150,7 +149,7 @@ def check(vectors: Any, documents: Any, pictures: Sequence[Picture] | None = Non
 
 def reindex(
     pictures: Sequence[Picture], embed: Embed, vectors: Any, documents: Any, *, encoder: str = "",
-    progress: bool | Callable[[int, int], None] = True,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Agreement:  # fmt: skip
     """Repair whatever `check` finds; what is right stays as it is. Returns the check afterwards."""
     build(pictures, embed, vectors, documents, encoder=encoder, progress=progress)
@@ -224,17 +223,3 @@ def _read(picture: Picture) -> bytes:
             f"The picture {picture.id!r} cannot be read: {picture.file}: {error.strerror}. Bring it back, or take it "
             "out of the catalogue."
         ) from None
-
-
-@contextlib.contextmanager
-def _shown(progress: bool | Callable[[int, int], None], done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of pictures that are done."""
-    if callable(progress):
-        yield lambda count: progress(count, total)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, disable=not progress) as bar:
-        task = bar.add_task("indexing", total=total, completed=done)
-        yield lambda count: bar.update(task, completed=count)

@@ -210,7 +210,7 @@ wanted = {"pictures": shop, "embed": clip.embed_images, "vectors": vectors, "doc
 wanted["encoder"] = clip.encoder  # a name that follows from the weights
 again = indexing.build(**wanted, progress=lambda done, total: print(done, "of", total, end=" · "))
 print("\n" + str(again))
-print(indexing.build(**wanted, progress=False))
+print(indexing.build(**wanted))
 
 
 # %% [markdown]
@@ -559,7 +559,7 @@ print(indexing.check(vectors, documents, shop, encoder=clip.encoder))
 # `reindex` compares with the catalogue, and writes or removes only what differs.
 
 # %% tags=["nbval-check-output"]
-print(indexing.reindex(**wanted, progress=False))
+print(indexing.reindex(**wanted))
 
 # %%
 found = search(query)
