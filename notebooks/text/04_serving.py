@@ -660,7 +660,7 @@ check("04.3", answer_3)
 # ### Two policies
 #
 # `batch_scheduler_policy` decides when a request may start. `guaranteed_no_evict` reserves for `max_tokens`, so it
-# never has to stop anybody. `max_utilization` takes blocks as they are needed; when they run out, it **pauses** the
+# never has to stop anybody. `max_utilization` takes blocks as they are needed; when they run out, it **preempts** the
 # youngest request, frees its blocks, and computes them again later.
 #
 # Two loads: *full* answers use all of their 38 tokens. *Short* answers end by themselves, long before the 60 that the
@@ -678,7 +678,7 @@ loads = {
 # **Predict:** which policy is faster for which load? Does pausing change a text?
 
 # %%
-texts, paused, steps_of = {}, {}, {}
+texts, preempted, steps_of = {}, {}, {}
 with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager:
     for executor in (no_evict, eager):  # warm up: on a GPU the first prompt of each size has a step to prepare
         run_all(executor, [four[0], four[0] * 5, loads["short"][0][0]], [2] * 3)
@@ -686,9 +686,9 @@ with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager
         for policy, executor in (("guaranteed_no_evict", no_evict), ("max_utilization", eager)):
             before = executor.stats()
             metrics, texts[load, policy] = run_all(executor, *work)
-            counts = [executor.stats()[name] - before[name] for name in ("steps", "prompt_tokens", "paused")]
-            steps_of[load, policy], read, paused[load, policy] = counts
-            print(f"{load:6} {policy:20} {counts[0]:3} steps, {read:3} tokens read, {counts[2]} paused", end="")
+            counts = [executor.stats()[name] - before[name] for name in ("steps", "prompt_tokens", "preempted")]
+            steps_of[load, policy], read, preempted[load, policy] = counts
+            print(f"{load:6} {policy:20} {counts[0]:3} steps, {read:3} tokens read, {counts[2]} preempted", end="")
             print(f", {lasted(metrics) / 1e9:.2f} s")
 
 # %% [markdown]
@@ -701,22 +701,24 @@ for load in loads:
     print(f"{load}: max_utilization takes {bold / careful:.2f} times the steps of guaranteed_no_evict")
 same = {load: texts[load, "guaranteed_no_evict"] == texts[load, "max_utilization"] for load in loads}
 print("same texts:", same, "·", texts["short", "max_utilization"][0])
-assert paused["full", "guaranteed_no_evict"] == 0
+assert preempted["full", "guaranteed_no_evict"] == 0
 if precision == "fp32":
     assert all(same.values())
 no_evict.shutdown()
 
 # %% [markdown]
-# With short answers the careful policy reserves memory that nobody will use, and others wait for it. With full answers
-# the eager one starts more than fit, pauses the youngest, and reads their texts again. You may have expected that to be
-# slower. But look at what it costs, the additional tokens read: texts this short are read again in a step or two, while
-# every step with three or four rows instead of two saves more. So a factor below 1 for both loads is no accident.
+# With short answers the careful policy reserves memory that nobody will use, and others wait for it. With full
+# answers the eager one starts more than fit, preempts the youngest, and reads their texts again. You may have
+# expected that to be slower. But look at what it costs, the additional tokens read: texts this short are read again
+# in a step or two, while every step with three or four rows instead of two saves more. So a factor below 1 for both
+# loads is no accident.
 #
-# The careful policy can win where a pause is dear: after long prompts and long answers, which take long to read again,
-# and with so many requests that pauses follow each other. And a client whose request is paused sees its stream stand
-# still. So try `max_utilization` if memory, not `max_batch_size`, limits how many run; if pauses pile up, go back. In
-# fp32 a paused text goes on where it was. (In int4, and on a GPU, the last bits of a logit depend on how many tokens
-# are read together, and a close decision with them. In fp32 that takes a far closer one than these texts have.)
+# The careful policy can win where a preemption is dear: after long prompts and long answers, which take long to read
+# again, and with so many requests that preemptions follow each other. And a client whose request is preempted sees
+# its stream stand still. So try `max_utilization` if memory, not `max_batch_size`, limits how many run; if
+# preemptions pile up, go back. In fp32 a preempted text goes on where it was. (In int4, and on a GPU, the last bits
+# of a logit depend on how many tokens are read together, and a close decision with them. In fp32 that takes a far
+# closer one than these texts have.)
 #
 # ### A shared prefix
 #
@@ -1006,7 +1008,7 @@ print(as_shell(command("/repository", 2, as_root=True)))
 # - `dynamic_batching { }` waits for nobody. A queue delay costs a lone request all of it.
 # - More instances cost memory each, and help only where something is idle. An LLM wants one instance and a large batch.
 # - In-flight batching fills a slot at the next token; a static batch waits for its longest answer.
-# - The KV cache is counted in blocks. When it is full, requests wait; `max_utilization` starts more and pauses some.
+# - The KV cache is counted in blocks. When it is full, requests wait; `max_utilization` starts more and preempts some.
 # - An equal beginning is read once. Put what is shared first.
 # - Triton's metrics do not see the LLM's queue or its generation: `return_perf_metrics` and `nv_trt_llm_*` do.
 # - Loading again swaps versions without a failed request, if both fit into memory.
@@ -1052,5 +1054,6 @@ scratch.cleanup()
 speedups = {"inflight_speedup": ends[1] / ends[0], "inflight_steps": more}
 speedups = {name: round(value, 2) for name, value in speedups.items()}
 speedups["prefix_speedup"] = round(firsts[0] / np.mean(firsts[1:3]), 1)
-counts = {"mean_batch": round(rows["minilm_batch"][0]["mean batch"], 1), "paused": paused["full", "max_utilization"]}
+counts = {"mean_batch": round(rows["minilm_batch"][0]["mean batch"], 1)}
+counts["preempted"] = preempted["full", "max_utilization"]
 record("04", lane=lane, seed=seed, precision=precision, executor=inflight.device, **speedups, **counts)

@@ -13,6 +13,7 @@ import numpy as np
 
 from reference_backend.executor import Executor, Output, Request, SamplingParams
 from reference_backend.executor.rank_files import ENGINE_VERSION
+from reference_backend.executor.request import Limits
 
 VOCAB = 97
 MAX_SEQ_LEN = 128
@@ -112,6 +113,10 @@ def request(name: str, prompt, max_tokens: int, receiver, *, end_id=None, stop_w
     return Request(
         name, np.array(prompt), max_tokens, SamplingParams(**sampling), end_id, stop_words, bad_words, receiver
     )
+
+
+def limits(vocab_size: int, max_seq_len: int, max_beam_width: int = 1, **gather: bool) -> Limits:
+    return Limits(vocab_size, max_seq_len, max_beam_width, max_seq_len - 1, **gather)
 
 
 def write_fake_engine(folder: Path, **limits) -> None:

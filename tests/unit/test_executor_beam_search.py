@@ -10,12 +10,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from executor_helpers import limits
 
+from reference_backend.errors import BackendError
 from reference_backend.executor import Request, RequestError, SamplingParams, beams
 from reference_backend.executor.beams import BeamSearch
 from reference_backend.executor.sampler import largest
 from servinglab import decoding
-from servinglab.errors import CourseError
 
 PROMPT = [1, 2]
 A, B, END, STOP = range(4)
@@ -87,7 +88,7 @@ def test_equals_the_readable_search_dead_ends_included(early_stopping):
             theirs = decoding.beam_search(
                 next_log_probs, PROMPT, width=width, max_tokens=max_tokens, end_id=end_id, **options
             )
-        except CourseError as error:
+        except BackendError as error:
             assert "Every continuation became forbidden" in str(error)
             without_any += 1
             with pytest.raises(RequestError, match="forbids the whole vocabulary"):
@@ -166,10 +167,10 @@ def test_many_stop_words_leave_room_for_paths_that_go_on():
 def test_a_length_penalty_without_a_number_is_refused_before_the_first_token(penalty, max_tokens):
     request = request_of(max_tokens, sampling={"beam_width": 2, "length_penalty": penalty})
     with pytest.raises(RequestError, match=f"length_penalty is {penalty:g}: .* for {max_tokens} tokens that is no"):
-        request.fit(vocab_size=10, max_seq_len=2000, max_beam_width=2)
+        request.fit(limits(10, 2000, max_beam_width=2))
     single = request_of(max_tokens, sampling={"length_penalty": penalty})
-    assert single.fit(vocab_size=10, max_seq_len=2000) == max_tokens, "it has no effect there"
-    assert request.fit(vocab_size=10, max_seq_len=4, max_beam_width=2) == 2, "what counts is the room there is"
+    assert single.fit(limits(10, 2000)) == max_tokens, "it has no effect there"
+    assert request.fit(limits(10, 4, max_beam_width=2)) == 2, "what counts is the room there is"
 
 
 def test_logits_of_dropped_paths_are_dropped_too():

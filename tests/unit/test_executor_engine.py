@@ -535,7 +535,7 @@ def test_who_pauses_goes_on_as_if_nothing_had_been(start, collector, reuse, samp
         assert collector.tokens(name) == collector.tokens(f"roomy {name}")
         assert sampling or collector.tokens(name) == expected_tokens(prompt, 60)
     stats = tight.stats()
-    assert stats["paused"] > 5 and stats["kv_blocks_used"] == stats["active"] == 0
+    assert stats["preempted"] > 5 and stats["kv_blocks_used"] == stats["active"] == 0
     assert (stats["kv_reused_tokens"] > 0) == reuse
 
 
@@ -546,7 +546,7 @@ def test_a_paused_request_can_be_cancelled(start, collector):
     model.hold()
     executor.submit(request("a", [1] * 20, 40, collector))
     executor.submit(request("b", [2] * 20, 40, collector))
-    while not executor.stats()["paused"]:
+    while not executor.stats()["preempted"]:
         model.allow(1)
         time.sleep(0.002)
     executor.cancel("b")
@@ -567,7 +567,7 @@ def test_the_logits_of_a_prompt_come_once_even_after_a_pause(start, collector):
         executor.submit(one)
     model.release()
     collector.wait("a", "b")
-    assert executor.stats()["paused"]
+    assert executor.stats()["preempted"]
     for name in "ab":
         assert collector.tokens(name) == expected_tokens([1] * 20, 50)
         assert [output.context_logits is not None for output in collector.outputs[name]] == [True] + [False] * 49

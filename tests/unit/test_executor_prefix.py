@@ -40,8 +40,8 @@ class Memory:
     def __init__(self, tokens_per_block: int) -> None:
         self.tree, self.places = PrefixTree(tokens_per_block), {}
 
-    def keep(self, tokens: list[int], room: int) -> None:
-        for span in self.tree.keep(tokens, room):
+    def insert(self, tokens: list[int], room: int) -> None:
+        for span in self.tree.insert(tokens, room):
             self.places[span.place] = [tokens[: at + 1] for at in range(span.first, span.first + span.count)]
         self.forget()
 
@@ -66,8 +66,8 @@ def common(a: list[int], b: list[int]) -> int:
 
 def test_the_longest_kept_beginning_is_found():
     memory = Memory(3)
-    memory.keep([1, 2, 3, 4, 5, 6, 7], room=9)
-    memory.keep([1, 2, 3, 4, 8], room=9)
+    memory.insert([1, 2, 3, 4, 5, 6, 7], room=9)
+    memory.insert([1, 2, 3, 4, 8], room=9)
     assert len(memory.tree) == 4, "the first block is shared"
     assert memory.match([1, 2, 3, 4, 5, 6, 7, 9]) == 7
     assert memory.match([1, 2, 3, 4, 5, 9]) == 5, "the beginning of a block"
@@ -79,32 +79,32 @@ def test_the_longest_kept_beginning_is_found():
 def test_a_sequence_that_went_on_takes_the_place_of_its_shorter_self():
     memory = Memory(4)
     for length in (1, 2, 3, 4, 5, 6):
-        memory.keep([1, 2, 3, 4, 5, 6][:length], room=9)
+        memory.insert([1, 2, 3, 4, 5, 6][:length], room=9)
     assert len(memory.tree) == 2 and memory.tree.evicted == 0
-    memory.keep([1, 2, 3], room=9)
-    memory.keep([1, 2, 3, 4, 5], room=9)
+    memory.insert([1, 2, 3], room=9)
+    memory.insert([1, 2, 3, 4, 5], room=9)
     assert len(memory.tree) == 2, "what is covered is not kept twice"
 
 
 def test_the_least_recently_used_goes_and_never_a_block_that_others_hang_on():
     memory = Memory(2)
-    memory.keep([1, 1, 2, 2], room=4)
-    memory.keep([3, 3, 4, 4], room=4)
+    memory.insert([1, 1, 2, 2], room=4)
+    memory.insert([3, 3, 4, 4], room=4)
     assert memory.match([1, 1, 2, 2]) == 4
-    memory.keep([5, 5], room=4)
+    memory.insert([5, 5], room=4)
     assert memory.tree.evicted == 1
     assert [memory.match(tokens) for tokens in ([3, 3, 4, 4], [1, 1, 2, 2], [5, 5])] == [2, 4, 2]
-    memory.keep([6, 6, 7, 7, 8, 8, 9, 9, 9], room=3)
+    memory.insert([6, 6, 7, 7, 8, 8, 9, 9, 9], room=3)
     assert memory.match([6, 6, 7, 7, 8, 8, 9, 9, 9]) == 6, "as far as there is room"
-    assert memory.tree.shrink(1) == 2 and memory.tree.shrink(0) == 1
+    assert memory.tree.evict(1) == 2 and memory.tree.evict(0) == 1
     memory.forget()
     assert not memory.places and len(memory.tree) == 0
-    memory.keep([1, 2, 3], room=0)
+    memory.insert([1, 2, 3], room=0)
     assert len(memory.tree) == 0
 
 
 TOKENS = st.lists(st.integers(0, 2), max_size=12)
-EVENTS = st.lists(st.tuples(st.sampled_from(["keep", "match", "shrink"]), TOKENS, st.integers(0, 8)), max_size=30)
+EVENTS = st.lists(st.tuples(st.sampled_from(["insert", "match", "shrink"]), TOKENS, st.integers(0, 8)), max_size=30)
 
 
 @given(st.integers(1, 4), EVENTS)
@@ -112,13 +112,13 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["keep", "match", "shrink"]), TOKENS
 def test_never_a_wrong_block_and_never_too_many(size, events):
     memory = Memory(size)
     for event, tokens, room in events:
-        if event == "keep":
-            memory.keep(tokens, room)
-            memory.tree.shrink(room)
+        if event == "insert":
+            memory.insert(tokens, room)
+            memory.tree.evict(room)
         elif event == "match":
             memory.match(tokens)
         else:
-            memory.tree.shrink(room)
+            memory.tree.evict(room)
         memory.forget()
         assert len(memory.tree) == len(memory.places)
         assert event == "match" or len(memory.tree) <= room
@@ -130,7 +130,7 @@ def test_never_a_wrong_block_and_never_too_many(size, events):
 def test_with_room_everything_kept_is_found(size, kept, data):
     memory = Memory(size)
     for tokens in kept:
-        memory.keep(tokens, room=1000)
+        memory.insert(tokens, room=1000)
     wanted = data.draw(TOKENS)
     assert memory.match(wanted) == max((common(tokens, wanted) for tokens in kept), default=0)
     assert all(memory.match(tokens) == len(tokens) for tokens in kept)
@@ -279,11 +279,11 @@ def test_a_failed_step_leaves_nothing(start):
 
 def test_only_whole_blocks_of_prompts_are_exact():
     tree = PrefixTree(2)
-    assert len(tree.keep([1, 2, 3, 4, 5, 6, 7], room=9, exact=5)) == 4
+    assert len(tree.insert([1, 2, 3, 4, 5, 6, 7], room=9, exact=5)) == 4
     assert [span.first for span in tree.match([1, 2, 3, 4, 5, 6, 7], exact=True)] == [0, 2]
     assert len(tree.match([1, 2, 3, 4, 5, 6, 7])) == 4
     assert tree.match([1, 9], exact=True) == [] and len(tree.match([1, 9])) == 1
-    again = tree.keep([1, 2, 3, 4, 5, 6, 8], room=9, exact=7)  # 5, 6 was generated, and now it was read
+    again = tree.insert([1, 2, 3, 4, 5, 6, 8], room=9, exact=7)  # 5, 6 was generated, and now it was read
     assert [(span.first, span.count) for span in again] == [(4, 2), (6, 1)]
     assert len(tree.match([1, 2, 3, 4, 5, 6, 8, 8], exact=True)) == 3
 

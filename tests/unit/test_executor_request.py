@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from executor_helpers import limits
 
 from reference_backend.executor import Request, RequestError, SamplingParams
 
@@ -101,17 +102,17 @@ def test_request_out_of_range(change, says):
 def test_request_that_does_not_fit_the_engine(change, says):
     request = Request(**{"id": "r", "prompt": PROMPT, "max_tokens": 4, **change})
     with pytest.raises(RequestError) as caught:
-        request.fit(vocab_size=100, max_seq_len=32)
+        request.fit(limits(100, 32))
     assert str(caught.value).startswith(says)
 
 
 def test_max_tokens_is_clamped_with_a_warning(caplog):
     request = Request("long", PROMPT, 1000)
     with caplog.at_level(logging.WARNING):
-        assert request.fit(vocab_size=100, max_seq_len=32) == 29
+        assert request.fit(limits(100, 32)) == 29
     assert "Request long: prompt (3) + max_tokens (1000) exceeds max_seq_len (32)" in caplog.text
     caplog.clear()
-    assert Request("fits", PROMPT, 29).fit(vocab_size=100, max_seq_len=32) == 29
+    assert Request("fits", PROMPT, 29).fit(limits(100, 32)) == 29
     assert not caplog.records
 
 
@@ -137,9 +138,9 @@ def test_an_embedding_bias_is_one_row_of_numbers(bias, says):
 
 def test_an_embedding_bias_may_forbid_and_be_short_but_not_long():
     request = Request("r", np.array([1]), 2, embedding_bias=[-np.inf, 1.0])
-    assert request.fit(vocab_size=5, max_seq_len=10) == 2
+    assert request.fit(limits(5, 10)) == 2
     with pytest.raises(RequestError, match="embedding_bias holds 2 numbers, but the vocabulary has 1 tokens"):
-        Request("r", np.array([0]), 2, embedding_bias=[0.0, 1.0]).fit(vocab_size=1, max_seq_len=10)
+        Request("r", np.array([0]), 2, embedding_bias=[0.0, 1.0]).fit(limits(1, 10))
 
 
 @pytest.mark.parametrize(

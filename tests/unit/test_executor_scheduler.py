@@ -113,14 +113,14 @@ def test_slots_and_blocks_always_add_up(events):
 
 
 def advance(scheduler: Scheduler) -> list[Sequence]:
-    """One step: who must pause does, the others get a token, those with all their tokens leave. Returns the paused."""
-    paused = scheduler.grow()
-    scheduler.pause(paused)
+    """One step: some are preempted, the others get a token, those with all theirs leave. Returns the preempted."""
+    preempted = scheduler.grow()
+    scheduler.preempt(preempted)
     for one in list(scheduler.running):
         one.cached = one.decoder.length
         if one.width == 1 and one.decoder.step(np.zeros((1, 10), np.float32)).finish_reason:
             scheduler.retire([one])
-    return paused
+    return preempted
 
 
 def read(scheduler: Scheduler) -> list[Sequence]:
@@ -149,10 +149,10 @@ def test_the_youngest_pauses_and_comes_back_before_those_behind_it():
     for one in (a, b, c, d):
         scheduler.add(one)
     assert read(scheduler) == [a, b, c]
-    paused = []
-    while not paused:
-        paused = advance(scheduler)
-    assert paused == [c, b] and list(scheduler.waiting) == [b, c, d], "a and b needed a block each"
+    preempted = []
+    while not preempted:
+        preempted = advance(scheduler)
+    assert preempted == [c, b] and list(scheduler.waiting) == [b, c, d], "a and b needed a block each"
     assert (b.slots, b.held, b.cached, a.slots) == ([], 0, 0, [0])
     assert scheduler.pool.used == a.held == 2
     assert b.tokens.tolist() == b.decoder.tokens and len(b.tokens) > 8
@@ -171,10 +171,10 @@ def test_a_beam_search_never_pauses_under_max_utilization():
     b = sequence(8, 20)
     scheduler.add(b)
     assert read(scheduler) == [b]
-    paused = []
-    while not paused:
-        paused = advance(scheduler)
-    assert paused == [b]
+    preempted = []
+    while not preempted:
+        preempted = advance(scheduler)
+    assert preempted == [b]
 
 
 @given(st.lists(st.tuples(st.integers(1, 25), st.integers(1, 30)), min_size=1, max_size=12), st.integers(1, 5))

@@ -235,7 +235,7 @@ def test_guesses_stay_within_the_blocks_that_a_request_holds(start):
         job.drafter = Scripted(length=3, wrong=3)
         executor.submit(job)
     collector.wait(*"abcd")
-    assert executor.stats()["paused"]
+    assert executor.stats()["preempted"]
     for name in "abcd":
         assert collector.tokens(name) == expected_tokens([5, ord(name) - 90], 30)
 

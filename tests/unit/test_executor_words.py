@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reference_backend.executor import Request, SamplingParams
 from reference_backend.executor.beams import BeamSearch
-from reference_backend.executor.single_path import SinglePath
-from reference_backend.executor.words import Words
+from reference_backend.executor.logits import Words
+from reference_backend.executor.sequence_decoder import SequenceDecoder
 
 tokens = st.integers(0, 3)
 words = st.lists(st.lists(tokens, min_size=1, max_size=4), max_size=12)
@@ -30,7 +30,7 @@ def seconds_of_a_step(words: int, width: int) -> float:
     vocab = 64
     stop = [[1 + at % 50, 51 + at // 50 % 10] + [52] * (at // 500) for at in range(words)]
     request = Request("r", np.array([1]), 200, SamplingParams(beam_width=width), stop_words=stop, bad_words=stop)
-    search = (BeamSearch if width > 1 else SinglePath)(request, vocab, 200)
+    search = (BeamSearch if width > 1 else SequenceDecoder)(request, vocab, 200)
     logits = np.zeros((width, vocab), np.float32)
     logits[:, :51] = 9 - np.arange(51) / 9  # no word is completed
     taken = []

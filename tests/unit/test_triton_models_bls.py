@@ -19,9 +19,11 @@ import triton_fakes
 from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from reference_backend.models import _backlog, _bls_calls, _bls_pump, _bls_reply, _bls_watch, tensorrt_llm_bls
-from reference_backend.models._bls_pump import Chunk
-from reference_backend.models._tokenizer import Tokenizer
+from reference_backend.models import common, tensorrt_llm_bls
+from reference_backend.models.bls import calls, detokenizer, monitor
+from reference_backend.models.bls.detokenizer import Chunk
+from reference_backend.models.bls.reply import Reply
+from reference_backend.models.tokenizer import Tokenizer
 
 INT = np.int32
 
@@ -96,9 +98,9 @@ class Inner:
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(_bls_watch, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 3600.0)  # calls are counted here
-    monkeypatch.setattr(_backlog, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
+    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(monitor, "SILENT_SECONDS", 3600.0)  # calls are counted here
+    monkeypatch.setattr(common, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
     made = []
 
     def build(inner, decoupled=True, prefix="", **parameters):
@@ -112,7 +114,7 @@ def make(monkeypatch):
     yield build
     for model in made:
         model.finalize()
-        assert not model.pump._thread.is_alive() and not model.watch._thread.is_alive()
+        assert not model.detokenizer._thread.is_alive() and not model.monitor._thread.is_alive()
     triton_fakes.MODELS.clear()
 
 
@@ -302,7 +304,7 @@ def test_an_ended_stream_of_the_llm_is_kept_for_a_while(make, monkeypatch):
     wait_until(lambda: set(threading.enumerate()) <= before)
     gc.collect()
     assert len(ended) == 1 and ended[0]() is not None
-    monkeypatch.setattr(_bls_calls, "KEEP_ENDED_SECONDS", -1.0)
+    monkeypatch.setattr(calls, "KEEP_ENDED_SECONDS", -1.0)
     send(model).wait()
     wait_until(lambda: ended[0]() is None)
 
@@ -415,7 +417,7 @@ def test_an_error_that_comes_as_data_reaches_the_client(make):
     triton_fakes.MODELS["tensorrt_llm"] = llm
     sent = send(model, stream=True).wait()
     assert sent[-1][0].message() == "Größe falsch." and sent[-1][1]
-    wait_until(lambda: not model.pump._rows)
+    wait_until(lambda: not model.detokenizer._rows)
 
 
 def test_a_token_that_cannot_be_decoded_ends_only_its_own_request(make):
@@ -463,7 +465,7 @@ def test_a_response_that_does_not_fit_into_shared_memory_ends_the_request_with_t
     else:
         assert sent == [(None, True)], "Triton lets it say no more than that it has ended"
     assert any("could not be sent: Failed to increase" in line for line in triton_fakes.LOG)
-    wait_until(lambda: not model.pump._rows)
+    wait_until(lambda: not model.detokenizer._rows)
     assert texts(send(make(Inner(script("d")), decoupled)).wait()) == ["Hid"]
 
 
@@ -517,7 +519,7 @@ def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
 @pytest.fixture
 def watched(make, monkeypatch):
     """watched(script, answer) -> model whose LLM is soon asked if it lives: by a stop, which answer(id) answers."""
-    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(monitor, "SILENT_SECONDS", 0.05)
 
     def build(script, answer):
         inner = Inner(script)
@@ -602,7 +604,7 @@ def test_a_model_whose_process_is_there_is_not_asked(make, monkeypatch):
         models.check_alive("tensorrt_llm")
         stub.kill()
         os.waitid(os.P_PID, stub.pid, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(_bls_calls.InnerModelError, match="is not healthy"):
+        with pytest.raises(calls.InnerModelError, match="is not healthy"):
             models.check_alive("tensorrt_llm")
     finally:
         stub.kill()
@@ -611,7 +613,7 @@ def test_a_model_whose_process_is_there_is_not_asked(make, monkeypatch):
 
 def test_nothing_follows_final(make):
     sender = Sender()
-    reply = _bls_reply.Reply(sender, "id", "bls", decoupled=True)
+    reply = Reply(sender, "id", "bls", decoupled=True)
     reply.close()
     reply.close()
     reply.fail(ValueError("late"))
@@ -630,7 +632,7 @@ def test_a_missing_input_is_named(make, name):
     assert final and error.message().startswith(f"{name} is missing")
 
 
-# --- the pump
+# --- the detokenizer
 
 
 def test_waiting_streams_are_decoded_in_one_call_and_stay_in_order(make):
@@ -655,21 +657,21 @@ def test_waiting_streams_are_decoded_in_one_call_and_stay_in_order(make):
 def test_rounds_take_one_chunk_of_each_row_and_merge_only_what_is_far_behind():
     a, b = object(), object()
     few = [Chunk(a, [[1]]), Chunk(b, [[7]]), Chunk(a, [[2]])]
-    now, later = _bls_pump._next_round(few)
+    now, later = detokenizer._next_round(few)
     assert (now, later) == ([few[0], few[1]], [few[2]])
-    many = [Chunk(a, [[token]]) for token in range(_backlog.MERGE_ABOVE + 1)]
+    many = [Chunk(a, [[token]]) for token in range(common.MERGE_ABOVE + 1)]
     many += [Chunk(b, [[7]]), Chunk(a, last=True)]
-    (merged, other), later = _bls_pump._next_round(many)
-    assert merged.beams == [list(range(_backlog.MERGE_ABOVE + 1))] and merged.last
+    (merged, other), later = detokenizer._next_round(many)
+    assert merged.beams == [list(range(common.MERGE_ABOVE + 1))] and merged.last
     assert (other.beams, later) == ([[7]], [])
 
 
 def test_outputs_of_their_own_are_not_merged_away_nor_overtaken():
-    row, limit = object(), _backlog.MERGE_ABOVE
+    row, limit = object(), common.MERGE_ABOVE
     chunks = [Chunk(row, [[token]], {"generation_logits": token} if token % 2 else {}) for token in range(limit)]
     waiting, rounds = [*chunks, Chunk(row, last=True)], []
     while waiting:
-        (chunk,), waiting = _bls_pump._next_round(waiting)
+        (chunk,), waiting = detokenizer._next_round(waiting)
         rounds.append(chunk)
     assert [token for chunk in rounds if chunk.beams for token in chunk.beams[0]] == list(range(limit))
     assert [chunk.extra for chunk in rounds if chunk.extra] == [{"generation_logits": n} for n in range(1, limit, 2)]

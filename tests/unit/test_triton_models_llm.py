@@ -9,11 +9,14 @@ import types
 import numpy as np
 import pytest
 import triton_fakes
-from triton_fakes import Sender, arguments, request, strings
+from triton_fakes import LOG, Sender, arguments, request, strings
 
 from reference_backend.executor import Beam, Output, RequestError
 from reference_backend.executor.metrics import RequestMetrics
-from reference_backend.models import _answer, _backlog, _responses, tensorrt_llm
+from reference_backend.executor.request import Limits
+from reference_backend.models import common, tensorrt_llm
+from reference_backend.models.llm import answer as answers_of
+from reference_backend.models.llm import responses
 
 INT = np.int32
 
@@ -21,9 +24,8 @@ INT = np.int32
 class StandIn:
     """Executor that generates what the test tells it to."""
 
-    vocab_size, max_seq_len = 50_000, 2048
-
     def __init__(self, engine_dir, **options):
+        self.limits = Limits(50_000, 2048, options["max_beam_width"], 2047)
         self.engine_dir, self.options, self.requests, self.cancelled, self.closed = engine_dir, options, [], [], False
 
     def submit(self, submitted):
@@ -104,14 +106,6 @@ def test_streaming_sends_the_new_ids_of_each_step_and_final_with_the_last_data(m
     assert [final for _, final in sent] == [False, False, True]
     assert all(set(content) == {"output_ids", "sequence_length"} for content, _ in sent)
     assert sent[0][0]["output_ids"].dtype == sent[0][0]["sequence_length"].dtype == INT
-
-
-def test_stream_interval_sends_the_first_token_at_once_and_then_groups(make):
-    model = make(stream_interval=3)
-    sender = send(model, streaming=True)
-    for token in range(6):
-        model.executor.emit(0, [token], "length" if token == 5 else None)
-    assert ids(sender.wait()) == [[[[0]]], [[[1, 2, 3]]], [[[4, 5]]]]
 
 
 def test_an_end_without_a_token_still_carries_tensors(make):
@@ -583,7 +577,7 @@ def test_a_response_on_the_way_that_does_not_fit_ends_the_request(make):
 
 def test_an_answer_that_cannot_be_built_is_an_error(make, monkeypatch):
     model = make()
-    monkeypatch.setattr(_answer, "ids_tensors", lambda rows: 1 / 0)
+    monkeypatch.setattr(answers_of, "_ids", lambda rows: 1 / 0)
     sender = send(model)
     model.executor.emit(0, [1], "length")
     ((error, final),) = sender.wait()
@@ -661,19 +655,19 @@ def test_a_missing_input_is_named(make, name):
 
 
 def test_outputs_are_merged_only_for_a_row_that_is_far_behind():
-    ticket = _responses.Ticket(Sender(), "")
-    rows = [_responses.RowState(ticket, index, str(index), _answer.Form(True, [])) for index in range(2)]
-    limit = _backlog.MERGE_ABOVE
+    pending = responses.PendingRequest(Sender(), "")
+    rows = [responses.RowState(pending, index, str(index), answers_of.ResponseFormat(True, [])) for index in range(2)]
+    limit = common.MERGE_ABOVE
 
     def outputs(row, count):
         finish = [None] * limit + ["length"]
-        answers = [_answer.Answer([token], finish_reason=finish[token]) for token in range(count)]
-        return [_responses.Piece(rows[row], answer) for answer in answers]
+        answers = [answers_of.Answer([token], finish_reason=finish[token]) for token in range(count)]
+        return [responses.Piece(rows[row], answer) for answer in answers]
 
-    opened = [(ticket, _responses._OPEN)] * (limit + 1)
+    opened = [(pending, responses._OPEN)] * (limit + 1)
     few = opened + outputs(0, limit) + outputs(1, 2)
-    assert _backlog.merge(few) == few
-    merged = _backlog.merge([*outputs(0, limit + 1), *outputs(1, 2)])
+    assert common.merge(few) == few
+    merged = common.merge([*outputs(0, limit + 1), *outputs(1, 2)])
     assert [(piece.row.index, piece.answer.tokens, piece.answer.finish_reason) for piece in merged] == [
         (0, list(range(limit + 1)), "length"),
         (1, [0], None),
@@ -685,21 +679,21 @@ def test_merged_answers_keep_everything():
     def rows(value):
         return [np.full((1, 4), value, np.float32)]
 
-    first = _answer.Answer([1], [-0.5], np.ones((3, 4)), rows(1))
-    second = _answer.Answer([2], [-0.5, -0.25], None, rows(2))
-    third = _answer.Answer([], [-0.5, -0.25, -0.125], None, rows(3), finish_reason="end_id")
+    first = answers_of.Answer([1], [-0.5], np.ones((3, 4)), rows(1))
+    second = answers_of.Answer([2], [-0.5, -0.25], None, rows(2))
+    third = answers_of.Answer([], [-0.5, -0.25, -0.125], None, rows(3), finish_reason="end_id")
     first.absorb(second)
     first.absorb(third)
-    found = {t.name(): t.as_numpy() for t in _answer.Form(True, [], log_probs=True).tensors(first)}
+    found = {t.name(): t.as_numpy() for t in answers_of.ResponseFormat(True, [], log_probs=True).tensors(first)}
     assert found["output_ids"].tolist() == [[[1, 2]]] and first.finish_reason == "end_id"
     assert near(found["output_log_probs"]) == [[[-0.5, -0.25, -0.125]]] and near(found["cum_log_probs"]) == [[-0.875]]
     assert found["generation_logits"][0, 0, :, 0].tolist() == [1, 2, 3] and found["context_logits"].shape == (1, 3, 4)
 
     early, late = (beam([1], [-1]), beam([2], [-2])), (beam([2, 3], [-1, -1]), beam([1, 4], [-2, -1]))
-    beams = _answer.Answer(beams=early, context_logits=np.ones((3, 4)))
-    beams.absorb(_answer.Answer(beams=late))
-    beams.absorb(_answer.Answer(finish_reason="cancelled"))
-    found = {t.name(): t.as_numpy() for t in _answer.Form(True, [], beams=2).tensors(beams)}
+    beams = answers_of.Answer(beams=early, context_logits=np.ones((3, 4)))
+    beams.absorb(answers_of.Answer(beams=late))
+    beams.absorb(answers_of.Answer(finish_reason="cancelled"))
+    found = {t.name(): t.as_numpy() for t in answers_of.ResponseFormat(True, [], beams=2).tensors(beams)}
     assert found["output_ids"].tolist() == [[[2, 3], [1, 4]]], "the latest, and a cancellation brings none"
     assert found["context_logits"].shape == (1, 3, 4)
 
@@ -767,3 +761,27 @@ def test_finalize_ends_executor_and_sender(make):
     model.finalize()
     assert model.executor.closed
     assert not model.responses._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"encoder_model_path": "/encoder"}, "encoder_model_path is '/encoder', .* encoder-decoder models"),
+        ({"sink_token_length": 4}, "sink_token_length is '4', .* sink tokens"),
+        ({"max_attention_window_size": "4096,1024"}, "max_attention_window_size is 1024, .* up to 2048"),
+    ],
+)
+def test_parameters_that_would_change_answers_are_refused(make, parameters, says):
+    with pytest.raises(common.InputError, match=says):
+        make(**parameters)
+
+
+def test_parameters_as_nvidias_script_leaves_them_are_unset_and_unknown_ones_are_told(make):
+    LOG.clear()
+    unset = {"max_beam_width": "${max_beam_width}", "encoder_model_path": "${encoder_engine_dir}", "decoding_mode": ""}
+    model = make(**unset, sink_token_length=0, max_attention_window_size=2560, executor_worker_path="/x")
+    assert model.executor.options["max_beam_width"] == 1 and not LOG
+    make(decoding_mode="medusa", lora_prefetch_dir="/l", normalize_log_probs="true", kv_cache_onboard_blocks="true")
+    (told,) = LOG
+    for name in ("decoding_mode", "lora_prefetch_dir", "normalize_log_probs true", "kv_cache_onboard_blocks"):
+        assert name in told

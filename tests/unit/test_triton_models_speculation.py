@@ -12,9 +12,10 @@ import triton_fakes
 from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, write_fake_engine
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from reference_backend.models import _bls_watch, _wordlists, tensorrt_llm, tensorrt_llm_bls
-from reference_backend.models._bls_speculation import check_draft
-from reference_backend.models._common import InputError
+from reference_backend.models import tensorrt_llm, tensorrt_llm_bls, wordlists
+from reference_backend.models.bls import monitor
+from reference_backend.models.bls.speculation import check_draft
+from reference_backend.models.common import InputError
 
 INT = np.int32
 PROMPT = "HELLO"
@@ -39,7 +40,7 @@ def preprocessing(inputs, request_id):
         "REQUEST_OUTPUT_LEN": inputs["REQUEST_OUTPUT_LEN"],
         "OUT_END_ID": inputs.get("END_ID", np.full((len(texts), 1), -1, INT)),
         "OUT_PAD_ID": np.zeros((len(texts), 1), INT),
-        "STOP_WORDS_IDS": _wordlists.encode(words),
+        "STOP_WORDS_IDS": wordlists.encode(words),
     }
     wanted = [k for k in outputs if k != "STOP_WORDS_IDS" or "STOP_WORDS_DICT" in inputs]
     yield InferenceResponse([Tensor(k, outputs[k]) for k in wanted])
@@ -69,7 +70,7 @@ def serve(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "reference_backend.executor.device.Model", lambda config, *a, **k: kinds[config.folder.name](config, *a, **k)
     )
-    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 3600.0)  # calls are counted here
+    monkeypatch.setattr(monitor, "SILENT_SECONDS", 3600.0)  # calls are counted here
     made = []
 
     def build(
@@ -225,15 +226,15 @@ def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
     assert draft.calls[0]["request_output_len"].item() == 8
 
 
-def quick_watch(monkeypatch):
-    monkeypatch.setattr(_bls_watch, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(_bls_watch, "SILENT_SECONDS", 0.02)
+def quick_monitor(monkeypatch):
+    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(monitor, "SILENT_SECONDS", 0.02)
 
 
 def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
     """As Triton 24.10 has it: the call that was being served never ends, and later ones get an error."""
     bls, *_ = serve()
-    quick_watch(monkeypatch)
+    quick_monitor(monkeypatch)
     said, calls, never = "Stub process 'tensorrt_llm_draft_0_0' is not healthy.", [], threading.Event()
 
     def dead(inputs, request_id):
@@ -253,7 +254,7 @@ def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
 
 def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_draft(serve, monkeypatch):
     bls, *_ = serve()
-    quick_watch(monkeypatch)
+    quick_monitor(monkeypatch)
     died, never = threading.Event(), threading.Event()
 
     def dying(inputs, request_id):  # no generator: as in Triton, the call itself waits for the first response
@@ -277,7 +278,7 @@ def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_
 
 def test_a_draft_that_is_slow_is_waited_for(serve, monkeypatch):
     bls, _, draft = serve()
-    quick_watch(monkeypatch)
+    quick_monitor(monkeypatch)
     serving = draft.model.execute
 
     def slowly(requests):
@@ -337,8 +338,8 @@ def test_limits_of_batch_and_deployment(serve):
 
 
 def test_a_client_that_has_left_ends_the_rounds(serve):
-    from reference_backend.models._bls_calls import InnerModels
-    from reference_backend.models._bls_speculation import speculate
+    from reference_backend.models.bls.calls import InnerModels
+    from reference_backend.models.bls.speculation import speculate
 
     _, target, draft = serve()
     given = {

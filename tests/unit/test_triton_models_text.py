@@ -7,8 +7,8 @@ import triton_fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_backend.models._text import Detokenizer, StopText
-from reference_backend.models._tokenizer import Tokenizer
+from reference_backend.models.text import IncrementalText, StopText
+from reference_backend.models.tokenizer import Tokenizer
 
 TEXTS = [
     'The café is "naïve" 😀 日本語 and so on.\n\tTabs  and   spaces ',
@@ -29,7 +29,7 @@ def byte_fallback(tmp_path_factory):
 
 def stream(tokenizer, ids, sizes):
     """Pieces of text when `ids` arrive in chunks of `sizes` (the last size repeats)."""
-    detokenizer, pieces, start = Detokenizer(), [], 0
+    detokenizer, pieces, start = IncrementalText(), [], 0
     while start < len(ids):
         size = sizes[min(len(pieces), len(sizes) - 1)]
         before, now = detokenizer.windows(ids[start : start + size])

@@ -11,9 +11,9 @@ import pytest
 import triton_fakes
 from triton_fakes import arguments, as_dict, request, strings
 
+from reference_backend.errors import BackendError
 from reference_backend.models import postprocessing, preprocessing
-from reference_backend.models._tokenizer import Tokenizer
-from servinglab.errors import CourseError
+from reference_backend.models.tokenizer import Tokenizer
 
 PROMPTS = [
     "Hello world",
@@ -172,11 +172,11 @@ def test_special_ids_from_the_file_that_has_them(tmp_path):
     folder = triton_fakes.byte_fallback_tokenizer(tmp_path)
     assert (Tokenizer(str(folder)).end_id, Tokenizer(str(folder)).pad_id) == (2, 2)
     (folder / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(CourseError, match="names no end token"):
+    with pytest.raises(BackendError, match="names no end token"):
         Tokenizer(str(folder))
     (folder / "config.json").write_text('{"eos_token_id": [7, 8], "pad_token_id": 0}')
     assert (Tokenizer(str(folder)).end_id, Tokenizer(str(folder)).pad_id) == (7, 0)
-    with pytest.raises(CourseError, match="no tokenizer.json"):
+    with pytest.raises(BackendError, match="no tokenizer.json"):
         Tokenizer(str(tmp_path / "elsewhere"))
 
 
@@ -184,7 +184,7 @@ def test_parameters_that_are_missing_unfilled_or_wrong(tmp_path):
     folder = triton_fakes.byte_fallback_tokenizer(tmp_path)
     values = {"${add_special_tokens}": True, "": True, "maybe": True, "No": False, "0": False, "T": True}
     assert {v: model(preprocessing, folder, add_special_tokens=v).add_special_tokens for v in values} == values
-    with pytest.raises(CourseError, match="tokenizer_dir ''"):
+    with pytest.raises(BackendError, match="tokenizer_dir ''"):
         model(preprocessing, "${tokenizer_dir}")
 
 

@@ -35,12 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servinglab.decoding.scores import score
-
-from .logits import LogitsProcessor, NoTokenLeft, log_normaliser
-from .request import Beam, Output, Request
+from .logits import LogitsProcessor, NoTokenLeft, Words, log_normaliser
+from .request import Beam, Output, Request, beam_score
 from .sampler import largest
-from .words import Words
 
 
 class Copy(NamedTuple):
@@ -95,10 +92,10 @@ class BeamSearch:
         """The token of each row that the model reads next; any token for a row without a path."""
         return [path.tokens[-1] if path else 0 for path in self._paths]
 
-    plain = False  # see SinglePath
+    plain = False  # see SequenceDecoder
 
-    def guess(self, at_most: int) -> list[int]:
-        """None: a guess is for one path."""
+    def draft(self, at_most: int) -> list[int]:
+        """None: a draft is for one path."""
         return []
 
     def step(self, logits: np.ndarray) -> Output:
@@ -171,7 +168,7 @@ class BeamSearch:
         return self.length - self._prompt_length
 
     def _score(self, total: float, choices: int) -> float:
-        return score(total, choices, self._params.length_penalty)
+        return beam_score(total, choices, self._params.length_penalty)
 
     def _finish(self, candidate: _Candidate, reason: str, own: list[np.ndarray] | None) -> None:
         path = self._extend(candidate, own)
@@ -236,7 +233,7 @@ def _stacked(logits: tuple | None) -> np.ndarray | None:
 
 
 def _first_difference(source: _Path, target: _Path | None) -> int:
-    """The first position at which the KV memory of two rows differs: equal beginnings have equal memory, for they are
+    """The first position at which the KV memory of two rows differs: equal prefixes have equal memory, for they are
     copies of each other or were made by the same step."""
     if target is None:
         return 0

@@ -83,7 +83,7 @@ class KVCache:
         self.drop(source)
 
     def save(self, slot: int, place: int, first: int, count: int) -> None:
-        """Copies `count` positions of a slot, from `first` on, to the beginning of a kept block."""
+        """Copies `count` positions of a slot, from `first` on, to the start of a kept block."""
         self._kept[place, :, :, :count] = self.buffers[:, slot, :, first : first + count]
 
     def load(self, place: int, slot: int, first: int, count: int) -> None:

@@ -1,8 +1,9 @@
-"""Where guesses come from: the text so far (`PromptLookup`), or a smaller model (`DraftModel`)."""
+"""Where draft tokens come from: the text so far (`PromptLookup`), or a smaller model (`DraftModel`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -10,13 +11,21 @@ from .device import choose, place
 from .model import EngineConfig, ExecutorError
 
 
+class Drafter(Protocol):
+    """Proposes the next tokens of a request. Called in the engine's thread between two steps, so it must be quick."""
+
+    def propose(self, tokens: list[int], at_most: int) -> list[int]:
+        """Up to `at_most` (1 or more) ids that may follow `tokens`, prompt and generated ones, which are not to be
+        changed; none is a good answer."""
+
+
 class PromptLookup:
     """What followed the last tokens when they came before: good where the answer repeats its prompt or itself.
 
     It finds the latest earlier place that ends with the same `ngram` tokens, else with fewer, down to one. The latest,
     because what the text does now resembles most what it did last. The longer the two places agree (looking back as far
-    as it goes), the more the guess is trusted: it has as many tokens as agree, at most `max_draft`. Where it reaches
-    the end of the text it goes on with what it has guessed itself, so that a loop is followed.
+    as it goes), the longer the draft: it has as many tokens as agree, at most `max_draft`. Where it reaches
+    the end of the text it goes on with its own draft, so that a loop is followed.
 
     The idea is that of prompt lookup decoding (A. Saxena 2023), which takes the first place and a fixed length. No
     state, so one may serve any number of requests.
@@ -27,7 +36,7 @@ class PromptLookup:
         self.ngram, self.max_draft = ngram, max_draft
 
     def propose(self, tokens: list[int], at_most: int) -> list[int]:
-        """See `speculation.Drafter`."""
+        """See `Drafter`."""
         end, ids = len(tokens), np.array(tokens)
         found = np.flatnonzero(ids[: end - 1] == ids[-1]) + 1  # places just behind the last token's twins
         if not found.size:
@@ -40,17 +49,17 @@ class PromptLookup:
         place = int(found[-1])
         differ = np.flatnonzero(ids[:place][::-1] != ids[end - place :][::-1])
         agree = int(differ[0]) if differ.size else place
-        guesses: list[int] = []
+        draft: list[int] = []
         for at in range(place, place + min(agree, self.max_draft, at_most)):
-            guesses.append(tokens[at] if at < end else guesses[at - end])
-        return guesses
+            draft.append(tokens[at] if at < end else draft[at - end])
+        return draft
 
 
 class DraftModel:
     """The likeliest next tokens according to a smaller model with the same tokenizer.
 
-    engine_dir: its engine folder. max_draft: how many tokens it guesses. Its KV cache has `slots` rows; a text goes
-    where the longest beginning of it is remembered, so that only what is new is read, whatever was rejected meanwhile.
+    engine_dir: its engine folder. max_draft: how many tokens it proposes. Its KV cache has `slots` rows; a text goes
+    where its longest prefix is remembered, so that only what is new is read, whatever was rejected meanwhile.
 
     It belongs to one executor, whose thread calls it. Raises ExecutorError when the engine cannot be used.
     """
@@ -69,21 +78,21 @@ class DraftModel:
         self._now = 0
 
     def propose(self, tokens: list[int], at_most: int) -> list[int]:
-        """See `speculation.Drafter`. None when the text is longer than the draft's engine allows."""
-        ids, guesses = np.array(tokens, np.int64), []
+        """See `Drafter`. None when the text is longer than the draft's engine allows."""
+        ids, draft = np.array(tokens, np.int64), []
         count = min(self.max_draft, at_most, self._longest - len(ids))
         if count < 1 or ids.max() >= self.vocab_size:
-            return guesses
+            return draft
         slot, end = self._place(ids)
         new = ids[end:]
         while True:
             self._known[slot, end : end + len(new)] = new
             end += len(new)
             logits = self._model.forward(new[None], np.array([end]), slot, np.array([len(new) - 1]))
-            guesses.append(int(logits[0].argmax()))
-            if len(guesses) == count:
-                return guesses
-            new = np.array(guesses[-1:])
+            draft.append(int(logits[0].argmax()))
+            if len(draft) == count:
+                return draft
+            new = np.array(draft[-1:])
 
     def _place(self, ids: np.ndarray) -> tuple[int, int]:
         """The row to use, and how many of its tokens are right; the last id is always read, for its logits. What is
@@ -92,7 +101,7 @@ class DraftModel:
         common = np.where(same.all(1), len(ids) - 1, same.argmin(1)) if same.size else np.zeros(len(same), int)
         slot = int(common.argmax())
         end = int(common[slot])
-        if (self._known[slot] >= 0).sum() - end > self.max_draft:  # another text that begins the same way, let it be
+        if (self._known[slot] >= 0).sum() - end > self.max_draft:  # another text with the same prefix, let it be
             source, slot = slot, int(self._used.argmin())
             self._cache.copy(source, slot, 0, end)
             self._known[slot, :end] = ids[:end]

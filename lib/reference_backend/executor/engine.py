@@ -13,23 +13,25 @@ import numpy as np
 
 from .cache import BlockPool
 from .device import choose, free_bytes, place
+from .drafters import Drafter
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError
-from .options import check_choices, kv_budget
-from .request import Output, Request, RequestError, SamplingParams
+from .request import Limits, Output, Request, RequestError, SamplingParams
 from .reuse import BlockReuse
-from .scheduler import Scheduler, Sequence
-from .speculation import Drafter
+from .scheduler import POLICIES, Scheduler, Sequence
 
 log = logging.getLogger(__name__)
 
 PREFILL_TOKENS = {"cpu": 64, "cuda": 256}
+# For the first two, this executor does the same.
+BATCHING = ("inflight_fused_batching", "inflight_batching", "V1")
+KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gpu_mem_fraction
 
 
 class Executor:
     """In-flight batching over one engine: a request joins and leaves the running batch at any token.
 
-    engine_dir: an engine folder (`servinglab.assets.engine`).
+    engine_dir: an engine folder (`reference_backend.build`).
     max_batch_size: requests that run at the same time; more wait in the queue.
     max_beam_width: beams that a request may ask for; each is a row of the batch beside those of other requests.
     max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
@@ -70,47 +72,37 @@ class Executor:
         tokens_per_block: int = 64,
         device: str | None = None,
     ) -> None:
-        check_choices(batch_scheduler_policy, batching_strategy, kv_cache_free_gpu_mem_fraction)
-        counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
-        for name, value in {**counts, "prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}.items():
-            if value is not None and value < 1:
-                raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
         config = EngineConfig.read(engine_dir)
-        self.max_seq_len = config.max_seq_len if max_seq_len is None else max_seq_len
-        if not 2 <= self.max_seq_len <= config.max_seq_len:
-            raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
-        kv_tokens, rows = max_tokens_in_paged_kv_cache, max_batch_size * max_beam_width
-        if kv_tokens is not None and kv_tokens < tokens_per_block:
-            raise ExecutorError(
-                f"max_tokens_in_paged_kv_cache is {kv_tokens}; "
-                f"it must hold at least one block of {tokens_per_block} tokens."
-            )
-        self.vocab_size = config.vocab_size
-        self.max_batch_size, self.max_beam_width = max_batch_size, max_beam_width
-        self.device = choose(config, device)
+        self.limits = Limits(
+            config.vocab_size,
+            config.max_seq_len if max_seq_len is None else max_seq_len,
+            max_beam_width,
+            config.max_input_len,
+            config.gather_context_logits,
+            config.gather_generation_logits,
+        )
+        counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
+        counts |= {"prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}
+        _check(config, counts, self.limits.max_seq_len, max_tokens_in_paged_kv_cache)
+        _check_choices(batch_scheduler_policy, batching_strategy, kv_cache_free_gpu_mem_fraction)
+        self.max_batch_size, self.device = max_batch_size, choose(config, device)
+        longest, rows = self.limits.max_seq_len, max_batch_size * max_beam_width
         try:
-            cache, model = place(config, rows, self.max_seq_len, device=self.device, threads=threads, spinning=spinning)
-        except OSError as error:
-            raise ExecutorError(
-                f"No memory for the KV cache of {rows} x {self.max_seq_len} tokens ({error}); "
-                "lower max_batch_size, max_beam_width or max_seq_len."
-            ) from None
-        if prefill_tokens is None:
-            prefill_tokens = PREFILL_TOKENS[self.device]
-        row = -(-self.max_seq_len // tokens_per_block) * tokens_per_block  # tokens of a full one, in whole blocks
-        free = free_bytes(self.device) // cache.bytes_per_token
-        kv_tokens = kv_budget(kv_tokens, kv_cache_free_gpu_mem_fraction, free, max_beam_width * row, rows * row)
-        pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
-        self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
-        try:
-            reuse = {"enabled": enable_kv_cache_reuse, "partial": enable_partial_reuse}
+            cache, model = place(config, rows, longest, device=self.device, threads=threads, spinning=spinning)
+            row = -(-longest // tokens_per_block) * tokens_per_block  # tokens of a full one, in whole blocks
+            free, asked = free_bytes(self.device) // cache.bytes_per_token, max_tokens_in_paged_kv_cache
+            kv_tokens = _kv_budget(asked, kv_cache_free_gpu_mem_fraction, free, max_beam_width * row, rows * row)
+            pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
+            self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
+            prefill_tokens = prefill_tokens or PREFILL_TOKENS[self.device]
             # On CUDA a token's numbers do not depend on which others are read with it.
-            reuse["aligned"] = self.device == "cuda" or tokens_per_block % prefill_tokens == 0
+            aligned = self.device == "cuda" or tokens_per_block % prefill_tokens == 0
+            reuse = {"enabled": enable_kv_cache_reuse, "partial": enable_partial_reuse, "aligned": aligned}
             self._reuse = BlockReuse(cache, self._scheduler, **reuse)
         except OSError as error:
             raise ExecutorError(
-                f"No memory for kept KV cache blocks of {kv_tokens} tokens ({error}); lower "
-                "max_tokens_in_paged_kv_cache or set enable_kv_cache_reuse to False."
+                f"No memory for the KV cache of {rows} x {longest} tokens ({error}); lower max_batch_size, "
+                "max_beam_width, max_seq_len or max_tokens_in_paged_kv_cache."
             ) from None
         if self.device == "cuda":
             model.warm_up(rows)
@@ -138,9 +130,9 @@ class Executor:
 
     def submit(self, request: Request) -> None:
         """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
-        max_tokens = request.fit(self.vocab_size, self.max_seq_len, self.max_beam_width)
+        max_tokens = request.fit(self.limits)
         width, pool = request.sampling.beam_width, self._scheduler.pool
-        sequence = Sequence(request, max_tokens, self.vocab_size)
+        sequence = Sequence(request, max_tokens, self.limits.vocab_size)
         if sequence.blocks(pool) > pool.total:
             beams = f", for each of {width} beams," if width > 1 else ""
             raise RequestError(
@@ -250,3 +242,43 @@ def _end(executor: weakref.ref, thread: threading.Thread, changed: threading.Con
     # Garbage collection waits for nobody: its thread may hold what a receiver of tokens needs.
     if executor() and threading.current_thread() is not thread:
         thread.join()
+
+
+def _check(config: EngineConfig, counts: dict[str, int | None], max_seq_len: int, kv_tokens: int | None) -> None:
+    """Raises ExecutorError for sizes that are none, or for which the engine was not built."""
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
+    for name in ("max_batch_size", "max_beam_width"):
+        if counts[name] > (most := getattr(config, name)):
+            raise ExecutorError(
+                f"{name} is {counts[name]}, and the engine was built for at most {most}: lower it, or build the engine "
+                f"again with a larger --{name}."
+            )
+    if not 2 <= max_seq_len <= config.max_seq_len:
+        raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
+    if kv_tokens is not None and kv_tokens < counts["tokens_per_block"]:
+        raise ExecutorError(
+            f"max_tokens_in_paged_kv_cache is {kv_tokens}; it must hold at least one block of "
+            f"{counts['tokens_per_block']} tokens."
+        )
+
+
+def _check_choices(policy: str, batching: str, fraction: float | None) -> None:
+    """Raises ExecutorError for a value that is none of those allowed."""
+    allowed = {"batch_scheduler_policy": (policy, POLICIES), "batching_strategy": (batching, BATCHING)}
+    for name, (value, values) in allowed.items():
+        if value not in values:
+            raise ExecutorError(f"{name} is {value!r}; it must be one of {', '.join(values)}.")
+    if fraction is not None and not 0 < fraction < 1:
+        raise ExecutorError(f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1.")
+
+
+def _kv_budget(asked: int | None, fraction: float | None, free: int, least: int, most: int) -> int:
+    """Tokens that the KV cache may hold: as many as were asked for, or `most`, within the fraction of the `free` ones
+    (0.9 when neither was given, no such bound when only a number was); but not fewer than `least`."""
+    if asked is None:
+        asked, fraction = most, fraction or KV_SHARE_OF_FREE_MEMORY
+    if fraction is None:
+        return asked
+    return min(asked, max(least, int(fraction * free)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from servinglab.errors import CourseError
+from reference_backend.errors import BackendError
 
 from .cache import KVCache
 from .model import Model
@@ -42,15 +42,15 @@ class InflightBatch:
         self._prefill_tokens = prefill_tokens
         self._on_finished = on_finished
         self._reuse = reuse
-        names = "steps prompt_tokens generated_tokens completed cancelled failed paused"
+        names = "steps prompt_tokens generated_tokens completed cancelled failed preempted"
         self.counts = dict.fromkeys(names.split(), 0)
 
     def iterate(self) -> None:
         """Reads a piece of the waiting prompts, then gives each running request its next token, or several."""
         more = self._read_prompts()
         if not (more and self._scheduler.static):
-            self._pause(self._scheduler.grow())
-            self._reuse.fit()
+            self._preempt(self._scheduler.grow())
+            self._reuse.evict()
             if self._scheduler.running:
                 self._scheduler.close()
                 self._decode()
@@ -65,7 +65,7 @@ class InflightBatch:
         read = 0
         while sequence := self._scheduler.next_prompt():
             if not sequence.begun:
-                self._reuse.begin(sequence)
+                self._reuse.match(sequence)
             tokens = sequence.tokens
             piece = tokens[sequence.cached : sequence.cached + self._prefill_tokens]
             if read and read + len(piece) > self._prefill_tokens:
@@ -73,11 +73,11 @@ class InflightBatch:
             read += len(piece)
             end = sequence.cached + len(piece)
             complete, all_logits = end == len(tokens), sequence.wants_context
-            guesses = self._guess(sequence) if complete else []
-            ids = np.append(piece, np.array(guesses, np.int64))
+            draft = self._draft(sequence) if complete else []
+            ids = np.append(piece, np.array(draft, np.int64))
             rows = np.arange(0 if all_logits else len(piece) - 1, len(ids) if complete or all_logits else 0)
             try:
-                logits = self._model.forward(ids[None], np.array([end + len(guesses)]), sequence.slots[0], rows)
+                logits = self._model.forward(ids[None], np.array([end + len(draft)]), sequence.slots[0], rows)
                 sequence.context_logits += [logits[: len(piece)].copy()] if all_logits else []
             except Exception as error:
                 self._step_failed([sequence], error)
@@ -86,7 +86,7 @@ class InflightBatch:
             self.counts["prompt_tokens"] += len(piece)
             if not complete:
                 return True
-            output = self._choose(sequence, logits[-1 - len(guesses) :])
+            output = self._choose(sequence, logits[-1 - len(draft) :])
             if not output.finish_reason:
                 if move := self._scheduler.join():
                     self._cache.move(move.source, move.target, sequence.cached)
@@ -94,12 +94,12 @@ class InflightBatch:
             self._hand_out([(sequence, output)])
         return False
 
-    def _pause(self, sequences: list[Sequence]) -> None:
+    def _preempt(self, sequences: list[Sequence]) -> None:
         """Puts sequences back into the queue; what is kept of their blocks need not be read again."""
         if sequences:
-            self.counts["paused"] += len(sequences)
-            self._reuse.keep(sequences)
-            self._close_holes(*self._scheduler.pause(sequences))
+            self.counts["preempted"] += len(sequences)
+            self._reuse.insert(sequences)
+            self._close_holes(*self._scheduler.preempt(sequences))
 
     def _close_holes(self, moves: list[Move], freed: list[int]) -> None:
         for slot in freed:
@@ -108,20 +108,20 @@ class InflightBatch:
             self._cache.move(move.source, move.target, move.sequence.cached)
 
     def _decode(self) -> None:
-        guessed = [(sequence, self._guess(sequence)) for sequence in self._scheduler.running]
-        together = [sequence for sequence, guesses in guessed if not guesses]
+        drafted = [(sequence, self._draft(sequence)) for sequence in self._scheduler.running]
+        together = [sequence for sequence, draft in drafted if not draft]
         if together:
             self._step(together)
-        for sequence, guesses in guessed:
-            if guesses:
-                self._verify(sequence, guesses)
+        for sequence, draft in drafted:
+            if draft:
+                self._verify(sequence, draft)
 
-    def _guess(self, sequence: Sequence) -> list[int]:
+    def _draft(self, sequence: Sequence) -> list[int]:
         """What may come next, as far as it has room in the blocks that the sequence holds."""
-        return sequence.decoder.guess(sequence.held * self._scheduler.pool.tokens_per_block - sequence.decoder.length)
+        return sequence.decoder.draft(sequence.held * self._scheduler.pool.tokens_per_block - sequence.decoder.length)
 
     def _step(self, running: list[Sequence]) -> None:
-        """One more token for each of these, in one batch. Rows between theirs that have guesses go through it too: to
+        """One more token for each of these, in one batch. Rows between theirs that have a draft go through it too: to
         compute the same keys and values again is cheaper than a second batch, and does no harm."""
         ids = np.zeros((self._scheduler.rows, 1), np.int64)
         lengths = np.ones(self._scheduler.rows, np.int64)
@@ -153,11 +153,11 @@ class InflightBatch:
             outputs.append((sequence, output))
         self._hand_out(outputs)
 
-    def _verify(self, sequence: Sequence, guesses: list[int]) -> None:
-        """The last token of one sequence and its guesses, read in a step of their own."""
+    def _verify(self, sequence: Sequence, draft: list[int]) -> None:
+        """The last token of one sequence and its draft, read in a step of their own."""
         decoder = sequence.decoder
-        ids = np.array([[*decoder.last_tokens, *guesses]])
-        lengths = np.array([decoder.length + len(guesses)])
+        ids = np.array([[*decoder.last_tokens, *draft]])
+        lengths = np.array([decoder.length + len(draft)])
         try:
             logits = self._model.forward(ids, lengths, sequence.slots[0], np.arange(ids.size))
         except Exception as error:
@@ -207,7 +207,7 @@ class InflightBatch:
     def _finish(self, outputs: list[tuple[Sequence, Output]]) -> None:
         """The only way a request ends: its memory is free and its id forgotten before its owner hears of it."""
         moves, freed = self._scheduler.retire([sequence for sequence, _ in outputs])
-        self._reuse.keep([sequence for sequence, output in outputs if output.finish_reason != "error"])
+        self._reuse.insert([sequence for sequence, output in outputs if output.finish_reason != "error"])
         self._close_holes(moves, freed)
         for sequence, output in outputs:
             kind = {"cancelled": "cancelled", "error": "failed"}.get(output.finish_reason, "completed")
@@ -226,4 +226,4 @@ class InflightBatch:
 def sentence(error: Exception) -> str:
     """One line that says what happened."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, CourseError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, BackendError) else f"{type(error).__name__}: {text}"

@@ -1,12 +1,16 @@
-"""From the model's logits to those that the choice is made from: bias, temperature, penalties, bans. numpy only."""
+"""From the model's logits to those that the choice is made from: bias, temperature, penalties, bans. numpy only.
+
+Notebooks 06 to 08 teach the same steps in the open; tests/unit/test_decoding_filters.py holds the two equal.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from .params import RequestError, SamplingParams
 from .request import Request
-from .words import Words
 
 
 class NoTokenLeft(RequestError):
@@ -92,3 +96,22 @@ def log_normaliser(logits: np.ndarray) -> float:
     highest = logits.max()
     # The exponential in float32, four times as fast, its sum in float64: an error below 1e-6.
     return float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
+
+
+class Words:
+    """Finds the tokens that would complete a word. What that costs does not grow with the number of words, only with
+    that of their different lengths (and with how many do come up)."""
+
+    def __init__(self, words: Sequence[Sequence[int]]) -> None:
+        self._last: dict[tuple[int, ...], list[int]] = {}  # by the tokens before
+        for word in words:
+            self._last.setdefault(tuple(word[:-1]), []).append(word[-1])
+        self._lengths = sorted({len(start) for start in self._last})
+
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
+    def completed_by(self, tokens: list[int]) -> list[int]:
+        """Each token that completes a word if it is the next after `tokens`."""
+        fitting = (length for length in self._lengths if length <= len(tokens))
+        return [last for length in fitting for last in self._last.get(tuple(tokens[len(tokens) - length :]), ())]

@@ -1,25 +1,32 @@
-"""How a request's tokens are chosen: every setting, checked against its range.
+"""How a request's tokens are chosen: every setting, its range, and the tensors that carry it, in one table.
 
 Names, defaults and ranges are those of TensorRT-LLM's executor (`SamplingConfig`), as its Triton backend exposes them.
+A new setting is a line here, its effect in logits.py or sampler.py, and its tensor in the repository's contract.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from servinglab.errors import CourseError
+from reference_backend.errors import BackendError
 
 #: Above this a request is a mistake; below it, what does not fit `max_seq_len` is clamped as TensorRT-LLM does.
 MAX_TOKENS_LIMIT = 1_000_000
-MAX_TOP_K = 1024
-MAX_BEAM_WIDTH = 256
 
 
-class RequestError(CourseError):
+class RequestError(BackendError):
     """The request cannot be served as it is; the executor is unharmed."""
+
+
+def _setting(default: float, low: float, high: float, says: str, *tensors: str) -> Any:
+    """A field of SamplingParams: whole where its default is an int, from low to high, both included."""
+    return field(default=default, metadata={"low": low, "high": high, "says": says, "tensors": tensors})
+
+
+_TINY, _INF = math.ulp(0.0), math.inf
 
 
 @dataclass(frozen=True)
@@ -38,61 +45,57 @@ class SamplingParams:
     Raises RequestError for a value outside its range.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_tokens: int = 1
-    beam_width: int = 1
-    length_penalty: float = 0.0
-    early_stopping: int = 1
-    beam_search_diversity_rate: float = 0.0
+    temperature: float = _setting(1.0, 0, _INF, "0 (greedy) or more", "temperature")
+    top_k: int = _setting(0, 0, 1024, "from 0 (off) to 1024", "runtime_top_k")
+    top_p: float = _setting(0.0, 0, 1, "from 0 (off) to 1", "runtime_top_p")
+    seed: int = _setting(0, 0, 2**64 - 1, "from 0 to 2^64 - 1", "seed", "random_seed")
+    repetition_penalty: float = _setting(1.0, _TINY, _INF, "more than 0 (1 is off)", "repetition_penalty")
+    presence_penalty: float = _setting(0.0, -_INF, _INF, "0 is off", "presence_penalty")
+    frequency_penalty: float = _setting(0.0, -_INF, _INF, "0 is off", "frequency_penalty")
+    min_tokens: int = _setting(1, 0, MAX_TOKENS_LIMIT, f"from 0 to {MAX_TOKENS_LIMIT}", "min_tokens", "min_length")
+    beam_width: int = _setting(1, 1, 256, "from 1 to 256", "beam_width")
+    length_penalty: float = _setting(0.0, 0, _INF, "0 (off) or more", "len_penalty")
+    # A BOOL in NVIDIA's templates, so 0 or 1, though the executor knows more.
+    early_stopping: int = _setting(1, 0, 2**31 - 1, "0 or more", "early_stopping")
+    beam_search_diversity_rate: float = _setting(0.0, 0, _INF, "0 (off) or more", "beam_search_diversity_rate")
 
     def __post_init__(self) -> None:
-        real, whole = self._real, self._whole
-        real("temperature", lambda v: v >= 0, "0 (greedy) or more")
-        whole("top_k", 0, MAX_TOP_K, f"from 0 (off) to {MAX_TOP_K}")
-        real("top_p", lambda v: 0 <= v <= 1, "from 0 (off) to 1")
-        whole("seed", 0, 2**64 - 1, "from 0 to 2^64 - 1")
-        real("repetition_penalty", lambda v: v > 0, "more than 0 (1 is off)")
-        real("presence_penalty", lambda v: True, "0 is off")
-        real("frequency_penalty", lambda v: True, "0 is off")
-        whole("min_tokens", 0, MAX_TOKENS_LIMIT, f"from 0 to {MAX_TOKENS_LIMIT}")
-        whole("beam_width", 1, MAX_BEAM_WIDTH, f"from 1 to {MAX_BEAM_WIDTH}")
-        real("length_penalty", lambda v: v >= 0, "0 (off) or more")
-        whole("early_stopping", 0, 2**31 - 1, "0 or more")
-        real("beam_search_diversity_rate", lambda v: v >= 0, "0 (off) or more")
+        for setting in fields(self):
+            name, given, limits = setting.name, getattr(self, setting.name), setting.metadata
+            if isinstance(setting.default, int):
+                value = whole_number(name, given, limits["low"], limits["high"], limits["says"])
+            else:
+                value = _real_number(name, given, limits["low"], limits["high"], limits["says"])
+            object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
         """True when the likeliest token is always taken."""
         return self.temperature == 0 or (self.top_k == 0 and self.top_p == 0)
 
-    def _real(self, name: str, allowed: Callable[[float], bool], range_text: str) -> None:
-        given = getattr(self, name)
-        try:
-            value = float(given)
-        except (TypeError, ValueError):
-            raise RequestError(f"{name} is {given!r}; it must be a number, {range_text}.") from None
-        if not math.isfinite(value):
-            raise RequestError(f"{name} is {value:g}; it must be a finite number, {range_text}.")
-        if not allowed(value):
-            raise RequestError(f"{name} is {value:g}; it must be {range_text}.")
-        object.__setattr__(self, name, value)
 
-    def _whole(self, name: str, low: int, high: int, range_text: str) -> None:
-        object.__setattr__(self, name, whole_number(name, getattr(self, name), low, high, range_text))
+#: {tensor of `tensorrt_llm`: field}; the second tensor of a field is its name in TensorRT-LLM <= 0.19.
+TENSORS = {tensor: setting.name for setting in fields(SamplingParams) for tensor in setting.metadata["tensors"]}
 
 
-def whole_number(name: str, given: object, low: int, high: int, range_text: str) -> int:
+def _real_number(name: str, given: object, low: float, high: float, says: str) -> float:
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        raise RequestError(f"{name} is {given!r}; it must be a number, {says}.") from None
+    if not math.isfinite(value):
+        raise RequestError(f"{name} is {value:g}; it must be a finite number, {says}.")
+    if not low <= value <= high:
+        raise RequestError(f"{name} is {value:g}; it must be {says}.")
+    return value
+
+
+def whole_number(name: str, given: object, low: int, high: int, says: str) -> int:
     """`given` as an int from low to high; raises RequestError naming `name`."""
     try:
         value = operator.index(given)
     except TypeError:
-        raise RequestError(f"{name} is {given!r}; it must be a whole number, {range_text}.") from None
+        raise RequestError(f"{name} is {given!r}; it must be a whole number, {says}.") from None
     if not low <= value <= high:
-        raise RequestError(f"{name} is {value}; it must be {range_text}.")
+        raise RequestError(f"{name} is {value}; it must be {says}.")
     return value

@@ -1,9 +1,9 @@
 """Which blocks of the KV cache are kept for requests to come, and which of them a new request can use.
 
 The keys and values of a token depend on it and on all tokens before it, so a block may be used again only behind the
-same beginning. Hence a tree: a block hangs below the block that came before it, and a path from the root spells the
+same prefix. Hence a tree: a block hangs below the block that came before it, and a path from the root spells the
 tokens from the first one on. Only the last block of a path may be shorter than a whole block. Of a block that agrees
-only at its beginning, the beginning is used (what TensorRT-LLM calls partial reuse).
+only at its start, the start is used (what TensorRT-LLM calls partial reuse).
 
 When blocks are needed, the least recently used one goes. To use a block is to use those above it, so the first to go is
 never one that others hang on. No model and no memory in here: blocks are numbers, `place`, for memory kept elsewhere.
@@ -34,7 +34,7 @@ class _Block:
         self.children: list[_Block] = []
 
     def closest(self, tokens: tuple[int, ...]) -> tuple[_Block | None, int]:
-        """The child that shares the longest beginning with `tokens`, and the length of that."""
+        """The child that shares the longest prefix with `tokens`, and the length of that."""
         at = bisect_left(self.children, tokens, key=_tokens)
         found, longest = None, 0
         for child in self.children[max(0, at - 1) : at + 1]:
@@ -59,7 +59,7 @@ class PrefixTree:
         return len(self._order)
 
     def match(self, tokens: list[int], *, exact: bool = False) -> list[Span]:
-        """What is kept of the beginning of `tokens`, as far as possible, in order; `exact`: of whole exact blocks."""
+        """What is kept of the prefix of `tokens`, as far as possible, in order; `exact`: of whole exact blocks."""
         spans, path, block, first = [], [], self._root, 0
         while first < len(tokens) and first % self._size == 0:
             block, common = block.closest(tuple(tokens[first : first + self._size]))
@@ -71,8 +71,8 @@ class PrefixTree:
         self._touch(path)
         return spans
 
-    def keep(self, tokens: list[int], room: int, exact: int = 0) -> list[Span]:
-        """Keeps a sequence's blocks, from its beginning as far as there is room for; older ones give way. The whole
+    def insert(self, tokens: list[int], room: int, exact: int = 0) -> list[Span]:
+        """Keeps a sequence's blocks, from its start as far as there is room for; older ones give way. The whole
         blocks within its first `exact` tokens are marked as exact.
 
         Returns those whose memory has to be copied to its place; the others are there already.
@@ -98,7 +98,7 @@ class PrefixTree:
             if oldest is None or oldest in path:
                 missing.pop()
             else:
-                self._evict(oldest)
+                self._evict_block(oldest)
         for piece in missing:
             child = _Block(block, piece, self._place(), len(piece) == self._size and first + len(piece) <= exact)
             insort(block.children, child, key=_tokens)
@@ -108,11 +108,11 @@ class PrefixTree:
         self._touch(path)
         return spans
 
-    def shrink(self, room: int) -> int:
+    def evict(self, room: int) -> int:
         """Drops the least recently used blocks until at most `room` are kept; returns how many."""
         before = self.evicted
         while len(self) > room:
-            self._evict(next(iter(self._order)))
+            self._evict_block(next(iter(self._order)))
         return self.evicted - before
 
     def left(self) -> list[int]:
@@ -126,7 +126,7 @@ class PrefixTree:
             self._order[block] = None
             self._order.move_to_end(block)
 
-    def _evict(self, block: _Block) -> None:
+    def _evict_block(self, block: _Block) -> None:
         self._remove(block)
         self.evicted += 1
 

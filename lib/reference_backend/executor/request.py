@@ -6,28 +6,25 @@ bias, the temperature, the penalties and the bans, before top-k and top-p cut th
 in a beam search the temperature has no part in the choice, so it has none in the log probability. There is one for each
 choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
 
-TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu), and differs in three points. With
-`normalize_log_probs`, its default until early 2026 (off since its pull request 12366), output_log_probs are relative to
-the tokens that survive top-k, so that greedy decoding reports 0 for each token and the sum is not cum_log_probs. The
-log probability of end_id is part of its cumulative one but not of the list. And its beam search most likely divides by
-the temperature too (see beams.py).
+TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu). With `normalize_log_probs`, its
+default until early 2026, its output_log_probs are relative to the tokens that survive top-k, so that greedy decoding
+reports 0 for each; the log probability of end_id is part of its cumulative one but not of the list; and its beam search
+most likely divides by the temperature too.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from servinglab.decoding.scores import score
-from servinglab.errors import CourseError
-
+from .drafters import Drafter
 from .metrics import RequestMetrics
 from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
-from .speculation import Drafter
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +69,19 @@ def _ignore(output: Output) -> None:
     """Stands in for a caller that wants no outputs."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What requests may ask of an executor; from the engine's build_config, but for what its owner has lowered.
+    max_input_len: tokens of a prompt; max_seq_len: of prompt and answer together."""
+
+    vocab_size: int
+    max_seq_len: int
+    max_beam_width: int
+    max_input_len: int
+    gather_context_logits: bool = True
+    gather_generation_logits: bool = True
+
+
 @dataclass
 class Request:
     """One prompt to continue.
@@ -83,8 +93,8 @@ class Request:
     bad_words: token sequences that are never completed.
     on_output: called in the engine's thread, once or more, so it must return quickly.
     embedding_bias: float [vocab], added to the model's logits; -inf forbids a token.
-    drafter: guesses the next tokens, so that one step may bring several; draft_tokens: guesses for the first step. What
-        is generated does not change (speculation.py). Not with beams.
+    drafter: proposes draft tokens, so that one step may bring several; draft_tokens: those of the first step. What is
+        generated does not change (speculation.py). Not with beams.
     end_after_draft: the request ends, for "length", when its draft_tokens are verified, with one token more than were
         right. That is what the target model of TensorRT-LLM does.
     generated: how many of the prompt's last tokens are the answer of an earlier request that this one goes on with: the
@@ -135,11 +145,12 @@ class Request:
         if (self.drafter or self.draft_tokens) and self.sampling.beam_width > 1:
             raise RequestError("A draft is for one path; leave out drafter and draft_tokens, or beam_width.")
 
-    def fit(self, vocab_size: int, max_seq_len: int, max_beam_width: int = 1) -> int:
+    def fit(self, limits: Limits) -> int:
         """Checks the request against an engine; returns how many tokens it may generate.
 
         A prompt plus `max_tokens` beyond `max_seq_len` is clamped with a warning in the log, as TensorRT-LLM does.
         """
+        vocab_size, max_seq_len, max_beam_width = limits.vocab_size, limits.max_seq_len, limits.max_beam_width
         outside = self.prompt[(self.prompt < 0) | (self.prompt >= vocab_size)]
         if outside.size:
             raise RequestError(f"The prompt holds token id {outside[0]}; ids must be from 0 to {vocab_size - 1}.")
@@ -162,7 +173,13 @@ class Request:
                 f"beam_width {self.sampling.beam_width} exceeds max_beam_width {max_beam_width}; ask for at most "
                 f"{max_beam_width} or start the executor with a larger max_beam_width."
             )
-        length, longest = len(self.prompt), max_seq_len - 1
+        for name in ("context_logits", "generation_logits"):
+            if getattr(self, f"return_{name}") and not getattr(limits, f"gather_{name}"):
+                raise RequestError(
+                    f"return_{name} needs an engine that was built with gather_{name}; leave it out, or build the "
+                    f"engine again with --gather_{name}."
+                )
+        length, longest = len(self.prompt), min(limits.max_input_len, max_seq_len - 1)
         if length > longest:
             raise RequestError(
                 f"Prompt length ({length}) exceeds maximum input length ({longest}); "
@@ -170,16 +187,27 @@ class Request:
             )
         room = min(self.max_tokens, max_seq_len - length)
         if self.sampling.beam_width > 1:
-            try:
-                score(0.0, room, self.sampling.length_penalty)
-            except CourseError as error:  # before the first token, not at the last
-                raise RequestError(str(error)) from None
+            beam_score(0.0, room, self.sampling.length_penalty)  # said before the first token, not at the last
         if room < self.max_tokens:
             log.warning(
                 "Request %s: prompt (%d) + max_tokens (%d) exceeds max_seq_len (%d); max_tokens is now %d.",
                 self.id, length, self.max_tokens, max_seq_len, room,
             )  # fmt: skip
         return room
+
+
+def beam_score(log_prob: float, length: int, length_penalty: float) -> float:
+    """log_prob / length ** length_penalty; RequestError where that power is no usable number."""
+    try:
+        divisor = float(length) ** length_penalty
+    except OverflowError:
+        divisor = math.inf
+    if divisor == math.inf:
+        raise RequestError(
+            f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power, and for {length} "
+            "tokens that is no usable number; use one nearer to 0, such as 1 (the mean per token)."
+        )
+    return log_prob / divisor
 
 
 def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """What a request finds in the KV cache when it begins, and what it leaves there when it ends.
 
-A request whose beginning is that of a kept sequence, or of the prompt of one that runs, gets a copy of those keys and
+A request whose prefix is that of a kept sequence, or of the prompt of one that runs, gets a copy of those keys and
 values and reads only the rest. How many tokens are read together changes the last digits of what they give, and so may
 change a close choice of a token. To depend on nobody who came before, a request takes only whole blocks of prompts:
 they are read in the same pieces by everyone, so they are bit for bit what it would have computed itself. Generated
@@ -39,8 +39,8 @@ class BlockReuse:
         """Kept blocks now; evicted blocks, reused blocks and tokens since the start."""
         return {"cached_blocks": len(self._tree), "evicted_blocks": self._tree.evicted, **self._counts}
 
-    def begin(self, sequence: Sequence) -> None:
-        """A sequence has left the queue: the longest beginning that is in memory is copied into its slot. One token is
+    def match(self, sequence: Sequence) -> None:
+        """A sequence has left the queue: the longest prefix that is in memory is copied into its slot. One token is
         always left to read, for its logits."""
         sequence.begun = True
         slot, most = sequence.slots[0], len(sequence.tokens) - 1
@@ -61,20 +61,20 @@ class BlockReuse:
         self._counts["reused_tokens"] += sequence.cached
         self._counts["reused_blocks"] += whole + bool(rest)
         needed = self._pool.blocks(len(sequence.tokens)) * sequence.width
-        sequence.metrics.scheduled(needed, whole, bool(rest), self.fit())
+        sequence.metrics.scheduled(needed, whole, bool(rest), self.evict())
 
-    def keep(self, sequences: list[Sequence]) -> None:
+    def insert(self, sequences: list[Sequence]) -> None:
         """Keeps the blocks of sequences that have given theirs back, while their slots still hold them."""
         for sequence in sequences if self._enabled else ():
             if sequence.slots and sequence.cached:
                 exact = 0 if self._is_partial(sequence) or not self._aligned else len(sequence.tokens)
-                for span in self._tree.keep(sequence.cached_tokens(), self._pool.free, exact):
+                for span in self._tree.insert(sequence.cached_tokens(), self._pool.free, exact):
                     self._cache.save(sequence.slots[0], span.place, span.first, span.count)
         self._forget()
 
-    def fit(self) -> int:
+    def evict(self) -> int:
         """Drops kept blocks until none lies where a request has reserved; returns how many."""
-        dropped = self._tree.shrink(self._pool.free)
+        dropped = self._tree.evict(self._pool.free)
         self._forget()
         return dropped
 
@@ -86,7 +86,7 @@ class BlockReuse:
         return self._partial or sequence.request.generated > 0
 
     def _most_alike(self, sequence: Sequence) -> tuple[Sequence | None, int]:
-        """The running one that has read the longest beginning of the sequence's tokens, the last one aside, and its
+        """The running one that has read the longest prefix of the sequence's tokens, the last one aside, and its
         length."""
         found, longest, ours = None, 0, sequence.tokens[:-1]
         for other in self._scheduler.running:

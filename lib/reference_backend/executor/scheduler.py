@@ -4,9 +4,9 @@ A request joins when fewer than `max_batch_size` run and its KV cache blocks are
 
 * guaranteed_no_evict: for its prompt and all its `max_tokens`, for each of its beams; it keeps them to its end.
 * max_utilization: for the tokens there are, and one more; each further block is taken when it is needed. When none is
-  free, the youngest request pauses: it gives all its blocks back and waits at the head of the queue, to read its prompt
-  and what it has generated once more. Its tokens and its random numbers stay, so its text does not change. A beam
-  search cannot read its paths again; it reserves as under guaranteed_no_evict and never pauses.
+  free, the youngest request is preempted: it gives all its blocks back and waits at the head of the queue, to read its
+  prompt and what it has generated once more. Its tokens and its random numbers stay, so its text does not change. A
+  beam search cannot read its paths again; it reserves as under guaranteed_no_evict and is never preempted.
 
 With `static` (batching_strategy "V1" of TensorRT-LLM) nobody joins a batch that has begun to generate: the next one
 begins when the last request of this one has ended. No model and no memory in here: the scheduler only decides.
@@ -23,9 +23,9 @@ import numpy as np
 
 from .beams import BeamSearch
 from .cache import BlockPool
-from .metrics import Recorder
+from .metrics import RequestMetrics
 from .request import Request
-from .single_path import SinglePath
+from .sequence_decoder import SequenceDecoder
 
 POLICIES = ("guaranteed_no_evict", "max_utilization")
 
@@ -35,7 +35,7 @@ class Sequence:
     """A request on its way: what chooses its tokens, how many of them are in the KV cache, and in which slots.
 
     max_tokens: what the engine has room for.
-    tokens: int64 [T], what is read before it can generate: the prompt, and after a pause what it had generated too.
+    tokens: int64 [T], what is read before it can generate: the prompt, and once preempted what it had generated too.
     cached: positions of the KV cache that are right; slots: of the rows 0 … width - 1 while it runs; the one that its
     tokens are read into before that; none while it waits. held: the KV blocks it has reserved.
     """
@@ -50,7 +50,7 @@ class Sequence:
     cancelled: bool = False
     age: int = -1  # lower is older
     context_logits: list = field(default_factory=list)  # of the pieces of the prompt, if they are wanted
-    metrics: Recorder = field(default_factory=Recorder)
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
 
     def __post_init__(self) -> None:
         self.tokens: np.ndarray = self.request.prompt
@@ -62,9 +62,9 @@ class Sequence:
         return self.request.sampling.beam_width
 
     @cached_property
-    def decoder(self) -> SinglePath | BeamSearch:
+    def decoder(self) -> SequenceDecoder | BeamSearch:
         """Made when it is first used, so that a request that waits holds little memory."""
-        kind = BeamSearch if self.width > 1 else SinglePath
+        kind = BeamSearch if self.width > 1 else SequenceDecoder
         return kind(self.request, self.vocab_size, self.max_tokens)
 
     def blocks(self, pool: BlockPool) -> int:
@@ -138,29 +138,29 @@ class Scheduler:
 
     def grow(self) -> list[Sequence]:
         """Takes the blocks that the running sequences need for their next token (under guaranteed_no_evict they have
-        them). Returns those that must pause for it; their blocks are free already."""
-        paused: list[Sequence] = []
+        them). Returns those that must be preempted for it; their blocks are free already."""
+        preempted: list[Sequence] = []
         if not self.grows:
-            return paused
+            return preempted
         size = self.pool.tokens_per_block
         for sequence in [s for s in self.running if s.width == 1 and s.decoder.length > s.held * size]:
-            while sequence not in paused and not self._take(sequence, self.pool.blocks(sequence.decoder.length)):
+            while sequence not in preempted and not self._take(sequence, self.pool.blocks(sequence.decoder.length)):
                 begun = [*self.running, *([self.prefilling] if self.prefilling else [])]
-                youngest = max((s for s in begun if s.width == 1 and s not in paused), key=lambda s: s.age)
+                youngest = max((s for s in begun if s.width == 1 and s not in preempted), key=lambda s: s.age)
                 self._release(youngest)
-                paused.append(youngest)
-        return paused
+                preempted.append(youngest)
+        return preempted
 
-    def pause(self, paused: list[Sequence]) -> tuple[list[Move], list[int]]:
+    def preempt(self, preempted: list[Sequence]) -> tuple[list[Move], list[int]]:
         """Puts sequences back into the queue, in the order in which they came; returns what `retire` returns."""
         for sequence in self.running:
-            if sequence in paused:
+            if sequence in preempted:
                 sequence.tokens = np.array(sequence.decoder.tokens, np.int64)
-        outcome = self.retire(paused)
-        for sequence in paused:
+        outcome = self.retire(preempted)
+        for sequence in preempted:
             sequence.cached, sequence.slots, sequence.begun = 0, [], False
             sequence.context_logits.clear()
-        self.waiting = deque(sorted([*paused, *self.waiting], key=lambda sequence: sequence.age))
+        self.waiting = deque(sorted([*preempted, *self.waiting], key=lambda sequence: sequence.age))
         return outcome
 
     def retire(self, leaving: list[Sequence]) -> tuple[list[Move], list[int]]:
@@ -191,7 +191,7 @@ class Scheduler:
         """What it reserves to begin with."""
         if not self.grows or sequence.width > 1:
             return sequence.blocks(self.pool)
-        # Given guesses are read together with the prompt; cut short, the answer would look as if it had ended there.
+        # A given draft is read together with the prompt; cut short, the answer would look as if it had ended there.
         given = len(sequence.request.draft_tokens) if sequence.tokens is sequence.request.prompt else 0
         return min(self.pool.blocks(len(sequence.tokens) + 1 + given), sequence.blocks(self.pool))
 

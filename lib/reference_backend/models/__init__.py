@@ -1,6 +1,6 @@
-"""The Python-backend models that a repository holds (taught in notebook 03).
+"""The code of the repository's models (taught in notebook 03), run by the stub processes of Triton's Python backend.
 
-`preprocessing.py`, `postprocessing.py`, `tensorrt_llm.py` and `tensorrt_llm_bls.py` are whole `model.py` files: the
-repository builder copies each into its model's version folder. Names that start with an underscore are their shared
-parts. They run inside Triton's stub process, so nothing here imports torch or the notebook side of the course.
+`preprocessing.py`, `postprocessing.py` and `tensorrt_llm_bls.py` are whole `model.py` files: the repository builder
+copies each into its model's version folder. `tensorrt_llm.py` is the backend (`reference_backend/backend`). Nothing
+here imports torch.
 """

@@ -1,7 +1,8 @@
 """`preprocessing`: text to token ids, in the shape that `tensorrt_llm` takes (taught in notebook 03).
 
 Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id;
-the real lengths are in REQUEST_INPUT_LEN.
+the real lengths are in REQUEST_INPUT_LEN. DECODER_QUERY and PROMPT_TABLE_EXTRA_ID are for models that are not served
+here, and have no effect.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import json
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models import _wordlists
-from reference_backend.models._common import InputError, error_response, flag, inputs_of, parameter, require, texts
-from reference_backend.models._tokenizer import Tokenizer
+from reference_backend.models import wordlists
+from reference_backend.models.common import InputError, error_response, flag, inputs_of, parameter, require, texts
+from reference_backend.models.tokenizer import Tokenizer
 
 # Tokenising takes a second for each megabyte, and everybody waits. No engine here reads that much.
 MAX_PROMPT_BYTES = 2 * 2**20
@@ -49,15 +50,12 @@ class TritonPythonModel:
         rows = len(inputs["QUERY"])
         end_id = inputs.get("END_ID", np.full((rows, 1), self.tokenizer.end_id, np.int32))
         pad_id = inputs.get("PAD_ID", np.full((rows, 1), self.tokenizer.pad_id, np.int32))
-        ids, lengths = self._ids(inputs["QUERY"], "QUERY", pad_id)
-        decoder_ids, decoder_lengths = pad_id.reshape(rows, 1), np.ones((rows, 1), np.int32)
-        if "DECODER_QUERY" in inputs:
-            decoder_ids, decoder_lengths = self._ids(inputs["DECODER_QUERY"], "DECODER_QUERY", pad_id)
-        outputs = {
+        ids, lengths = self._ids(inputs["QUERY"], pad_id)
+        return {
             "INPUT_ID": ids,
             "REQUEST_INPUT_LEN": lengths,
-            "DECODER_INPUT_ID": decoder_ids,
-            "REQUEST_DECODER_INPUT_LEN": decoder_lengths,
+            "DECODER_INPUT_ID": pad_id.reshape(rows, 1),
+            "REQUEST_DECODER_INPUT_LEN": np.ones((rows, 1), np.int32),
             "BAD_WORDS_IDS": self._words(inputs, "BAD_WORDS_DICT", rows),
             "STOP_WORDS_IDS": self._words(inputs, "STOP_WORDS_DICT", rows),
             "EMBEDDING_BIAS": self._bias(inputs, rows),
@@ -65,17 +63,12 @@ class TritonPythonModel:
             "OUT_END_ID": end_id,
             "OUT_PAD_ID": pad_id,
         }
-        if "PROMPT_TABLE_EXTRA_ID" in inputs:
-            # Only ids beyond the vocabulary (virtual tokens) carry the extra id.
-            extra = np.where(ids >= self.tokenizer.size, inputs["PROMPT_TABLE_EXTRA_ID"].reshape(rows, 1), 0)
-            outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = extra.astype(np.uint64)
-        return outputs
 
-    def _ids(self, query: np.ndarray, name: str, pad_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _ids(self, query: np.ndarray, pad_id: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids `[rows, longest]` and lengths `[rows, 1]`."""
         if (longest := max(map(len, query.reshape(-1)), default=0)) > MAX_PROMPT_BYTES:
-            raise InputError(f"{name} has {longest:,} bytes, and at most {MAX_PROMPT_BYTES:,} are read; shorten it.")
-        rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in texts(query, name)]
+            raise InputError(f"QUERY has {longest:,} bytes, and at most {MAX_PROMPT_BYTES:,} are read; shorten it.")
+        rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in texts(query, "QUERY")]
         ids = np.repeat(pad_id.reshape(-1, 1).astype(np.int32), max(map(len, rows)), axis=1)
         for target, row in zip(ids, rows, strict=True):
             target[: len(row)] = row
@@ -86,7 +79,7 @@ class TritonPythonModel:
         return [[self.tokenizer.encode(word, False) for word in texts(row, name)] for row in inputs[name]]
 
     def _words(self, inputs: dict[str, np.ndarray], name: str, rows: int) -> np.ndarray:
-        return _wordlists.encode(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
+        return wordlists.encode(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
 
     def _bias(self, inputs: dict[str, np.ndarray], rows: int) -> np.ndarray:
         """FP32 `[rows, vocabulary]`: each word's weight added to each of its ids; `[rows, 0]` when unused."""

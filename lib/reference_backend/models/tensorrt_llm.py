@@ -1,4 +1,4 @@
-"""`tensorrt_llm` of the embedded lane: the reference executor behind NVIDIA's tensors (taught in notebooks 03 and 05).
+"""`tensorrt_llm`: the reference executor behind NVIDIA's tensors, the code of the backend (notebooks 03 and 05).
 
 `execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
 share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response (behind
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,25 +19,51 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from reference_backend.executor import Executor, Output, Request, SamplingParams
-from reference_backend.models._answer import Form
-from reference_backend.models._common import (
+from reference_backend.models.common import (
     ERRORS_AS_DATA,
     GENERATED,
     InputError,
     any_true,
+    check_single,
     flag,
     inputs_of,
-    integer,
     number,
     parameter,
 )
-from reference_backend.models._llm_request import Row, read_rows
-from reference_backend.models._responses import ResponseSender, RowState, Ticket
+from reference_backend.models.llm.answer import ResponseFormat
+from reference_backend.models.llm.responses import PendingRequest, ResponseSender, RowState
+from reference_backend.models.llm.rows import Row, read_rows
 
 SHUTDOWN_SECONDS = 5.0
 # The model's arithmetic keeps every core busy. Standing back a little, it lets a token that is ready leave at once;
 # otherwise each of the four processes on its way waits up to 4 ms for a core.
 NICENESS = 10
+HONOURED = """gpt_model_path gpt_model_type max_beam_width max_tokens_in_paged_kv_cache kv_cache_free_gpu_mem_fraction
+    enable_kv_cache_reuse batch_scheduler_policy exclude_input_in_output cancellation_check_period_ms""".split()
+# About files and processes that TensorRT-LLM has and this executor has not.
+IRRELEVANT = """executor_worker_path FORCE_CPU_ONLY_INPUT_TENSORS xgrammar_tokenizer_info_path tokenizer_dir
+    gpu_device_ids participant_ids num_nodes stats_check_period_ms iter_stats_max_iterations
+    request_stats_max_iterations recv_poll_period_ms enable_chunked_context""".split()
+# These change the answers, so they are not ignored; of a window only one that is smaller than max_seq_len.
+REFUSED = {"encoder_model_path": "encoder-decoder models", "sink_token_length": "sink tokens"}
+WINDOW = "max_attention_window_size"
+
+
+def check_parameters(config: dict) -> None:
+    """Refuse (InputError) what would change answers without a word; name in the log what else has no effect here."""
+    given = {name: value for name in config.get("parameters", {}) if (value := parameter(config, name))}
+    for name, feature in REFUSED.items():
+        if given.get(name, "0") != "0":
+            raise InputError(
+                f"{config['name']}: parameter {name} is '{given[name]}', but this executor does not offer {feature}; "
+                "leave it unset."
+            )
+    if flag(config, "normalize_log_probs", False):
+        given["normalize_log_probs true (log probabilities are never normalised here)"] = "true"
+    given.pop("normalize_log_probs", None)
+    unknown = sorted(given.keys() - {*HONOURED, *IRRELEVANT, *REFUSED, WINDOW})
+    if unknown:
+        pb_utils.Logger.log_warn(f"{config['name']}: parameters that have no effect here: {', '.join(unknown)}.")
 
 
 def _stand_back() -> None:
@@ -49,75 +76,84 @@ class TritonPythonModel:
         self.name = config["name"]
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.exclude_input = flag(config, "exclude_input_in_output", False)
-        self.max_beam_width = max(integer(config, "max_beam_width", 1), 1)
         halves = {out["name"] for out in config.get("output", ()) if out["data_type"] == "TYPE_FP16"}
         self.logits_type = np.float16 if "generation_logits" in halves else np.float32
+        check_parameters(config)
         with ThreadPoolExecutor(1, initializer=_stand_back) as starter:  # the executor's threads inherit its priority
             self.executor = starter.submit(
                 Executor,
                 parameter(config, "gpt_model_path"),
                 max_batch_size=max(config["max_batch_size"], 1),
-                max_beam_width=self.max_beam_width,
-                max_tokens_in_paged_kv_cache=integer(config, "max_tokens_in_paged_kv_cache", None),
+                max_beam_width=max(number(config, "max_beam_width", 1, int), 1),
+                max_tokens_in_paged_kv_cache=number(config, "max_tokens_in_paged_kv_cache", None, int),
                 kv_cache_free_gpu_mem_fraction=number(config, "kv_cache_free_gpu_mem_fraction", None),
                 enable_kv_cache_reuse=flag(config, "enable_kv_cache_reuse", True),
                 batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
                 batching_strategy=parameter(config, "gpt_model_type", "inflight_fused_batching"),
             ).result()
-        poll_seconds = integer(config, "cancellation_check_period_ms", 100) / 1000
-        interval = max(integer(config, "stream_interval", 1), 1)  # as in TensorRT-LLM's LLM API
-        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds, interval)
+        window = min(map(int, re.findall(r"\d+", parameter(config, WINDOW))), default=self.executor.limits.max_seq_len)
+        if window < self.executor.limits.max_seq_len:
+            self.executor.shutdown()
+            raise InputError(
+                f"{self.name}: parameter {WINDOW} is {window}, but this executor attends to all tokens, up to "
+                f"{self.executor.limits.max_seq_len}; leave it unset, or build the engine with that --max_seq_len."
+            )
+        poll_seconds = number(config, "cancellation_check_period_ms", 100, int) / 1000
+        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds)
 
     def execute(self, requests):
         for request in requests:
-            ticket = Ticket(request.get_response_sender(), request.request_id())
+            pending = PendingRequest(request.get_response_sender(), request.request_id())
             try:
                 parameters = json.loads(request.parameters() or "{}")
-                ticket.errors_as_data = ERRORS_AS_DATA in parameters
-                self._serve(ticket, inputs_of(request), parameters.get(GENERATED, 0))
+                pending.errors_as_data = ERRORS_AS_DATA in parameters
+                self._serve(pending, inputs_of(request), parameters.get(GENERATED, 0))
             except Exception as error:
-                self.responses.fail(ticket, error)
+                self.responses.fail(pending, error)
         return None  # the responses come from the sender thread
 
-    def _serve(self, ticket: Ticket, inputs: dict, generated: int) -> None:
+    def _serve(self, pending: PendingRequest, inputs: dict, generated: int) -> None:
         if any_true(inputs, "stop"):
-            if not ticket.client_id:
+            if not pending.client_id:
                 raise InputError("Trying to stop a request but request ID is not provided")
-            self.responses.stop_request(ticket)
+            self.responses.stop_request(pending)
             return
-        engine = self.executor
-        rows = read_rows(inputs, self.max_beam_width, self.exclude_input, engine.vocab_size, engine.max_seq_len)
-        if not self.decoupled:
-            self._check_single(rows)
+        rows = read_rows(inputs, self.exclude_input, self.executor.limits)
+        check_single(self.decoupled, inputs, len(rows), "streaming")
+        if not self.decoupled and rows[0].sequences > 1:
+            raise InputError(
+                f"num_return_sequences {rows[0].sequences} gives as many responses, which needs the decoupled "
+                "transaction policy: send one request for each seed, or deploy with decoupled mode."
+            )
         # Several requests may carry the same id, or none, so the executor gets ids of our own.
         states = [
-            (row, sampling, RowState(ticket, index, uuid.uuid4().hex, form, sequence))
-            for index, (row, form) in enumerate((row, self._form(row)) for row in rows)
+            (row, sampling, RowState(pending, index, uuid.uuid4().hex, self._format(row), sequence))
+            for index, row in enumerate(rows)
             for sequence, sampling in enumerate(row.samplings())
         ]
-        ticket.rows, ticket.sequences = len(rows), max(row.sequences for row in rows)
-        ticket.open_rows = {state.id: state for _, _, state in states}
-        self.responses.open_request(ticket)
-        self._submit(ticket, states, generated)
+        pending.rows, pending.sequences = len(rows), max(row.sequences for row in rows)
+        pending.open_rows = {state.id: state for _, _, state in states}
+        self.responses.open_request(pending)
+        self._submit(pending, states, generated)
 
-    def _submit(self, ticket: Ticket, states: list[tuple[Row, SamplingParams, RowState]], generated: int) -> None:
+    def _submit(
+        self, pending: PendingRequest, states: list[tuple[Row, SamplingParams, RowState]], generated: int
+    ) -> None:
         """All sequences, unless one has failed meanwhile, the request was stopped, or its client has left."""
         for row, sampling, state in states:
-            if ticket.given_up:
+            if pending.given_up:
                 self.responses.output(state, Output(state.id, [], "cancelled"))
             else:
                 self.executor.submit(self._request(row, sampling, state, generated))
-        if ticket.given_up:  # one may have come in behind the cancelling
+        if pending.given_up:  # one may have come in behind the cancelling
             for _, _, state in states:
                 self.executor.cancel(state.id)
 
-    def _form(self, row: Row) -> Form:
+    def _format(self, row: Row) -> ResponseFormat:
         prompt = [] if row.exclude_input or row.streaming else row.prompt.tolist()
-        beams = row.beams if row.sampling.beam_width > 1 else 0
-        wanted = row.wanted
-        return Form(
-            row.streaming, prompt, wanted["return_log_probs"], beams, self.logits_type, wanted["return_perf_metrics"]
-        )
+        beams, wanted = row.beams if row.sampling.beam_width > 1 else 0, row.wanted
+        log_probs, metrics = wanted["return_log_probs"], wanted["return_perf_metrics"]
+        return ResponseFormat(row.streaming, prompt, log_probs, beams, self.logits_type, metrics)
 
     def _request(self, row: Row, sampling: SamplingParams, state: RowState, generated: int) -> Request:
         return Request(
@@ -135,20 +171,6 @@ class TritonPythonModel:
             generated=generated,
             **row.wanted_of(state.sequence),
         )
-
-    def _check_single(self, rows: list[Row]) -> None:
-        if any(row.streaming for row in rows):
-            raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
-        if len(rows) > 1:
-            raise InputError(
-                "A request with batch size > 1 requires the decoupled transaction policy; this one has "
-                f"{len(rows)} rows: send them as separate requests, or deploy with decoupled mode."
-            )
-        if any(row.sequences > 1 for row in rows):
-            raise InputError(
-                f"num_return_sequences {rows[0].sequences} gives as many responses, which needs the decoupled "
-                "transaction policy: send one request for each seed, or deploy with decoupled mode."
-            )
 
     def finalize(self):
         self.executor.shutdown()

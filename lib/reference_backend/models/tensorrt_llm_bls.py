@@ -3,7 +3,7 @@
 Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
 all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request
 when the client has left, and answers an error with one sentence instead of a traceback. It also passes
-num_return_sequences on, which NVIDIA's declares and does not use. Speculative decoding is in _bls_speculation.py.
+num_return_sequences on, which NVIDIA's declares and does not use. Speculative decoding is in bls/speculation.py.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ import uuid
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models._bls_calls import InnerModels, llm_inputs, llm_outputs
-from reference_backend.models._bls_pump import Chunk, Pump
-from reference_backend.models._bls_reply import Reply
-from reference_backend.models._bls_row import Row
-from reference_backend.models._bls_speculation import check_draft, draft_length, speculate
-from reference_backend.models._bls_watch import Watch
-from reference_backend.models._common import InputError, any_true, flag, inputs_of, parameter, require, sequences_of
-from reference_backend.models._tokenizer import Tokenizer
+from reference_backend.models.bls.calls import InnerModels, llm_inputs, llm_outputs
+from reference_backend.models.bls.detokenizer import Chunk, Detokenizer
+from reference_backend.models.bls.monitor import Monitor
+from reference_backend.models.bls.reply import Reply
+from reference_backend.models.bls.row import Row
+from reference_backend.models.bls.speculation import check_draft, draft_length, speculate
+from reference_backend.models.common import (
+    InputError,
+    any_true,
+    check_single,
+    flag,
+    inputs_of,
+    parameter,
+    require,
+    sequences_of,
+)
+from reference_backend.models.tokenizer import Tokenizer
 
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
 INDEXES = ("batch_index", "sequence_index")
@@ -43,8 +52,8 @@ class TritonPythonModel:
             parameter(config, "postprocessing_model_name", "postprocessing"),
             parameter(config, "tensorrt_llm_draft_model_name"),
         )
-        self.pump = Pump(*self._decoder(config))
-        self.watch = Watch(self.models.stop, self.models.check_alive)
+        self.detokenizer = Detokenizer(*self._decoder(config))
+        self.monitor = Monitor(self.models.stop, self.models.check_alive)
 
     def _decoder(self, config):
         """How ids become text, and how long to gather ids for one call.
@@ -69,7 +78,7 @@ class TritonPythonModel:
         return None  # the responses come from the threads
 
     def _serve(self, inputs, reply):
-        with self.watch.watching(reply):
+        with self.monitor.watching(reply):
             try:
                 self._check(inputs)
                 self._generate(inputs, reply)
@@ -78,7 +87,6 @@ class TritonPythonModel:
 
     def _check(self, inputs):
         require(inputs, "text_input", "max_tokens")
-        rows = len(inputs["text_input"])
         for name in NOT_SERVED:
             if name in inputs:
                 raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
@@ -88,13 +96,7 @@ class TritonPythonModel:
                 f"beam_width above 1 cannot be streamed with accumulate_tokens, which model '{self.name}' is set to: "
                 "leave stream or beam_width out."
             )
-        if not self.decoupled and any_true(inputs, "stream"):
-            raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
-        if not self.decoupled and rows > 1:
-            raise InputError(
-                f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows: "
-                "send them as separate requests, or deploy with decoupled mode."
-            )
+        check_single(self.decoupled, inputs, len(inputs["text_input"]), "stream")
 
     def _generate(self, inputs, reply):
         reply.rows = len(inputs["text_input"])
@@ -109,7 +111,7 @@ class TritonPythonModel:
         except Exception as error:
             reply.fail(error)  # before the ends of the rows, which would mean success
         for row in rows.values():
-            self.pump.put(Chunk(row, last=True))
+            self.detokenizer.put(Chunk(row, last=True))
 
     def _pass_all_on(self, rows, inputs, given, reply):
         stopped, outputs = False, llm_outputs(inputs)
@@ -133,8 +135,8 @@ class TritonPythonModel:
         lengths = response["sequence_length"][0].tolist()
         beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]
         extra = {name: np.array(array) for name, array in response.items() if name not in CONSUMED}
-        self.pump.put(Chunk(row, beams, extra, whole=row.several))
+        self.detokenizer.put(Chunk(row, beams, extra, whole=row.several))
 
     def finalize(self):
-        self.watch.drain(SHUTDOWN_SECONDS)
-        self.pump.shutdown(SHUTDOWN_SECONDS)
+        self.monitor.drain(SHUTDOWN_SECONDS)
+        self.detokenizer.shutdown(SHUTDOWN_SECONDS)

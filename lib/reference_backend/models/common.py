@@ -1,15 +1,16 @@
-"""What all four models share: config.pbtxt parameters, request tensors, errors a client can read."""
+"""What all models share: config.pbtxt parameters, request tensors, errors a client can read, sending."""
 
 from __future__ import annotations
 
 import shutil
 import traceback
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from servinglab.errors import FAULT, CourseError
+from reference_backend.errors import FAULT, BackendError
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 TRUE = {"true", "yes", "1", "t", "y"}
@@ -22,9 +23,11 @@ GENERATED = "generated_tokens"
 MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mistake
 LARGE_BYTES = 2**16  # no answer without logits is as large
 SPARE_BYTES = 2**24
+# Items of one row waiting at once before they become one: a longer queue would only delay every token after it.
+MERGE_ABOVE = 16
 
 
-class InputError(CourseError):
+class InputError(BackendError):
     """The client's request cannot be served as it is; becomes Triton's INVALID_ARG."""
 
 
@@ -42,22 +45,14 @@ def flag(config: dict, name: str, default: bool) -> bool:
     return value in TRUE if value in TRUE | FALSE else default
 
 
-def integer(config: dict, name: str, default: int | None) -> int | None:
-    """Integer parameter."""
+def number(config: dict, name: str, default: Any, kind: type = float) -> Any:
+    """Parameter that is a number, of the given kind: int or float."""
     value = parameter(config, name)
     try:
-        return int(value) if value else default
+        return kind(value) if value else default
     except ValueError:
-        raise InputError(f"{config['name']}: parameter {name} must be an integer, not '{value}'.") from None
-
-
-def number(config: dict, name: str, default: float | None) -> float | None:
-    """Real-valued parameter."""
-    value = parameter(config, name)
-    try:
-        return float(value) if value else default
-    except ValueError:
-        raise InputError(f"{config['name']}: parameter {name} must be a number, not '{value}'.") from None
+        what = "an integer" if kind is int else "a number"
+        raise InputError(f"{config['name']}: parameter {name} must be {what}, not '{value}'.") from None
 
 
 def inputs_of(request) -> dict[str, np.ndarray]:
@@ -102,6 +97,17 @@ def any_true(inputs: dict[str, np.ndarray], name: str) -> bool:
     return name in inputs and bool(inputs[name].any())
 
 
+def check_single(decoupled: bool, inputs: dict[str, np.ndarray], rows: int, stream: str) -> None:
+    """Raise InputError for what only a decoupled model can answer; `stream` is the input that asks for chunks."""
+    if not decoupled and any_true(inputs, stream):
+        raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
+    if not decoupled and rows > 1:
+        raise InputError(
+            f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows: "
+            "send them as separate requests, or deploy with decoupled mode."
+        )
+
+
 def texts(array: np.ndarray, name: str) -> list[str]:
     """The strings of a BYTES tensor, flattened."""
     try:
@@ -112,7 +118,7 @@ def texts(array: np.ndarray, name: str) -> list[str]:
 
 def triton_error(error: Exception, model: str):
     """The error as Triton sends it: a client's mistake keeps its sentence, a fault of ours goes to the log in full."""
-    if isinstance(error, CourseError):
+    if isinstance(error, BackendError):
         return pb_utils.TritonError(str(error), getattr(error, "code", pb_utils.TritonError.INVALID_ARG))
     pb_utils.Logger.log_error("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     return pb_utils.TritonError(f"{model} {FAULT} {type(error).__name__}: {error} (the server's log has the details).")
@@ -138,15 +144,12 @@ def send_last(sender, tensors: list) -> None:
     Triton 24.10 closes the sender at FINAL before it copies the tensors (python_backend, response_sender.cc). When they
     turn out not to fit, the request could get neither FINAL nor an error any more.
     """
-    scarce = _may_not_fit(sum(tensor.as_numpy().nbytes for tensor in tensors))
+    size = sum(tensor.as_numpy().nbytes for tensor in tensors)
+    # With room to spare, for other processes take from it too.
+    scarce = size > LARGE_BYTES and 4 * size + SPARE_BYTES > shutil.disk_usage("/dev/shm").free
     send(sender, tensors, final=not scarce)
     if scarce:
         sender.send(flags=FINAL)
-
-
-def _may_not_fit(size: int) -> bool:
-    """With room to spare, for other processes take from it too."""
-    return size > LARGE_BYTES and 4 * size + SPARE_BYTES > shutil.disk_usage("/dev/shm").free
 
 
 def send_error(sender, error: Exception, model: str) -> None:
@@ -156,3 +159,23 @@ def send_error(sender, error: Exception, model: str) -> None:
     except Exception as unsent:  # one that is not decoupled may try one response only; it can still end
         pb_utils.Logger.log_error(f"{model}: an error could not be sent: {unsent}")
         sender.send(flags=FINAL)
+
+
+def merge(items: list) -> list:
+    """The items in order, those of a row that is far behind (Triton takes responses more slowly than the executor makes
+    tokens) merged as far as they allow.
+
+    An item that belongs to a row has the attribute `row` and a method `absorb(later) -> bool`, which takes the row's
+    next item in, or says that it cannot.
+    """
+    count = Counter(getattr(item, "row", None) for item in items)
+    newest: dict[Any, Any] = {}
+    merged = []
+    for item in items:
+        row = getattr(item, "row", None)
+        if row is not None and count[row] > MERGE_ABOVE:
+            if row in newest and newest[row].absorb(item):
+                continue
+            newest[row] = item
+        merged.append(item)
+    return merged

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models._common import FINAL, send, send_error, send_last
+from reference_backend.models.common import FINAL, send, send_error, send_last
 
 
 class Reply:

@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models._common import ERRORS_AS_DATA, GENERATED
-from servinglab.errors import FAULT, CourseError
+from reference_backend.errors import FAULT, BackendError
+from reference_backend.models.common import ERRORS_AS_DATA, GENERATED
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
@@ -69,7 +69,7 @@ _ONE = np.ones((1, 1), np.int32)
 _STOP = {"input_ids": _ONE, "input_lengths": _ONE, "request_output_len": _ONE, "stop": np.ones((1, 1), bool)}
 
 
-class InnerModelError(CourseError):
+class InnerModelError(BackendError):
     """An inner model answered with an error; its sentence is passed on.
 
     Triton 24.10 loses the error's code on the way, so what is not a fault of the inner model counts as the client's.

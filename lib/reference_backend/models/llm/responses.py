@@ -1,4 +1,4 @@
-"""From executor outputs to Triton responses: tickets, and the one thread that sends (taught in notebook 05).
+"""From executor outputs to Triton responses: pending requests, and the one thread that sends (notebook 05).
 
 The executor's thread must never wait for Triton, so it only puts what it has into a queue; one sender thread keeps the
 responses of every request in order.
@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models import _backlog
-from reference_backend.models._answer import Answer, Form
-from reference_backend.models._common import InputError, send, send_error, send_last, triton_error
+from reference_backend.models.common import InputError, merge, send, send_error, send_last, triton_error
+from reference_backend.models.llm.answer import Answer, ResponseFormat
 
-_OPEN, _STOP = object(), object()  # what is asked for a queued ticket
+_OPEN, _STOP = object(), object()  # what is asked for a queued request
 
 
 @dataclass(eq=False)
-class Ticket:
+class PendingRequest:
     """One Triton request: where its responses go, and the sequences that still generate."""
 
     sender: Any  # InferenceResponseSender
@@ -41,14 +40,12 @@ class Ticket:
 class RowState:
     """One sequence of one batch row: how its tokens go out."""
 
-    ticket: Ticket
+    request: PendingRequest
     index: int
     id: str
-    form: Form
+    format: ResponseFormat
     sequence: int = 0
     answer: Answer = field(default_factory=Answer)  # not sent yet; the executor's thread only
-    due: int = 1  # how many outputs make a response
-    held: int = 0
 
 
 @dataclass(eq=False)
@@ -65,39 +62,35 @@ class Piece:
 
 
 class ResponseSender:
-    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up.
+    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up."""
 
-    A streaming row sends its first token at once and then one response for every `interval` tokens.
-    """
-
-    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float, interval: int) -> None:
-        self._model, self._cancel, self._poll_seconds, self._interval = model, cancel, poll_seconds, interval
+    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float) -> None:
+        self._model, self._cancel, self._poll_seconds = model, cancel, poll_seconds
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
-        self._open: dict[Ticket, None] = {}  # in order of arrival; sender thread only
+        self._open: dict[PendingRequest, None] = {}  # in order of arrival; sender thread only
         self._next_poll = 0.0
         self._thread = threading.Thread(target=self._run, name="responses", daemon=True)
         self._thread.start()
 
-    def open_request(self, ticket: Ticket) -> None:
+    def open_request(self, request: PendingRequest) -> None:
         """A request with rows has arrived: watch it for cancellation."""
-        self._queue.put((ticket, _OPEN))
+        self._queue.put((request, _OPEN))
 
-    def stop_request(self, ticket: Ticket) -> None:
-        """Cancel every open request with the ticket's client id; the ticket itself gets an empty response."""
-        self._queue.put((ticket, _STOP))
+    def stop_request(self, request: PendingRequest) -> None:
+        """Cancel every open request with this one's client id; this one itself gets an empty response."""
+        self._queue.put((request, _STOP))
 
     def output(self, row: RowState, output: Any) -> None:
         """The executor's callback, in its thread."""
         row.answer.add(output)
-        row.held += 1
-        if output.finish_reason or (row.form.streaming and row.held >= row.due):
+        if output.finish_reason or row.format.streaming:
             following = row.answer.next()  # before the sender's thread has the answer
             self._queue.put(Piece(row, row.answer))
-            row.answer, row.held, row.due = following, 0, self._interval
+            row.answer = following
 
-    def fail(self, ticket: Ticket, error: Exception) -> None:
+    def fail(self, request: PendingRequest, error: Exception) -> None:
         """End a request with an error."""
-        self._queue.put((ticket, error))
+        self._queue.put((request, error))
 
     def shutdown(self, timeout: float) -> None:
         """Send what is queued, then end the thread."""
@@ -107,11 +100,11 @@ class ResponseSender:
     def _run(self) -> None:
         while True:
             items = self._wait()
-            for item in _backlog.merge([item for item in items if item is not None]):
+            for item in merge([item for item in items if item is not None]):
                 try:
                     self._handle(item)
                 except Exception as error:  # such as a shared memory too small; the other requests must go on
-                    self._give_up(item[0] if isinstance(item, tuple) else item.row.ticket, error)
+                    self._give_up(item[0] if isinstance(item, tuple) else item.row.request, error)
             if None in items:
                 return
             try:
@@ -123,9 +116,7 @@ class ResponseSender:
         """At least one queued item, or none when it is time to look for cancelled requests."""
         try:
             items = [self._queue.get(timeout=self._poll_seconds if self._open else None)]
-            for _ in range(self._queue.qsize()):
-                items.append(self._queue.get_nowait())
-            return items
+            return items + [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         except queue.Empty:
             return []
 
@@ -135,81 +126,81 @@ class ResponseSender:
         if now < self._next_poll or not self._open:
             return
         self._next_poll = now + self._poll_seconds
-        for ticket in list(self._open):
-            if ticket.sender.is_cancelled():
-                self._cancel_rows(ticket)
+        for request in list(self._open):
+            if request.sender.is_cancelled():
+                self._cancel_rows(request)
 
-    def _cancel_rows(self, ticket: Ticket) -> None:
-        ticket.given_up = True  # before the ids are gone through; see TritonPythonModel._submit
-        for row_id in list(ticket.open_rows):
+    def _cancel_rows(self, request: PendingRequest) -> None:
+        request.given_up = True  # before the ids are gone through; see TritonPythonModel._submit
+        for row_id in list(request.open_rows):
             self._cancel(row_id)
 
-    def _handle(self, item: Piece | tuple[Ticket, Any]) -> None:
+    def _handle(self, item: Piece | tuple[PendingRequest, Any]) -> None:
         if isinstance(item, Piece):
             self._answer(item)
             return
-        ticket, asked = item
+        request, asked = item
         if asked is _OPEN:
-            self._open[ticket] = None
+            self._open[request] = None
         elif asked is _STOP:
-            self._stop(ticket)
+            self._stop(request)
         else:
-            self._fail(ticket, asked)
+            self._fail(request, asked)
 
-    def _stop(self, ticket: Ticket) -> None:
-        same = [running for running in self._open if running.client_id == ticket.client_id]
+    def _stop(self, request: PendingRequest) -> None:
+        same = [running for running in self._open if running.client_id == request.client_id]
         if not same:  # no error for the client: the request may just have ended
-            pb_utils.Logger.log_info(f"{self._model}: stop for request id '{ticket.client_id}', which is not active.")
+            pb_utils.Logger.log_info(f"{self._model}: stop for request id '{request.client_id}', which is not active.")
         for running in same:
             self._cancel_rows(running)
-        self._close(ticket, lambda: send_last(ticket.sender, []))
+        self._close(request, lambda: send_last(request.sender, []))
 
     def _answer(self, piece: Piece) -> None:
-        row, ticket = piece.row, piece.row.ticket
-        if ticket.closed:
+        row, request = piece.row, piece.row.request
+        if request.closed:
             return
         if piece.answer.finish_reason:
-            ticket.open_rows.pop(row.id, None)
+            request.open_rows.pop(row.id, None)
         if piece.answer.finish_reason == "error":
-            self._fail(ticket, InputError(piece.answer.error))
-        elif ticket.open_rows:
-            send(ticket.sender, _tensors(piece))
+            self._fail(request, InputError(piece.answer.error))
+        elif request.open_rows:
+            send(request.sender, _tensors(piece))
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
-            self._close(ticket, lambda: send_last(ticket.sender, _tensors(piece)))
+            self._close(request, lambda: send_last(request.sender, _tensors(piece)))
 
-    def _fail(self, ticket: Ticket, error: Exception) -> None:
-        if ticket.errors_as_data:
+    def _fail(self, request: PendingRequest, error: Exception) -> None:
+        if request.errors_as_data:
             sentence = np.frombuffer(triton_error(error, self._model).message().encode(), np.uint8)
             output = [
                 pb_utils.Tensor("output_ids", sentence.astype(np.int32)[None, None]),
                 pb_utils.Tensor("sequence_length", np.array([[-1]], np.int32)),
             ]
-            self._close(ticket, lambda: send_last(ticket.sender, output))
+            self._close(request, lambda: send_last(request.sender, output))
         else:
-            self._close(ticket, lambda: send_error(ticket.sender, error, self._model))
+            self._close(request, lambda: send_error(request.sender, error, self._model))
 
-    def _give_up(self, ticket: Ticket, error: Exception) -> None:
+    def _give_up(self, request: PendingRequest, error: Exception) -> None:
         """A response was not sent. The ones after it would leave a gap, so the request ends with the reason."""
         pb_utils.Logger.log_error(f"{self._model}: a response could not be sent: {error}")
         try:
-            self._fail(ticket, error)
+            self._fail(request, error)
         except Exception as again:
-            ticket.closed = True
+            request.closed = True
             pb_utils.Logger.log_error(f"{self._model}: nor could that be said: {again}")
 
-    def _close(self, ticket: Ticket, send_it: Callable[[], None]) -> None:
-        if not ticket.closed:
-            self._open.pop(ticket, None)
-            self._cancel_rows(ticket)
+    def _close(self, request: PendingRequest, send_it: Callable[[], None]) -> None:
+        if not request.closed:
+            self._open.pop(request, None)
+            self._cancel_rows(request)
             send_it()
-            ticket.closed = True
+            request.closed = True
 
 
 def _tensors(piece: Piece) -> list:
     row = piece.row
-    tensors = row.form.tensors(piece.answer)
-    if row.ticket.rows > 1:
+    tensors = row.format.tensors(piece.answer)
+    if row.request.rows > 1:
         tensors.append(pb_utils.Tensor("batch_index", np.array([[row.index]], np.int32)))
-    if row.ticket.sequences > 1:
+    if row.request.sequences > 1:
         tensors.append(pb_utils.Tensor("sequence_index", np.array([[row.sequence]], np.int32)))
     return tensors

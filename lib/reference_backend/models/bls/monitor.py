@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models._bls_reply import Reply
+from reference_backend.models.bls.reply import Reply
 
 POLL_SECONDS = 0.2  # each look at a client costs a round trip to the server process
 SILENT_SECONDS = 1.0  # after so long without a response a model is asked whether it is still there
 MAX_QUESTIONS = 2  # one that a dying model never answers, and one that finds it dead
 
 
-class Watch:
+class Monitor:
     """stop(id): ends an inner request, here one whose client has left. check_alive(model): raises when its process has
     died, of which Triton 24.10 does not tell the requests that it was serving: they would wait until their deadline.
     The threads that serve them do wait on, with their places, until the server is restarted.

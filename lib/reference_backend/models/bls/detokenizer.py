@@ -15,8 +15,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models import _backlog
-from reference_backend.models._bls_row import LASTING, Row
+from reference_backend.models.bls.row import LASTING, Row
+from reference_backend.models.common import merge
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Chunk:
         return True
 
 
-class Pump:
+class Detokenizer:
     """Owns the thread. `decode` turns id lists into texts, in one call.
 
     The first of several streams waits `gather_seconds` for the others' token of the same step.
@@ -112,7 +112,7 @@ def _next_round(waiting: list[Chunk | None]) -> tuple[list[Chunk], list[Chunk | 
     """The next chunk of every row, and what stays for later; a row that is far behind gets all of its chunks as one."""
     chunks: dict[Row, Chunk] = {}
     later: list[Chunk | None] = []
-    for chunk in _backlog.merge(waiting):
+    for chunk in merge(waiting):
         if chunk is None or chunk.row in chunks:
             later.append(chunk)
         else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reference_backend.models._common import InputError
+from reference_backend.models.common import InputError
 
 MAX_IDS = 2**15  # of one row; what `preprocessing` lets through has fewer
 
@@ -28,9 +28,7 @@ def encode(rows: list[list[list[int]]]) -> np.ndarray:
 def decode(encoded: np.ndarray, name: str) -> list[list[int]]:
     """One row's `[2, L]` back to lists of token ids; raises :class:`InputError` naming the tensor."""
     if encoded.ndim != 2 or encoded.shape[0] != 2:
-        raise InputError(
-            f"{name} must have shape [batch, 2, L] (ids above end offsets), not {list(encoded.shape)} a row."
-        )
+        raise InputError(f"{name} must have shape [batch, 2, L] (ids above offsets), not {list(encoded.shape)} a row.")
     if encoded.shape[1] > MAX_IDS:
         raise InputError(f"{name} holds {encoded.shape[1]:,} ids a row, and at most {MAX_IDS:,} are read; give fewer.")
     ids, offsets = encoded.tolist()

@@ -2,22 +2,18 @@
 
 A response while streaming holds the new ids of its step, all log probabilities so far, and the logits of its step; one
 without streaming holds everything. context_logits come with the first response, of the first sequence if there are
-several. How a log probability is defined, and where TensorRT-LLM differs (its greedy zeros), is in executor/request.py.
-
-What a cancelled request had generated is answered only while streaming; otherwise its last response has neither ids nor
-log probabilities nor logits.
-
-The performance metrics come with the last response of a sequence, that of a cancelled one too.
+several; the performance metrics with the last one. What a cancelled request had generated is answered only while
+streaming. How a log probability is defined, and where TensorRT-LLM differs, is in executor/request.py.
 
 Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
-shows the last response and forgets those before it. (TensorRT-LLM does the same: its executor insists on
-`return_all_generated_tokens` where beams are streamed.) Beams of different length are filled up with -1 in output_ids,
-and with 0 in output_log_probs, so that each row still adds up to its cum_log_probs, and in generation_logits.
+shows the last response and forgets those before it (as in TensorRT-LLM, with `return_all_generated_tokens`). Beams of
+different length are filled up with -1 in output_ids, and with 0 in output_log_probs, so that each row still adds up to
+its cum_log_probs, and in generation_logits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -28,7 +24,7 @@ from reference_backend.executor.metrics import RequestMetrics
 
 @dataclass(eq=False)
 class Answer:
-    """Outputs of one sequence that are sent together. `log_probs` are all since the beginning."""
+    """Outputs of one sequence that are sent together. `log_probs` are all since the start."""
 
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -64,7 +60,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Form:
+class ResponseFormat:
     """How the answers of a sequence look.
 
     streaming: an answer has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
@@ -81,54 +77,42 @@ class Form:
 
     def tensors(self, answer: Answer) -> list:
         """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is."""
-        return self._tokens(answer) + (_metrics(answer.metrics) if self.metrics and answer.metrics else [])
+        found = self._arrays(answer)
+        if self.metrics and answer.metrics:
+            found |= _metrics(answer.metrics)
+        return [pb_utils.Tensor(name, array) for name, array in found.items()]
 
-    def _tokens(self, answer: Answer) -> list:
+    def _arrays(self, answer: Answer) -> dict[str, np.ndarray]:
         if answer.finish_reason == "cancelled" and not (self.streaming and (answer.tokens or answer.beams)):
-            return ids_tensors([[]] * max(self.beams, 1))
+            return _ids([[]] * max(self.beams, 1))
         if self.beams:
-            return self._beams(answer)
-        found = ids_tensors([self.prompt + answer.tokens])
+            beams = answer.beams[: self.beams]
+            found, generation = _ids([self.prompt + beam.tokens for beam in beams]), [beam.logits for beam in beams]
+            log_probs, sums = [beam.log_probs for beam in beams], [beam.cum_log_prob for beam in beams]
+        else:
+            found = _ids([self.prompt + answer.tokens])
+            generation = [np.concatenate(answer.generation_logits)] if answer.generation_logits else [None]
+            log_probs, sums = [answer.log_probs], [sum(answer.log_probs)]
         if self.log_probs:
-            found += _log_probs([answer.log_probs], [sum(answer.log_probs)])
-        return found + self._logits(answer.context_logits, [np.concatenate(answer.generation_logits or [np.empty(0)])])
-
-    def _beams(self, answer: Answer) -> list:
-        beams = answer.beams[: self.beams]
-        found = ids_tensors([self.prompt + beam.tokens for beam in beams])
-        if self.log_probs:
-            found += _log_probs([beam.log_probs for beam in beams], [beam.cum_log_prob for beam in beams])
-        logits = [np.empty(0) if beam.logits is None else beam.logits for beam in beams]
-        return found + self._logits(answer.context_logits, logits)
-
-    def _logits(self, context: np.ndarray | None, generation: list[np.ndarray]) -> list:
-        named = {} if context is None else {"context_logits": context}
-        if any(rows.size for rows in generation):
-            named["generation_logits"] = _filled(generation, 0)
-        return [pb_utils.Tensor(name, array[None].astype(self.logits_type)) for name, array in named.items()]
+            found["output_log_probs"] = _filled([np.array(row, np.float32) for row in log_probs], 0)[None]
+            found["cum_log_probs"] = np.array([sums], np.float32)
+        logits = {} if answer.context_logits is None else {"context_logits": answer.context_logits}
+        if any(rows is not None and rows.size for rows in generation):
+            logits["generation_logits"] = _filled(generation, 0)
+        return found | {name: array[None].astype(self.logits_type) for name, array in logits.items()}
 
 
-def ids_tensors(rows: list[list[int]]) -> list:
+def _ids(rows: list[list[int]]) -> dict[str, np.ndarray]:
     """output_ids [1, beams, longest] and sequence_length [1, beams]."""
-    ids = _filled([np.array(row, np.int32) for row in rows], -1)
-    lengths = np.array([[len(row) for row in rows]], np.int32)
-    return [pb_utils.Tensor("output_ids", ids[None]), pb_utils.Tensor("sequence_length", lengths)]
+    ids = _filled([np.array(row, np.int32) for row in rows], -1)[None]
+    return {"output_ids": ids, "sequence_length": np.array([[len(row) for row in rows]], np.int32)}
 
 
-def _log_probs(rows: list[list[float]], sums: list[float]) -> list:
-    """output_log_probs [1, beams, most] and cum_log_probs [1, beams]."""
-    filled = _filled([np.array(row, np.float32) for row in rows], 0)
-    return [
-        pb_utils.Tensor("output_log_probs", filled[None]),
-        pb_utils.Tensor("cum_log_probs", np.array([sums], np.float32)),
-    ]
-
-
-def _metrics(metrics: RequestMetrics) -> list:
+def _metrics(metrics: RequestMetrics) -> dict[str, np.ndarray]:
     """Each figure [1, 1], under the name that the contract gives it."""
-    found = {**vars(metrics), "acceptance_rate": np.float32(metrics.acceptance_rate)}
-    types = {name: np.int64 if name.endswith("_ns") else np.int32 for name in vars(metrics)}
-    return [pb_utils.Tensor(name, np.array([[value]], types.get(name, np.float32))) for name, value in found.items()]
+    names = [figure.name for figure in fields(metrics)]
+    types = {name: np.int64 if name.endswith("_ns") else np.int32 for name in names} | {"acceptance_rate": np.float32}
+    return {name: np.array([[getattr(metrics, name)]], datatype) for name, datatype in types.items()}
 
 
 def _filled(rows: list[np.ndarray], value: float) -> np.ndarray:

@@ -7,43 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from reference_backend.executor import SamplingParams
-from reference_backend.models import _wordlists
-from reference_backend.models._common import InputError, require, scalars, sequences_of
+from reference_backend.executor.params import TENSORS, SamplingParams
+from reference_backend.executor.request import Limits
+from reference_backend.models import wordlists
+from reference_backend.models.common import InputError, require, scalars, sequences_of
 
 # Declared by the contract, not served by this executor.
 UNSUPPORTED = {
-    "encoder-decoder models": ("encoder_input_features", "encoder_output_lengths", "cross_attention_mask",
-                               "skip_cross_attn_blocks"),
-    "multimodal prompts": ("prompt_embedding_table", "prompt_table_extra_ids", "mrope_rotary_cos_sin",
-                           "mrope_position_deltas"),
-    "LoRA": ("lora_task_id", "lora_weights", "lora_config"),
-    "guided decoding": ("guided_decoding_guide_type", "guided_decoding_guide"),
-    "lookahead decoding": ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size"),
-    "disaggregated serving": ("context_phase_params",),
-    "KV-cache retention": ("retention_token_range_starts", "retention_token_range_ends",
-                           "retention_token_range_priorities", "retention_token_range_durations_ms",
-                           "retention_decode_priority", "retention_decode_duration_ms"),
-}  # fmt: skip
+    "encoder-decoder models": "encoder_input_features encoder_output_lengths cross_attention_mask "
+    "skip_cross_attn_blocks",
+    "multimodal prompts": "prompt_embedding_table prompt_table_extra_ids mrope_rotary_cos_sin mrope_position_deltas",
+    "LoRA": "lora_task_id lora_weights lora_config",
+    "guided decoding": "guided_decoding_guide_type guided_decoding_guide",
+    "lookahead decoding": "lookahead_window_size lookahead_ngram_size lookahead_verification_set_size",
+    "disaggregated serving": "context_phase_params",
+    "KV-cache retention": "retention_token_range_starts retention_token_range_ends retention_token_range_priorities "
+    "retention_token_range_durations_ms retention_decode_priority retention_decode_duration_ms",
+}
 # Inputs whose neutral value is not zero.
 NEUTRAL = {"runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
-# Tensor of the request -> field of SamplingParams; the older of two names is that of TensorRT-LLM <= 0.19.
-SAMPLING = {
-    "temperature": "temperature",
-    "runtime_top_k": "top_k",
-    "runtime_top_p": "top_p",
-    "seed": "seed",
-    "random_seed": "seed",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "min_tokens": "min_tokens",
-    "min_length": "min_tokens",
-    "beam_width": "beam_width",
-    "len_penalty": "length_penalty",
-    "early_stopping": "early_stopping",  # a BOOL in NVIDIA's templates, so 0 or 1, though the executor knows more
-    "beam_search_diversity_rate": "beam_search_diversity_rate",
-}
 MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
 MAX_WORD_IDS = 2**18  # of stop and bad words, counted for each sequence: each looks for them itself
 RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
@@ -89,14 +71,12 @@ class Row:
         return wanted["return_context_logits"] * len(self.prompt) + wanted["return_generation_logits"] * new
 
 
-def read_rows(
-    inputs: dict[str, np.ndarray], max_beam_width: int, exclude_input: bool, vocab_size: int, max_seq_len: int
-) -> list[Row]:
+def read_rows(inputs: dict[str, np.ndarray], exclude_input: bool, limits: Limits) -> list[Row]:
     """Every row of the request; raises :class:`InputError` (or the executor's RequestError) in one sentence."""
     require(inputs, "input_lengths", "request_output_len")
     rows = len(inputs["input_lengths"])
     _check_features(inputs)
-    _check_beams(inputs, max_beam_width)
+    _check_beams(inputs, limits.max_beam_width)
     if "input_ids" not in inputs:
         raise InputError("input_ids is missing; a decoder-only model needs the prompt's token ids.")
     counts = sequences_of(inputs, rows)
@@ -107,19 +87,19 @@ def read_rows(
             f"stop_words_list and bad_words_list hold {word_ids:,} ids, counted for each sequence, and "
             f"at most {MAX_WORD_IDS:,} are read; give fewer words or ask for fewer sequences."
         )
-    size = 4 * vocab_size * sum(row.logits(max_seq_len) for row in read)
+    size = 4 * limits.vocab_size * sum(row.logits(limits.max_seq_len) for row in read)
     if size > MAX_LOGITS_BYTES:
         raise InputError(
-            f"return_context_logits and return_generation_logits may take {size / 1e6:,.0f} MB ({vocab_size:,} numbers "
-            f"for each token), and at most {MAX_LOGITS_BYTES / 1e6:,.0f} MB are returned; ask for fewer tokens, "
-            "sequences or beams, or for return_log_probs."
+            f"return_context_logits and return_generation_logits may take {size / 1e6:,.0f} MB ({limits.vocab_size:,} "
+            f"numbers for each token), and at most {MAX_LOGITS_BYTES / 1e6:,.0f} MB are returned; ask for fewer "
+            "tokens, sequences or beams, or for return_log_probs."
         )
     return read
 
 
 def _check_features(inputs: dict[str, np.ndarray]) -> None:
     for feature, names in UNSUPPORTED.items():
-        for name in names:
+        for name in names.split():
             if name in inputs and _is_used(name, inputs[name]):
                 raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
     if any(name in inputs and inputs[name].size for name in ("draft_logits", "draft_acceptance_threshold")):
@@ -157,16 +137,14 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         return scalars(inputs, name, rows, default)[row]
 
     def words(name: str) -> list[list[int]]:
-        return _wordlists.decode(inputs[name][row], name) if name in inputs else []
+        return wordlists.decode(inputs[name][row], name) if name in inputs else []
 
     ids, length = inputs["input_ids"][row], scalar("input_lengths", 0)
     if length == 0:
         raise InputError("The prompt is empty (input_lengths is 0); send at least one token.")
     if not 0 < length <= len(ids):
-        raise InputError(
-            f"input_lengths is {length}, but input_ids holds {len(ids)} ids; it must be from 1 to {len(ids)}."
-        )
-    sampling = {field: scalar(name, None) for name, field in SAMPLING.items() if name in inputs}
+        raise InputError(f"input_lengths is {length}, but input_ids holds {len(ids)} ids; send from 1 to {len(ids)}.")
+    sampling = {field: scalar(name, None) for name, field in TENSORS.items() if name in inputs}
     if sampling.get("top_p", 0) < 0:
         sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
     params, count = SamplingParams(**sampling), scalar("num_return_sequences", 1)

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from reference_backend.models._bls_calls import PERF_METRICS
-from reference_backend.models._bls_reply import Reply
-from reference_backend.models._common import texts
-from reference_backend.models._text import Detokenizer, StopText
+from reference_backend.models.bls.calls import PERF_METRICS
+from reference_backend.models.bls.reply import Reply
+from reference_backend.models.common import texts
+from reference_backend.models.text import IncrementalText, StopText
 
 # Outputs that one response's newer value replaces: those of a chunk that is merged with the next are not missed.
 LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *PERF_METRICS}
@@ -40,7 +40,7 @@ class Row:
         self.reply, self.index = reply, index
         self._streaming = "stream" in inputs and bool(inputs["stream"][index])
         self.several = "beam_width" in inputs and int(inputs["beam_width"][index].item()) > 1
-        self._stop, self._detokenizer = StopText(words), Detokenizer()
+        self._stop, self._detokenizer = StopText(words), IncrementalText()
         self._prompt = given["input_ids"][index, : int(given["input_lengths"][index, 0])].copy()
         excluded = "exclude_input_in_output" in inputs and bool(inputs["exclude_input_in_output"][index])
         self._may_hold_prompt = not (self._streaming or excluded)

@@ -8,7 +8,7 @@ REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are no complete U
 LONGEST_HELD = 64
 
 
-class Detokenizer:
+class IncrementalText:
     """Turns a growing list of token ids into pieces of text whose sum is the text of all ids.
 
     Decoding chunk by chunk would lose what one token owes to its neighbours: a SentencePiece space, the other bytes of
@@ -47,7 +47,7 @@ class Detokenizer:
 
 
 class StopText:
-    """Finds the first completed stop word in streamed text, holding back what may be the beginning of one."""
+    """Finds the first completed stop word in streamed text, holding back what may be the start of one."""
 
     def __init__(self, words: list[str]) -> None:
         self.words = [word for word in words if word]
@@ -57,15 +57,14 @@ class StopText:
     def feed(self, piece: str) -> str:
         """Text that may be shown now; ends with the stop word when `stopped` turns true."""
         text, self._held = self._held + piece, ""
-        if not self.words:
-            return text
-        end = self.end_of_first(text)
-        if end is not None:
+        if (end := self.end_of_first(text)) is not None:
             self.stopped = True
             return text[:end]
-        held = next((n for n in range(min(len(text), self._longest()), 0, -1) if self._begins(text[-n:])), 0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        longest = max(map(len, self.words), default=1) - 1
+        starts = (n for n in range(min(len(text), longest), 0, -1) if any(w.startswith(text[-n:]) for w in self.words))
+        shown = len(text) - next(starts, 0)
+        self._held = text[shown:]
+        return text[:shown]
 
     def flush(self) -> str:
         """The held-back text, when no more will come."""
@@ -75,9 +74,3 @@ class StopText:
     def end_of_first(self, text: str) -> int | None:
         """Index just behind the stop word of `text` that is complete first; None without one."""
         return min((text.index(word) + len(word) for word in self.words if word in text), default=None)
-
-    def _longest(self) -> int:
-        return max(map(len, self.words)) - 1
-
-    def _begins(self, tail: str) -> bool:
-        return any(word.startswith(tail) for word in self.words)

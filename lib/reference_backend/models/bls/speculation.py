@@ -1,4 +1,4 @@
-"""Speculative decoding with a draft model, in rounds of two calls: the draft model guesses, the LLM verifies (nb 10).
+"""Speculative decoding with a draft model, in rounds of two calls: the draft model proposes, the LLM verifies (nb 10).
 
 A round asks the draft model for `num_draft_tokens` ids behind all there are, and the LLM to verify them: its answer is
 those that it would have chosen itself, and one more. The KV cache of both models keeps what the last round computed, so
@@ -7,14 +7,10 @@ says how many ids the answer has so far, and random numbers and min_tokens go on
 
 Whatever goes wrong with the draft alone does not change the text: where its engine or its KV cache is the smaller one,
 the LLM goes on without it, in one call for all that is left. But when its process dies, the request ends with an error.
-What can never fit the LLM is refused in the first round, as without a draft. num_draft_tokens has no upper limit: a
-round asks for no more than max_tokens - 1 guesses, and this executor verifies any number at once. An engine of
-TensorRT-LLM has one, the --max_draft_len it was built with (0 without the flag), and refuses what is above it.
+What can never fit the LLM is refused in the first round, as without a draft.
 
-Limits are those of NVIDIA's BLS model: one prompt, one beam, no streaming, no context logits. Differences: it returns
-the log probabilities and metrics of its last round only, repeats the same random numbers in every round, loses the
-embedding bias after the first, and goes one round too far when end_id ends the answer. And it ignores
-return_generation_logits, which is refused here.
+Limits are those of NVIDIA's BLS model: one prompt, one beam, no streaming, no context logits. It returns the log
+probabilities and metrics of its last round only, and ignores return_generation_logits, which is refused here.
 """
 
 from __future__ import annotations
@@ -24,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from reference_backend.models import _wordlists
-from reference_backend.models._bls_calls import PERF_METRICS, InnerModelError, InnerModels
-from reference_backend.models._common import InputError, any_true
+from reference_backend.models import wordlists
+from reference_backend.models.bls.calls import PERF_METRICS, InnerModelError, InnerModels
+from reference_backend.models.common import InputError, any_true
 
 # What a client may not ask for together with num_draft_tokens, and why not, in NVIDIA's words.
 LIMITS = {
@@ -79,25 +75,25 @@ def speculate(
     """
     answer, drafting, fits = _Answer(given), True, False
     while not (answer.ended or reply.cancelled or reply.closed):
-        guesses: list[int] = []
+        draft: list[int] = []
         count = min(length, answer.room - 1) if drafting else 0
         if count > 0:
             asked = answer.inputs(count) | {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
             try:
-                guesses = _ids(_call(models, asked, reply, IDS, models.draft, answer.generated))
+                draft = _ids(_call(models, asked, reply, IDS, models.draft, answer.generated))
             except InnerModelError as error:
                 if not any(words in str(error) for words in TOO_LONG):
                     raise
                 drafting = False
         # A call ends when its draft is verified, whatever length it asks for. So the first one asks for all of the
         # answer, and what has no place in the KV cache is refused now and not after many rounds.
-        whole = not drafting or (guesses and not fits)
+        whole = not drafting or (draft and not fits)
         # Without room from the start (max_tokens below 1) it is the LLM that refuses.
-        asked = answer.inputs(answer.room if whole else min(len(guesses) + 1, answer.room))
-        if guesses:
-            asked["draft_input_ids"] = np.array([guesses], np.int32)
+        asked = answer.inputs(answer.room if whole else min(len(draft) + 1, answer.room))
+        if draft:
+            asked["draft_input_ids"] = np.array([draft], np.int32)
         try:
-            answer.add(_call(models, asked, reply, outputs, "", answer.generated), guesses)
+            answer.add(_call(models, asked, reply, outputs, "", answer.generated), draft)
         except InnerModelError as error:
             if FULL not in str(error) or not answer.generated:
                 raise
@@ -117,7 +113,7 @@ class _Answer:
         self._tokens: list[int] = []
         self._most = int(given["request_output_len"].item())
         words = given.get("stop_words_list")
-        self._stop_words = [] if words is None else _wordlists.decode(words[0], "stop_words_list")
+        self._stop_words = [] if words is None else wordlists.decode(words[0], "stop_words_list")
         self._rounds: list[dict[str, np.ndarray]] = []
         self.ended = False
 
@@ -140,13 +136,13 @@ class _Answer:
             "exclude_input_in_output": np.ones((1, 1), bool),
         }
 
-    def add(self, response: dict[str, np.ndarray], guesses: list[int]) -> None:
-        """The LLM's answer to a round with these guesses."""
+    def add(self, response: dict[str, np.ndarray], draft: list[int]) -> None:
+        """The LLM's answer to a round with this draft."""
         new = _ids(response)
         self._tokens += new
         self._rounds.append(response)
-        # It holds a token of the LLM's own behind the guesses that were right, unless end_id or a stop word came first.
-        ended_early = new == guesses[: len(new)]
+        # It holds a token of the LLM's own behind those of the draft, unless end_id or a stop word came first.
+        ended_early = new == draft[: len(new)]
         text = self._prompt + self._tokens
         stopped = any(text[-len(word) :] == word for word in self._stop_words)
         self.ended = ended_early or stopped or self.room <= 0

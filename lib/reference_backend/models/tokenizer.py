@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from reference_backend.models._common import InputError
-from servinglab.errors import CourseError
+from reference_backend.errors import BackendError
+from reference_backend.models.common import InputError
 
 # One request is one text here, and the library's thread pool would only compete with the model for the cores.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -15,7 +15,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Tokenizer as FastTokenizer  # noqa: E402  (reads the variable above)
 
 
-class TokenizerError(CourseError):
+class TokenizerError(BackendError):
     """The tokenizer folder cannot be used."""
 
 
@@ -39,9 +39,8 @@ class Tokenizer:
                 f"tokenizer_dir '{folder}' names no end token: neither eos_token in tokenizer_config.json or "
                 "special_tokens_map.json nor eos_token_id in config.json or generation_config.json."
             )
-        self.end_id = end
         pad = _special_id(Path(folder), self._fast, "pad_token")
-        self.pad_id = end if pad is None else pad
+        self.end_id, self.pad_id = end, end if pad is None else pad
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`; special tokens written in the text are recognised."""
@@ -57,18 +56,12 @@ class Tokenizer:
 
 def _special_id(folder: Path, fast: FastTokenizer, name: str) -> int | None:
     """Id of `eos_token` or `pad_token`, from the first file that knows it."""
-    for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        token = _json(folder / file).get(name)
+    for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
+        known = json.loads((folder / file).read_text("utf-8")) if (folder / file).is_file() else {}
+        token, token_id = known.get(name), known.get(f"{name}_id")
         token = token.get("content") if isinstance(token, dict) else token
         if token and fast.token_to_id(token) is not None:
             return fast.token_to_id(token)
-    for file in ("generation_config.json", "config.json"):
-        token_id = _json(folder / file).get(f"{name}_id")
-        token_id = token_id[0] if isinstance(token_id, list) else token_id
         if token_id is not None:
-            return int(token_id)
+            return int(token_id[0] if isinstance(token_id, list) else token_id)
     return None
-
-
-def _json(path: Path) -> dict:
-    return json.loads(path.read_text("utf-8")) if path.is_file() else {}
