@@ -339,9 +339,10 @@ def test_a_packaged_gguf_becomes_checkpoint_and_engines_in_one_go(package, gguf,
     (tmp_path / "triton").mkdir()  # a folder of this name beside you must not shadow the module that torch imports
     folders = assets.prepare("tinypack", ("fp32", "int4"))
     assert [f.name for f in folders] == ["checkpoint", "engine-fp32", "engine-int4"]
-    assert [json.loads((f / "config.json").read_text()).get("format") for f in folders] == [None, "onnx", "onnx"]
+    configs = [json.loads((f / "config.json").read_text()) for f in folders]
+    assert ["pretrained_config" in config for config in configs] == [False, True, True]
     stages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tinypack: ")]
-    assert len(stages) == 4
+    assert len(stages) == 5, "fetched, converted, converted again, and built twice"
     package.wheel.unlink()
     assert assets.prepare("tinypack", ("fp32", "int4"), offline=True) == folders
     assert capfd.readouterr().err == ""
@@ -381,7 +382,7 @@ def test_too_little_disk_is_said_before_anything_is_written(tiny, monkeypatch, c
     monkeypatch.setattr(store.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(AssetError, match=r"needs 0\.0 GB and .* has 0\.0 GB left; free some"):
         assets.engine(tiny)
-    assert not list(cache.rglob("model.onnx*"))
+    assert not list(cache.rglob("*.engine"))
 
 
 def test_a_disk_that_becomes_full_gets_one_sentence():
@@ -396,19 +397,36 @@ def test_the_reason_of_a_failed_preparation_reaches_the_caller(tiny, tmp_path, c
     shutil.copytree(tiny, tmp_path / "broken")
     weights = tmp_path / "broken" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(AssetError, match=r"^Writing the graph of .*broken failed: ") as error:
+    with pytest.raises(AssetError, match=r"^\S*broken/model\.safetensors is damaged or cut short \(") as error:
         assets.engine(tmp_path / "broken")
     assert "\n" not in str(error.value)
-    assert not list(cache.rglob("model.onnx*"))
+    assert not list(cache.rglob("*.engine"))
     assert not list(cache.glob("models/*/.partial-*"))
 
 
-def test_an_unsupported_model_is_refused_before_any_work(tmp_path, cache):
-    write_checkpoint(tmp_path / "gpt2", "GPT2", n_embd=64, n_layer=1, n_head=4)
-    assert assets.resolve(tmp_path / "gpt2") == tmp_path / "gpt2"
-    with pytest.raises(Exception, match=r"^The executor cannot run .*gpt2: it is a GPT2LMHeadModel"):
-        assets.engine(tmp_path / "gpt2")
+def test_an_unsupported_model_is_refused_before_any_work(tiny, tmp_path, cache):
+    shutil.copytree(tiny, tmp_path / "bloom")
+    config = tmp_path / "bloom" / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "BloomForCausalLM"))
+    assert assets.resolve(tmp_path / "bloom") == tmp_path / "bloom"
+    with pytest.raises(
+        AssetError, match=r"^The executor cannot run .*bloom: it is a BloomForCausalLM, and only Llama, "
+    ):
+        assets.engine(tmp_path / "bloom")
+    with pytest.raises(AssetError, match=r"^Precision 'fp8' is not known; choose one of fp32, bf16, int4\.$"):
+        assets.engine(tiny, "fp8")
     assert not cache.exists()
+
+
+def test_engines_of_an_earlier_layout_are_made_again(tiny):
+    """Engines in a cache carry the backend's version in their recipe."""
+    from reference_backend.executor.rank_files import ENGINE_VERSION
+
+    here = locate(tiny, (), token=None, offline=True)
+    assert here.recipe("int4").startswith(f"engine-{ENGINE_VERSION} int4 ")
+    here.engine("fp32").mkdir(parents=True)
+    store.stamp(here.engine("fp32"), f"graph-3 fp32 {here.origin}")
+    assert here.missing(("fp32",)) == ["fp32"]
 
 
 def test_new_weights_in_the_same_folder_make_a_new_engine(tiny, tmp_path):
@@ -462,15 +480,10 @@ def test_killed_preparations_leave_nothing_half_made(tiny, cache):
     assert [process.returncode for process in both] == [0, 0]
     assert answers[0][0] == answers[1][0]
     said = answers[0][1] + answers[1][1]
-    assert said.count("writing the int4 graph") == 1
+    assert said.count("building the int4 engine") == 1
     assert said.count("another process is preparing it; waiting") == 1
     folder = Path(answers[0][0].strip())
-    assert sorted(p.name for p in folder.iterdir()) == [
-        ".servinglab.json",
-        "config.json",
-        "model.onnx",
-        "model.onnx.data",
-    ]
+    assert sorted(p.name for p in folder.iterdir()) == [".servinglab.json", "config.json", "rank0.engine"]
     assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".partial")] == []
 
 
@@ -574,9 +587,9 @@ def test_hub_failures_get_one_sentence_each(hub):
 
 def test_an_unsupported_hub_model_is_refused_before_its_weights_are_fetched(hub):
     config = hub.repos["acme/tiny"] / "config.json"
-    config.write_text(config.read_text().replace("LlamaForCausalLM", "GPT2LMHeadModel"))
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "BloomForCausalLM"))
     said = last_line(python("assets.engine('acme/tiny')"))
-    assert "GraphError: The executor cannot run acme/tiny: it is a GPT2LMHeadModel" in said
+    assert "AssetError: The executor cannot run acme/tiny: it is a BloomForCausalLM" in said
     assert "model.safetensors" not in hub.asked
 
 
