@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servinglab.errors import CourseError
-from servinglab.server.triton_24_10 import dead_processes
+from servinglab.triton_24_10 import dead_processes
 
 LOOK_SECONDS = 2.0  # between looks at the server's processes
 

@@ -11,8 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from servinglab.server import supervisor
-
 OWNER = ".owner"
 _outer = _own = ""
 
@@ -49,8 +47,17 @@ def _make(parent: Path | str) -> Path:
         if _is_left(path):
             shutil.rmtree(path, ignore_errors=True)
     made = Path(tempfile.mkdtemp(prefix="servinglab-", dir=parent))
-    (made / OWNER).write_text(" ".join([*_here(), str(os.getpid()), str(supervisor.start_time(os.getpid()))]))
+    (made / OWNER).write_text(" ".join([*_here(), str(os.getpid()), str(_started(os.getpid()))]))
     return made
+
+
+def _started(pid: int) -> str | None:
+    """Clock ticks since boot at which a process started; None if there is none, or only a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
 
 
 def _here() -> list[str]:
@@ -65,7 +72,7 @@ def _is_left(path: Path) -> bool:
         *where, pid, started = (path / OWNER).read_text().split()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or where != _here():
             return False
-        if supervisor.start_time(int(pid)) == started:
+        if _started(int(pid)) == started:
             return False
     except (OSError, ValueError):
         return False

@@ -17,7 +17,7 @@ from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from servinglab.client import kserve
 from servinglab.repository import contract
-from servinglab.server.triton_24_10 import dead_processes
+from servinglab.triton_24_10 import dead_processes
 
 DEADLINE = 120.0
 COUNT = "Count: one two three four five six"

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from servinglab.server.log import clean, loaded_models, log_error, read, taken_port
+from servinglab.server.log import loaded_models, log_error, read, taken_port
+from servinglab.triton_24_10 import clean
 
 NO_GPU = """W1127 23:18:42.826457 11098 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
 E1127 23:18:42.826659 11098 server.cc:241] "CudaDriverHelper has not been initialized."

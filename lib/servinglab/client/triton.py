@@ -23,7 +23,7 @@ from servinglab.client.http import HttpSide, json_inputs, json_outputs
 from servinglab.client.kserve import ClientError, ClientWarning, ServerGone
 from servinglab.client.stream import Chunk, TokenStream, as_async, grpc_call
 from servinglab.client.tensors import ModelSpec, to_tensors
-from servinglab.server import log as triton_log
+from servinglab.triton_24_10 import clean
 
 __all__ = ["Chunk", "ClientError", "ClientWarning", "TokenStream", "TritonClient"]
 
@@ -153,7 +153,7 @@ class TritonClient:
     def explain(self, model: str, error: ClientError) -> ClientError:
         """The server's sentence, cleaned, with what helps a learner further."""
         spec = self._specs.pop(model, None)
-        message, kind = triton_log.clean(str(error)), type(error)
+        message, kind = clean(str(error)), type(error)
         absent = re.search("unknown model|is not found|no available versions", message)
         if absent or re.search("is not ready|Python process died", message):
             kind = ServerGone

@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from servinglab.errors import did_you_mean
 from servinglab.repository import pbtxt, templates
 from servinglab.server.install import PLAIN, odd_characters
+from servinglab.server.shell_words import shell_words
 
 CHECKPOINTS = ".ipynb_checkpoints"
 
@@ -222,18 +223,6 @@ def _check_config(model: Model) -> None:
             what += f"batch dimension in front, so a request needs {len(rest) + 2} dimensions."
             cure = f"Write dims: {rest}, unless the first really is another dimension than the batch."
             model.note("L021", model.tensor_line(kind, tensor.name, "dims"), what, cure, severity="warning")
-
-
-def shell_words(name: str, config: pb.ModelConfig) -> list[tuple[str, str, str]]:
-    """What reaches the shell line that starts a model (shell_words.py): what, a pattern for its line, the word."""
-    place = config.parameters["EXECUTION_ENV_PATH"].string_value if "EXECUTION_ENV_PATH" in config.parameters else ""
-    return [
-        ("The name of the folder", "", name),
-        ("default_model_filename", "default_model_filename", config.default_model_filename),
-        *(("The name of an instance_group", rf'name\s*:\s*"{re.escape(g.name)}', g.name)
-          for g in config.instance_group),
-        ("EXECUTION_ENV_PATH", "EXECUTION_ENV_PATH", place.replace("$$TRITON_MODEL_DIRECTORY", "")),
-    ]  # fmt: skip
 
 
 def _check_ensemble(model: Model, models: dict[str, Model]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from servinglab.server import log as triton_log
 from servinglab.server.install import ServerError
 from servinglab.server.process import http_status
-from servinglab.server.triton_24_10 import missing_model_file
+from servinglab.triton_24_10 import clean, missing_model_file
 
 # Whoever may load a model may bring its model.py along, and so runs code as the user of the server: a web page can send
 # such a request, and so can other users of the machine. These interfaces want a key, the others are open to everybody.
@@ -102,4 +102,4 @@ class TritonAdmin:
                         "server object that started it."
                     ) from None
                 found = kserve.as_client_error(error, self.grpc_url, timeout)
-                raise ServerError(triton_log.clean(str(found))) from None
+                raise ServerError(clean(str(found))) from None

@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servinglab.repository.pbtxt import parse
-from servinglab.repository.shell_words import require_plain_model
 from servinglab.server.admin import restricted
 from servinglab.server.install import ServerError
 from servinglab.server.process import HOST
+from servinglab.server.shell_words import read_config, require_plain_model
 from servinglab.server.triton import TritonServer
 
 TRITONSERVER = "/opt/tritonserver/bin/tritonserver"
@@ -89,8 +88,9 @@ def plan_launch(
                 f"{config}:{line}: {unfilled[0]} is not filled, so Triton may not load the model: "
                 f"course repo fill {repository} {unfilled[1]}=…"
             )
-        if re.search(r'^backend: *"tensorrtllm"', text, re.M):
-            engines[config.parent.name] = Path(parse(text, str(config)).parameters["gpt_model_path"].string_value)
+        found = read_config(config.parent)
+        if found and found.backend == "tensorrtllm":
+            engines[config.parent.name] = Path(found.parameters["gpt_model_path"].string_value)
     if not engines:
         raise ServerError(f"{repository} has no TensorRT-LLM model: build one with course repo build.")
     ranks = {name: size for name, folder in engines.items() if (size := _ranks(name, folder))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from servinglab.server.triton_24_10 import missing_model_file, plain_sentence
+from servinglab.triton_24_10 import clean, missing_model_file
 
 # Errors that every machine without an NVIDIA driver logs, and consequences of an error already logged.
 HARMLESS = ("CudaDriverHelper", "NVML", "DCGM", "Failed to create instance", "failed to load all models")
@@ -72,15 +72,3 @@ def _errors(log: str) -> list[str]:
                 position = ""
             found[message] = None
     return list(found)
-
-
-def clean(text: str) -> str:
-    """One error text of Triton without quotes, escapes, status words and traceback."""
-    text = text.strip().strip('"').replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
-    body, _, trace = text.partition("\n\nAt:\n")
-    where = re.search(r"^\s*(\S+)\((\d+)\): (\S+)", trace)
-    body = re.sub(r"^failed to load '([^']+)' version \d+: ", r"model '\1' failed to load: ", body)
-    body = re.sub(r": (Internal|Invalid argument|Unavailable|Not found|Unknown|Unsupported)(?: -)?: ", ": ", body)
-    body = re.sub(r"^\[request id: [^\]]*\] ", "", body)
-    body = plain_sentence(re.sub(r"\s*\n\s*", " ", body).strip(" ;."))
-    return f"{body} (in {where[1]}, line {where[2]})" if where else body

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from servinglab.server import log as triton_log
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
-from servinglab.server.triton_24_10 import dead_processes, missing_model_file
+from servinglab.triton_24_10 import dead_processes, missing_model_file
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed

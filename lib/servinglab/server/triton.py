@@ -150,7 +150,7 @@ class TritonServer(TritonAdmin):
         return names
 
     def _require_plain(self, names: Iterable[str]) -> None:
-        from servinglab.repository.shell_words import require_plain_model  # not at the top: it imports gRPC
+        from servinglab.server.shell_words import require_plain_model  # not at the top: it imports gRPC
 
         for name in names:
             require_plain_model(self.repository / name)

@@ -1,0 +1,49 @@
+"""Faults of Triton 24.10 (the wheel's) that the course guards against; tests/reliability/README.md has those without a
+guard. Where a guard is a few words of another file, it stands there:
+
+* it listens on all interfaces, and anybody may load models, unless told otherwise: server/admin.py, server/triton.py
+* it takes the administrator's key by its command line only, makes its shared memory readable for everybody, and leaves
+  an empty folder in /tmp when it is killed: server/supervisor.py
+* it starts a model's process by an unquoted shell command line, in an ASCII locale: server/install.py
+* the end of a stream, and a cancel at that moment, race with its last write: client/stream.py
+* an "error" in an answer with status 200, unknown inputs over HTTP: client/http.py, client/triton.py
+"""
+
+from __future__ import annotations
+
+import re
+
+import psutil
+
+
+def missing_model_file(log: str) -> str | None:
+    """The reason when a Python model has no model.py. Triton logs it as information, and waits for ever."""
+    found = re.search(r"Failed to preinitialize Python stub: Python model file not found in '([^']*)'", log)
+    return f"the Python model has no model.py: {found[1]} does not exist" if found else None
+
+
+def dead_processes(pid: int) -> set[int]:
+    """Children of tritonserver that are zombies: it does not notice every death of a model's process. One that is seen
+    only once belonged to a model that was being unloaded."""
+    try:
+        return {child.pid for child in psutil.Process(pid).children() if child.status() == psutil.STATUS_ZOMBIE}
+    except psutil.Error:
+        return set()
+
+
+def clean(text: str) -> str:
+    """One error text of Triton without quotes, escapes, status words and traceback."""
+    text = text.strip().strip('"').replace("\\n", "\n").replace('\\"', '"').replace("\\'", "'")
+    body, _, trace = text.partition("\n\nAt:\n")
+    where = re.search(r"^\s*(\S+)\((\d+)\): (\S+)", trace)
+    body = re.sub(r"^failed to load '([^']+)' version \d+: ", r"model '\1' failed to load: ", body)
+    body = re.sub(r": (Internal|Invalid argument|Unavailable|Not found|Unknown|Unsupported)(?: -)?: ", ": ", body)
+    body = re.sub(r"^\[request id: [^\]]*\] ", "", body)
+    body = re.sub(r"\s*\n\s*", " ", body).strip(" ;.").partition(". NOTE: Setting a non-zero max_batch_size")[0]
+    if "Stub process" in body and "is not healthy" in body:
+        model, loading, _ = body.partition(" failed to load")
+        died = "Python process died, perhaps out of memory"
+        body = f"{model} failed to load: its {died}" if loading else f"A model's {died}: restart the server"
+    if "unable to find backend library" in body:
+        body = body.partition(", try specifying")[0] + "; the embedded Triton has only the backend python"
+    return f"{body} (in {where[1]}, line {where[2]})" if where else body
