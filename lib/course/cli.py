@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +28,6 @@ app.add_typer(repo, name="repo")
 app.add_typer(engine, name="engine")
 app.command("convert", context_settings=FLAGS_OF_ANOTHER)(convert)
 
-Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Precision = Annotated[str | None, Option(help="Weights: fp32 (exact), int4 (fast on CPUs) or bf16 (for GPUs).")]
 _debug = _interrupted = False
 
@@ -41,30 +39,23 @@ def options(debug: Annotated[bool, Option(help="Show the traceback of an error."
 
 
 @app.command()
-def doctor(json: Json = False) -> None:
+def doctor() -> None:
     """Show what this machine can run, and the cure for what it cannot. Changes nothing."""
     from course import doctor, report
 
     lines = doctor.examine()
     lanes = doctor.lanes(lines)
-    if json:
-        _print_json(doctor.as_dict(lines))
-    else:
-        report.show_doctor(lines, lanes)
+    report.show_doctor(lines, lanes)
     if all(lanes.values()):
         raise typer.Exit(1)
 
 
 @app.command("list")
-def list_notebooks(json: Json = False) -> None:
+def list_notebooks() -> None:
     """List the notebooks."""
     from course import manifest, report
 
-    loaded = manifest.load()
-    if json:
-        _print_json([asdict(n) for n in loaded.notebooks])
-    else:
-        report.show_notebooks(loaded)
+    report.show_notebooks(manifest.load())
 
 
 @app.command()
@@ -94,7 +85,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     results = []
     try:
-        with report.progress(chosen) as (at_cell, at_end):
+        with report.progress() as (at_cell, at_end):
             for notebook in chosen:
                 result = runner.run_notebook(
                     notebook, folder, values[notebook.id], timeout=timeout, on_progress=at_cell
@@ -144,16 +135,12 @@ def fetch(
 
 
 @app.command()
-def models(json: Json = False) -> None:
+def models() -> None:
     """List the models in the cache and the labs' data sets: where, how large, under which licence."""
     from course import report
     from servinglab import assets
 
-    found, data = assets.cached(), assets.datasets()
-    if json:
-        _print_json([asdict(entry) for entry in (*found, *data)])
-    else:
-        report.show_models(found, data, assets.cache_dir(), Path(__file__).resolve().parents[2])
+    report.show_models(assets.cached(), assets.datasets(), assets.cache_dir(), Path(__file__).resolve().parents[2])
 
 
 @app.command()
@@ -265,24 +252,20 @@ def repo_fill(
     ] = None,
     container: Annotated[str | None, Option(help="Warn when the templates are not of this container.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be filled.")] = False,
-    json: Json = False,
 ) -> None:
     """Fill every config.pbtxt under a folder, all files or none. Exit code 1 when something is missing."""
     from servinglab.repository import fill_repository
 
     reports = fill_repository(target, _key_values(assignments or []), container=container, write=not dry_run)
     shown = [report.summary() for report in reports]
-    if json:
-        _print_json(shown)
-    for summary in shown if not json else ():
+    for summary in shown:
         typer.echo(summary.pop("file"))
         for group, found in summary.items():
             if found:
                 typer.echo(f"  {group:8} {found if isinstance(found, str) else ', '.join(found)}")
     if any(summary.get("missing") for summary in shown):
         raise typer.Exit(1)
-    if not json:
-        typer.echo("nothing written (--dry-run)" if dry_run else f"next: course repo lint {target}")
+    typer.echo("nothing written (--dry-run)" if dry_run else f"next: course repo lint {target}")
 
 
 @repo.command("lint")
@@ -291,7 +274,6 @@ def repo_lint(
     container: Annotated[
         str | None, Option(help="Compare with the templates of this container, such as 25.06.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
     from course import report
@@ -301,10 +283,7 @@ def repo_lint(
         raise CourseError(f"{folder} is not a folder; give a model repository, such as build/serving/model_repository.")
     folder = folder / "model_repository" if (folder / "model_repository").is_dir() else folder
     findings = lint(folder, container=container)
-    if json:
-        _print_json([asdict(f) for f in findings])
-    else:
-        report.show_findings(findings, folder)
+    report.show_findings(findings, folder)
     if any(f.severity == "error" for f in findings):
         raise typer.Exit(1)
 
@@ -337,12 +316,6 @@ def _key_values(arguments: list[str]) -> dict[str, str]:
             raise CourseError(f"{key} is given twice.")
         found[key] = value
     return found
-
-
-def _print_json(data: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
 
 
 def _leave(number: int, frame: object) -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,6 @@ def lanes(lines: list[Line]) -> dict[str, str]:
         lane: "; ".join(f"{x.name}: {x.detail}" for x in lines if x.name in names and x.status in bad)
         for lane, (names, bad) in LANES.items()
     }
-
-
-def as_dict(lines: list[Line]) -> dict[str, Any]:
-    """The report as JSON-ready data: {"ok": bool, "lanes": {name: reason}, "lines": [{status, name, detail, cure}]}."""
-    return {"ok": all(x.status != FAIL for x in lines), "lanes": lanes(lines), "lines": [asdict(x) for x in lines]}
 
 
 def _line(name: str, detail: str, *troubles: tuple[Any, str, str, str]) -> Line:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from course.manifest import Course, Notebook
+from course.manifest import Course
 
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red", "passed": "green", "failed": "bold red",
           "timeout": "bold red", "error": "bold red", "warning": "yellow", "info": "cyan"}  # fmt: skip
@@ -97,40 +97,17 @@ def show_findings(findings: list[Any], folder: Path) -> None:
 
 
 @contextmanager
-def progress(notebooks: list[Notebook]) -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
+def progress() -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
     """What to call at a cell, with a `Progress`, and at a notebook's end, with its `Result`.
 
-    A live display in a terminal; in a log a line when a notebook begins and one when it ends.
+    A line when a notebook ends; in a terminal also, for as long as it runs, the cell that it is at.
     """
-    if not sys.stdout.isatty():
-        begun: set[str] = set()
+    with console().status("starting the first notebook") as now:
 
-        def cell(state: Any) -> None:
-            if state.id not in begun:
-                print(f"{state.id} …", flush=True)
-            begun.add(state.id)
+        def at_cell(state: Any) -> None:
+            now.update(f"{state.id}: cell {state.cell} of {state.cells}  [dim]{escape(state.source[:60])}")
 
-        def end(result: Any) -> None:
-            print(f"{result.id}: {result.status} in {result.seconds:.1f} s {result.error}".rstrip(), flush=True)
+        def at_end(result: Any) -> None:
+            now.console.print(Text(f"{result.id}: {result.status} in {result.seconds:.1f} s {result.error}".rstrip()))
 
-        yield cell, end
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<24}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("{task.fields[now]}", style="dim"))  # fmt: skip
-    with Progress(*columns, console=console()) as bars:
-        tasks = {n.id: bars.add_task(n.id, total=None, start=False, now="") for n in notebooks}
-
-        def advance(state: Any) -> None:
-            task = tasks[state.id]
-            if not bars.tasks[task].started:
-                bars.start_task(task)
-            bars.update(task, total=state.cells, completed=state.cell - 1, now=escape(state.source[:40]))
-
-        def stop(result: Any) -> None:
-            done = {"completed": result.cells, "total": result.cells} if result.status == "passed" else {}
-            bars.update(tasks[result.id], now=f"[{STYLES[result.status]}]{result.status}", **done)
-            bars.stop_task(tasks[result.id])
-
-        yield advance, stop
+        yield at_cell, at_end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ NAMES += [f"packages: {extra}" for extra in ("base", "server", "models", "engine
 NAMES += ["triton", "models"]
 
 
-def test_the_report_is_complete_and_json():
+def test_the_report_is_complete():
     lines = doctor.examine()
     assert [line.name for line in lines if line.name != "container"] == NAMES
     assert {name for wanted, _ in doctor.LANES.values() for name in wanted} <= set(NAMES)
@@ -30,9 +29,6 @@ def test_the_report_is_complete_and_json():
         assert line.status in (OK, WARN, FAIL)
         assert line.detail and "could not be looked at" not in line.detail, line
         assert bool(line.cure) == (line.status != OK), "a cure for every finding that is not OK, and only for those"
-    report = json.loads(json.dumps(doctor.as_dict(lines)))
-    assert set(report) == {"ok", "lanes", "lines"} and set(report["lanes"]) == {"embedded", "trtllm"}
-    assert set(report["lines"][0]) == {"status", "name", "detail", "cure"}
 
 
 def test_it_takes_less_than_three_seconds_and_writes_nothing(tmp_path):

@@ -229,6 +229,5 @@ def test_missing_ones_are_reported_and_the_exit_code_is_one(tmp_path):
     folder = repository(tmp_path / "m", "0.19.0")
     done = fill(folder, "triton_max_batch_size=4")
     assert done.exit_code == 1 and "nothing was written" in str(done.exception)
-    done = fill(folder, "triton_max_batch_size=4", "--dry-run", "--json")
-    ensemble = json.loads(done.output)[0]
-    assert done.exit_code == 1 and ensemble["filled"] == ["triton_max_batch_size:4"] and ensemble["missing"]
+    done = fill(folder, "triton_max_batch_size=4", "--dry-run")
+    assert done.exit_code == 1 and "triton_max_batch_size:4" in done.output and "missing" in done.output
