@@ -36,8 +36,6 @@ def engine_problem(folder: Path) -> str | None:
     config = engine_config(folder)
     if config is None:
         return "has a config.json that is no JSON object: build the engine again."
-    if exists(folder / "model.onnx"):  # an engine of this course from before rank0.engine
-        return None
     ranks = world_size(config)
     missing = [f"rank{n}.engine" for n in range(ranks) if not exists(folder / f"rank{n}.engine")]
     if missing:

@@ -1,84 +1,32 @@
 """Check a model repository before a server reads it: file, line and cure for each fault (notebook 03).
 
-Codes: L001-L004 folders, L010-L022 one model's files, L030-L034 the contract's tensors, L040-L047 models that must
-agree, L050-L053 assets. No fault raises: an unreadable repository is itself a finding.
+Codes: L001-L004 folders, L010-L022 one model's files (lint_models.py), L030-L034 the contract's tensors, L040-L047
+models that must agree, L050-L052 assets. No fault raises: an unreadable repository is itself a finding.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, field
+import typing
+from collections import Counter
 from pathlib import Path
 
-from tritonclient.grpc import model_config_pb2 as pb
-
 from servinglab.errors import did_you_mean
-from servinglab.repository import pbtxt, templates
-from servinglab.server.install import PLAIN, odd_characters
-from servinglab.server.shell_words import shell_words
+from servinglab.repository import contract, templates
+from servinglab.repository.assets_check import engine_config, engine_problem, section, tokenizer_problem
+from servinglab.repository.lint_models import (
+    Finding,
+    Model,
+    check_config,
+    check_ensemble,
+    read_repository,
+    type_name,
+)
+from servinglab.repository.spec import DeploymentSpec
 
-CHECKPOINTS = ".ipynb_checkpoints"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One fault. `severity` is "error" (does not load, or answers wrongly) or "warning"; `line` counts from 1.
-
-    `code` is stable (L001 …), `file` is a path, `message` one sentence, `cure` what to do.
-    """
-
-    severity: str
-    code: str
-    file: str
-    line: int | None
-    message: str
-    cure: str
-
-    def as_dict(self) -> dict[str, str | int | None]:
-        """For JSON."""
-        return asdict(self)
-
-
-@dataclass(eq=False)
-class Model:
-    """One folder: the text of its config.pbtxt and, where that parses, the message."""
-
-    folder: Path
-    text: str = ""
-    config: pb.ModelConfig | None = None
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
-
-    def note(self, code: str, place: str | int | Path, message: str, cure: str, *, severity: str = "error") -> None:
-        """A finding in config.pbtxt, at a line or the first match of a pattern (0: nowhere), or about another file."""
-        line = self.line(place) if isinstance(place, str) else None if isinstance(place, Path) else place or None
-        file = place if isinstance(place, Path) else self.folder / "config.pbtxt"
-        # Names and values come from broken files: no line break or terminal code of theirs reaches the reader.
-        shown = (text if text.isprintable() else ascii(text)[1:-1] for text in (message, cure))
-        self.findings.append(Finding(severity, code, str(file), line, *shown))
-
-    def line(self, pattern: str, start: int = 0) -> int:
-        """The line of the first match, 1 where there is none."""
-        found = re.compile(pattern, re.M).search(self.text, start)
-        return self.text.count("\n", 0, found.start()) + 1 if found else 1
-
-    def tensor_line(self, kind: str, name: str, what: str = "name") -> int:
-        """Where the tensor `name`, an "input" or "output", is declared, or `what` of it."""
-        for found in re.finditer(rf'name\s*:\s*"{re.escape(name)}"', self.text):
-            kinds = re.findall(r"\b(input|output)\b\s*:?\s*[\[{]", self.text[: found.start()])
-            if kinds and kinds[-1] == kind:
-                rest = re.compile(rf"\b(?:{what}|name|input|output)\b").search(self.text, found.end())
-                at = rest.start() if rest and rest[0] == what != "name" else found.start()
-                return self.text.count("\n", 0, at) + 1
-        return self.line(rf"^ *{kind}\b")
-
-    def parameter(self, key: str) -> str:
-        """A string parameter of the config; empty when it is absent, empty or still a placeholder ("not set")."""
-        value = self.config.parameters[key].string_value if self.config and key in self.config.parameters else ""
-        return "" if value.startswith("${") else value
+# Declared by releases that contract.py leaves out.
+LATER = {"return_num_input_tokens", "return_num_output_tokens", "num_input_tokens", "num_output_tokens",
+         "image_sizes_input", "IMAGE_SIZES"}  # fmt: skip
+TARGETS = ("tensorrt_llm", "preprocessing", "postprocessing")  # models that the BLS model calls by a parameter
 
 
 def lint(repo_dir: str | Path, *, container: str | None = None) -> list[Finding]:
@@ -87,219 +35,159 @@ def lint(repo_dir: str | Path, *, container: str | None = None) -> list[Finding]
     `container` (such as "25.06") also compares the tensor names with that container's templates. Raises
     RepositoryError for what is no container tag, never for what is in the repository.
     """
-    from servinglab.repository.lint_deployment import check_deployments  # it imports this module
-
     top = Model(Path(repo_dir))
-    models = _read(top)
+    models = read_repository(top)
     for model in models.values():
         if model.config is not None:
-            _check_config(model)
+            check_config(model)
         if container and (warning := templates.version_warning(model.text, container)):
-            cure = "Take the templates from /app/all_models of that container."
-            model.note("L034", 0, warning, cure, severity="warning")
-    check_deployments(models)
+            model.warn("L034", 0, warning, "Take the templates from /app/all_models of that container.")
+    _check_deployments(models)
     for model in models.values():
         if model.config is not None and model.config.platform == "ensemble":
-            _check_ensemble(model, models)
+            check_ensemble(model, models)
     found = [finding for model in (top, *models.values()) for finding in model.findings]
     return sorted(found, key=lambda f: (f.file, f.line or 0, f.code, f.message))
 
 
-def _read(top: Model) -> dict[str, Model]:
-    """Every model folder by name; what is wrong with folders goes to `top`."""
-    models: dict[str, Model] = {}
-    cure = "Give the folder whose subfolders are the models, usually …/model_repository."
-    try:
-        entries = sorted(top.folder.iterdir())
-    except OSError as error:
-        top.note("L001", top.folder, f"The repository cannot be read: {error.strerror}.", cure)
-        return models
-    for entry in entries:
-        if entry.name == CHECKPOINTS:
-            what = "JupyterLab left .ipynb_checkpoints here: Triton's default control mode takes it for a model and "
-            top.note("L004", entry, what + "refuses to start.", "Delete it.")
-        elif entry.is_symlink() and not entry.exists():
-            top.note("L013", entry, f"The link {entry.name} leads nowhere.", "Make it again, or remove it.")
-        elif entry.is_dir() and (model := _read_model(Model(entry), top)):
-            models[model.name] = model
-    if not models:
-        inner = top.folder / "model_repository"
-        cure = f"Did you mean {inner}?" if inner.is_dir() else cure
-        top.note("L001", top.folder, "The repository holds no model folder.", cure)
-    return models
+def _check_deployments(models: dict[str, Model]) -> None:
+    """The rules for each group of models that share a name prefix and have an LLM among them."""
+    groups: dict[str, dict[str, Model]] = {}
+    for name, model in models.items():
+        base = max(filter(name.endswith, contract.MODELS), key=len, default=None)
+        if base and model.config is not None:
+            groups.setdefault(name.removesuffix(base), {})[base] = model
+    for prefix, group in groups.items():
+        if not group.keys() & {"tensorrt_llm", "tensorrt_llm_bls"}:
+            continue  # other services may have an `ensemble` too
+        for base, model in group.items():
+            for kind in ("input", "output"):
+                _check_tensors(model, base, kind)
+        _check_batch_sizes(list(group.values()))
+        _check_decoupled(group)
+        for base in ("preprocessing", "postprocessing"):
+            if base in group and "${tokenizer_dir}" not in group[base].text:  # else L017 says it
+                _check_folder(group[base], "L051", "tokenizer_dir", tokenizer_problem)
+        if llm := group.get("tensorrt_llm"):
+            _check_engine(llm)
+        if bls := group.get("tensorrt_llm_bls"):
+            _check_bls(bls, prefix, models)
+            draft = models.get(bls.parameter("tensorrt_llm_draft_model_name"))
+            if draft and draft.config is not None:
+                _check_engine(draft)
 
 
-def _read_model(model: Model, top: Model) -> Model | None:
-    try:
-        entries = {entry.name for entry in model.folder.iterdir()}
-    except OSError as error:
-        top.note("L013", model.folder, f"The folder cannot be read: {error.strerror}.", "Give this user the right.")
-        return None
-    # Triton ignores a folder like "v1" or "01"; an ensemble needs the folder too, though nothing lies in it.
-    versions = [n for n in entries if re.fullmatch(r"[1-9][0-9]{0,17}", n) and (model.folder / n).is_dir()]
-    if "config.pbtxt" not in entries and not any(name.isdigit() for name in entries):
-        what = f"{model.name} is no model: Triton's default control mode tries to load it and refuses to start."
-        cure = "Keep it beside the repository, or start Triton with --model-control-mode=explicit."
-        top.note("L002", model.folder, what, cure, severity="warning")
-        return None
-    if "config.pbtxt" in entries:
-        _read_config(model)
-    else:
-        cure = "Write one, or build the deployment again."
-        model.note("L003", 0, f"{model.name} has no config.pbtxt.", cure)
-    if not versions:
-        what = f"{model.name} has no version folder, so there is nothing to load."
-        model.note("L011", model.folder, what, f"Make the folder {model.name}/1.")
-    for version in versions if model.config is not None and model.config.backend == "python" else ():
-        file = model.folder / version / (model.config.default_model_filename or "model.py")
-        if not file.is_file():
-            what = f"Version {version} of {model.name} has no {file.name}: loading it never ends."
-            model.note("L012", file, what, "Build the deployment again, or copy the file there.")
-    return model
+def _names(model: Model) -> set[str]:
+    return {tensor.name for tensor in model.config.input}
 
 
-def _read_config(model: Model) -> None:
-    """Fill `text` and `config`, as far as the file allows, and note what is wrong with it."""
-    file = model.folder / "config.pbtxt"
-    try:
-        if not file.is_file():
-            raise OSError(0, "it is no regular file")  # reading a pipe would wait for ever
-        model.text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or f"no UTF-8 text: {getattr(error, 'reason', error)}"
-        model.note("L013", 0, f"config.pbtxt cannot be read ({reason}).", "Write it again as plain UTF-8 text.")
+def _check_tensors(model: Model, base: str, kind: str) -> None:
+    generation = "old" if _names(model) & set(contract.OLD_NAMES.values()) else "new"
+    table = {t.name: t for t in (contract.inputs if kind == "input" else contract.outputs)(base, generation)}
+    declared = {tensor.name: tensor for tensor in getattr(model.config, kind)}
+    head = rf"^ *{kind}\b"
+    if needed := [name for name, t in table.items() if name not in declared and not t.optional]:
+        what = f"{kind}(s) {', '.join(needed)} of the contract are not declared."
+        model.note("L031", head, what, "Declare them, or build the deployment again.")
+    if optional := [name for name, t in table.items() if name not in declared and t.optional]:
+        what = f"Optional {kind}(s) {', '.join(optional)} are not declared: a client that sends one gets "
+        what += '"unexpected inference input".'
+        model.warn("L031", head, what, "Declare them, or build the deployment again.")
+    for name, tensor in declared.items():
+        if name in table:
+            for field, what, cure in _differences(tensor, table[name], kind):
+                model.note("L030", model.tensor_line(kind, name, field), f"{kind} {name} {what}", cure)
+        elif name not in LATER:
+            hint = did_you_mean(name, table.keys() - declared.keys())
+            what = f"{base} has no {kind} {name} in the contract.{hint}"
+            model.warn("L032", model.tensor_line(kind, name), what, "Rename or remove it.")
+
+
+def _differences(tensor: typing.Any, wanted: contract.Tensor, kind: str) -> typing.Iterator[tuple[str, str, str]]:
+    """(field, what is wrong with it, cure)"""
+    allowed = (f"TYPE_{wanted.datatype}",)
+    if wanted.datatype.startswith("$"):
+        allowed = typing.get_args(DeploymentSpec.model_fields[wanted.datatype[2:-1]].annotation)
+    if wanted.name == "prompt_embedding_table":
+        allowed += ("TYPE_BF16",)  # a choice since TensorRT-LLM 1.1
+    if (name := type_name(tensor)) not in allowed:
+        yield "data_type", f"is {name} and must be {' or '.join(allowed)}.", f"Write data_type: {allowed[0]}."
+    dims, right = list(tensor.dims), list(wanted.dims)
+    if dims != right and wanted.name not in LATER | {"IMAGE_URL"}:
+        yield "dims", f"has dims {dims} and must have {right} (without the batch dimension).", f"Write dims: {right}."
+    if kind == "input" and (tensor.HasField("reshape") != wanted.scalar or tensor.reshape.shape):
+        how = "must be reshaped to a scalar" if wanted.scalar else "must not be reshaped"
+        yield "reshape", f"{how}.", "Write reshape { shape: [] }." if wanted.scalar else "Remove reshape."
+    if kind == "input" and wanted.optional and not tensor.optional:
+        yield "name", "must be optional: clients leave it out.", "Write optional: true."
+
+
+def _check_batch_sizes(models: list[Model]) -> None:
+    usual = Counter(m.config.max_batch_size for m in models if m.config.max_batch_size > 0).most_common(1)
+    for model in models:
+        size = model.config.max_batch_size
+        if size < 1:
+            what = (
+                f"max_batch_size is {size}: without a batch dimension the tensors have other shapes than clients send."
+            )
+            model.note("L040", "max_batch_size", what, "Write max_batch_size: 1 or more.")
+        elif size != usual[0][0]:
+            what = f"max_batch_size is {size} here and {usual[0][0]} in the other models of the deployment."
+            model.note("L040", "max_batch_size", what, f"Write max_batch_size: {usual[0][0]} in all five files.")
+
+
+def _check_decoupled(group: dict[str, Model]) -> None:
+    streams = {base: model.config.model_transaction_policy.decoupled for base, model in group.items()}
+    for base in ("preprocessing", "postprocessing"):
+        if streams.get(base):
+            what = f"{group[base].name} is decoupled, but it sends one response for each request."
+            group[base].note("L041", r"^ *decoupled\s*:", what, "Remove model_transaction_policy.")
+    if {"tensorrt_llm", "tensorrt_llm_bls"} <= group.keys() and streams["tensorrt_llm"] != streams["tensorrt_llm_bls"]:
+        bls, llm = group["tensorrt_llm_bls"], group["tensorrt_llm"]
+        said = ["decoupled" if streams[base] else "not decoupled" for base in ("tensorrt_llm_bls", "tensorrt_llm")]
+        what = (
+            f"{bls.name} is {said[0]} and {llm.name} {said[1]}: streaming through the one does not work with the other."
+        )
+        cure = f"Write decoupled: {str(streams['tensorrt_llm']).lower()}, or change {llm.name}."
+        bls.note("L041", r"^ *decoupled\s*:", what, cure)
+    post = group.get("postprocessing")
+    count = sum(max(g.count, 1) for g in post.config.instance_group) if post else 0
+    if count > 1 and streams.get("tensorrt_llm"):
+        what = f"{post.name} has {count} instances and the deployment streams: chunks of an answer can overtake each "
+        what += "other."
+        post.note("L045", r"\bcount\s*:", what, "Write count: 1.")
+
+
+def _check_bls(bls: Model, prefix: str, models: dict[str, Model]) -> None:
+    for base in (*TARGETS, "tensorrt_llm_draft"):
+        key = f"{base}_model_name"
+        value = bls.parameter(key)
+        name = value or (base if base in TARGETS else "")
+        if name and name not in models:
+            origin = f"parameter {key}" if value else f"the default of {key}"
+            what = f"{bls.name} calls {name!r} ({origin}), and the repository has no such model."
+            near = did_you_mean(name, models) or (
+                f" Did you mean {prefix + base!r}?" if prefix + base in models else ""
+            )
+            bls.note("L042", rf'key\s*:\s*"{key}"', what, f"Set {key} to a model of this repository.{near}")
+
+
+def _check_folder(model: Model, code: str, key: str, problem: typing.Callable[[Path], str | None]) -> Path | None:
+    """The folder that a parameter names, if nothing is wrong with it."""
+    place, folder = rf'key\s*:\s*"{key}"', model.parameter(key)
+    if not folder:
+        model.note(code, place, f"The parameter {key} is not set.", "Set it to the folder.")
+    elif wrong := problem(Path(folder)):
+        cure = f"Set {key} to the right folder; where the server runs in a container, lint inside it."
+        model.note(code, place, f"{key} {folder} {wrong}", cure)
+    return None if not folder or wrong else Path(folder)
+
+
+def _check_engine(llm: Model) -> None:
+    if "${engine_dir}" in llm.text or not (folder := _check_folder(llm, "L050", "gpt_model_path", engine_problem)):
         return
-    try:
-        model.config = pbtxt.parse(model.text)
-    except pbtxt.PbtxtError as error:
-        says = f"{error.line}:{error.column}: {error.reason}"
-        unfilled = [p for p in templates.placeholders(model.text) if p.kind == "structural"]
-        if not unfilled:
-            model.note("L015", error.line, f"config.pbtxt is no model configuration: {says}", _cure(error.reason))
-        for spot in unfilled:
-            told = f' ("{says}")' if spot.line == error.line else ""
-            what = f"${{{spot.name}}} is not filled: Triton cannot parse the file{told}."
-            model.note("L016", spot.line, what, f"Fill {spot.name}, even if your model has no use for it.")
-
-
-def _cure(reason: str) -> str:
-    if match := re.search(r'"inference\.(\w+)" has no field named "(\w*)"', reason):
-        fields = getattr(pb, match[1]).DESCRIPTOR.fields_by_name if hasattr(pb, match[1]) else []
-        return f"Remove or rename the field.{did_you_mean(match[2], fields)}"
-    if match := re.search(r'"inference\.DataType" has no value named (\w+)', reason):
-        return f"Use a TYPE_… name.{did_you_mean('TYPE_' + match[1].removeprefix('TYPE_'), pb.DataType.keys())}"
-    return "Look for a missing quote, colon, comma or brace here or on the line before, or for a field written twice."
-
-
-def _check_config(model: Model) -> None:
-    """Rules that need one config.pbtxt only."""
-    config = model.config
-    if config.name not in ("", model.name):  # without a name Triton takes the folder's
-        what = f"The model is named {config.name!r} and its folder {model.name!r}: Triton wants the same name."
-        model.note("L010", r"^ *name\s*:", what, f'Write name: "{model.name}", or rename the folder.')
-    for what, pattern, word in shell_words(model.name, config):
-        if odd := odd_characters(word):
-            model.note("L022", pattern and model.line(pattern), f"{what} holds {odd}, {PLAIN}.", "Choose another.")
-    name = config.backend or config.platform
-    if config.platform != "ensemble" and not name.startswith("${") and config.backend not in ("python", "tensorrtllm"):
-        what = f"The backend {name!r} is not available: both lanes have python and tensorrtllm."
-        cure = "Run the model from a Python model (import its library in model.py), or serve it from the plain "
-        cure += "tritonserver image, which has the other backends."
-        model.note("L019", r"^ *(backend|platform)\s*:", what, cure)
-    quoted = [p for p in templates.placeholders(model.text) if p.kind == "quoted"]
-    for spot in (p for p in quoted if p.mandatory):
-        what = f"${{{spot.name}}} is not filled: Triton passes it on as text, and the model does not load."
-        model.note("L017", spot.line, what, f"Fill {spot.name}.")
-    if optional := [p for p in quoted if not p.mandatory]:
-        names = ", ".join(dict.fromkeys(p.name for p in optional))
-        what = f"{len(optional)} optional placeholder(s) inside quotes are not filled and count as not set: {names}."
-        model.note("L018", optional[0].line, what, "Fill them, or remove their parameters.", severity="warning")
-    # Only where the rest of the shape is fixed: [-1, 3, 224, 224]. Else a leading -1 is a length more often than not.
-    rows = config.max_batch_size
-    for kind, tensor in [("input", t) for t in config.input] + [("output", t) for t in config.output]:
-        first, rest = (tensor.dims[0], list(tensor.dims[1:])) if tensor.dims else (0, [])
-        if rows > 0 and first in (-1, 1, rows) and len(rest) >= 3 and min(rest) > 0:
-            what = f"{kind} {tensor.name} has dims {list(tensor.dims)} and max_batch_size is {rows}: Triton puts the "
-            what += f"batch dimension in front, so a request needs {len(rest) + 2} dimensions."
-            cure = f"Write dims: {rest}, unless the first really is another dimension than the batch."
-            model.note("L021", model.tensor_line(kind, tensor.name, "dims"), what, cure, severity="warning")
-
-
-def _check_ensemble(model: Model, models: dict[str, Model]) -> None:
-    """Steps name models of the repository; every mapped tensor exists on both sides, with one datatype and shape."""
-    steps = model.config.ensemble_scheduling.step
-    if not steps:
-        model.note("L044", r"^ *platform", "The ensemble has no steps.", "Write ensemble_scheduling.")
-    tensors = {t.name: _kind(t, model) for t in model.config.input}  # of the ensemble: name -> what it is
-    produced = tensors.keys() | {name for step in steps for name in step.output_map.values()}
-    for number, step in enumerate(steps, start=1):
-        target, named = models.get(step.model_name), rf'model_name\s*:\s*"{re.escape(step.model_name)}"'
-        if target is None:
-            what = f"Step {number} calls {step.model_name!r}, and the repository has no such model."
-            cure = f"Name a model of this repository.{did_you_mean(step.model_name, models)}"
-            model.note("L043", named, what, cure)
-        for key, name in step.input_map.items():
-            if name not in produced:
-                what = f"Step {number} reads {name!r}, which is no input of the ensemble and no output of a step."
-                cure = f"Correct the value of this map.{did_you_mean(name, produced)}"
-                model.note("L044", _map_line(model, key, name), what, cure)
-        if target is None or target.config is None:
-            continue
-        allowed, taken = model.config.max_batch_size, target.config.max_batch_size
-        if 0 < taken < allowed and not (_reported(model) or _reported(target)):
-            what = f"The ensemble allows {allowed} rows in a request, and its step {target.name} only {taken}."
-            model.note("L047", "max_batch_size", what, "Lower max_batch_size here, or raise it there.")
-        for kind, mapping in (("input", step.input_map), ("output", step.output_map)):
-            table = {t.name: t for t in getattr(target.config, kind)}
-            for key, name in mapping.items():
-                if key in table:
-                    _agree(model, _map_line(model, key, name), name, _kind(table[key], target), tensors)
-                else:
-                    what = f"Step {number} maps {kind} {key}, which {step.model_name} does not declare."
-                    cure = f"Correct the key of this map.{did_you_mean(key, table)}"
-                    model.note("L044", _map_line(model, key, name), what, cure)
-        lacking = [t.name for t in target.config.input if not t.optional and t.name not in step.input_map]
-        if lacking:
-            what = f"Step {number} gives {step.model_name} no {', '.join(lacking)}, which it needs."
-            model.note("L044", named, what, "Add an input_map for it.")
-    for tensor in model.config.output:
-        line = model.tensor_line("output", tensor.name)
-        if tensor.name in produced:
-            _agree(model, line, tensor.name, _kind(tensor, model), tensors)
-        elif steps:
-            cure = "Add it to the output_map of the step that makes it, or remove it."
-            model.note("L044", line, f"No step produces the output {tensor.name}.", cure)
-
-
-def _map_line(model: Model, key: str, name: str) -> int:
-    return model.line(rf'key\s*:\s*"{re.escape(key)}"\s*value\s*:\s*"{re.escape(name)}"')
-
-
-def _reported(model: Model) -> bool:
-    """Whether its max_batch_size is known to be wrong; what follows from that is not worth a finding."""
-    return any(finding.code == "L040" for finding in model.findings)
-
-
-def _kind(tensor: pb.ModelInput | pb.ModelOutput, model: Model) -> tuple[str, tuple[int, ...]]:
-    """Datatype and whole shape: where max_batch_size is above 0, the batch dimension comes before dims."""
-    batch = (-1,) * (model.config.max_batch_size > 0 or _reported(model))
-    return type_name(tensor), batch + tuple(tensor.dims)
-
-
-def type_name(tensor: pb.ModelInput | pb.ModelOutput) -> str:
-    """TYPE_INT32, or the number of a datatype that does not exist."""
-    known = tensor.data_type in pb.DataType.values()
-    return pb.DataType.Name(tensor.data_type) if known else str(tensor.data_type)
-
-
-def _agree(model: Model, line: int, name: str, kind: tuple[str, tuple[int, ...]], tensors: dict) -> None:
-    """Compare with what is known of the ensemble's tensor `name`, or remember it. -1 fits every size."""
-    datatype, shape = tensors.setdefault(name, kind)
-    same = len(shape) == len(kind[1]) and all(a == b or -1 in (a, b) for a, b in zip(shape, kind[1], strict=True))
-    if datatype == kind[0] and same:
-        return
-    cure = "Give both sides the same datatype and dims."
-    if len(shape) != len(kind[1]):
-        cure += " With max_batch_size above 0 the batch dimension (-1 in front) is there already; do not write it."
-    what = f"The ensemble's tensor {name}, batch dimension included, is {datatype}{list(shape)} in one place and "
-    model.note("L044", line, f"{what}{kind[0]}{list(kind[1])} here.", cure)
+    most = section(engine_config(folder) or {}, "build_config").get("max_batch_size")
+    if isinstance(most, int) and llm.config.max_batch_size > most:
+        what = f"max_batch_size is {llm.config.max_batch_size}, and the engine was built for at most {most}."
+        cure = f"Write {most} or less in all five files, or build the engine again."
+        llm.note("L052", "max_batch_size", what, cure)
