@@ -1,5 +1,5 @@
 # Builds engines, and runs the notebooks beside TensorRT-LLM: NVIDIA's container with the course in it.
-#   docker compose run --rm build course engine build smollm2
+#   docker compose run --rm -T build course engine recipe smollm2 | docker compose run --rm -T build sh -e
 #
 # 26.07 is the newest container whose TensorRT-LLM (1.2.1) still has convert_checkpoint.py and trtllm-build; it needs
 # driver 590 or newer. `course doctor` names the newest tag for an older driver. DIGEST pins the very image: sha256:…
@@ -32,4 +32,4 @@ RUN python3 -m venv --system-site-packages --without-pip /opt/course \
 ENV HOME=/home/course PYTHONDONTWRITEBYTECODE=1 JUPYTER_PREFER_ENV_PATH=1
 WORKDIR /work
 USER 1000:1000
-CMD ["course", "engine", "build", "--help"]
+CMD ["course", "engine", "recipe", "--help"]

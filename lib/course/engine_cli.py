@@ -109,7 +109,6 @@ def estimate(
     kv_dtype: Annotated[str | None, Option(help="Precision of the KV cache: that of dtype, int8 or fp8.")] = None,
     weight_only: Annotated[str | None, Option(help="Weights of the linear layers: int8 or int4.")] = None,
     tp_size: Annotated[int | None, Option(help="GPUs that share every layer.")] = None,
-    pp_size: Annotated[int | None, Option(help="GPUs that hold layers one after the other.")] = None,
     max_batch_size: Annotated[int | None, Option(help="Sequences at the same time.")] = None,
     max_seq_len: Annotated[int | None, Option(help="Tokens of one sequence, prompt and answer.")] = None,
     max_num_tokens: Annotated[int | None, Option(help="Tokens in one step.")] = None,
@@ -125,7 +124,7 @@ def estimate(
     from course import engine_tables as tables
     from engines import memory
 
-    options = {"dtype": dtype, "kv_dtype": kv_dtype, "weight_only": weight_only, "tp_size": tp_size, "pp_size": pp_size,
+    options = {"dtype": dtype, "kv_dtype": kv_dtype, "weight_only": weight_only, "tp_size": tp_size,
                "max_batch_size": max_batch_size, "max_seq_len": max_seq_len, "max_num_tokens": max_num_tokens,
                "max_beam_width": max_beam_width, "tokens_per_block": tokens_per_block,
                "gather_context_logits": gather_context_logits or None}  # fmt: skip

@@ -38,7 +38,7 @@ def show_recipe(recipe: Recipe, explain: bool) -> None:
 
 
 def show_estimate(estimate: Estimate) -> None:
-    where = " on each GPU" if estimate.tp_size * estimate.pp_size > 1 else ""
+    where = " on each GPU" if estimate.tp_size > 1 else ""
     sequences = f"{estimate.max_batch_size} × {estimate.max_seq_len} tokens"
     stored = f"{estimate.dtype}, linear layers {estimate.weight_only}" if estimate.weight_only else estimate.dtype
     twice = "; the embedding is there twice, once as output matrix" if estimate.tied else ""

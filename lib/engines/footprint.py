@@ -49,20 +49,14 @@ class Shape:
     def __getitem__(self, key: str) -> Any:
         return self.config[key]
 
-    def check(self, tp_size: int, pp_size: int) -> None:
-        """Raise EngineError where a split over tp_size × pp_size GPUs does not come out even."""
+    def check(self, tp_size: int) -> None:
+        """Raise EngineError where a split over tp_size GPUs does not come out even."""
         for what, key in (("attention heads", "num_attention_heads"), ("MLP columns", "intermediate_size")):
             if self[key] % tp_size:
-                raise EngineError(
-                    f"tp_size {tp_size} does not divide the {self[key]} {what} of {self.name}; choose one that does."
-                )
-        if self["num_key_value_heads"] % tp_size and tp_size % self["num_key_value_heads"]:
-            raise EngineError(
-                f"tp_size {tp_size} and the {self['num_key_value_heads']} KV heads of {self.name} do not divide each "
-                f"other; choose a tp_size that divides them, or a multiple of them."
-            )
-        if pp_size > self["num_hidden_layers"]:
-            raise EngineError(f"pp_size {pp_size} is more than the {self['num_hidden_layers']} layers of {self.name}.")
+                raise EngineError(f"tp_size {tp_size} does not divide the {self[key]} {what} of {self.name}.")
+        heads = self["num_key_value_heads"]
+        if heads % tp_size and tp_size % heads:
+            raise EngineError(f"tp_size {tp_size} and the {heads} KV heads of {self.name} do not divide each other.")
 
     def beyond(self, seq_len: int) -> str | None:
         """A warning where sequences are longer than the positions of the model; trtllm-build only warns as well."""
@@ -79,26 +73,14 @@ class Shape:
         """KV heads on one GPU: below one head a GPU, every GPU keeps a copy of its head."""
         return max(1, self["num_key_value_heads"] // tp_size)
 
-    def layers(self, pp_size: int, pp_rank: int) -> int:
-        """Layers on one stage; the first stages take what does not divide."""
-        return self["num_hidden_layers"] // pp_size + (pp_rank < self["num_hidden_layers"] % pp_size)
-
     def vocab(self, tp_size: int) -> int:
         """Vocabulary, padded to a multiple of tp_size as the output matrix is."""
         return -(-self["vocab_size"] // tp_size) * tp_size
 
-    def weights(self, *, tp_size: int = 1, pp_size: int = 1, pp_rank: int = 0) -> dict[str, tuple[int, ...]]:
-        """{name: shape} of one rank, as the converter writes them; all ranks of a stage hold the same shapes."""
-        first = sum(self.layers(pp_size, stage) for stage in range(pp_rank))
-        mine = range(first, first + self.layers(pp_size, pp_rank))
-
-        def here(name: str) -> bool:
-            if ".layers." in name:
-                return int(name.split(".")[2]) in mine
-            return pp_rank == (pp_size - 1 if name.startswith(("transformer.ln_f", "lm_head")) else 0)
-
+    def weights(self, tp_size: int = 1) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of one rank, as the converter writes them; all ranks hold the same shapes."""
         parts_of = layout(self.family, self.config, tied=self.tied)
-        return {name: fused_shape(parts, tp_size) for name, parts in parts_of.items() if here(name)}
+        return {name: fused_shape(parts, tp_size) for name, parts in parts_of.items()}
 
     def parameters(self) -> int:
         """What transformers counts: a tied output matrix is the embedding and counts once."""
@@ -123,8 +105,8 @@ def from_config(config: Mapping[str, Any], name: str) -> Shape:
     return Shape(name, family, sizes(read, family) | flags, tied, stretched)
 
 
-def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int, pp_size: int, pp_rank: int) -> int:
-    """Weights of an engine of stage `pp_rank`.
+def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int) -> int:
+    """Weights of an engine.
 
     With weight_only ("int8", "int4") the linear layers of the blocks shrink and get one scale, in dtype, for every
     output. A tied output matrix counts although it equals the embedding: the engine holds both (a build log of GPT-2
@@ -132,7 +114,7 @@ def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int, pp_
     """
     width = DTYPES[dtype]
     total = rotations(shape)
-    for name, dims in shape.weights(tp_size=tp_size, pp_size=pp_size, pp_rank=pp_rank).items():
+    for name, dims in shape.weights(tp_size).items():
         if weight_only and is_quantised(name):
             total += math.ceil(math.prod(dims) * WEIGHT_ONLY[weight_only]) + dims[0] * width
         else:
@@ -145,9 +127,9 @@ def rotations(shape: Shape) -> int:
     return 0 if shape.family is GPT2 else shape["max_position_embeddings"] * shape["head_size"] * 4
 
 
-def kv_per_token(shape: Shape, kv_dtype: str, tp_size: int = 1, pp_size: int = 1) -> int:
-    """A key and a value of one token in every layer of the fullest GPU."""
-    return 2 * shape.layers(pp_size, 0) * shape.kv_heads(tp_size) * shape["head_size"] * KV_DTYPES[kv_dtype]
+def kv_per_token(shape: Shape, kv_dtype: str, tp_size: int = 1) -> int:
+    """A key and a value of one token in every layer of one GPU."""
+    return 2 * shape["num_hidden_layers"] * shape.kv_heads(tp_size) * shape["head_size"] * KV_DTYPES[kv_dtype]
 
 
 def activations(shape: Shape, dtype: str, tp_size: int, max_num_tokens: int, rows: int) -> int:

@@ -16,10 +16,10 @@ from engines.versions import table
 
 FREE_FRACTION = 0.9  # the runtime's own kv_cache_free_gpu_mem_fraction
 _ALGORITHMS = {None: None, "W8A16": "int8", "W4A16": "int4"}
-_DEFAULTS = {"tp_size": 1, "pp_size": 1, "max_batch_size": 8, "max_seq_len": None, "max_num_tokens": 8192,
+_DEFAULTS = {"tp_size": 1, "max_batch_size": 8, "max_seq_len": None, "max_num_tokens": 8192,
              "max_beam_width": 1, "tokens_per_block": 32, "dtype": "float16", "kv_dtype": None, "weight_only": None,
              "gather_context_logits": False}  # fmt: skip
-_COUNTS = tuple(_DEFAULTS)[:7]
+_COUNTS = tuple(_DEFAULTS)[:6]
 
 
 def gigabytes(count: float) -> str:
@@ -65,14 +65,12 @@ class Estimate:
     weight_only: str | None
     kv_dtype: str
     tp_size: int
-    pp_size: int
     max_batch_size: int
     max_seq_len: int
     max_num_tokens: int
     max_beam_width: int
     tokens_per_block: int
     weights_bytes: int
-    weights_bytes_per_rank: tuple[int, ...]
     rotations_bytes: int
     kv_bytes_per_token: int
     kv_bytes_per_token_per_gpu: int
@@ -95,7 +93,7 @@ class Estimate:
 
     def sentence(self) -> str:
         """The answer in words."""
-        where = f" on each of {self.tp_size * self.pp_size} GPUs" if self.tp_size * self.pp_size > 1 else ""
+        where = f" on each of {self.tp_size} GPUs" if self.tp_size > 1 else ""
         what = f"{self.model} with {_many(self.max_batch_size)} of {self.max_seq_len} tokens"
         need = f"{what} needs {gigabytes(self.total_bytes)}{where}"
         if self.gpu is None:
@@ -126,7 +124,7 @@ def estimate(
     model: a recipe's name ("gpt2-medium"), a folder with config.json (Hugging Face, TensorRT-LLM checkpoint or engine),
     or such a config. gpu: a name of data/cards.toml ("24gb", "h100") or bytes.
     options, each from the engine's own config.json where it says so: dtype (float16), kv_dtype (dtype, or int8, fp8),
-    weight_only (int8, int4), tp_size, pp_size (1), max_batch_size (8), max_seq_len (2,048 or what the model can),
+    weight_only (int8, int4), tp_size (1), max_batch_size (8), max_seq_len (2,048 or what the model can),
     max_num_tokens (8,192, trtllm-build's default), max_beam_width (1), tokens_per_block (32), gather_context_logits.
 
     Raises EngineError for an unknown model, card, option or precision, and for splits that do not come out even.
@@ -140,10 +138,9 @@ def estimate(
     if of["max_seq_len"] is None:
         of["max_seq_len"] = min(2048, shape["max_position_embeddings"])
     _check(of, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache)
-    tp, pp, block = of["tp_size"], of["pp_size"], of["tokens_per_block"]
-    shape.check(tp, pp)
-    ranks = [footprint.weights(shape, of["dtype"], of["weight_only"], tp, pp, n) for n in range(pp) for _ in range(tp)]
-    per_gpu = footprint.kv_per_token(shape, of["kv_dtype"], tp, pp)
+    tp, block = of["tp_size"], of["tokens_per_block"]
+    shape.check(tp)
+    per_gpu = footprint.kv_per_token(shape, of["kv_dtype"], tp)
 
     def cached(batch: int, seq_len: int) -> int:
         """Tokens in the cache; every sequence begins a block of its own."""
@@ -153,7 +150,7 @@ def estimate(
         rows = batch * of["max_beam_width"]
         kv = cached(batch, seq_len) * per_gpu
         found = {
-            "weights_bytes": max(ranks),
+            "weights_bytes": footprint.weights(shape, of["dtype"], of["weight_only"], tp),
             "kv_bytes": kv,
             "left_free_bytes": footprint.left_free(kv, kv_cache_free_gpu_mem_fraction),
             "activation_bytes": footprint.activations(shape, of["dtype"], tp, of["max_num_tokens"], rows),
@@ -187,7 +184,6 @@ def estimate(
         model=shape.name,
         parameters=shape.parameters(),
         tied=shape.tied,
-        weights_bytes_per_rank=tuple(ranks),
         rotations_bytes=footprint.rotations(shape),
         kv_bytes_per_token=footprint.kv_per_token(shape, of["kv_dtype"]),
         kv_bytes_per_token_per_gpu=per_gpu,
@@ -226,6 +222,8 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
         return shape, {}
     quantization, mapping = pretrained.part("quantization"), pretrained.part("mapping")
     built = Config(config.part("build_config"), config.where)
+    if mapping.get("pp_size", 1) != 1:
+        raise EngineError(f"{name} is split into pipeline stages; the estimate knows tensor parallelism only.")
     algorithm, kv = quantization.get("quant_algo"), quantization.get("kv_cache_quant_algo")
     if not isinstance(algorithm, (str, type(None))) or algorithm not in _ALGORITHMS:
         raise EngineError(f"{name} is quantised with {algorithm}; the estimate knows W8A16, W4A16 and none.")
@@ -234,7 +232,6 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
         "kv_dtype": str(kv).lower() if kv else None,
         "weight_only": _ALGORITHMS[algorithm],
         "tp_size": mapping.get("tp_size"),
-        "pp_size": mapping.get("pp_size"),
         "tokens_per_block": built.part("plugin_config").get("tokens_per_block"),
     }
     return shape, {key: value for key, value in said.items() if value is not None}

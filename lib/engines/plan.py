@@ -7,6 +7,7 @@ found by looking at plans of TensorRT-RTX 1.7 and is documented nowhere.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
@@ -112,19 +113,19 @@ def build(
     """
     if isinstance(targets, str) or not set(targets) <= set(TARGETS):
         raise EngineError(f"targets is a list of {', '.join(TARGETS)}, not {targets!r}.")
-    job = {
-        "flags": ["STRIP_PLAN"] * strip + ["REFIT"] * refit,
-        "targets": list(targets),
-        "profile": None if profiles is None else _shapes(profiles),
-    }
-    with TemporaryDirectory(prefix="engines-") as name:
-        folder = Path(name)
-        job["onnx"] = str(_onnx_file(model, folder))
-        reply = _work("build", folder, **job)
-        if "refused" in reply:
-            raise EngineError(f"TensorRT-RTX cannot build this network: {reply['refused']}.{_cure(reply, job)}")
-        log = tuple(f"{level} {text}" for level, text in reply["log"])
-        return Plan((folder / "plan").read_bytes(), reply["seconds"], log, tuple(reply["network_layers"]))
+    try:
+        shapes = {name: [list(map(int, shape)) for shape in three] for name, three in (profiles or {}).items()}
+    except (TypeError, ValueError, AttributeError):
+        shapes = {"": []}
+    if any(len(three) != 3 for three in shapes.values()):
+        raise EngineError(f"A profile gives three shapes (min, opt, max) for each input, not {profiles!r:.80}.")
+    flags = ["STRIP_PLAN"] * strip + ["REFIT"] * refit
+    path, data = _onnx(model)
+    reply, plan = _work("build", "plan", data, onnx=path, flags=flags, targets=list(targets), profile=shapes)
+    if "refused" in reply:
+        raise EngineError(f"TensorRT-RTX cannot build this network: {reply['refused']}.{_cure(reply, flags)}")
+    log = tuple(f"{level} {text}" for level, text in reply["log"])
+    return Plan(plan, reply["seconds"], log, tuple(reply["network_layers"]))
 
 
 def read_header(data: bytes) -> Header:
@@ -147,75 +148,64 @@ def read_header(data: bytes) -> Header:
 
 def refusals(data: bytes) -> list[str]:
     """What TensorRT-RTX's runtime on this machine says against a plan, in its own words; [] when the plan loads."""
-    with TemporaryDirectory(prefix="engines-") as name:
-        folder = Path(name)
-        (folder / "plan").write_bytes(data)
-        return _work("load", folder)["said"]
+    return _work("load", "", {"plan": data})[0]["said"]
 
 
 def run(data: bytes, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a plan on this machine's GPU: {name: numpy array} in and out. Raises EngineError where it cannot run."""
     import numpy as np
 
+    np.savez(given := io.BytesIO(), **inputs)
+    reply, made = _work("run", "outputs.npz", {"plan": data, "inputs.npz": given.getvalue()})
+    if "refused" in reply:
+        raise EngineError(f"This plan does not run here: {reply['refused']}.")
+    with np.load(io.BytesIO(made), allow_pickle=False) as outputs:
+        return dict(outputs)
+
+
+def _work(action: str, wanted: str, files: Mapping[str, bytes], **job: Any) -> tuple[dict[str, Any], bytes]:
+    """Have ``plan_worker`` do one job with files by name; its reply, and the file that it made.
+
+    Raises EngineError when TensorRT-RTX is not installed, or died.
+    """
     with TemporaryDirectory(prefix="engines-") as name:
         folder = Path(name)
-        (folder / "plan").write_bytes(data)
-        np.savez(folder / "inputs.npz", **inputs)
-        reply = _work("run", folder)
-        if "refused" in reply:
-            raise EngineError(f"This plan does not run here: {reply['refused']}.")
-        with np.load(folder / "outputs.npz", allow_pickle=False) as outputs:
-            return dict(outputs)
+        (folder / "job.json").write_text(json.dumps({"action": action, **job}), encoding="utf-8")
+        for file, data in files.items():
+            (folder / file).write_bytes(data)
+        command = [sys.executable, "-m", "engines.plan_worker", name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise EngineError(f"TensorRT-RTX ended with exit code {done.returncode}: {last}.")
+        reply = json.loads((folder / "reply.json").read_text(encoding="utf-8"))
+        if reply.get("refused", "").startswith("import: "):
+            raise EngineError(
+                f"TensorRT-RTX is not here ({reply['refused'][8:]}): on x86-64 Linux install it with "
+                "`pip install 'servinglab[engines]'`; other machines can read this notebook, not build an engine."
+            )
+        made = folder / wanted
+        return reply, made.read_bytes() if made.is_file() else b""
 
 
-def _work(action: str, folder: Path, **job: Any) -> dict[str, Any]:
-    """Have ``plan_worker`` do one job; its reply. Raises EngineError when it is not installed, or died."""
-    (folder / "job.json").write_text(json.dumps({"action": action, **job}), encoding="utf-8")
-    command = [sys.executable, "-m", "engines.plan_worker", str(folder)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise EngineError(f"TensorRT-RTX ended with exit code {done.returncode}: {last}.")
-    reply = json.loads((folder / "reply.json").read_text(encoding="utf-8"))
-    if reply.get("refused", "").startswith("import: "):
-        raise EngineError(
-            f"TensorRT-RTX is not here ({reply['refused'][8:]}): on x86-64 Linux install it with "
-            "`pip install 'servinglab[engines]'`; other machines can read this notebook, not build an engine."
-        )
-    return reply
-
-
-def _onnx_file(model: Any, folder: Path) -> Path:
+def _onnx(model: Any) -> tuple[str, dict[str, bytes]]:
+    """The path of the ONNX file, and the file where the worker must be given one."""
     if isinstance(model, (str, Path)):
-        path = Path(model).absolute()
-        if not path.is_file():
-            raise EngineError(f"There is no ONNX file {path}.")
-        return path
+        if not Path(model).is_file():
+            raise EngineError(f"There is no ONNX file {model}.")
+        return str(Path(model).absolute()), {}  # its weights may lie beside it
     data = model.SerializeToString() if hasattr(model, "SerializeToString") else model
     if not isinstance(data, bytes):
         raise EngineError(f"A model is an ONNX ModelProto, its bytes or a path, not {type(model).__name__}.")
-    path = folder / "model.onnx"
-    path.write_bytes(data)
-    return path
+    return "onnx", {"onnx": data}
 
 
-def _shapes(profile: Profile) -> dict[str, list[list[int]]]:
-    try:
-        shapes = {name: [[int(size) for size in shape] for shape in three] for name, three in profile.items()}
-        if all(len(three) == 3 for three in shapes.values()):
-            return shapes
-    except (TypeError, ValueError, AttributeError):
-        pass
-    raise EngineError(f"A profile gives three shapes (min, opt, max) for each input, not {profile!r:.80}.")
-
-
-def _cure(reply: dict[str, Any], job: dict[str, Any]) -> str:
-    text = reply["refused"]
-    if "no optimization profile" in text:
+def _cure(reply: dict[str, Any], flags: Sequence[str]) -> str:
+    if "no optimization profile" in reply["refused"]:
         return " Give profiles={input: (min, opt, max)} with a shape each."
-    if "Plugin not found" in text:
+    if "Plugin not found" in reply["refused"]:
         return " Write the node with operators that the parser knows, or give it a plugin that computes it."
-    if job["flags"] and "CUDA" in text:
+    if flags and "CUDA" in reply["refused"]:
         need = "the GPU is one that TensorRT-RTX supports" if reply["gpu"] else "a GPU is: here is none"
         return f" Plans without weights, or with weights to exchange, are built only where {need}."
     return ""

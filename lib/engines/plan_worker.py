@@ -87,7 +87,7 @@ def _build(trt: Any, logger: Any, job: dict[str, Any], folder: Path) -> dict[str
     for index, target in enumerate(job["targets"]):
         if not config.set_compute_capability(getattr(trt.ComputeCapability, target.upper()), index):
             raise Refused(f"target {target} was not accepted")
-    if job["profile"] is not None:
+    if job["profile"]:
         _add_profile(builder, network, config, job["profile"])
     layers = [network.get_layer(index).name for index in range(network.num_layers)]  # parser's view, before fusion
     plan = builder.build_serialized_network(network, config)

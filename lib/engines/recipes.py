@@ -107,7 +107,7 @@ def recipe(
     model, family = table("recipes")[base], table("recipes")[base]["family"]
     tp_size, dtype = tp_size or row.get("tp_size", 1), dtype or model["dtype"]
     shape = from_config(recipe_model(base)[0], base)
-    shape.check(tp_size, 1)
+    shape.check(tp_size)
     limits = {**model["limits"], **{key: value for key, value in limits.items() if value is not None}}
 
     slug = "-".join(filter(None, [dtype, weight_only, f"tp{tp_size}"]))

@@ -15,7 +15,9 @@ import pytest
 import torch
 from engine_models import write
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from course import cli
 from engines import EngineError, shards
 from engines.convert import convert
 from engines.shards import load_checkpoint
@@ -277,3 +279,36 @@ def test_what_load_checkpoint_refuses(llama, tmp_path, damage, said):
     damage(out)
     with pytest.raises(EngineError, match=said):
         load_checkpoint(out)
+
+
+def course(*words: str):
+    return CliRunner().invoke(cli.app, ["convert", *map(str, words)])
+
+
+def test_the_command_takes_the_flags_of_nvidias_converter(llama, tmp_path):
+    out = tmp_path / "my out"
+    done = course("--model_dir", llama, "--output_dir", out, "--tp_size", "2", "--dtype=bfloat16", "--workers", "2")
+    assert done.exit_code == 0, done.output
+    *ranks, ours, nvidias = done.output.strip().splitlines()
+    assert [re.sub(r"\d+\.\d", "N", line) for line in ranks] == [f"{out}/rank{n}.safetensors  N MB" for n in range(2)]
+    flags = f"--checkpoint_dir '{out}' --output_dir '{out}-engine'"
+    assert ours == f"next: course build {flags}" and nvidias.endswith(f"up to 1.3.0rc20: trtllm-build {flags}")
+    assert load_checkpoint(out).config["dtype"] == "bfloat16"
+    course("--model_dir", llama, "--output_dir", tmp_path / "auto")
+    assert load_checkpoint(tmp_path / "auto").config["dtype"] == "float16"  # what NVIDIA's auto makes of float32
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (["--smoothquant", "0.5"], "--smoothquant is a flag of NVIDIA's converter"),
+        (["--output-dir", "x"], "has no flag --output-dir. Did you mean '--output_dir'?"),
+        (["--tp_size", "two"], "--tp_size needs a whole number, not 'two'"),
+        (["--pp_size", "2"], "--pp_size above 1 is not honoured"),
+        (["--use_weight_only", "--weight_only_precision", "int4_awq"], "weight_only must be one of int8, int4"),
+        (["--model_dir"], "--model_dir needs a value"),
+    ],
+)
+def test_the_command_refuses_by_name(llama, tmp_path, words, said):
+    done = course("--model_dir", llama, *words)
+    assert isinstance(done.exception, EngineError) and said in str(done.exception)
