@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from executor_helpers import limits
 
-from reference_backend.errors import BackendError
 from reference_backend.executor import Request, RequestError, SamplingParams, beams
 from reference_backend.executor.beams import BeamSearch
 from reference_backend.executor.sampler import largest
 from servinglab import decoding
+from servinglab.errors import CourseError
 
 PROMPT = [1, 2]
 A, B, END, STOP = range(4)
@@ -88,7 +88,7 @@ def test_equals_the_readable_search_dead_ends_included(early_stopping):
             theirs = decoding.beam_search(
                 next_log_probs, PROMPT, width=width, max_tokens=max_tokens, end_id=end_id, **options
             )
-        except BackendError as error:
+        except CourseError as error:
             assert "Every continuation became forbidden" in str(error)
             without_any += 1
             with pytest.raises(RequestError, match="forbids the whole vocabulary"):

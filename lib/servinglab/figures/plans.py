@@ -32,7 +32,8 @@ def fusions(engines: Mapping[str, Sequence[Any]], operators: Mapping[str, str]) 
     work for one node.
 
     ``engines``: name → layers in order, each with ``name``, ``kind`` and ``nodes`` (``engines.plan.Layer``).
-    ``operators``: ONNX node name → operator, in the order of the ONNX file; nodes that are not in it are not drawn. Raises ValueError when there is nothing to draw.
+    ``operators``: ONNX node name → operator, in the order of the ONNX file; nodes that are not in it are not drawn.
+    Raises ValueError when there is nothing to draw.
     """
     rows = {name: [_nodes(layer, operators) for layer in layers] for name, layers in engines.items()}
     if not any(nodes for each in rows.values() for nodes in each):
