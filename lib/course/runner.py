@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass
 class Progress:
-    """Handed to `on_progress` at every cell: which of how many cells runs now, and its first line."""
+    """Handed to `on_progress` when another cell runs: which of how many, and its first line."""
 
     id: str
     cell: int = 0
@@ -71,56 +71,48 @@ def run_notebook(
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
     with scratch.folder() as own:
         (temporary := own / "tmp").mkdir(mode=0o700)  # the kernel's socket files are in it
-        progress = Reader(own / "progress.jsonl", Progress(notebook.id), on_progress)
+        (told := own / "told.jsonl").touch()  # by course.execute; the notebook's own output goes elsewhere
+        state, reached = Progress(notebook.id), None
         child = subprocess.Popen(
             [sys.executable, "-m", "course.execute", str(notebook.path), str(target), json.dumps(parameters),
-             str(folder or notebook.path.parent), str(progress.path)],
+             str(folder or notebook.path.parent), str(told)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
             start_new_session=True,
             env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=str(temporary)),
         )  # fmt: skip
-        reached = None
         try:
             while child.poll() is None and not reached:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=0.2)
-                progress.read()
+                before, (state, error) = state, read(told, notebook.id)
+                if state.cell != before.cell:
+                    on_progress(state)
                 if time.monotonic() - started > limit and child.poll() is None:
-                    reached = replace(progress.state)  # while it ends, it may still run a few cells
+                    reached = state  # while it ends, it may still run a few cells
         finally:
             stop(child)
             with contextlib.suppress(OSError):  # of a full disk; then it counts as yours, and is kept
                 Keeper(out).note([digest(target) or ""])
-        progress.read()
-    seconds, state = round(time.monotonic() - started, 1), reached or progress.state
+        state, error = read(told, notebook.id)
+    seconds, state = round(time.monotonic() - started, 1), reached or state
     if reached:
         where = f"at cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
         status, error = "timeout", f"stopped after {limit:g} s, {where}"
     elif child.returncode == 0:
         status, error = "passed", ""
     else:
-        status, error = "failed", progress.error or f"ended with exit code {child.returncode}"
+        status, error = "failed", error or f"ended with exit code {child.returncode}"
     return Result(notebook.id, status, seconds, error, state.cell, state.cells)
 
 
-class Reader:
-    """Reads what `course.execute` writes. The notebook's own output goes elsewhere, so these lines are ours."""
-
-    def __init__(self, path: Path, state: Progress, on_progress: Callable[[Progress], None]) -> None:
-        path.touch()
-        self.path, self.state, self.on_progress, self.error, self._place = path, state, on_progress, "", 0
-
-    def read(self) -> None:
-        """Take the lines that are new and complete."""
-        lines, newline, _ = self.path.read_text(encoding="utf-8")[self._place :].rpartition("\n")
-        self._place += len(lines + newline)
-        for line in map(json.loads, lines.splitlines()):
-            self.error = line.get("error", "")
-            self.state.cells = line.get("cells", self.state.cells)
-            if "cell" in line:
-                self.state.cell, self.state.source = line["cell"], line["source"]
-                self.on_progress(replace(self.state))
+def read(told: Path, notebook: str) -> tuple[Progress, str]:
+    """How far a notebook's process has come, from the lines that are complete; and its error, "" for none."""
+    found: dict[str, Any] = {}
+    for line in told.read_text(encoding="utf-8").rpartition("\n")[0].splitlines():
+        found |= json.loads(line)
+    error = found.pop("error", "")
+    return Progress(notebook, **{name: value for name, value in found.items() if name != "ok"}), error
 
 
 def require_results(out: Path, course: Course) -> None:
