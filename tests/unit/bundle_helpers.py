@@ -90,14 +90,16 @@ def tiny_course(folder: Path) -> Path:
     for name in ("tools/bundle", "requirements"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     package = folder / "lib" / "servinglab"
-    package.mkdir(parents=True)
-    for name in ("errors.py", "keep.py", "triton_install.py"):
-        shutil.copy(ROOT / "lib" / "servinglab" / name, package)
+    (package / "server").mkdir(parents=True)
+    for name in ("errors.py", "keep.py", "server/__init__.py", "server/install.py"):
+        shutil.copy(ROOT / "lib" / "servinglab" / name, package / name)
     (package / "__init__.py").write_text("")
     (package / "assets.py").write_text(
         "import os, pathlib\ndef cache_dir(): return pathlib.Path(os.environ['SERVINGLAB_CACHE'])\n"
     )
-    (package / "cli.py").write_text(CLI)
+    (folder / "lib" / "course").mkdir()
+    (folder / "lib" / "course" / "__init__.py").write_text("")
+    (folder / "lib" / "course" / "cli.py").write_text(CLI)
     (folder / "pyproject.toml").write_text(PYPROJECT)
     (folder / "notebooks").mkdir()
     (folder / "notebooks" / "00.ipynb").write_text("first edition")

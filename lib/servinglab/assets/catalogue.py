@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic.dataclasses import dataclass
 
 from servinglab.errors import CourseError, did_you_mean
 
@@ -83,12 +84,7 @@ class Model:
 def models() -> dict[str, Model]:
     """Every model of data/models.toml by its name."""
     text = (Path(__file__).parent.parent / "data" / "models.toml").read_text(encoding="utf-8")
-    found = {}
-    for name, entry in tomllib.loads(text).items():
-        wheel = Wheel(**entry.pop("wheel")) if "wheel" in entry else None
-        layers = Layers(**entry.pop("layers")) if "layers" in entry else None
-        found[name] = Model(name=name, wheel=wheel, layers=layers, aliases=tuple(entry.pop("aliases", ())), **entry)
-    return found
+    return {name: Model(name=name, **entry) for name, entry in tomllib.loads(text).items()}
 
 
 def find(name: str) -> Model:

@@ -175,15 +175,16 @@ def grpc_call(
     return responses(), stop
 
 
-async def as_async(start: Callable[[Callable[[], None]], TokenStream]) -> AsyncIterator[Chunk]:
-    """The chunks of the stream that `start(wake)` opens, in an event loop. Whatever ends the iteration closes it."""
+async def as_async(start: Callable[..., TokenStream]) -> AsyncIterator[Chunk]:
+    """The chunks of the stream that `start(wake=…)` opens, in an event loop. Whatever ends the iteration closes it."""
     loop, news = asyncio.get_running_loop(), asyncio.Event()
 
     def wake() -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(news.set)
 
-    with await loop.run_in_executor(None, start, wake) as stream:  # in a thread: it may first ask for a configuration
+    # In a thread: it may first ask for a configuration.
+    with await loop.run_in_executor(None, lambda: start(wake=wake)) as stream:
         while True:
             while stream.waits():
                 news.clear()

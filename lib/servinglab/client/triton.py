@@ -93,10 +93,7 @@ class TritonClient:
         loop cancels the request once the iterator is closed (`aclose()`, contextlib.aclosing) or forgotten."""
         kserve.check_deadline(deadline)
         request_id, values = _text_values(prompt, {"stream": True, **inputs})
-        return as_async(partial(self._stream_woken, model, values, deadline, request_id))
-
-    def _stream_woken(self, model: str, values: Any, deadline: float, request_id: str, wake: Any) -> TokenStream:
-        return self.stream_inputs(model, values, deadline=deadline, request_id=request_id, wake=wake)
+        return as_async(partial(self.stream_inputs, model, values, deadline=deadline, request_id=request_id))
 
     # --- one answer -------------------------------------------------------------------------------------------
 

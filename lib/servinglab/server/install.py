@@ -1,4 +1,7 @@
-"""Where the wheel's tritonserver is, what it needs, and whether this machine has it. No lesson is about it."""
+"""Where the wheel's tritonserver is, what it needs, and whether this machine has it. No lesson is about it.
+
+The standard library only: the installer of the offline bundle uses this before there is an environment.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def require_platform() -> None:
             f"The embedded Triton runs on Linux x86-64 only and this is {platform.system()} {platform.machine()}: "
             "use a Linux machine, WSL 2 or a container, or attach to a server elsewhere with TritonServer.attach(url)."
         )
-    libc, _, version = (os.confstr("CS_GNU_LIBC_VERSION") if _has_confstr() else "").partition(" ")
+    known = "CS_GNU_LIBC_VERSION" in os.confstr_names
+    libc, _, version = (os.confstr("CS_GNU_LIBC_VERSION") if known else "").partition(" ")
     if libc != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < GLIBC_NEEDED:
         raise ServerError(
             f"The embedded Triton needs glibc 2.35 or newer and this system has {version or 'another C library'}: "
@@ -54,10 +58,6 @@ def require_install() -> None:
             f"This Python has numpy {numpy_version}, with which Triton's Python backend fails on every string tensor: "
             'pip install "numpy<2", then restart the kernel.'
         )
-
-
-def _has_confstr() -> bool:
-    return "CS_GNU_LIBC_VERSION" in os.confstr_names
 
 
 def locate() -> Path:
@@ -92,10 +92,7 @@ def library_folder() -> Path:
     name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
     libdir = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
     multiarch = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
-    candidates = [libdir, libdir / multiarch, Path(sys.base_prefix) / "lib"]
-    if Path(sys.base_prefix) in (Path("/usr"), Path("/")):
-        candidates += [Path("/usr/lib64"), Path("/lib") / multiarch]
-    for folder in candidates:
+    for folder in (libdir, libdir / multiarch, Path(sys.base_prefix) / "lib", Path(sys.base_prefix) / "lib64"):
         if (folder / name).exists():
             return folder
     raise ServerError(
@@ -134,10 +131,7 @@ def backend_directory(cache: Path) -> Path:
     copies = {target / "python" / path.name: path for path in files}
     copies[target / "tensorrtllm" / "model.py"] = reference_backend() / "backend" / "model.py"
     try:
-        for (
-            copy,
-            path,
-        ) in copies.items():  # each whole or not at all, whatever another process does meanwhile
+        for copy, path in copies.items():  # each whole or not at all, whatever another process does meanwhile
             copy.parent.mkdir(parents=True, exist_ok=True)
             if not copy.is_file() or not filecmp.cmp(path, copy, shallow=False):
                 draft = copy.with_name(f".{path.name}.{os.getpid()}")
