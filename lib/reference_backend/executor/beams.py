@@ -11,21 +11,16 @@ are returned by score, best first; with length_penalty 0 their cumulative log pr
 not. cum_log_probs is the sum, never divided by the length: `normalize_log_probs` of TensorRT-LLM has no effect here.
 
 The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and more its "never". Other differences:
-* transformers takes the log softmax before its processors, and so do newer versions of TensorRT-LLM in beam search
-  (cpp/tensorrt_llm/layers/penaltyLayer.cpp; older ones did not). Here it comes after penalties and bans (transformers'
-  `renormalize_logits=True`).
-* min_tokens is 1 unless given, so that end_id cannot come first. TensorRT-LLM's default is 1, too, but has no effect as
-  long as all requests of a batch have it (its pull request 1935).
+* transformers, and newer versions of TensorRT-LLM, take the log softmax before their processors; here it comes after
+  penalties and bans (transformers' `renormalize_logits=True`).
+* min_tokens is 1 unless given, so that end_id cannot come first.
 * TensorRT-LLM ends with early_stopping 0 by the best continuation of the step, even if it has just ended; here and in
-  transformers by the best that goes on. And for 2 it takes the room up to max_seq_len for the longest length, not
-  max_tokens.
-* The temperature has no effect here, as in transformers without sampling. TensorRT-LLM's DecodingMode::BeamSearch()
-  (cpp/include/tensorrt_llm/executor/types.h) contains the penalties and they contain the temperature, so most likely it
-  divides the logits there, or the log probabilities in newer versions: leave it at 1, and both agree.
+  transformers by the best that goes on. For 2 it takes the room up to max_seq_len for the longest length.
+* The temperature has no effect here, as in transformers without sampling; in TensorRT-LLM most likely it has.
 * beam_search_diversity_rate adds rate x rank of its parent to a continuation while the step ranks them, as in
   TensorRT-LLM's kernel: the higher the rate, the more the paths behind the first are continued. It is part of no score.
 * Where embedding_bias and bad_words leave fewer continuations than beam_width, fewer beams come back, all of them
-  possible ones (num_return_sequences too is only an upper bound). transformers fills up with forbidden ones.
+  possible ones. transformers fills up with forbidden ones.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import psutil
 import triton_python_backend_utils as pb_utils
 
 from reference_backend.errors import FAULT, BackendError
+from reference_backend.executor.metrics import RequestMetrics
 from reference_backend.models.common import ERRORS_AS_DATA, GENERATED
 
 PREPROCESSING_INPUTS = {
@@ -36,26 +38,19 @@ PREPROCESSED = {
     "REQUEST_OUTPUT_LEN": ("request_output_len", None),
     "OUT_END_ID": ("end_id", None),
     "OUT_PAD_ID": ("pad_id", None),
-    "DECODER_INPUT_ID": ("decoder_input_ids", "decoder_text_input"),
-    "REQUEST_DECODER_INPUT_LEN": ("decoder_input_lengths", "decoder_text_input"),
     "BAD_WORDS_IDS": ("bad_words_list", "bad_words"),
     "STOP_WORDS_IDS": ("stop_words_list", "stop_words"),
     "EMBEDDING_BIAS": ("embedding_bias", "embedding_bias_words"),
-    "OUT_PROMPT_TABLE_EXTRA_IDS": ("prompt_table_extra_ids", "prompt_table_extra_id"),
 }
 # Client inputs that go to `tensorrt_llm` under another name; all others that are not above keep theirs.
 RENAMED = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty", "stream": "streaming"}
 # Outputs of `tensorrt_llm` that the client gets as they are, when it asked for them.
-PERF_METRICS = (
-    "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks arrival_time_ns "
-    "first_scheduled_time_ns first_token_time_ns last_token_time_ns acceptance_rate total_accepted_draft_tokens "
-    "total_draft_tokens"
-).split()
+PERF_METRICS = (*(figure.name for figure in fields(RequestMetrics)), "acceptance_rate")
 ON_REQUEST = {
     "return_log_probs": ("cum_log_probs", "output_log_probs"),
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
-    "return_perf_metrics": tuple(PERF_METRICS),
+    "return_perf_metrics": PERF_METRICS,
 }
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
