@@ -17,12 +17,8 @@ from engines import EngineError
 from servinglab.errors import CourseError
 from servinglab.proxies import spare_the_proxy
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="An executable course on serving language models with TensorRT-LLM and Triton.",
-)
+ABOUT = "An executable course on serving language models with TensorRT-LLM and Triton."
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
 repo = typer.Typer(no_args_is_help=True, help="Build and check model repositories.")
 app.add_typer(repo, name="repo")
 app.add_typer(engine, name="engine")
@@ -72,10 +68,7 @@ def run(
 
     loaded = manifest.load()
     chosen = loaded.select(ids)
-    pairs = list(parameter or [])
-    if lane is not None:
-        pairs.append(f"lane={lane}")
-    overrides = manifest.parse_assignments(pairs, chosen)
+    overrides = manifest.parse_assignments([*(parameter or []), *([f"lane={lane}"] if lane else [])], chosen)
     values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
     if any(v.get("lane") == "trtllm" for v in values.values()):
         _require_trtllm()
@@ -87,11 +80,9 @@ def run(
     try:
         with report.progress() as (at_cell, at_end):
             for notebook in chosen:
-                result = runner.run_notebook(
-                    notebook, folder, values[notebook.id], timeout=timeout, on_progress=at_cell
-                )
-                at_end(result)
-                results.append(result)
+                how = {"timeout": timeout, "on_progress": at_cell}
+                results.append(runner.run_notebook(notebook, folder, values[notebook.id], **how))
+                at_end(results[-1])
     finally:  # after Ctrl-C too, the index is of the pages that are there
         known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]
@@ -147,17 +138,17 @@ def models() -> None:
 def serve(
     folder: Annotated[Path, Argument(metavar="DIR", help="A model repository, or the folder that `repo build` made.")],
     lane: Annotated[str, Option(help="embedded, or trtllm inside NVIDIA's container.")] = "embedded",
-    http_port: Annotated[int | None, Option(help="Port for HTTP; a free one (trtllm: 8000) when left out.")] = None,
-    grpc_port: Annotated[int | None, Option(help="Port for gRPC; a free one (trtllm: 8001) when left out.")] = None,
-    metrics_port: Annotated[
-        int | None, Option(help="Port for metrics; a free one (trtllm: 8002) when left out.")
+    http_port: Annotated[
+        int | None, Option(help="Port for HTTP; when left out a free one, or 8000 for trtllm.")
     ] = None,
+    grpc_port: Annotated[
+        int | None, Option(help="Port for gRPC; when left out a free one, or 8001 for trtllm.")
+    ] = None,
+    metrics_port: Annotated[int | None, Option(help="Port for metrics; a free one, or 8002 for trtllm.")] = None,
     model: Annotated[list[str] | None, Option(help="Load only this model; may be given more than once.")] = None,
     timeout: Annotated[float | None, Option(min=1, help="Seconds until every model must be ready.")] = None,
     world_size: Annotated[int | None, Option(help="trtllm: MPI ranks, tp × pp of the engine; read from it.")] = None,
-    all_interfaces: Annotated[
-        bool, Option("--all-interfaces", help="trtllm: listen on 0.0.0.0, inside a container with published ports.")
-    ] = False,
+    all_interfaces: Annotated[bool, Option("--all-interfaces", help="trtllm: 0.0.0.0, inside a container.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="trtllm: print the command, start nothing.")] = False,
 ) -> None:
     """Serve a model repository until Ctrl-C."""
@@ -179,17 +170,13 @@ def ask(
     context: typer.Context,
     prompt: Annotated[str, Argument(help="What to ask.")],
     stream: Annotated[bool, Option(help="Show the answer as it is made, or all of it at its end.")] = True,
-    temperature: Annotated[
-        float | None, Option(help="Above 1 flattens, below 1 sharpens; needs top-k or top-p.")
-    ] = None,
+    temperature: Annotated[float | None, Option(help="Above 1 flattens; needs top-k or top-p.")] = None,
     top_k: Annotated[int | None, Option(help="Choose among this many most likely tokens; 1 is greedy.")] = None,
     top_p: Annotated[float | None, Option(help="Choose among the likeliest tokens of this total probability.")] = None,
     seed: Annotated[int | None, Option(help="Another seed gives another answer; the default is always 0.")] = None,
     max_tokens: Annotated[int, Option(help="End the answer after so many tokens.")] = 128,
     precision: Precision = None,
-    model: Annotated[
-        str, Option(help="Model to ask: the BLS model or the ensemble of a deployment.")
-    ] = "tensorrt_llm_bls",
+    model: Annotated[str, Option(help="The BLS model or the ensemble of a deployment.")] = "tensorrt_llm_bls",
     raw: Annotated[bool, Option("--raw", help="Send the prompt as it is, without the chat template.")] = False,
 ) -> None:
     """Ask the model one question. Uses the server of `course serve`, else starts one and stops it again."""
@@ -271,9 +258,7 @@ def repo_fill(
 @repo.command("lint")
 def repo_lint(
     folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")],
-    container: Annotated[
-        str | None, Option(help="Compare with the templates of this container, such as 25.06.")
-    ] = None,
+    container: Annotated[str | None, Option(help="Compare with the templates of this container: 25.06.")] = None,
 ) -> None:
     """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
     from course import report

@@ -67,21 +67,10 @@ def fill(text: str, name: str, content: str) -> str:
     return pattern.sub(lambda found: f"{found[1]}{content}\n{found[2]}", text)
 
 
-def environment_yml(project: dict[str, Any]) -> str:
-    """environment.yml for conda users: only Python. The packages come by `make setup`, with their hashes checked."""
-    return (
-        "# Made by `make pages` from pyproject.toml. conda brings Python alone; with it, `make setup` makes .venv.\n"
-        f"name: {project['name']}\n"
-        "channels:\n  - conda-forge\n"
-        "dependencies:\n"
-        f"  - python {project['requires-python']}\n"
-    )
-
-
 def derived(root: Path) -> dict[Path, str]:
     """Every derived file with the content it must have."""
     course, project = load(root), tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    files = {root / "environment.yml": environment_yml(project)}
+    files = {root / "environment.yml": _TEMPLATES.get_template("environment.yml").render(project=project) + "\n"}
     for file, parts in PARTS.items():
         text = (root / file).read_text(encoding="utf-8")
         for name, results in parts.items():
