@@ -342,8 +342,8 @@ show("tensorrt_llm", "^parameters|^instance")
 show("tensorrt_llm_bls", "^parameters|^instance")
 
 # %% [markdown]
-# Every parameter is text, numbers and booleans too; each model parses its own. `gpt_model_path` holds the engine's
-# folder, and the three `…_model_name` tell the BLS whom to call.
+# Every parameter is text, numbers and booleans too; each model parses its own. An empty one counts as not set.
+# `gpt_model_path` holds the engine's folder, and the three `…_model_name` tell the BLS whom to call.
 #
 # `instance_group` says how many copies run. One BLS copy is enough here, because ours gives each request a thread.
 # NVIDIA's handles one request at a time, so there `count` limits how many users are served at once. Not so for
@@ -817,8 +817,8 @@ for found in lint(by_hand):
 #
 # ## Break it
 #
-# The ensemble has no code, so its folder `1` is empty, and git does not keep empty folders. See what your colleague
-# gets who cloned your repository.
+# The ensemble has no code in the repository, nor has `tensorrt_llm`: their folders `1` are empty, and git does not keep
+# empty folders. See what your colleague gets who cloned your repository.
 
 # %% tags=["nbval-check-output"]
 version = repository / "ensemble" / "1"
