@@ -29,6 +29,12 @@ def _first_line(cell: Any) -> str:
     return lines[0][:80] if lines else ""
 
 
+def _plain(text: Any) -> str:
+    """One line, without what a terminal would obey."""
+    line = " ".join(_ANSI.sub("", str(text)).split())[:2000]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
 def check_kernel(notebook: Any, path: Path) -> str | None:
     """The sentence to show when the notebook asks for a kernel that this environment does not have; else None."""
     name = notebook.metadata.get("kernelspec", {}).get("name", "python3")
@@ -42,6 +48,7 @@ def check_kernel(notebook: Any, path: Path) -> str | None:
 
 def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path, stream: Any) -> bool:
     """Run `source` with `parameters` into `target`, the kernel working in `folder`. True when every cell ran."""
+    import nbclient.client
     import nbformat
     import papermill
     from jupyter_client.kernelspec import KernelSpecManager
@@ -71,7 +78,9 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
                 start(cell, cell_index, **more)
 
             nb_man.cell_start = cell_start
-            # One block for a streamed sentence, not one for each token.
+            # One block for a streamed sentence, not one for each token. nbclient's own pattern for it takes time that
+            # grows with the square of a line's length; this one matches the same.
+            nbclient.client._RGX_CARRIAGERETURN = re.compile(r"(?m)^.*\r(?=[^\n])")
             kwargs |= {"kernel_manager_class": ThisInterpreter, "coalesce_streams": True}
             return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
 
@@ -89,15 +98,25 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
     papermill_engines.register("course", Reporting)
     try:
         papermill.execute_notebook(
-            str(source), str(target), parameters=parameters, engine_name="course", kernel_name="python3",
-            cwd=str(folder), progress_bar=False, autosave_cell_every=5, start_timeout=120, store_widget_state=False,
+            str(source),
+            str(target),
+            parameters=parameters,
+            engine_name="course",
+            kernel_name="python3",
+            cwd=str(folder),
+            progress_bar=False,
+            autosave_cell_every=5,
+            start_timeout=120,
+            store_widget_state=False,
         )
     except PapermillExecutionError as error:
-        reason = _ANSI.sub("", " ".join(str(error.evalue).split()))[:2000]
-        say(stream, error=f"cell {error.cell_index + 1}: {error.ename}: {reason}")
+        say(stream, error=f"cell {error.cell_index + 1}: {error.ename}: {_plain(error.evalue)}")
         return False
     except DeadKernelError:
         say(stream, error="the kernel died (out of memory, or killed from outside)")
+        return False
+    except nbformat.ValidationError as error:  # of an output that JupyterLab shows all the same
+        say(stream, error=f"a cell displays what no notebook can hold: {_plain(error.message)}")
         return False
     finally:
         if target.exists():

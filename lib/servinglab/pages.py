@@ -15,6 +15,7 @@ from typing import Any
 
 from servinglab.course import Course, load, tomllib
 from servinglab.errors import CourseError
+from servinglab.keep import write
 from servinglab.notebook import device
 
 SERVING_RESULTS = Path("data") / "results" / "cpu" / "serving.json"
@@ -49,13 +50,13 @@ def write_index(course: Course, results: list[Any], out: Path) -> Path:
         )
     when = f"Last run {time.strftime('%Y-%m-%d %H:%M')} on {escape(device())}. Each page ends with what produced it."
     path = out / "index.html"
-    path.write_text(
+    page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The course, executed</title>'
         f"<style>{_STYLE}</style></head><body><h1>The course, executed</h1>"
         f"<p>{when}</p>"
-        "<table><tr><th>notebook</th><th>seconds</th><th>status</th></tr>" + "".join(rows) + "</table></body></html>\n",
-        encoding="utf-8",
+        "<table><tr><th>notebook</th><th>seconds</th><th>status</th></tr>" + "".join(rows) + "</table></body></html>\n"
     )
+    write(path, page.encode())
     return path
 
 

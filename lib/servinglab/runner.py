@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
@@ -21,7 +20,7 @@ import psutil
 from servinglab import scratch
 from servinglab.course import Course, Notebook
 from servinglab.errors import CourseError
-from servinglab.keep import Keeper, digest
+from servinglab.keep import Keeper, write
 
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
@@ -65,24 +64,29 @@ def run_notebook(
     limit = notebook.timeout if timeout is None else timeout
     out.mkdir(parents=True, exist_ok=True)
     target = out / f"{notebook.id}.ipynb"
-    Keeper(out).make_room(target.name)  # if you have written in it
     for old in (target, target.with_suffix(".html")):
+        Keeper(out).make_room(old.name)  # if you have written in it
         old.unlink(missing_ok=True)
     save(earlier(out), out)  # what is not finished this time has no result
     state = Progress(notebook.id, 0, 0, "")
     outcome: dict[str, Any] = {}
     started = time.monotonic()
-    arguments = [str(notebook.path), str(target), json.dumps(parameters), str(folder or notebook.path.parent)]
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
-    with scratch.folder() as temporary:
+    with scratch.folder() as temporary, scratch.folder() as apart:
+        made = apart / target.name  # not in `out`, where you may open it meanwhile
+        arguments = [str(notebook.path), str(made), json.dumps(parameters), str(folder or notebook.path.parent)]
         # What the child prints is mixed with what its kernel does, and all that this starts; what it tells us is not.
         (told, tell), (printed, prints) = os.pipe(), os.pipe()
         try:
             child = subprocess.Popen(
                 [sys.executable, "-m", "servinglab.execute", *arguments, str(tell)],
-                stdout=subprocess.DEVNULL, stderr=prints, stdin=subprocess.DEVNULL, pass_fds=[tell],
+                stdout=subprocess.DEVNULL,
+                stderr=prints,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[tell],
                 # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
-                start_new_session=True, env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=str(temporary)),
+                start_new_session=True,
+                env=environment(COURSE_RECORD_DIR=str(out / "records"), TMPDIR=str(temporary)),
             )
         finally:
             os.close(tell)
@@ -99,9 +103,9 @@ def run_notebook(
             stop(child)
             raise
         finally:
-            with contextlib.suppress(OSError):  # of a full disk; then it counts as yours, and is kept
-                Keeper(out).note([digest(target) or ""])
+            unwritten = _publish(made, out)
         reader.join(timeout=5)
+        outcome |= {"ok": False, "error": unwritten} if unwritten else {}
         seconds = round(time.monotonic() - started, 1)
         if reached:
             where = f"at cell {reached.cell} of {reached.cells} ({reached.source})"
@@ -114,27 +118,42 @@ def run_notebook(
         return Result(notebook.id, "failed", seconds, error, state.cell, state.cells)
 
 
+def _publish(made: Path, out: Path) -> str:
+    """Copy the executed notebook and its page to `out`; the sentence to show when that fails."""
+    for page in filter(Path.exists, (made, made.with_suffix(".html"))):
+        try:
+            write(out / page.name, page.read_bytes())
+        except OSError as error:
+            return f"{out / page.name} cannot be written ({error.strerror}): free some space or give another --out."
+    return ""
+
+
 def require_results(out: Path, course: Course) -> None:
     """Raise CourseError when `out` holds other things than an earlier run; hidden files do not count."""
     found = [path.name for path in out.glob("[!.]*")] if out.is_dir() else []
-    if found and out != course.root / "build" and "results.json" not in found:
+    if found and out != course.root / "build" and _results(out / "results.json") is None:
         raise CourseError(f"{out} holds something else ({min(found)}) and no earlier results; name a new folder.")
 
 
 def earlier(out: Path) -> list[Result]:
     """The results that an earlier run left in `out`, of notebooks whose pages are still there."""
+    return [result for result in _results(out / "results.json") or () if (out / f"{result.id}.ipynb").exists()]
+
+
+def _results(path: Path) -> list[Result] | None:
+    """What `save` wrote; None for a file of somebody else, or none."""
     try:
-        found = [Result(**entry) for entry in json.loads((out / "results.json").read_text(encoding="utf-8"))]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [Result(**entry) for entry in found] if isinstance(found, list) else None
     except (OSError, ValueError, TypeError):
-        return []
-    return [result for result in found if (out / f"{result.id}.ipynb").exists()]
+        return None
 
 
 def save(results: list[Result], out: Path) -> Path:
     """Write the results as `out`/results.json."""
     path = out / "results.json"
     try:
-        path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n", encoding="utf-8")
+        write(path, (json.dumps([asdict(r) for r in results], indent=2) + "\n").encode())
     except OSError as error:
         reason = error.strerror
         raise CourseError(f"{path} cannot be written ({reason}): free some space or give another --out.") from None

@@ -109,6 +109,9 @@ def _refuse_other_content(out: Path) -> None:
     foreign = sorted(p.name for p in out.iterdir() if not _OURS.fullmatch(p.name))
     if (out / "config.json").exists() and "mapping" not in _config_of(out):
         foreign.append("a config.json of something else")
+    made = out / "rank0.safetensors"
+    if made.exists() and (out / "config.json").stat().st_mtime > made.stat().st_mtime + 1:
+        raise EngineError(f"{out}/config.json was edited after the conversion; move it away, or name another folder.")
     if foreign:
         raise EngineError(
             f"{out} holds something else ({foreign[0]}{', …' if len(foreign) > 1 else ''}); name a new folder."
