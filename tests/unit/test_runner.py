@@ -152,7 +152,7 @@ def test_what_no_notebook_can_hold_is_one_line_that_no_terminal_obeys(make, tmp_
     result = runner.run_notebook(make([*HELLO, raw]), tmp_path / "out", {})
     assert result.status == "failed" and "a cell displays what no notebook can hold: 5 is not" in result.error
     result = runner.run_notebook(make([*HELLO, "raise ValueError('\\x1b]0;owned\\x07')"]), tmp_path / "out", {})
-    assert result.error == "cell 4: ValueError: \ufffd]0;owned\ufffd"
+    assert result.error == "cell 3: ValueError: \ufffd]0;owned\ufffd"
 
 
 def test_a_dead_kernel_is_one_line(make, tmp_path):
