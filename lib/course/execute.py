@@ -23,6 +23,8 @@ class Refused(Exception):
 
 def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path, progress: Path) -> None:
     """Run `source` with `parameters` into `target`, the kernel working in `folder`. Raises Refused."""
+    import nbclient.client
+    import nbformat
     import papermill
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import AsyncKernelManager
@@ -51,7 +53,9 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
 
             say(progress, cells=len(nb_man.nb.cells))
             nb_man.cell_start = cell_start
-            # One block for a streamed sentence, not one for each token.
+            # One block for a streamed sentence, not one for each token. nbclient's own pattern for it takes time that
+            # grows with the square of a line's length; this one matches the same.
+            nbclient.client._RGX_CARRIAGERETURN = re.compile(r"(?m)^.*\r(?=[^\n])")
             kwargs |= {"kernel_manager_class": ThisInterpreter, "coalesce_streams": True}
             return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
 
@@ -62,10 +66,11 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
             cwd=str(folder), progress_bar=False, autosave_cell_every=5, start_timeout=120, store_widget_state=False,
         )  # fmt: skip
     except PapermillExecutionError as error:
-        reason = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(str(error.evalue).split()))[:2000]
-        raise Refused(f"cell {error.cell_index + 1}: {error.ename}: {reason}") from None
+        raise Refused(f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}") from None
     except DeadKernelError:
         raise Refused("the kernel died (out of memory, or killed from outside)") from None
+    except nbformat.ValidationError as error:  # of an output that JupyterLab shows all the same
+        raise Refused(f"a cell displays what no notebook can hold: {error.message}") from None
     finally:
         if target.exists():
             write_page(target)
@@ -102,14 +107,20 @@ def say(progress: Path, **line: Any) -> None:
         file.write(json.dumps(line) + "\n")
 
 
+def _plain(text: str) -> str:
+    """One line, without what a terminal would obey."""
+    line = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())[:2000]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
 def main(source: str, target: str, parameters: str, folder: str, progress: str) -> int:
     try:
         require_kernel(Path(source))
         execute(Path(source), Path(target), json.loads(parameters), Path(folder), Path(progress))
     except Refused as reason:
-        say(Path(progress), error=str(reason))
+        say(Path(progress), error=_plain(str(reason)))
     except Exception as error:
-        say(Path(progress), error=f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}")
+        say(Path(progress), error=_plain(f"{type(error).__name__}: {error}"))
     else:
         say(Path(progress), ok=True)
         return 0

@@ -19,7 +19,7 @@ import psutil
 from course.manifest import Course, Notebook
 from servinglab import scratch
 from servinglab.errors import CourseError
-from servinglab.keep import Keeper, digest
+from servinglab.keep import Keeper, write
 
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
@@ -63,8 +63,8 @@ def run_notebook(
     limit = notebook.timeout if timeout is None else timeout
     out.mkdir(parents=True, exist_ok=True)
     target = out / f"{notebook.id}.ipynb"
-    Keeper(out).make_room(target.name)  # if you have written in it
     for old in (target, target.with_suffix(".html")):
+        Keeper(out).make_room(old.name)  # if you have written in it
         old.unlink(missing_ok=True)
     save(earlier(out), out)  # what is not finished this time has no result
     started = time.monotonic()
@@ -72,9 +72,10 @@ def run_notebook(
     with scratch.folder() as own:
         (temporary := own / "tmp").mkdir(mode=0o700)  # the kernel's socket files are in it
         (told := own / "told.jsonl").touch()  # by course.execute; the notebook's own output goes elsewhere
+        made = own / target.name  # not in `out`, where you may open it meanwhile
         state, reached = Progress(notebook.id), None
         child = subprocess.Popen(
-            [sys.executable, "-m", "course.execute", str(notebook.path), str(target), json.dumps(parameters),
+            [sys.executable, "-m", "course.execute", str(notebook.path), str(made), json.dumps(parameters),
              str(folder or notebook.path.parent), str(told)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
@@ -92,13 +93,14 @@ def run_notebook(
                     reached = state  # while it ends, it may still run a few cells
         finally:
             stop(child)
-            with contextlib.suppress(OSError):  # of a full disk; then it counts as yours, and is kept
-                Keeper(out).note([digest(target) or ""])
+            unwritten = _publish(made, out)
         state, error = read(told, notebook.id)
     seconds, state = round(time.monotonic() - started, 1), reached or state
     if reached:
         where = f"at cell {state.cell} of {state.cells} ({state.source})" if state.cell else "before its first cell"
         status, error = "timeout", f"stopped after {limit:g} s, {where}"
+    elif unwritten:
+        status, error = "failed", unwritten
     elif child.returncode == 0:
         status, error = "passed", ""
     else:
@@ -110,32 +112,48 @@ def read(told: Path, notebook: str) -> tuple[Progress, str]:
     """How far a notebook's process has come, from the lines that are complete; and its error, "" for none."""
     found: dict[str, Any] = {}
     for line in told.read_text(encoding="utf-8").rpartition("\n")[0].splitlines():
-        found |= json.loads(line)
+        with contextlib.suppress(ValueError, TypeError):  # none of ours
+            found |= json.loads(line)
     error = found.pop("error", "")
     return Progress(notebook, **{name: value for name, value in found.items() if name != "ok"}), error
+
+
+def _publish(made: Path, out: Path) -> str:
+    """Copy the executed notebook and its page to `out`; the sentence to show when that fails."""
+    for page in filter(Path.exists, (made, made.with_suffix(".html"))):
+        try:
+            write(out / page.name, page.read_bytes())
+        except OSError as error:
+            return f"{out / page.name} cannot be written ({error.strerror}): free some space or give another --out."
+    return ""
 
 
 def require_results(out: Path, course: Course) -> None:
     """Raise CourseError when `out` holds other things than an earlier run; hidden files do not count."""
     found = [path.name for path in out.glob("[!.]*")] if out.is_dir() else []
-    if found and out != course.root / "build" and "results.json" not in found:
+    if found and out != course.root / "build" and _results(out / "results.json") is None:
         raise CourseError(f"{out} holds something else ({min(found)}) and no earlier results; name a new folder.")
 
 
 def earlier(out: Path) -> list[Result]:
     """The results that an earlier run left in `out`, of notebooks whose pages are still there."""
+    return [result for result in _results(out / "results.json") or () if (out / f"{result.id}.ipynb").exists()]
+
+
+def _results(path: Path) -> list[Result] | None:
+    """What `save` wrote; None for a file of somebody else, or none."""
     try:
-        found = [Result(**entry) for entry in json.loads((out / "results.json").read_text(encoding="utf-8"))]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [Result(**entry) for entry in found] if isinstance(found, list) else None
     except (OSError, ValueError, TypeError):
-        return []
-    return [result for result in found if (out / f"{result.id}.ipynb").exists()]
+        return None
 
 
 def save(results: list[Result], out: Path) -> Path:
     """Write the results as `out`/results.json."""
     path = out / "results.json"
     try:
-        path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n", encoding="utf-8")
+        write(path, (json.dumps([asdict(r) for r in results], indent=2) + "\n").encode())
     except OSError as error:
         reason = error.strerror
         raise CourseError(f"{path} cannot be written ({reason}): free some space or give another --out.") from None

@@ -104,6 +104,9 @@ def _refuse_other_content(out: Path) -> None:
     if not out.is_dir() or out.is_symlink():
         raise EngineError(f"{out} is a file or a link; name another place for the checkpoint.")
     foreign = sorted(p.name for p in out.iterdir() if not _OURS.fullmatch(p.name))
+    config, rank = out / "config.json", out / "rank0.safetensors"
+    if rank.exists() and config.exists() and config.stat().st_mtime > rank.stat().st_mtime + 1:
+        raise EngineError(f"{config} was edited after the conversion; move it away, or name another folder.")
     if not foreign and (out / "config.json").exists():
         with contextlib.suppress(EngineError):  # half a file of ours
             foreign = [] if "mapping" in read_json(out / "config.json") else ["a config.json of something else"]

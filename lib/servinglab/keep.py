@@ -70,6 +70,16 @@ class Keeper:
                 continue
 
 
+def write(path: Path, content: bytes) -> None:
+    """Write a file of ours; what was yours at its place moves to yours/. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        Keeper(path.parent).put(draft, path.name)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, str]]:
     """Move the files of `new` into `folder`, and remove those that an earlier update put there and `new` lacks.
 

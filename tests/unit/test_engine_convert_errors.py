@@ -30,6 +30,16 @@ def llama(tmp_path_factory) -> Path:
     return folder
 
 
+def test_a_config_that_somebody_edited_is_not_replaced(llama, tmp_path):
+    made = convert(llama, tmp_path / "out")
+    convert(llama, tmp_path / "out")  # ours is
+    (made / "config.json").write_text(text := (made / "config.json").read_text().replace("float16", "bfloat16"))
+    os.utime(made / "config.json", (later := (made / "rank0.safetensors").stat().st_mtime + 60, later))
+    with pytest.raises(EngineError, match="config.json was edited after the conversion; move it away"):
+        convert(llama, tmp_path / "out")
+    assert (made / "config.json").read_text() == text
+
+
 @pytest.fixture
 def source(llama, tmp_path) -> Path:
     """A copy to damage."""

@@ -105,11 +105,35 @@ def test_results_go_to_no_folder_of_other_things(make, tmp_path):
     (tmp_path / "out").mkdir()
     for folder in ("absent", "out"):
         runner.require_results(tmp_path / folder, own)
-    for name in (".hidden", "results.json", "mine"):
-        (tmp_path / "out" / name).touch()
+    for name in ("results.json", ".hidden", "mine"):
+        runner.save([], tmp_path / "out") if name == "results.json" else (tmp_path / "out" / name).touch()
+        runner.require_results(tmp_path / "out", own)
+    (tmp_path / "out" / "results.json").write_text('{"mine": 1}')
+    with pytest.raises(CourseError, match="holds something else"):
         runner.require_results(tmp_path / "out", own)
     (tmp_path / "build" / "serving").mkdir(parents=True)
     runner.require_results(tmp_path / "build", own)  # the default, which other commands use too
+
+
+def test_nothing_of_yours_in_the_folder_of_results_is_overwritten(make, tmp_path):
+    """Before the run, and while it is at work: one that JupyterLab has open is saved by it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("results.json", "00_small.html"):
+        (out / name).write_text("mine")
+    wrote = f"open({str(out / '00_small.ipynb')!r}, 'w').write('MY ANSWER')"
+    assert runner.run_notebook(make([*HELLO, wrote]), out, {}).status == "passed"
+    kept = {path.name: path.read_text() for path in (out / "yours").rglob("*") if path.is_file()}
+    assert kept == {"results.json": "mine", "00_small.html": "mine", "00_small.ipynb": "MY ANSWER"}
+    assert "seed is" in (out / "00_small.ipynb").read_text()
+
+
+SOCKETS = """import os, psutil
+from ipykernel.kernelapp import IPKernelApp
+app = IPKernelApp.instance()
+ports = [each for each in psutil.Process().net_connections("inet") if each.status == "LISTEN"]
+print(app.transport, len(ports) > 1, os.stat(os.path.dirname(app.abs_connection_file)).st_mode & 0o077)
+"""
 
 
 def test_where_the_name_of_a_socket_file_would_be_too_long_a_kernel_listens_on_tcp(make, tmp_path, monkeypatch):
@@ -122,6 +146,21 @@ def test_where_the_name_of_a_socket_file_would_be_too_long_a_kernel_listens_on_t
     assert "the cause" in (tmp_path / "out" / "00_small.html").read_text(), "the page shows where it stopped"
     cells = nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells
     assert [c.outputs[0].text.strip() for c in cells if "abs_connection_file" in c.source] == ["tcp True 0"]
+
+
+def test_a_long_line_takes_no_time(make, tmp_path):
+    """nbclient's search for carriage returns took minutes for it."""
+    result = runner.run_notebook(make([*HELLO, "print('x' * 3_000_000, end='\\rshort')"]), tmp_path / "out", {})
+    assert (result.status, result.error) == ("passed", "")
+    assert nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs[0].text == "short"
+
+
+def test_what_no_notebook_can_hold_is_one_line_that_no_terminal_obeys(make, tmp_path):
+    raw = "from IPython.display import display\ndisplay({'text/html': 5, 'text/plain': 'x'}, raw=True)"
+    result = runner.run_notebook(make([*HELLO, raw]), tmp_path / "out", {})
+    assert result.status == "failed" and "a cell displays what no notebook can hold: 5 is not" in result.error
+    result = runner.run_notebook(make([*HELLO, "raise ValueError('\\x1b]0;owned\\x07')"]), tmp_path / "out", {})
+    assert result.error == "cell 3: ValueError: \ufffd]0;owned\ufffd"
 
 
 def test_a_dead_kernel_is_one_line(make, tmp_path):

@@ -61,6 +61,35 @@ def test_nothing_of_a_model_is_read_by_a_shell(tmp_path, folder, config, sentenc
     assert TritonServer(tmp_path, models=["other"])._model_names() == ["other"]  # what is not loaded does no harm
 
 
+NAMED = b'instance_group { name: "$(PWN)" }'
+HARD = {
+    "letters of another age": b"# caf\xe9\n" + NAMED,
+    "a megabyte": b"#" * 2**20 + b"\n" + NAMED,
+    "a byte of zero": b"# \0\n" + NAMED,
+    "nothing that our parser knows": NAMED + b" and more",
+}
+
+
+@pytest.mark.parametrize("config", HARD.values(), ids=HARD)
+def test_a_config_that_is_hard_to_read_is_no_way_around(tmp_path, config):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_bytes(config)
+    for enter in (TritonServer(tmp_path).start, lambda: TritonServer(tmp_path).load("m")):
+        with pytest.raises(ServerError, match=r"\$"):
+            enter()
+
+
+def test_what_an_ensemble_loads_with_it_is_looked_at(tmp_path):
+    steps = {"outer": "inner", "inner": "a$(PWN)b", "a$(PWN)b": ""}
+    for name, step in steps.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        text = f'ensemble_scheduling {{ step {{ model_name: "{step}" }} }}' if step else 'backend: "python"'
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    for enter in (TritonServer(tmp_path, models=["outer"]).start, lambda: TritonServer(tmp_path).load("outer")):
+        with pytest.raises(ServerError, match=r"The name of the folder .*'a\$\(PWN\)b'"):
+            enter()
+
+
 def test_the_cache_is_looked_at_too(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "a b"))
     (tmp_path / "m" / "1").mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -128,6 +129,27 @@ def test_leftovers_of_the_dead_are_swept_and_all_others_stay(tmp_path):
     finally:
         for name in names:
             (supervisor.SHM / name).unlink(missing_ok=True)
+
+
+def test_shared_memory_becomes_private_at_once_and_a_link_that_somebody_planted_is_not_followed(tmp_path):
+    process, answer = start(tmp_path, "sleep 60")
+    victim, link = tmp_path / "victim", supervisor.SHM / f"{answer['shm_prefix']}evil"
+    victim.touch(0o644)
+    link.symlink_to(victim)
+    waits = []
+    for number in range(5):
+        made = supervisor.SHM / f"{answer['shm_prefix']}{number}"
+        made.touch()
+        made.chmod(0o666)  # as Triton does
+        begun = time.monotonic()
+        while made.stat().st_mode & 0o077:
+            assert time.monotonic() < begun + 5
+        waits.append(time.monotonic() - begun)
+    assert min(waits) < 0.05, "polling alone takes up to 0.2 s"
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o644
+    process.stdin.close()
+    process.wait(10)
+    assert gone(answer["pid"]) and not link.is_symlink()
 
 
 def test_start_time_of_nobody_and_of_a_zombie():

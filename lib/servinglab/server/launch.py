@@ -82,11 +82,11 @@ def plan_launch(
     for config in sorted(repository.glob("*/config.pbtxt")):
         require_plain_model(config.parent)
         text = config.read_text(encoding="utf-8", errors="replace")
-        if unfilled := re.search(r"\$\{(\w+)\}", text):
-            line = text.count("\n", 0, unfilled.start()) + 1
+        if unfilled := re.search(r"^[^\"#\n]*(\$\{(\w+)\})", text, re.MULTILINE):
+            line = text.count("\n", 0, unfilled.start(1)) + 1
             raise ServerError(
-                f"{config}:{line}: {unfilled[0]} is not filled, so Triton may not load the model: "
-                f"course repo fill {repository} {unfilled[1]}=…"
+                f"{config}:{line}: {unfilled[1]} is not filled, so Triton may not load the model: "
+                f"course repo fill {repository} {unfilled[2]}=…"
             )
         found = read_config(config.parent)
         if found and found.backend == "tensorrtllm":

@@ -20,6 +20,7 @@ import os
 import re
 import select
 import signal
+import stat
 import subprocess
 import time
 from pathlib import Path
@@ -31,6 +32,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PTRACE_TRACEME, PTRACE_GETREGS, PTRACE_DETACH = 0, 12, 17
 STACK_POINTER = 19  # its place among the x86-64 registers of ptrace(2)
 ARGV_AND_ENVIRON = slice(45, 49)  # where each begins and ends: of the fields of /proc/PID/stat behind the name
+IN_ATTRIB, IN_CREATE = 0x4, 0x100  # inotify(7): Triton creates a file, and then sets its mode
 HIDDEN = "SERVINGLAB_ARGUMENT_"
 
 
@@ -180,21 +182,41 @@ def _texts(memory: BinaryIO, start: int, end: int) -> dict[int, bytes]:
     return found
 
 
+def close_shm(prefix: str) -> None:
+    """Take shared memory from the machine's other users: Triton makes it readable for everybody."""
+    for path in SHM.glob(prefix + "*"):
+        with contextlib.suppress(OSError):
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # another user may have put a link there
+            try:
+                state = os.fstat(file)
+                if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_mode & 0o077:
+                    os.fchmod(file, 0o600)
+            finally:
+                os.close(file)
+
+
+def _shm_events() -> list[int]:
+    """A descriptor that tells of what changes in /dev/shm, if there can be one."""
+    libc = ctypes.CDLL(None)
+    file = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    libc.inotify_add_watch(file, bytes(SHM), IN_ATTRIB | IN_CREATE)
+    return [file] if file >= 0 else []
+
+
 def _watch(pid: int, parent: int, stopping: list[str], prefix: str) -> str:
-    """Wait for a reason to end: "exited", "stop" or "kill". Meanwhile take shared memory that is new from the machine's
-    other users: Triton makes it readable for everybody."""
-    seen: set[Path] = set()
+    """Wait for a reason to end: "exited", "stop" or "kill"."""
+    events = _shm_events()
     while True:
-        for path in set(SHM.glob(prefix + "*")) - seen:
-            seen.add(path)
-            with contextlib.suppress(OSError):
-                path.chmod(0o600)
+        close_shm(prefix)
         if pid in _reap():
             return "exited"
         if stopping or os.getppid() != parent:
             return "stop"
-        if select.select([0], [], [], 0.2)[0]:
+        ready = select.select([0, *events], [], [], 0.2)[0]
+        if 0 in ready:
             return "kill" if os.read(0, 64).startswith(b"kill") else "stop"
+        for file in ready:
+            os.read(file, 2**16)
 
 
 def main() -> None:

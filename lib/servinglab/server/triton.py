@@ -150,10 +150,9 @@ class TritonServer(TritonAdmin):
         return names
 
     def _require_plain(self, names: Iterable[str]) -> None:
-        from servinglab.server.shell_words import require_plain_model  # not at the top: it imports gRPC
+        from servinglab.server.shell_words import require_plain_models  # not at the top: it imports gRPC
 
-        for name in names:
-            require_plain_model(self.repository / name)
+        require_plain_models(self.repository, names)
 
     def _check_machine(self, names: list[str]) -> None:
         triton_install.require_platform()
@@ -168,6 +167,7 @@ class TritonServer(TritonAdmin):
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             self.log_path.touch(0o600)  # prompts may stand in it
+            self.log_path.chmod(0o600)
             self.log_path.write_bytes(b" " * 4096)  # also on a full disk an empty file can be made
             self.log_path.write_bytes(b"")
         except OSError as error:
@@ -199,7 +199,7 @@ def running() -> list[TritonServer]:
     found = []
     for state in announced():
         try:
-            server = TritonServer.attach(state["grpc_url"], state["http_url"], admin_key=state["admin_key"])
+            server = TritonServer.attach(state["grpc_url"], state["http_url"], admin_key=state.get("admin_key"))
         except ServerError:  # alive, not ready
             continue
         server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
