@@ -128,14 +128,6 @@ def test_nothing_of_yours_in_the_folder_of_results_is_overwritten(make, tmp_path
     assert "seed is" in (out / "00_small.ipynb").read_text()
 
 
-SOCKETS = """import os, psutil
-from ipykernel.kernelapp import IPKernelApp
-app = IPKernelApp.instance()
-ports = [each for each in psutil.Process().net_connections("inet") if each.status == "LISTEN"]
-print(app.transport, len(ports) > 1, os.stat(os.path.dirname(app.abs_connection_file)).st_mode & 0o077)
-"""
-
-
 def test_where_the_name_of_a_socket_file_would_be_too_long_a_kernel_listens_on_tcp(make, tmp_path, monkeypatch):
     """And a failing cell is one line, and ends the page."""
     (long := tmp_path / ("long" * 20)).mkdir()
