@@ -302,6 +302,20 @@ def test_the_build_needs_no_torch(llama, tmp_path):
     )
 
 
+def test_course_build_is_the_same_program(llama, tmp_path):
+    from typer.testing import CliRunner
+
+    from course.cli import app
+
+    where = ["--checkpoint_dir", f"{llama[2]}.checkpoint", "--output_dir", f"{tmp_path}/engine"]
+    assert CliRunner().invoke(app, ["build", *where, "--weights", "q4_1", "--max_beam_width", "4"]).exit_code == 0
+    engine = EngineConfig.read(tmp_path / "engine")
+    assert (engine.precision, engine.max_beam_width) == ("int4", 4)
+    assert CliRunner().invoke(app, ["build", *where, "--strip_plan"]).exit_code == 1
+    unknown = CliRunner().invoke(app, ["build", *where, "--max_batchsize", "4"])
+    assert "has no flag --max_batchsize. Did you mean '--max_batch_size'?" in str(unknown.exception)
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
