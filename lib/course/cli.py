@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from course.build_cli import build
 from course.engine_cli import FLAGS_OF_ANOTHER, convert
 from course.engine_cli import app as engine
 from engines import EngineError
@@ -23,6 +24,7 @@ repo = typer.Typer(no_args_is_help=True, help="Build and check model repositorie
 app.add_typer(repo, name="repo")
 app.add_typer(engine, name="engine")
 app.command("convert", context_settings=FLAGS_OF_ANOTHER)(convert)
+app.command("build", context_settings=FLAGS_OF_ANOTHER)(build)
 
 Precision = Annotated[str | None, Option(help="Weights: fp32 (exact), int4 (fast on CPUs) or bf16 (for GPUs).")]
 _debug = _interrupted = False

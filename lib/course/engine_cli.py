@@ -58,7 +58,7 @@ def convert(context: typer.Context) -> None:
         typer.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
     command = shlex.join(["--checkpoint_dir", str(made), "--output_dir", f"{made}-engine"])
     typer.echo(f"next: course build {command}")
-    typer.echo(f"or, on a GPU, with TensorRT-LLM up to {versions.last_workflow()}: trtllm-build {command}")
+    typer.echo(f"or, on a GPU, with TensorRT-LLM up to {versions.LAST_WORKFLOW}: trtllm-build {command}")
 
 
 @app.command("versions")
@@ -117,7 +117,6 @@ def estimate(
     gather_context_logits: Annotated[bool, Option(help="Keep the logits of prompt tokens.")] = False,
     gpu: Annotated[str | None, Option(help="A card, such as 24gb, rtx-4090 or h100: does it fit?")] = None,
     free_fraction: Annotated[float, Option(help="kv_cache_free_gpu_mem_fraction: share of what is free then.")] = 0.9,
-    max_tokens: Annotated[int | None, Option(help="max_tokens_in_paged_kv_cache: most tokens in the cache.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say how much GPU memory an engine takes, part by part, before it is built. Needs no GPU."""
@@ -128,9 +127,7 @@ def estimate(
                "max_batch_size": max_batch_size, "max_seq_len": max_seq_len, "max_num_tokens": max_num_tokens,
                "max_beam_width": max_beam_width, "tokens_per_block": tokens_per_block,
                "gather_context_logits": gather_context_logits or None}  # fmt: skip
-    found = memory.estimate(
-        model, gpu=gpu, kv_cache_free_gpu_mem_fraction=free_fraction, max_tokens_in_paged_kv_cache=max_tokens, **options
-    )
+    found = memory.estimate(model, gpu=gpu, kv_cache_free_gpu_mem_fraction=free_fraction, **options)
     _print_json(asdict(found)) if as_json else tables.show_estimate(found)
 
 
@@ -160,7 +157,7 @@ def check(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, Argument(help="An engine folder, a TensorRT-LLM checkpoint, or an engine file.")],
+    path: Annotated[Path, Argument(help="An engine folder, or a TensorRT-LLM checkpoint.")],
     as_json: Json = False,
 ) -> None:
     """Show what an engine is: plugins, limits, precision, sizes, build options."""

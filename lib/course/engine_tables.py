@@ -63,10 +63,8 @@ def show_estimate(estimate: Estimate) -> None:
     if estimate.kv_pool_tokens == 0:
         say("Nothing is left for a KV cache.")
     elif estimate.kv_pool_tokens is not None:
-        most = estimate.max_tokens_in_paged_kv_cache
-        takes = f"{share} of what is then free" + (f", but at most {most:,} tokens," if most else "")
         room = f"room for {estimate.kv_pool_tokens:,} tokens, {gigabytes(estimate.kv_pool_bytes)}"
-        say(f"The server would take {takes} for its KV cache: {room}. Requests beyond that wait.")
+        say(f"The server would take {share} of what is then free for its KV cache: {room}. Requests beyond that wait.")
 
 
 def show_inspection(found: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ models/modeling_utils.py the keys of config.json. Only keys that all versions kn
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,81 +131,56 @@ def _rotary(config: Config) -> tuple[float, dict[str, Any] | None]:
 
 
 def layout(
-    family: Family, config: dict[str, Any], *, tied: bool, names: Collection[str] = ()
+    family: Family, config: Mapping[str, Any], *, tied: bool, names: Collection[str] = ()
 ) -> dict[str, tuple[Part, ...]]:
     """{name in the checkpoint: its parts}. config: of the checkpoint. names: the tensors that the source holds."""
-    return (_gpt2 if family is GPT2 else _llama)(family, config, tied, names)
-
-
-def _llama(family: Family, config: dict[str, Any], tied: bool, names: Collection[str]) -> dict[str, tuple[Part, ...]]:
+    gpt2, found = family is GPT2, {}
     hidden, ffn, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     heads, kv_heads, size = config["num_attention_heads"], config["num_key_value_heads"], config["head_size"]
-    heads_of = {"q": None, "k": kv_heads, "v": kv_heads}  # query heads are never shared by ranks
-    rows = {"q": heads * size, "k": kv_heads * size, "v": kv_heads * size}
 
-    def norm(name: str) -> tuple[Part]:
-        return (Part(f"{name}.weight", (hidden,), plus=family.norm_plus),)
+    def norm(here: str, there: str) -> None:
+        for kind in ("weight", "bias") if gpt2 else ("weight",):
+            found[f"{here}.{kind}"] = (Part(f"{there}.{kind}", (hidden,), plus=family.norm_plus),)
 
-    embedding = Part("model.embed_tokens.weight", (vocab, hidden))
-    if config["use_parallel_embedding"]:
-        embedding = Part(embedding.name, embedding.shape, axis=0, padded=True)
-    found = {"transformer.vocab_embedding.weight": (embedding,)}
-    for n in range(config["num_hidden_layers"]):
-        there, here = f"model.layers.{n}", f"transformer.layers.{n}"
-        for kind, width in (("weight", (hidden,)), ("bias", ())):
-            if kind == "bias" and not (config["attn_bias"] or config.get("qkv_bias")):
-                continue
-            found[f"{here}.attention.qkv.{kind}"] = tuple(
-                Part(f"{there}.self_attn.{x}_proj.{kind}", (count, *width), axis=0, heads=heads_of[x])
-                for x, count in rows.items()
-            )
-        # The gated half is `fc` here and gate_proj there; `gate` is up_proj: act(fc) * gate.
-        for mine, theirs, out, into, axis, bias in (
-            ("attention.dense", "self_attn.o_proj", hidden, heads * size, 1, config["attn_bias"]),
-            ("mlp.fc", "mlp.gate_proj", ffn, hidden, 0, config["mlp_bias"]),
-            ("mlp.gate", "mlp.up_proj", ffn, hidden, 0, config["mlp_bias"]),
-            ("mlp.proj", "mlp.down_proj", hidden, ffn, 1, config["mlp_bias"]),
-        ):
-            found[f"{here}.{mine}.weight"] = (Part(f"{there}.{theirs}.weight", (out, into), axis=axis),)
-            if bias:  # a row-parallel layer adds its bias after the all-reduce: every rank has the whole of it
-                found[f"{here}.{mine}.bias"] = (Part(f"{there}.{theirs}.bias", (out,), axis=None if axis else 0),)
-        found[f"{here}.input_layernorm.weight"] = norm(f"{there}.input_layernorm")
-        found[f"{here}.post_layernorm.weight"] = norm(f"{there}.post_attention_layernorm")
-    found["transformer.ln_f.weight"] = norm("model.norm")
-    head = embedding.name if tied else "lm_head.weight"
-    found["lm_head.weight"] = (Part(head, (vocab, hidden), axis=0, padded=True),)
-    return found
+    def linear(here: str, there: str, out: int, into: int, axis: int, bias: bool) -> None:
+        found[f"{here}.weight"] = (Part(f"{there}.weight", (out, into), axis=axis, conv1d=gpt2),)
+        if bias:  # a row-parallel layer adds its bias after the all-reduce: every rank has the whole of it
+            found[f"{here}.bias"] = (Part(f"{there}.bias", (out,), axis=None if axis else 0),)
 
+    def qkv(there: str, kind: str) -> tuple[Part, ...]:
+        shapes = [(n * size, hidden)[: 2 if kind == "weight" else 1] for n in (heads, kv_heads, kv_heads)]
+        if gpt2:  # they lie beside each other already
+            name = f"{there}.c_attn.{kind}"
+            places = ({"offset": n * hidden, "rows": 3 * hidden, "conv1d": True} for n in range(3))
+            return tuple(Part(name, shapes[0], axis=0, **place) for place in places)
+        shared = (None, kv_heads, kv_heads)  # query heads are never shared by ranks
+        parts = zip("qkv", shapes, shared, strict=True)
+        return tuple(Part(f"{there}.{x}_proj.{kind}", shape, axis=0, heads=n) for x, shape, n in parts)
 
-def _gpt2(family: Family, config: dict[str, Any], tied: bool, names: Collection[str]) -> dict[str, tuple[Part, ...]]:
-    """Its layers are Conv1D, stored [in, out] and therefore turned; q, k and v already lie beside each other."""
-    hidden, ffn, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     prefix = "transformer." if "transformer.wte.weight" in names else ""  # the hub's gpt2 has none
-    found = {
-        "transformer.vocab_embedding.weight": (Part(f"{prefix}wte.weight", (vocab, hidden)),),
-        "transformer.position_embedding.weight": (
-            Part(f"{prefix}wpe.weight", (config["max_position_embeddings"], hidden)),
-        ),
-    }
+    embedding = f"{prefix}wte.weight" if gpt2 else "model.embed_tokens.weight"
+    cut = {"axis": 0, "padded": True}
+    parallel = cut if config.get("use_parallel_embedding") else {}
+    found["transformer.vocab_embedding.weight"] = (Part(embedding, (vocab, hidden), **parallel),)
+    if gpt2:
+        positions = (config["max_position_embeddings"], hidden)
+        found["transformer.position_embedding.weight"] = (Part(f"{prefix}wpe.weight", positions),)
     for n in range(config["num_hidden_layers"]):
-        there, here = f"{prefix}h.{n}", f"transformer.layers.{n}"
-        for kind, shape in (("weight", (hidden, hidden)), ("bias", (hidden,))):
-            found[f"{here}.attention.qkv.{kind}"] = tuple(
-                Part(f"{there}.attn.c_attn.{kind}", shape, axis=0, offset=i * hidden, rows=3 * hidden, conv1d=True)
-                for i in range(3)
-            )
-        for mine, theirs, out, into, axis in (
-            ("attention.dense", "attn.c_proj", hidden, hidden, 1),
-            ("mlp.fc", "mlp.c_fc", ffn, hidden, 0),
-            ("mlp.proj", "mlp.c_proj", hidden, ffn, 1),
-        ):
-            found[f"{here}.{mine}.weight"] = (Part(f"{there}.{theirs}.weight", (out, into), axis=axis, conv1d=True),)
-            found[f"{here}.{mine}.bias"] = (Part(f"{there}.{theirs}.bias", (out,), axis=None if axis else 0),)
-        for mine, theirs in (("input_layernorm", "ln_1"), ("post_layernorm", "ln_2")):
-            for kind in ("weight", "bias"):
-                found[f"{here}.{mine}.{kind}"] = (Part(f"{there}.{theirs}.{kind}", (hidden,)),)
-    for kind in ("weight", "bias"):
-        found[f"transformer.ln_f.{kind}"] = (Part(f"{prefix}ln_f.{kind}", (hidden,)),)
-    head = f"{prefix}wte.weight" if tied else "lm_head.weight"
-    found["lm_head.weight"] = (Part(head, (vocab, hidden), axis=0, padded=True),)
+        here, there = f"transformer.layers.{n}", f"{prefix}h.{n}" if gpt2 else f"model.layers.{n}"
+        bias, mlp_bias = gpt2 or config["attn_bias"], gpt2 or config["mlp_bias"]
+        attention = f"{there}.attn" if gpt2 else f"{there}.self_attn"
+        for kind in ("weight", "bias") if bias or config.get("qkv_bias") else ("weight",):
+            found[f"{here}.attention.qkv.{kind}"] = qkv(attention, kind)
+        linear(
+            f"{here}.attention.dense", f"{attention}.{'c_proj' if gpt2 else 'o_proj'}", hidden, heads * size, 1, bias
+        )
+        # A Llama's gated half is `fc` here and gate_proj there; `gate` is up_proj: act(fc) * gate.
+        linear(f"{here}.mlp.fc", f"{there}.mlp.{'c_fc' if gpt2 else 'gate_proj'}", ffn, hidden, 0, mlp_bias)
+        if not gpt2:
+            linear(f"{here}.mlp.gate", f"{there}.mlp.up_proj", ffn, hidden, 0, mlp_bias)
+        linear(f"{here}.mlp.proj", f"{there}.mlp.{'c_proj' if gpt2 else 'down_proj'}", hidden, ffn, 1, mlp_bias)
+        norm(f"{here}.input_layernorm", f"{there}.{'ln_1' if gpt2 else 'input_layernorm'}")
+        norm(f"{here}.post_layernorm", f"{there}.{'ln_2' if gpt2 else 'post_attention_layernorm'}")
+    norm("transformer.ln_f", f"{prefix}ln_f" if gpt2 else "model.norm")
+    found["lm_head.weight"] = (Part(embedding if tied else "lm_head.weight", (vocab, hidden), **cut),)
     return found

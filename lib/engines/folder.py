@@ -12,15 +12,14 @@ printPlanVersion) reads the tag "ftrt", a zero and, at byte 24, four numbers; pl
 from __future__ import annotations
 
 import contextlib
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engines import plan
 from engines.config import Config, read_json
 from engines.errors import EngineError
+from engines.plan import MAGIC
 from engines.versions import containers
 
 NOTE = "built_on.json"
@@ -30,15 +29,14 @@ TENSORRT, TENSORRT_RTX, SAFETENSORS = "TensorRT", "TensorRT-RTX", "safetensors"
 
 @dataclass(frozen=True)
 class EngineFile:
-    """product and version: None where the first bytes are of no known kind. targets: the compute capabilities that a
-    plan of TensorRT-RTX names, such as "8.6". problem: why it is no whole engine (the end of a sentence), or None.
+    """product and version: None where the first bytes are of no known kind. problem: why it is no whole engine (the end
+    of a sentence), or None.
     """
 
     name: str
     size: int
     product: str | None = None
     version: str | None = None
-    targets: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -126,8 +124,6 @@ def look(path: Path) -> EngineFile:
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(28)
-            if head[:4] == plan.MAGIC:
-                return _rtx(path.name, size, file)
     except OSError as error:
         return EngineFile(path.name, 0, problem=f"cannot be read ({error.strerror})")
     if size == 0:
@@ -137,18 +133,10 @@ def look(path: Path) -> EngineFile:
             return EngineFile(path.name, size, TENSORRT, problem=f"is cut: it has {size} bytes")
         known = head[4:8] == b"\0\0\0\0"  # the only layout that trtexec knows
         return EngineFile(path.name, size, TENSORRT, ".".join(map(str, head[24:28])) if known else None)
+    if head[:4] == MAGIC:
+        return EngineFile(path.name, size, TENSORRT_RTX)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
         return EngineFile(path.name, size, SAFETENSORS)
     if head.startswith(b"version https://git-lfs"):
         return EngineFile(path.name, size, problem="is a Git LFS pointer: fetch the file itself with git lfs pull")
     return EngineFile(path.name, size, problem=f"is no engine: it begins with {head[:4]!r}, an engine with b'ftrt'")
-
-
-def _rtx(name: str, size: int, file: Any) -> EngineFile:
-    try:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            header = plan.read_header(data)
-    except EngineError as error:
-        return EngineFile(name, size, TENSORRT_RTX, problem=f"is damaged ({str(error).rstrip('.')})")
-    targets = tuple(f"{target[2:-1]}.{target[-1]}" for target in header.targets)
-    return EngineFile(name, size, TENSORRT_RTX, header.version, targets)

@@ -151,13 +151,12 @@ def logits(shape: Shape, tp_size: int, rows: int, context_tokens: int = 0) -> in
     return (LOGIT_ROWS * rows + context_tokens) * shape.vocab(tp_size) * 4
 
 
-def pool(free: int, per_token: int, tokens_per_block: int, fraction: float, most: int | None = None) -> tuple[int, int]:
-    """(tokens, bytes) of the paged KV cache: a share of the bytes that are free, at most `most` tokens, whole blocks.
+def pool(free: int, per_token: int, tokens_per_block: int, fraction: float) -> tuple[int, int]:
+    """(tokens, bytes) of the paged KV cache: a share of the bytes that are free, in whole blocks.
 
     As BaseKVCacheManager::calculateMaxNumBlocks does: the last block is rounded up.
     """
-    tokens = max(0, int(free * fraction) // per_token)
-    blocks = math.ceil((tokens if most is None else min(tokens, most)) / tokens_per_block)
+    blocks = math.ceil(max(0, int(free * fraction) // per_token) / tokens_per_block)
     return blocks * tokens_per_block, blocks * tokens_per_block * per_token
 
 

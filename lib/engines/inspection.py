@@ -11,7 +11,7 @@ from typing import Any
 
 from engines import flags
 from engines.errors import EngineError, one_of
-from engines.folder import EngineFile, EngineFolder, look, read
+from engines.folder import EngineFile, EngineFolder, read
 from engines.footprint import from_config
 from engines.memory import gigabytes
 from engines.versions import containers, table
@@ -36,17 +36,9 @@ class Difference:
 
 
 def inspect(path: str | Path) -> dict[str, Any]:
-    """What an engine folder, a TensorRT-LLM checkpoint or a single engine file is, ready for JSON.
-
-    A folder: kind, versions, precision, split, shape, limits, plugins that are on, build options, files with sizes.
-    A file: kind "plan", size, product and version. Raises EngineError with one sentence.
+    """What the folder of an engine or of a TensorRT-LLM checkpoint holds, ready for JSON: kind, versions, precision,
+    split, shape, limits, plugins that are on, build options, files with sizes. Raises EngineError with one sentence.
     """
-    path = Path(path)
-    if path.is_file():
-        file = look(path)
-        if file.problem:
-            raise EngineError(f"{path} {file.problem}.")
-        return {"kind": "plan", "path": str(path), **_file(file)}
     folder = read(path)
     pretrained, quantization = folder.pretrained.values, folder.pretrained.part("quantization")
     return {
@@ -91,8 +83,7 @@ def example(folder: str | Path, which: str = "plain") -> Path:
     engine file beside it. Raises EngineError for another name, and where the folder already holds another config.json.
     """
     one_of("The example", which, EXAMPLES)
-    builds = json.loads(resources.files("engines").joinpath("data", "example_builds.json").read_text())
-    config = builds["plain"] if which == "plain" else _merged(builds["plain"], builds[which])
+    config = json.loads(resources.files("engines").joinpath("data", "example_builds.json").read_text())[which]
     target, text = Path(folder), json.dumps(config, indent=4) + "\n"
     path = target / "config.json"
     if path.exists() and path.read_bytes() != text.encode():
@@ -138,7 +129,7 @@ def _options(folder: EngineFolder) -> dict[str, Any]:
 
 def _file(file: EngineFile) -> dict[str, Any]:
     found = {"name": file.name, "size_bytes": file.size, **asdict(file)}
-    return {key: value for key, value in found.items() if value not in (None, ()) and key != "size"}
+    return {key: value for key, value in found.items() if value is not None and key != "size"}
 
 
 def _parameters(folder: EngineFolder) -> int | None:
@@ -146,10 +137,3 @@ def _parameters(folder: EngineFolder) -> int | None:
         return from_config(folder.pretrained.values, str(folder.path)).parameters()
     except EngineError:
         return None  # an architecture that the estimate does not know
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(base)
-    for key, value in changes.items():
-        found[key] = _merged(base[key], value) if isinstance(value, Mapping) else value
-    return found

@@ -81,7 +81,6 @@ class Estimate:
     margin_bytes: int
     total_bytes: int
     kv_cache_free_gpu_mem_fraction: float
-    max_tokens_in_paged_kv_cache: int | None = None
     note: str | None = None
     gpu: str | None = None
     gpu_bytes: int | None = None
@@ -100,10 +99,7 @@ class Estimate:
             return f"{need}."
         if self.fits:
             return f"{need} and fits {self.gpu}; the most at once is {_many(self.largest_batch_size)} of that length."
-        if self.total_bytes <= self.gpu_bytes:
-            need += f", which {self.gpu} has, but not in a cache of {self.max_tokens_in_paged_kv_cache} tokens"
-        else:
-            need += f", more than {self.gpu} has"
+        need += f", more than {self.gpu} has"
         if self.largest_batch_size:
             return f"{need}; the most at once is {_many(self.largest_batch_size)} of that length."
         if self.largest_seq_len:
@@ -116,7 +112,6 @@ def estimate(
     *,
     gpu: str | int | None = None,
     kv_cache_free_gpu_mem_fraction: float = FREE_FRACTION,
-    max_tokens_in_paged_kv_cache: int | None = None,
     **options: Any,
 ) -> Estimate:
     """What an engine of `model` needs, part by part (module footprint), and whether a card has it.
@@ -137,18 +132,14 @@ def estimate(
     of = {**_DEFAULTS, **said, **{k: v for k, v in options.items() if v is not None}}
     if of["max_seq_len"] is None:
         of["max_seq_len"] = min(2048, shape["max_position_embeddings"])
-    _check(of, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache)
+    _check(of, kv_cache_free_gpu_mem_fraction)
     tp, block = of["tp_size"], of["tokens_per_block"]
     shape.check(tp)
     per_gpu = footprint.kv_per_token(shape, of["kv_dtype"], tp)
 
-    def cached(batch: int, seq_len: int) -> int:
-        """Tokens in the cache; every sequence begins a block of its own."""
-        return batch * of["max_beam_width"] * math.ceil(seq_len / block) * block
-
     def parts(batch: int, seq_len: int) -> dict[str, int]:
         rows = batch * of["max_beam_width"]
-        kv = cached(batch, seq_len) * per_gpu
+        kv = rows * math.ceil(seq_len / block) * block * per_gpu  # every sequence begins a block of its own
         found = {
             "weights_bytes": footprint.weights(shape, of["dtype"], of["weight_only"], tp),
             "kv_bytes": kv,
@@ -164,11 +155,9 @@ def estimate(
     if gpu is not None:
         size, shown = card(gpu).bytes, f" (CUDA shows {gigabytes(card(gpu).bytes)})" * isinstance(gpu, str)
         found["gpu"] = card(gpu).label + shown
-        most = max_tokens_in_paged_kv_cache
-        most = math.inf if most is None else math.ceil(most / block) * block
 
         def fits(batch: int, seq_len: int) -> bool:
-            return parts(batch, seq_len)["total_bytes"] <= size and cached(batch, seq_len) <= most
+            return parts(batch, seq_len)["total_bytes"] <= size
 
         free = size - found["total_bytes"] + found["kv_bytes"] + found["left_free_bytes"]
         found |= {
@@ -178,7 +167,7 @@ def estimate(
             "largest_seq_len": footprint.largest(lambda n: fits(batch, n)),
         }
         found["kv_pool_tokens"], found["kv_pool_bytes"] = footprint.pool(
-            free, per_gpu, block, kv_cache_free_gpu_mem_fraction, max_tokens_in_paged_kv_cache
+            free, per_gpu, block, kv_cache_free_gpu_mem_fraction
         )
     return Estimate(
         model=shape.name,
@@ -188,7 +177,6 @@ def estimate(
         kv_bytes_per_token=footprint.kv_per_token(shape, of["kv_dtype"]),
         kv_bytes_per_token_per_gpu=per_gpu,
         kv_cache_free_gpu_mem_fraction=kv_cache_free_gpu_mem_fraction,
-        max_tokens_in_paged_kv_cache=max_tokens_in_paged_kv_cache,
         note=shape.beyond(seq_len),
         **{key: of[key] for key in (*_COUNTS, "dtype", "kv_dtype", "weight_only")},
         **found,
@@ -237,15 +225,14 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
     return shape, {key: value for key, value in said.items() if value is not None}
 
 
-def _check(of: dict[str, Any], fraction: float, tokens: int | None) -> None:
+def _check(of: dict[str, Any], fraction: float) -> None:
     """Raise EngineError for a value that cannot be; the cache has the precision of the weights unless it is given."""
     one_of("dtype", of["dtype"], DTYPES)
     of["kv_dtype"] = one_of("kv_dtype", of["kv_dtype"] or of["dtype"], KV_DTYPES)
     if of["weight_only"] is not None:
         one_of("weight_only", of["weight_only"], WEIGHT_ONLY)
-    counts = [(key, of[key]) for key in _COUNTS]
-    counts += [("max_tokens_in_paged_kv_cache", tokens)] * (tokens is not None)
-    for key, value in counts:
+    for key in _COUNTS:
+        value = of[key]
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
             raise EngineError(f"{key} must be a whole number above 0 and below 2^31, not {value!r}.")
     if of["tokens_per_block"] > 8192:

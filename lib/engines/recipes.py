@@ -15,7 +15,7 @@ from engines import flags
 from engines.errors import EngineError, one_of
 from engines.footprint import from_config
 from engines.memory import recipe_model
-from engines.versions import FOLDERS, converter, examples_root, require_workflow, table, version
+from engines.versions import EXAMPLES_ROOT, FOLDERS, converter, require_workflow, table, version
 
 NAMES = tuple(table("recipes"))
 
@@ -112,7 +112,7 @@ def recipe(
 
     slug = "-".join(filter(None, [dtype, weight_only, f"tp{tp_size}"]))
     source, checkpoint, engine = f"checkpoints/{base}/hf", f"checkpoints/{base}/{slug}", f"engines/{base}/{slug}"
-    script = f"{examples_root()}/{converter(family, trtllm)}"
+    script = f"{EXAMPLES_ROOT}/{converter(family, trtllm)}"
     build = [("--checkpoint_dir", checkpoint), ("--output_dir", engine), *_plugins(family, dtype, trtllm)]
     build += [*_limits(limits, trtllm), *([("--workers", str(tp_size))] if tp_size > 1 else [])]
     build = list((dict(build) | dict(extra or {})).items())

@@ -34,6 +34,10 @@ def table(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("engines").joinpath("data", f"{name}.toml").read_text("utf-8"))
 
 
+EXAMPLES_ROOT = table("containers")["examples"]["root"]  # of TensorRT-LLM inside the containers
+LAST_WORKFLOW = table("containers")["workflow"]["last"]  # TensorRT-LLM with convert_checkpoint.py and trtllm-build
+
+
 @dataclass(frozen=True)
 class Container:
     """One image nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3.
@@ -99,33 +103,23 @@ def newest_for(driver: str) -> Container | None:
     return next((c for c in containers() if _numbers(c.driver) <= _numbers(driver)), None)
 
 
-def last_workflow() -> str:
-    """The last TensorRT-LLM that has convert_checkpoint.py and trtllm-build."""
-    return table("containers")["workflow"]["last"]
-
-
 def require_workflow(trtllm: str) -> None:
     """Raise EngineError where this version has no convert_checkpoint.py and trtllm-build, or one that is not known."""
-    oldest, last = version(containers()[-1].trtllm), last_workflow()
-    if version(trtllm) > version(last):
+    oldest = version(containers()[-1].trtllm)
+    if version(trtllm) > version(LAST_WORKFLOW):
         raise EngineError(
             f"TensorRT-LLM {trtllm} builds no engines: convert_checkpoint.py and trtllm-build were removed after "
-            f"{last}; take the LLM API (notebook 12), or a container up to {containers()[0].tag}."
+            f"{LAST_WORKFLOW}; take the LLM API (notebook 12), or a container up to {containers()[0].tag}."
         )
     if version(trtllm) < oldest:
         raise EngineError(f"TensorRT-LLM {trtllm} is older than these tables, which begin with {oldest}.")
 
 
 def converter(family: str, trtllm: str) -> str:
-    """convert_checkpoint.py of a family ("gpt2", "llama", "gemma") as a path below `examples_root`."""
+    """convert_checkpoint.py of a family ("gpt2", "llama", "gemma") as a path below EXAMPLES_ROOT."""
     require_workflow(trtllm)
     where = {since: text for since, text in table("containers")["examples"].items() if since != "root"}
     return f"{at(where, trtllm)}{FOLDERS[family]}/convert_checkpoint.py"
-
-
-def examples_root() -> str:
-    """The examples folder of TensorRT-LLM inside the containers."""
-    return table("containers")["examples"]["root"]
 
 
 def examples_problem(examples: str, wheel: str, family: str | None = None) -> str | None:

@@ -26,7 +26,7 @@ from reference_backend.errors import BackendError
 from reference_backend.executor import quantize
 from reference_backend.executor.rank_files import ENGINE_VERSION, tensors
 
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
+ARCHITECTURES = ("LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
 WEIGHTS = ("checkpoint", "q4_1")
 MAX_SEQ_LEN = 2048
 _BITS = {"W8A16": 8, "W4A16": 4}

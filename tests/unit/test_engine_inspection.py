@@ -53,18 +53,6 @@ def test_a_checkpoint_is_laid_open(tmp_path):
     assert [file["size_bytes"] for file in found["files"]] == sizes
 
 
-def test_a_single_file_is_laid_open(tmp_path):
-    file = tmp_path / "some.engine"
-    file.write_bytes(plan_bytes("10.9.0.34", size=100))
-    assert inspect(file) == {"kind": "plan", "path": str(file), "name": "some.engine", "size_bytes": 100,
-                             "product": "TensorRT", "version": "10.9.0.34"}  # fmt: skip
-    file.write_bytes(b"ftrt" + b"\2" + bytes(99))  # a layout that nobody has described: nothing is invented
-    assert "version" not in inspect(file)
-    file.write_bytes(b"")
-    with pytest.raises(EngineError, match="is empty"):
-        inspect(file)
-
-
 def test_a_model_that_the_estimate_does_not_know_is_still_laid_open(tmp_path):
     found = inspect(engine_folder(tmp_path / "engine", architecture="MixtralForCausalLM"))
     assert found["architecture"] == "MixtralForCausalLM" and found["parameters"] is None

@@ -280,21 +280,17 @@ def test_the_fraction_is_of_what_is_free_after_the_engine_not_of_the_card():
     found = estimate("gpt2-medium", gpu="h100", kv_cache_free_gpu_mem_fraction=0.5)
     free = found.gpu_bytes - (found.total_bytes - found.kv_bytes - found.left_free_bytes)
     assert abs(found.kv_pool_bytes - 0.5 * free) < 32 * 98_304
-    capped = estimate("gpt2-medium", gpu="h100", max_tokens_in_paged_kv_cache=2560)
-    assert (capped.kv_pool_tokens, capped.kv_pool_bytes) == (2560, 251_658_240)
-    small = estimate("gpt2-medium", gpu=3 * 10**9, max_tokens_in_paged_kv_cache=10**9)
-    assert small.kv_pool_tokens < 10**9  # the smaller of the two wins
 
 
 @given(
     gib=st.floats(4, 80), batch=st.integers(1, 64), seq_len=st.integers(1, 2048), block=st.sampled_from([1, 32, 128]),
-    fraction=st.floats(0.05, 0.99), most=st.none() | st.integers(1, 50_000), width=st.sampled_from([1, 4]),
+    fraction=st.floats(0.05, 0.99), width=st.sampled_from([1, 4]),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
-def test_what_fits_is_what_goes_into_the_pool(gib, batch, seq_len, block, fraction, most, width):
+def test_what_fits_is_what_goes_into_the_pool(gib, batch, seq_len, block, fraction, width):
     """One rule for both: the pool of TensorRT-LLM (above) holds the sequences exactly where they are said to fit."""
     asked = {"max_num_tokens": 512, "max_beam_width": width, "tokens_per_block": block,
-             "kv_cache_free_gpu_mem_fraction": fraction, "max_tokens_in_paged_kv_cache": most}  # fmt: skip
+             "kv_cache_free_gpu_mem_fraction": fraction}  # fmt: skip
     found = estimate("smollm2", gpu=round(gib * GIB), max_batch_size=batch, max_seq_len=seq_len, **asked)
     need = batch * width * -(-seq_len // block) * block
     assert found.fits is (found.kv_pool_tokens >= need) or (block > 1 and abs(found.kv_pool_tokens - need) <= block)
@@ -303,14 +299,6 @@ def test_what_fits_is_what_goes_into_the_pool(gib, batch, seq_len, block, fracti
     assert found.total_bytes - found.left_free_bytes - found.kv_bytes == sum(
         (found.weights_bytes, found.activation_bytes, found.logits_bytes, found.margin_bytes)
     )
-
-
-def test_a_cap_on_the_cache_is_named_where_the_card_is_not_the_reason():
-    asked = {"gpu": "24gb", "max_batch_size": 4, "max_seq_len": 1024}
-    found = estimate("llama-7b", max_tokens_in_paged_kv_cache=2048, **asked)
-    assert (found.fits, found.largest_batch_size, found.kv_pool_tokens) == (False, 2, 2048)
-    assert "has, but not in a cache of 2048 tokens; the most at once is 2 sequences" in found.sentence()
-    assert estimate("llama-7b", **asked).fits is True
 
 
 def test_lengths_beyond_the_positions_are_named():
@@ -351,13 +339,11 @@ def test_an_engine_says_its_own_limits(tmp_path):
         ("gpt2-medium", {"batch": 3}, "no option 'batch'"),
         ("gpt2-medium", {"max_batch_size": 0}, "max_batch_size must be a whole number above 0 and below 2^31, not 0."),
         ("gpt2-medium", {"max_seq_len": 0}, "max_seq_len must be a whole number above 0"),
-        ("gpt2-medium", {"max_tokens_in_paged_kv_cache": 0}, "max_tokens_in_paged_kv_cache must be"),
         ("gpt2-medium", {"tokens_per_block": 2**30}, "tokens_per_block must be at most 8192"),
         ({"model_type": "llama", **TINY, "num_key_value_heads": 5}, {}, "cannot share 5 KV heads"),
         ({"architecture": "LlamaForCausalLM", **TINY, "quantization": {"quant_algo": ["x"]}}, {}, "quantised with ['x"),
         ("gpt2-medium", {"max_seq_len": True}, "max_seq_len must be a whole number above 0"),
         ("gpt2-medium", {"kv_cache_free_gpu_mem_fraction": 1.0}, "must lie between 0 and 1"),
-        ("gpt2-medium", {"max_tokens_in_paged_kv_cache": -1}, "max_tokens_in_paged_kv_cache must be"),
         ("llama-7b", {"tp_size": 3}, "tp_size 3 does not divide the 32 attention heads of llama-7b"),
         ("smollm2", {"tp_size": 9}, "the 1536 MLP columns"),
         ({"model_type": "llama", **TINY, "num_key_value_heads": 3}, {"tp_size": 2}, "3 KV heads"),

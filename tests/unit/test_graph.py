@@ -261,6 +261,26 @@ def test_smollm2_says_the_same_in_int4(smollm2_engine_fp32, smollm2_engine_int4,
     assert (exact.argmax(-1) == fast.argmax(-1)).mean() >= 0.93
 
 
+def test_the_cuda_flavour_reads_the_weights_that_transformers_has(tmp_path):
+    from reference_backend.executor.cuda import weights
+
+    model = model_of("tied Llama", tmp_path / "checkpoint")
+    engine = EngineConfig.read(write_engine(tmp_path / "checkpoint", tmp_path / "engine"))
+    found, theirs = weights.load(engine, "cpu", torch.float32), model.model
+    assert torch.equal(found.embed, theirs.embed_tokens.weight) and torch.equal(found.norm, theirs.norm.weight)
+    assert torch.equal(found.head[:-1], found.embed) and not found.head[-1].any(), "an odd vocabulary has a row more"
+    for mine, layer in zip(found.layers, theirs.layers, strict=True):
+        attention, mlp = layer.self_attn, layer.mlp
+        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        assert torch.equal(mine.qkv, torch.cat([part.weight for part in parts]))
+        assert torch.equal(mine.gate_up, torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]))
+        assert torch.equal(mine.out, attention.o_proj.weight) and torch.equal(mine.down, mlp.down_proj.weight)
+        assert torch.equal(mine.input_norm, layer.input_layernorm.weight)
+        assert torch.equal(mine.post_norm, layer.post_attention_layernorm.weight)
+    cos, sin = theirs.rotary_emb(found.embed, torch.arange(engine.max_seq_len)[None])
+    assert torch.allclose(found.cos, cos[0, :, :8], atol=2e-5) and torch.allclose(found.sin, sin[0, :, :8], atol=2e-5)
+
+
 # --- the build
 
 
@@ -300,6 +320,20 @@ def test_the_build_needs_no_torch(llama, tmp_path):
     subprocess.run(
         [sys.executable, "-c", code, "--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e"], check=True
     )
+
+
+def test_course_build_is_the_same_program(llama, tmp_path):
+    from typer.testing import CliRunner
+
+    from course.cli import app
+
+    where = ["--checkpoint_dir", f"{llama[2]}.checkpoint", "--output_dir", f"{tmp_path}/engine"]
+    assert CliRunner().invoke(app, ["build", *where, "--weights", "q4_1", "--max_beam_width", "4"]).exit_code == 0
+    engine = EngineConfig.read(tmp_path / "engine")
+    assert (engine.precision, engine.max_beam_width) == ("int4", 4)
+    assert CliRunner().invoke(app, ["build", *where, "--strip_plan"]).exit_code == 1
+    unknown = CliRunner().invoke(app, ["build", *where, "--max_batchsize", "4"])
+    assert "has no flag --max_batchsize. Did you mean '--max_batch_size'?" in str(unknown.exception)
 
 
 @pytest.mark.parametrize(

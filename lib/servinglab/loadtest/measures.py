@@ -96,7 +96,6 @@ class Run:
 
     def kept(self, ttft: float, itl: float) -> np.ndarray:
         """Which requests were answered within both limits (seconds) [requests]. One token alone has no ITL to break."""
-        _positive(ttft=ttft, itl=itl)
         return np.array([t.ok and t.ttft <= ttft and not t.itl > itl for t in self.traces], dtype=bool)
 
     def goodput(self, ttft: float, itl: float) -> float:
@@ -149,13 +148,6 @@ def one_connection(due: Sequence[float], busy: Sequence[float]) -> np.ndarray:
 
 def cost_per_million(tokens_per_second: float, price_per_hour: float) -> float:
     """What a million tokens cost on a machine with this price an hour, in the same currency, if it is never idle."""
-    _positive(tokens_per_second=tokens_per_second)
-    if not price_per_hour >= 0:
-        raise CourseError(f"price_per_hour is {price_per_hour}; it must be 0 or more.")
+    if not tokens_per_second > 0 or not price_per_hour >= 0:
+        raise CourseError(f"A cost needs a throughput above 0 and a price, not {tokens_per_second}, {price_per_hour}.")
     return price_per_hour / (tokens_per_second * 3600) * 1e6
-
-
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise CourseError(f"{name} is {value}; it must be above 0.")

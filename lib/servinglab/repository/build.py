@@ -10,7 +10,6 @@ refuses to start. The same files serve in both lanes: only the engine's folder d
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 from servinglab.keep import Keeper
@@ -18,6 +17,7 @@ from servinglab.repository import contract, pbtxt
 from servinglab.repository.assets_check import engine_problem, tokenizer_problem
 from servinglab.repository.errors import RepositoryError
 from servinglab.repository.spec import DeploymentSpec
+from servinglab.server.install import reference_backend
 
 ASSETS, REPOSITORY = "_assets", "model_repository"
 
@@ -84,9 +84,7 @@ def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Pat
 
 def model_source(model: str) -> str:
     """The model.py of one of the three Python models, as the package reference_backend ships it."""
-    package = find_spec("reference_backend")
-    folder = Path(package.submodule_search_locations[0]) if package else Path("reference_backend")
-    source = folder / "models" / f"{model}.py"
+    source = reference_backend() / "models" / f"{model}.py"
     try:
         return source.read_text(encoding="utf-8")
     except OSError as error:

@@ -21,8 +21,9 @@ class FillReport(NamedTuple):
 
     def summary(self) -> dict[str, object]:
         """{group: placeholders as "name:line"}, for people and for JSON."""
-        groups = {name: getattr(self.result, name) for name in ("filled", "zero", "left", "missing")}
-        shown = {name: [f"{p.name}:{p.line}" for p in found] for name, found in groups.items()}
+        _, *groups = self.result
+        named = zip(("filled", "zero", "left", "missing"), groups, strict=True)
+        shown = {name: [f"{p.name}:{p.line}" for p in found] for name, found in named}
         return {"file": str(self.path), **shown, "warning": self.warning}
 
 
@@ -44,9 +45,8 @@ def fill_repository(
     except (OSError, UnicodeDecodeError) as error:
         raise TemplateError(f"A config.pbtxt under {target} cannot be read: {error}.") from None
     names = {path: {p.name for p in placeholders(text)} for path, text in texts.items()}
-    known = {
-        key for path, own in names.items() for name in own for key in (name, f"{path.absolute().parent.name}/{name}")
-    }
+    folders = {path: path.absolute().parent.name for path in files}
+    known = {key for path, own in names.items() for name in own for key in (name, f"{folders[path]}/{name}")}
     for key in values:
         if key not in known:
             raise TemplateError(
@@ -55,7 +55,7 @@ def fill_repository(
             )
     reports = []
     for path, text in texts.items():
-        folder = path.absolute().parent.name
+        folder = folders[path]
         own = {key: values.get(f"{folder}/{key}", values.get(key)) for key in names[path]}
         given = {key: value for key, value in own.items() if value is not None}
         result = fill_parts(text, given, file=f"{folder}/{path.name}")

@@ -1,0 +1,1 @@
+"""What Triton finds as <backend-dir>/tensorrtllm; a package, so that a wheel holds it."""
