@@ -9,8 +9,12 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servinglab.errors import CourseError
+
+if TYPE_CHECKING:
+    from servinglab.server.triton import TritonServer
 
 LANES = ("embedded", "trtllm")
 TRTLLM_BACKEND = Path("/opt/tritonserver/backends/tensorrtllm")
@@ -49,12 +53,12 @@ def programs() -> dict[str, str]:
 def new_server(
     repository: Path, lane: str = "auto", *, ports: Mapping[str, int | None], models: list[str] | None = None,
     world_size: int | None = None, all_interfaces: bool = False, timeout: float | None = None,
-):  # fmt: skip
+) -> TritonServer:  # fmt: skip
     """The server of that lane for a repository, not yet started. `models`: embedded only; `world_size` and
     `all_interfaces`: trtllm only, as `plan_launch` takes them."""
     more = {"timeout": timeout} if timeout else {}
     if resolve_lane(lane) == "embedded":
-        from servinglab.server.triton import TritonServer
+        from servinglab.server import TritonServer
 
         return TritonServer(repository, models=models, **{f"{name}_port": p for name, p in ports.items()}, **more)
     from servinglab.server.launch import TrtllmServer, plan_launch
