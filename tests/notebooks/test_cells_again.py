@@ -1,11 +1,12 @@
 """Each code cell run twice in a row, and each longer one stopped and run again: see rerun.py.
 
-All sixteen take three quarters of an hour, so they run weekly, with what is marked long; one of them alone runs with
-python tests/notebooks/rerun.py 05.
+All sixteen take three quarters of an hour, so they run weekly, with what is marked long; each run of the tests has one
+of the shorter ones, by COURSE_TURN (conftest.py). One of them alone: python tests/notebooks/rerun.py 05
 """
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 import nbformat
@@ -15,10 +16,17 @@ from running import leftovers
 
 from course.manifest import load
 
-pytestmark = [pytest.mark.notebooks, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1800)]
+
+SHORT = ("00", "03", "05", "06", "07", "08", "09", "12")
+TURN = SHORT[int(os.environ["COURSE_TURN"]) % len(SHORT)]
 
 
-@pytest.mark.parametrize("entry", load().notebooks, ids=lambda entry: entry.id)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "entry",
+    [pytest.param(e, id=e.id, marks=[pytest.mark.long] * (not e.id.startswith(TURN))) for e in load().notebooks],
+)
 def test_cells_run_twice_and_after_a_stop(entry, tmp_path):
     marker = str(tmp_path)
     done = Again(prepare(entry), entry.path.parent, marker=marker)

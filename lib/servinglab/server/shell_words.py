@@ -59,5 +59,5 @@ def require_plain_model(folder: Path) -> ModelConfig | None:
     elif file.is_file():  # Triton's own parser will not take it either, but what if it does
         lines = [line for line in file.read_bytes().decode("latin-1").splitlines() if not line.lstrip().startswith("#")]
         if odd := re.search(r"[`$;|&\\]", re.sub(r"\$\{\w*\}", "", "\n".join(lines))):
-            raise ServerError(f"{file} is no model configuration and holds {odd[0]!r}, which a shell might run: mend it.")
+            raise ServerError(f"{file} is no model configuration and holds {odd[0]!r}, which a shell might run.")
     return config
