@@ -193,7 +193,7 @@ class Oracle:
     def propose(self, tokens, at_most):
         begun = len(tokens) - len(prompt_ids)
         truth = answer[begun : begun + min(self.length, at_most)]
-        return [(token + 1) % executor.vocab_size for token in truth] if self.lies else truth
+        return [(token + 1) % executor.limits.vocab_size for token in truth] if self.lies else truth
 
 
 # %% [markdown]

@@ -190,7 +190,7 @@ def test_log_probs_of_a_long_prompt_read_in_pieces(fp32, hf_model, hf_tokenizer)
 
 def test_sampled_log_probs_are_over_the_whole_vocabulary(fp32, hf_model, prompts):
     """After bias, temperature and penalties, before top-k: the probability the token had, not its share of the k."""
-    bias = np.zeros(fp32.vocab_size, np.float32)
+    bias = np.zeros(fp32.limits.vocab_size, np.float32)
     bias[:500] = 1.5
     options = {"temperature": 1.7, "top_k": 5, "seed": 4, "presence_penalty": 0.8}
     tokens, log_probs, _, generation = last_of(fp32, prompts[1], 6, bias=bias, **options)
