@@ -27,7 +27,7 @@
 # - work out whether a model fits a card, before anything is built
 # - read an engine's folder, and say why a machine refuses it
 #
-# **Time:** 50 minutes (last run: 57 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 103 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
