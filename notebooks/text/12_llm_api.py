@@ -27,7 +27,7 @@
 # - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [11 · Benchmarking](11_benchmarking.ipynb) · Next: none yet
 

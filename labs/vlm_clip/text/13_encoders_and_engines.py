@@ -27,7 +27,7 @@
 # - say what int8 saves and what it costs, and refuse an engine that turned the vectors away
 # - build a TensorRT engine with a dynamic batch, and write the configuration that serves it
 #
-# **Time:** 45 minutes (last run: 69 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
+# **Time:** 45 minutes (last run: 157 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
 # Previous: [12 · After engines](../../notebooks/12_llm_api.ipynb) · Next: [14 · The ensemble](14_ensemble.ipynb)
