@@ -19,12 +19,15 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .drafters import Drafter
 from .metrics import RequestMetrics
 from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
+
+if TYPE_CHECKING:  # ONNX Runtime comes with it
+    from .drafters import Drafter
 
 log = logging.getLogger(__name__)
 
