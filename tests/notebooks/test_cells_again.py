@@ -38,6 +38,7 @@ def cell(source, *tags):
     return nbformat.v4.new_code_cell(textwrap.dedent(source).strip(), metadata={"tags": list(tags)})
 
 
+@pytest.mark.long
 def test_what_breaks_hangs_or_differs_is_named(tmp_path, monkeypatch):
     """One cell for each kind, and cells that do what they may."""
     monkeypatch.setattr("rerun.END_SECONDS", 3)
@@ -72,6 +73,7 @@ def test_what_breaks_hangs_or_differs_is_named(tmp_path, monkeypatch):
     assert [name.split(" (")[0] for name in done.stopped] == ["cell 4", "cell 14"]
 
 
+@pytest.mark.long
 def test_a_cell_that_cannot_be_stopped_or_not_run_twice_is_given_up_in_bounded_time(tmp_path, monkeypatch):
     """What a notebook did whose thread waited for an Event that only success sets."""
     monkeypatch.setattr("rerun.STOP_SECONDS", 3)
