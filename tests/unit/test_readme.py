@@ -16,7 +16,8 @@ from course import cli, pages
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-COMMANDS = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
+LINES = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines() if line.strip()]
+COMMANDS = [line.split("#")[0].strip() for line in LINES]
 INLINE = re.findall(r"`((?:make|course) [^`]+)`", README)
 
 
