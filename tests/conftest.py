@@ -30,6 +30,20 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.fixture
+def course_style():
+    """The course's style for the figures of one test, which are closed behind it."""
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+
+    from servinglab.figures import style
+
+    with mpl.rc_context():
+        style.use()
+        yield
+        plt.close("all")
+
+
 # Files whose tests use the same servers, or would disturb each other.
 TOGETHER = {
     "test_answer.py": "triton", "test_server_supervisor.py": "triton", "test_encoders.py": "clip",

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from course.manifest import Course, load, tomllib
 from servinglab.errors import CourseError
-from servinglab.keep import write
+from servinglab.keep import Keeper
 from servinglab.notebook import device
 
 # Each file with derived parts, and for each part the files with its figures.
@@ -50,7 +50,7 @@ def write_index(course: Course, results: list[Any], out: Path) -> Path:
         rows=rows, when=time.strftime("%Y-%m-%d %H:%M"), device=device()
     )
     path = out / "index.html"
-    write(path, f"{page}\n".encode())
+    Keeper(out).write(path, f"{page}\n".encode())
     return path
 
 

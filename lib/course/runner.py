@@ -19,7 +19,7 @@ import psutil
 from course.manifest import Course, Notebook
 from servinglab import scratch
 from servinglab.errors import CourseError
-from servinglab.keep import Keeper, write
+from servinglab.keep import Keeper
 
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
@@ -86,7 +86,7 @@ def run_notebook(
             while child.poll() is None and not reached:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=0.2)
-                before, (state, error) = state, read(told, notebook.id)
+                before, (state, _) = state, read(told, notebook.id)
                 if state.cell != before.cell:
                     on_progress(state)
                 if time.monotonic() - started > limit and child.poll() is None:
@@ -122,7 +122,7 @@ def _publish(made: Path, out: Path) -> str:
     """Copy the executed notebook and its page to `out`; the sentence to show when that fails."""
     for page in filter(Path.exists, (made, made.with_suffix(".html"))):
         try:
-            write(out / page.name, page.read_bytes())
+            Keeper(out).write(out / page.name, page.read_bytes())
         except OSError as error:
             return f"{out / page.name} cannot be written ({error.strerror}): free some space or give another --out."
     return ""
@@ -153,7 +153,7 @@ def save(results: list[Result], out: Path) -> Path:
     """Write the results as `out`/results.json."""
     path = out / "results.json"
     try:
-        write(path, (json.dumps([asdict(r) for r in results], indent=2) + "\n").encode())
+        Keeper(out).write(path, (json.dumps([asdict(r) for r in results], indent=2) + "\n").encode())
     except OSError as error:
         reason = error.strerror
         raise CourseError(f"{path} cannot be written ({reason}): free some space or give another --out.") from None

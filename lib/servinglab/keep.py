@@ -49,6 +49,18 @@ class Keeper:
         made.replace(target)
         return yours
 
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file of ours, never half of it; as `put`. One that holds this already is left alone."""
+        path = path.absolute()
+        if path.is_file() and path.read_bytes() == content:
+            return
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            draft.write_bytes(content)
+            self.put(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
     def make_room(self, name: str | Path) -> Path | None:
         """Move away what is yours at this place, or stands where a folder above it must be; where it is now."""
         path = self.folder / name
@@ -68,16 +80,6 @@ class Keeper:
                 return place
             except FileExistsError:
                 continue
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file of ours; what was yours at its place moves to yours/. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        Keeper(path.parent).put(draft, path.name)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, str]]:

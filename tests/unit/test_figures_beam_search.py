@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -14,20 +13,13 @@ from servinglab.figures import beam_search as figures
 from servinglab.figures import style
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 FIRST, SECOND = [0.5, 0.4, 0.1], {0: [0.4, 0.35, 0.25], 1: [0.9, 0.1, 0.0], 2: [0.0, 0.8, 0.2]}
 ANSWERS = {"short": (-6.0, 6), "long": (-12.0, 24)}  # equal scores where 4**p = 2, at p = 0.5
 ROWS = {"greedy": {"a (x)": [1, 3], "b (y)": [2.0]}, "beam 2": {"a (x)": [4, 5], "b (y)": []}}
 PANELS = {"copy": {"greedy": (8, 8), "beam": (3, 8)}}
 COLOURS = {"greedy": "#222222", "beam": "#CC79A7", "beam 2": "#CC79A7"}
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 def toy(width):

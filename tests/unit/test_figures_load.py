@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.text import Text
 
 from servinglab.figures import load as figures
-from servinglab.figures import style
 from servinglab.loadtest.measures import Run, Trace
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 
 def run(first, pace, **load):
@@ -31,14 +30,6 @@ FIGURES = {
     "sizes": lambda: figures.sizes(WAITS, (5, 21), (50, 95), lane="trtllm"),
     "knee": lambda: figures.knee(OPEN, (0.5, 0.05), lane="embedded"),
 }
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 def dots(axes, marker="o"):

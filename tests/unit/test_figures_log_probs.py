@@ -13,22 +13,14 @@ from matplotlib.text import Text
 
 from servinglab import decoding
 from servinglab.figures import log_probs as figures
-from servinglab.figures import style
 from servinglab.root import find_root
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 LOGS = np.log(np.full(60, 1 / 8))
 PRODUCTS = {name: np.multiply.accumulate(np.exp(LOGS).astype(name)) for name in figures.DTYPES}
 CONFIDENCES, OUTCOMES = np.array([0.1, 0.15, 0.3, 0.7, 0.9]), np.array([False, True, False, True, True])
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 FIGURES = {

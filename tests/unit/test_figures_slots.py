@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pytest
 
 from servinglab.figures import slots as slot_figures
-from servinglab.figures import style
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 S = 1_000_000_000
 
@@ -25,14 +24,6 @@ def request(arrival, scheduled, first, last):
 
 # Three arrive at 10 s; the third waits for the end of the first.
 THREE = [request(10, 10, 11, 13), request(10, 11, 12, 20), request(10, 13, 14, 16)]
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 def test_a_request_takes_the_lowest_slot_that_is_free():

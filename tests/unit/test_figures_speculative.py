@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from servinglab.figures import speculative as figures
-from servinglab.figures import style
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
 FIGURES = {
@@ -21,14 +20,6 @@ FIGURES = {
     "layers": lambda: figures.layers([10, 20, 30], [0.0, 0.25, 1.0], {"trained": (2, 0.5)}),
     "costs": lambda: figures.cost_model([1, 2], ([1.5, 1.75], [1.4, 1.6]), ([1.2, 1.1], [1.3, 0.9])),
 }
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -16,17 +16,10 @@ from tritonclient.grpc import service_pb2
 from servinglab.figures import request_path, streaming, style
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 ARRIVALS = [0.120, 0.150, 0.170, 0.200, 0.210]
 GROUPS = {"strategies": style.STRATEGIES, "lanes": style.LANES, "models": style.MODELS, "bytes": style.BYTES}
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 def request_fields():

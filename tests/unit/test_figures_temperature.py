@@ -11,21 +11,13 @@ import pytest
 from matplotlib.text import Text
 
 from servinglab import decoding
-from servinglab.figures import style
 from servinglab.figures import temperature as figures
 
 mpl.use("Agg")
+pytestmark = pytest.mark.usefixtures("course_style")
 
 LOGITS = np.linspace(14, -14, 2000)
 GRID = np.geomspace(0.1, 20, 60)
-
-
-@pytest.fixture(autouse=True)
-def course_style():
-    with mpl.rc_context():
-        style.use()
-        yield
-        plt.close("all")
 
 
 def bars_figure():

@@ -168,3 +168,13 @@ def test_links_are_known_by_where_they_lead(tmp_path):
     (new / "data").symlink_to("../third")
     assert keep.update(new, dest) == [("data", "yours/1/data"), ("x", "yours/1/x")]
     assert os.readlink(dest / "yours/1/data") == "/mine" and (tmp_path / "real" / "file").read_text() == "real"
+
+
+def test_a_file_is_written_whole_by_a_relative_name_too_and_yours_moves_aside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "page").write_text("mine")
+    for content in (b"first", b"second", b"second"):
+        keep.Keeper(Path("out")).write(Path("out/page"), content)
+    files = {p.relative_to(tmp_path).as_posix(): p.read_text() for p in tmp_path.rglob("[!.]*") if p.is_file()}
+    assert files == {"out/page": "second", "out/yours/1/page": "mine"}

@@ -76,9 +76,9 @@ def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Pat
     version = folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     keeper = Keeper(folder.parents[1])
-    _write(folder / "config.pbtxt", pbtxt.to_text(pbtxt.model_config(spec, model)), keeper)
+    keeper.write(folder / "config.pbtxt", pbtxt.to_text(pbtxt.model_config(spec, model)).encode())
     if model in contract.PYTHON_MODELS:
-        _write(version / "model.py", model_source(model), keeper)
+        keeper.write(version / "model.py", model_source(model).encode())
     return folder
 
 
@@ -109,14 +109,6 @@ def _refuse_other_content(root: Path) -> None:
         f"{root} holds something else ({other[0]}{', …' if len(other) > 1 else ''}) and no earlier build; name a new "
         f"folder."
     )
-
-
-def _write(path: Path, text: str, keeper: Keeper) -> None:
-    if path.is_file() and path.read_bytes() == text.encode():
-        return
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    keeper.put(part, path)  # never a half-written file for a server that polls
 
 
 def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
