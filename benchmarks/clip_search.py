@@ -151,8 +151,8 @@ def main() -> None:
     from cliplab.search import Search
     from cliplab.vectors import VectorStore
     from servinglab import assets
-    from servinglab.client import TritonClient
     from servinglab.notebook import device
+    from servinglab.old_client import TritonClient
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 

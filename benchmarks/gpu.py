@@ -157,7 +157,7 @@ def measure(options):
 
 
 def through_triton(options):
-    from servinglab.client import TritonClient
+    from servinglab.old_client import TritonClient
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 

@@ -125,7 +125,7 @@ def measure(precision, rounds, tokens, decoder):
 
     from reference_backend.executor import Executor
     from servinglab import assets
-    from servinglab.client import TritonClient
+    from servinglab.old_client import TritonClient
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from servinglab.client import ClientError, TritonClient
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.server import TritonServer
 
 

@@ -11,7 +11,7 @@ from servinglab import scratch
 from servinglab.errors import CourseError
 
 if TYPE_CHECKING:
-    from servinglab.client import TritonClient
+    from servinglab.old_client import TritonClient
 
 DEFAULT_MODEL = "tensorrt_llm_bls"
 
@@ -67,7 +67,7 @@ def ask(
     Whatever interrupts the loop (Ctrl-C, a closed terminal) cancels the request and ends a server of our own.
     """
     from servinglab import chat
-    from servinglab.client import TritonClient
+    from servinglab.old_client import TritonClient
 
     if not prompt.strip():
         raise CourseError('The prompt is empty; ask something: course ask "What is a token?"')

@@ -28,6 +28,7 @@ from servinglab.proxies import spare_the_proxy
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
 
 _started = time.perf_counter()
+_page: dict[str, Any] = {}  # of this kernel's notebook: its id, lane and seed, and what else its figures shall say
 
 
 def device(lane: str = "auto") -> str:
@@ -58,23 +59,46 @@ def versions() -> dict[str, str]:
     return found
 
 
-def begin(lane: str = "auto") -> None:
-    """Start the notebook's clock, give it a temporary folder of its own, and print versions, lane and device."""
+def begin(notebook: str = "", lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
+    """Start the notebook's clock, give it a temporary folder of its own, set matplotlib's style; the lane by its name.
+
+    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed.
+    """
     global _started
     scratch.adopt()
     _started = time.perf_counter()
     spare_the_proxy()
-    rows = {**versions(), "lane": resolve_lane(lane), "device": device(lane)}
-    width = max(map(len, rows))
-    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
+    lane = resolve_lane(lane)
+    _page.clear()
+    _page.update(notebook=notebook, lane=lane, seed=seed, facts=facts)
+    if not notebook:  # the notebooks that have not moved yet
+        rows = {**versions(), "lane": lane, "device": device(lane)}
+        width = max(map(len, rows))
+        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
+    else:
+        from servinglab.figures import style
+
+        style.use()
+    return lane
 
 
-def record(notebook: str, *, lane: str, seed: int | None = None, **values: Any) -> None:
-    """Print one JSON line: which lane, device, versions and seed produced this notebook's numbers, in how many seconds.
+def provenance() -> str:
+    """What made the numbers of this notebook, for the small print of its figures."""
+    lane, seed = _page.get("lane", resolve_lane()), _page.get("seed")
+    parts = [f"{lane} lane", device(lane)] + [f"seed {seed}"] * (seed is not None)
+    return " · ".join(parts + [f"{name} {value}" for name, value in _page.get("facts", {}).items()])
 
-    ``values`` are the numbers worth keeping, named with their unit ("first_token_ms"). With COURSE_RECORD_DIR set the
-    line is also written to ``<that folder>/<notebook>.json``. Raises CourseError for a value that JSON cannot hold.
+
+def record(notebook: str = "", *, lane: str = "", seed: int | None = None, **values: Any) -> None:
+    """Print one line: which lane, device and versions produced this notebook's numbers, in how many seconds.
+
+    ``values`` are the numbers worth keeping, named with their unit ("first_token_ms"). With COURSE_RECORD_DIR set they
+    are written to ``<that folder>/<notebook>.json`` with the rest. Raises CourseError for a value that JSON cannot hold.
     """
+    quiet = not notebook
+    if quiet:
+        notebook, lane, seed = _page["notebook"], _page["lane"], _page["seed"]
+        values = {**_page["facts"], **values}
     line: dict[str, Any] = {"notebook": notebook, "lane": resolve_lane(lane), "device": device(lane)}
     line |= {"versions": versions(), "seed": seed, "seconds": round(time.perf_counter() - _started, 1)}
     if taken := sorted(set(values) & set(line)):
@@ -83,7 +107,11 @@ def record(notebook: str, *, lane: str, seed: int | None = None, **values: Any) 
         text = json.dumps({**line, **values}, default=_plain, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CourseError(f"record: pass plain numbers, text, lists or dicts ({error})") from None
-    print(text)
+    print(
+        f"{provenance()} · {' · '.join(f'{k} {v}' for k, v in versions().items())} · {line['seconds']:.0f} s"
+        if quiet
+        else text
+    )
     if folder := os.environ.get("COURSE_RECORD_DIR"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, f"{notebook}.json").write_text(text + "\n", encoding="utf-8")

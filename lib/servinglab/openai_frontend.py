@@ -36,9 +36,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
 
 from servinglab import chat
-from servinglab.client.kserve import DeadlinePassed, ServerGone, check_deadline
-from servinglab.client.triton import BLS, ClientError, TritonClient
 from servinglab.errors import FAULT, CourseError
+from servinglab.old_client.kserve import DeadlinePassed, ServerGone, check_deadline
+from servinglab.old_client.triton import BLS, ClientError, TritonClient
 
 _OURS = re.compile(r"(?i)(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # another port: one that is forwarded to ours
 

@@ -43,9 +43,9 @@ import psutil
 from course import doctor, manifest
 from servinglab import assets, chat
 from servinglab.checks import check
-from servinglab.client import ClientError, TritonClient
 from servinglab.figures import request_path, streaming, style
 from servinglab.notebook import begin, record, resolve_lane, shorten
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
 

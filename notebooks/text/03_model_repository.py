@@ -115,7 +115,7 @@ for path in sorted(by_hand.rglob("*")):
 # `(1, 1)`?
 
 # %% tags=["nbval-check-output"]
-from servinglab.client import ClientError, TritonClient
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.server import ServerError, TritonServer
 
 hand = TritonServer(by_hand).start()

@@ -54,10 +54,10 @@ from tokenizers import Tokenizer
 from reference_backend.executor import Executor, Request, RequestError, SamplingParams
 from servinglab import assets
 from servinglab.checks import check
-from servinglab.client import ClientError, TritonClient
 from servinglab.figures import slots as slot_figures
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
 from servinglab.server.launch import as_shell, command

@@ -56,9 +56,9 @@ from tritonclient.utils import InferenceServerException
 
 from servinglab import assets
 from servinglab.checks import check
-from servinglab.client import ClientError, TritonClient
 from servinglab.figures import streaming, style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.root import find_root
 from servinglab.server import TritonServer

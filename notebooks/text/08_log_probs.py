@@ -42,12 +42,12 @@ from tokenizers import Tokenizer
 
 from servinglab import assets, decoding
 from servinglab.checks import check
-from servinglab.client import TritonClient
 from servinglab.errors import CourseError
 from servinglab.explore import explore
 from servinglab.figures import log_probs as figures
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import TritonClient
 from servinglab.repository import build_default
 from servinglab.root import find_root
 from servinglab.server import TritonServer

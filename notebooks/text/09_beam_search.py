@@ -42,12 +42,12 @@ from tokenizers import Tokenizer
 
 from servinglab import assets, decoding
 from servinglab.checks import check
-from servinglab.client import ClientError, TritonClient
 from servinglab.errors import CourseError
 from servinglab.explore import explore
 from servinglab.figures import beam_search as figures
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
 

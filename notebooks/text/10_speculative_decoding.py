@@ -52,11 +52,11 @@ from reference_backend.executor import Executor, Request, SamplingParams
 from reference_backend.executor.drafters import DraftModel, PromptLookup
 from servinglab import assets, decoding
 from servinglab.checks import check
-from servinglab.client import ClientError, TritonClient
 from servinglab.decoding import speculative
 from servinglab.figures import speculative as figures
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.root import find_root
 from servinglab.server import TritonServer

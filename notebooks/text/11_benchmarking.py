@@ -48,13 +48,13 @@ from tokenizers import Tokenizer
 
 from servinglab import assets
 from servinglab.checks import check
-from servinglab.client import TritonClient
 from servinglab.figures import load as figures
 from servinglab.figures import style
 from servinglab.loadtest import commands, measures
 from servinglab.loadtest.load import closed_loop, open_loop, triton_ask
 from servinglab.loadtest.power import Meter
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import TritonClient
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.repository import build_default
 from servinglab.root import find_root

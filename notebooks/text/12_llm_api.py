@@ -47,10 +47,10 @@ from matplotlib.colors import ListedColormap
 
 from servinglab import assets, chat, llm_api
 from servinglab.checks import check
-from servinglab.client import ClientError, TritonClient
 from servinglab.figures import style
 from servinglab.llm_api import decides, translate
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.repository.pbtxt import to_text
 from servinglab.server import TritonServer

@@ -18,7 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from servinglab.client import TritonClient
+from servinglab.old_client import TritonClient
 from servinglab.server import supervisor
 from servinglab.server.triton import ServerError, TritonServer, running
 

@@ -24,7 +24,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from nbclient import NotebookClient
 
-from servinglab.client.triton import ClientError, ClientWarning, TritonClient
+from servinglab.old_client.triton import ClientError, ClientWarning, TritonClient
 from servinglab.server import TritonServer
 from triton_crash import with_a_server
 
@@ -190,7 +190,7 @@ def test_a_finished_stream_is_not_cancelled(tiny, tiny_server):
 def run_script(server, body: str, **more) -> subprocess.Popen:
     head = f"""
         import asyncio, os, signal, sys, time
-        from servinglab.client.triton import *
+        from servinglab.old_client.triton import *
         client = TritonClient({server.grpc_url!r}, {server.http_url!r})
     """
     script = textwrap.dedent(head) + textwrap.dedent(body)
@@ -332,7 +332,7 @@ def test_the_same_async_cell_in_a_kernel_and_as_a_script(tiny_server):
     """A kernel (JupyterLab, papermill, nbclient) has a running loop, so that asyncio.run would fail there."""
     cell = "async for chunk in client.astream('ab', model='counter', max_tokens=4): print(chunk.text, end='')"
     head = (
-        "from servinglab.client import TritonClient\n"
+        "from servinglab.old_client import TritonClient\n"
         f"client = TritonClient({tiny_server.grpc_url!r})\n"
         "print(''.join(chunk.text for chunk in client.stream('cd', model='counter', max_tokens=4)))"
     )

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from servinglab.client import ClientError, TritonClient
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from servinglab.client import TritonClient
+from servinglab.old_client import TritonClient
 from servinglab.repository import build_default, lint
 from servinglab.server import TritonServer
 
@@ -162,8 +162,8 @@ def test_final_comes_with_the_last_text_of_the_ensemble_and_alone_from_the_bls_m
 
 def test_without_empty_finals_the_bls_model_sends_its_texts_only(client):
     """What a client gets that does not ask for empty final responses: it must count, or stop by itself."""
-    from servinglab.client import kserve
-    from servinglab.client.tensors import to_tensors
+    from servinglab.old_client import kserve
+    from servinglab.old_client.tensors import to_tensors
 
     tensors = to_tensors(client.spec("tensorrt_llm_bls"), {"text_input": COUNT, "max_tokens": 3, "stream": True})
     request = kserve.infer_request("tensorrt_llm_bls", tensors, "x")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servinglab.client import TritonClient
+from servinglab.old_client import TritonClient
 from servinglab.repository import DeploymentSpec, build, contract, parse
 from servinglab.server import TritonServer
 

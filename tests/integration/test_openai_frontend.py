@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from servinglab import chat
-from servinglab.client import ClientError
 from servinglab.errors import CourseError
+from servinglab.old_client import ClientError
 from servinglab.openai_frontend import OpenAIFrontend, count_tokens, error_status
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 
 from servinglab.assets import cache_dir
-from servinglab.client import ClientError, TritonClient
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import (
     DeploymentSpec,
     build,

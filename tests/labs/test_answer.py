@@ -10,8 +10,8 @@ import pytest
 from cliplab import answer
 from cliplab.answer import NOTHING, Answerer, Fidelity, compare, facts, messages, template
 from cliplab.search import Found, Hit
-from servinglab.client import ClientError
 from servinglab.errors import CourseError
+from servinglab.old_client import ClientError
 
 PEACH = Hit("p1", 0.4, "A peach.", "food", 2439, "peach.png")
 SPOON = Hit("s1", 0.2, "A silver spoon.", "household", 500, "spoon.png")
@@ -138,7 +138,7 @@ def test_the_served_model_says_the_record(client, smollm2_tokenizer_dir):
 
 @pytest.mark.integration
 def test_a_failing_server_is_one_sentence(smollm2_tokenizer_dir):
-    from servinglab.client import TritonClient
+    from servinglab.old_client import TritonClient
 
     with TritonClient("127.0.0.1:9") as nobody, pytest.raises(ClientError):
         list(Answerer(nobody, smollm2_tokenizer_dir, ENOUGH).about(PEACH, deadline=5))

@@ -15,7 +15,7 @@ from cliplab.client import ClipClient, RowError
 from cliplab.deployment import MODELS, write_repository
 from cliplab.measure import Watch, at_once
 from cliplab.prepare import open_picture, to_array
-from servinglab.client import ClientError
+from servinglab.old_client import ClientError
 from servinglab.server import TritonServer
 
 pytestmark = pytest.mark.integration

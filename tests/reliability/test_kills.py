@@ -16,7 +16,7 @@ import psutil
 import pytest
 from server_traces import TINY_MODELS, Mark, Trace, broken_repository
 
-from servinglab.client import ClientError, TritonClient
+from servinglab.old_client import ClientError, TritonClient
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.repository import build_default
 from servinglab.server import ServerError, TritonServer
@@ -202,7 +202,7 @@ def test_a_client_is_killed_in_the_middle_of_its_streams(served, asker, road):
     """It holds all eight places of the batch. Were one of its requests to live on, the next would wait for minutes."""
     code = f"""
         import time
-        from servinglab.client import TritonClient
+        from servinglab.old_client import TritonClient
         client = TritonClient({served.grpc_url!r}, {served.http_url!r})
         call = client.generate_stream if {road!r} == "generate_stream" else client.stream
         options = dict(max_tokens=1500, min_tokens=1500, stream={road != "whole"}, deadline=500)

@@ -20,7 +20,7 @@ from servinglab.assets import cache_dir
 ROOT = Path(__file__).parents[2]
 START = f"""
 import os, tempfile
-from servinglab.client import TritonClient
+from servinglab.old_client import TritonClient
 from servinglab.server import TritonServer
 folder = tempfile.mkdtemp(prefix="servinglab-notebook-")
 server = TritonServer({str(TINY_MODELS)!r}, timeout=60).start()

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from servinglab.client import ClientError, kserve
+from servinglab.old_client import ClientError, kserve
 
 COUNT = "Count: one two three four five six"
 VOCABULARY = 49152

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from servinglab.client import kserve
+from servinglab.old_client import kserve
 from servinglab.repository import contract
 from servinglab.triton_24_10 import dead_processes
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from servinglab.client import ClientError, TritonClient
-from servinglab.client.tensors import InputSpec, ModelSpec
+from servinglab.old_client import ClientError, TritonClient
+from servinglab.old_client.tensors import InputSpec, ModelSpec
 from servinglab.server import ServerError, TritonServer
 
 DEADLINE = 1.5

@@ -12,9 +12,9 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc._utils import _get_inference_request
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from servinglab.client import kserve
-from servinglab.client.kserve import ClientError
-from servinglab.client.tensors import ModelSpec, to_tensors
+from servinglab.old_client import kserve
+from servinglab.old_client.kserve import ClientError
+from servinglab.old_client.tensors import ModelSpec, to_tensors
 
 CONFIG = """
 name: "m" max_batch_size: 8 model_transaction_policy { decoupled: true }

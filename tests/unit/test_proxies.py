@@ -20,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 
 from servinglab import notebook
 from servinglab.assets import AssetError, packaged
-from servinglab.client import ClientError, TritonClient
-from servinglab.client.tensors import InputSpec, ModelSpec
+from servinglab.old_client import ClientError, TritonClient
+from servinglab.old_client.tensors import InputSpec, ModelSpec
 from servinglab.proxies import spare_the_proxy
 
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")

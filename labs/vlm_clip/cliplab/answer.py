@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cliplab.search import Found, Hit
 from servinglab import chat
-from servinglab.client import TritonClient
 from servinglab.errors import CourseError
+from servinglab.old_client import TritonClient
 
 NOTHING = "I found nothing like that in the catalogue."
 MAX_TOKENS = 64

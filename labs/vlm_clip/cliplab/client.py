@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cliplab.deployment import DIMENSIONS
-from servinglab.client.triton import Chunk, ClientError, TritonClient
+from servinglab.old_client.triton import Chunk, ClientError, TritonClient
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,9 @@ from cliplab.measure import STEPS, Watch, at_once
 from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
 from servinglab.checks import check
-from servinglab.client import ClientError
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import ClientError
 from servinglab.repository import lint, parse, to_text
 from servinglab.server import ServerError, TritonServer
 

@@ -55,10 +55,10 @@ from cliplab.search import Hit, Search
 from cliplab.vectors import VectorStore
 from servinglab import assets
 from servinglab.checks import check
-from servinglab.client import TritonClient
 from servinglab.errors import CourseError
 from servinglab.figures import style
 from servinglab.notebook import begin, record, resolve_lane
+from servinglab.old_client import TritonClient
 from servinglab.repository import build_default
 from servinglab.root import find_root
 from servinglab.server import TritonServer

@@ -86,6 +86,18 @@ def provenance(lane: str = "auto", seed: int | None = None, **more: object) -> s
     return " · ".join(parts)
 
 
+def show(fig: Figure, title: str, summary: str, *, drawing: bool = False, photos: bool = False) -> None:
+    """Put a title and the notebook's provenance on a figure, show it, and print the summary, which is its alt text.
+
+    ``title``: the answer to the question before the figure, at most 80 characters. ``summary``: one line that says the
+    same in words; only deterministic words where nbval is to compare it. ``drawing``: nothing in it was measured.
+    ``photos``: store it as JPEG, a third of the size when the figure is full of photographs.
+    """
+    from servinglab.notebook import provenance as of_page
+
+    finish(fig, title, "" if drawing else of_page(), summary, photos=photos)
+
+
 def finish(fig: Figure, title: str, small_print: str, summary: str, *, photos: bool = False) -> None:
     """Put title and provenance on a figure, show it once, close it, and print the summary.
 

@@ -83,7 +83,7 @@ class TritonAdmin:
     def _ask(self, method: str, timeout: float = 5.0, mark: int | None = None, **fields: str) -> Any:
         """One call of the gRPC service by its name; the answer message. mark: the log from this byte on is watched for
         what keeps the answer from ever coming."""
-        from servinglab.client import kserve  # not at the top: importing gRPC takes longer than half a second
+        from servinglab.old_client import kserve  # not at the top: importing gRPC takes longer than half a second
 
         if not self.grpc_url:
             raise ServerError("This server is not running: call start() first.")

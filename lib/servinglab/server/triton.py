@@ -5,6 +5,8 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 
 from __future__ import annotations
 
+import shlex
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,6 +52,7 @@ class TritonServer(TritonAdmin):
         self._flags = ([] if auto_complete else ["--disable-auto-complete-config"]) + list(extra_args)
         self._process: TritonProcess | None = None
         self._attached = False
+        self._ran: list[str] = []
 
     @classmethod
     def attach(cls, grpc_url: str, http_url: str | None = None, *, admin_key: str | None = None) -> TritonServer:
@@ -71,6 +74,17 @@ class TritonServer(TritonAdmin):
         """Process id of tritonserver, None when it does not run or is not ours."""
         return self._process.pid if self._process and self._process.alive() else None
 
+    @property
+    def command_line(self) -> str:
+        """The tritonserver command that ran, as one would type it, and where its log is; folders shortened."""
+        from servinglab.notebook import shorten
+
+        words = [
+            shlex.quote(word.replace("{key}", "ADMIN_KEY")).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in self._ran
+        ]
+        lines = textwrap.wrap(" ".join(words), 110, break_long_words=False, break_on_hyphens=False)
+        return shorten((" \\\n    ".join(lines)) + f"\n# log: {self.log_path}")
+
     def start(self) -> TritonServer:
         """Start and wait until `/v2/health/ready` and every model are ready. On a started server: no effect."""
         if self._attached or self.pid is not None:
@@ -80,7 +94,8 @@ class TritonServer(TritonAdmin):
         self._check_machine(names)
         for attempt in range(PORT_ATTEMPTS):
             ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), new_key()
-            self._process = TritonProcess(*self._command(names, ports), log, self.admin_key)
+            self._ran, environment = self._command(names, ports)
+            self._process = TritonProcess(self._ran, environment, log, self.admin_key)
             try:
                 self._process.wait_ready(names, ports, self.timeout)
                 break

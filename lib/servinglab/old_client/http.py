@@ -15,9 +15,9 @@ import httpx
 import numpy as np
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-from servinglab.client import kserve
-from servinglab.client.kserve import ClientError
-from servinglab.client.stream import Chunk
+from servinglab.old_client import kserve
+from servinglab.old_client.kserve import ClientError
+from servinglab.old_client.stream import Chunk
 
 # Members of a generate answer that are not outputs of the model.
 NOT_OUTPUTS = {"id", "model_name", "model_version", "sequence_id", "sequence_start", "sequence_end", "error"}

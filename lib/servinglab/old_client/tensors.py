@@ -17,7 +17,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import triton_to_np_dtype
 
-from servinglab.client.kserve import ClientError
+from servinglab.old_client.kserve import ClientError
 
 # What an input is called on some other version, model or server, where that is spelt otherwise.
 OTHER_NAMES = {"max_output_len": "max_tokens", "request_output_len": "max_tokens", "max_tokens": "request_output_len",

@@ -18,11 +18,11 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from servinglab.client import kserve
-from servinglab.client.http import HttpSide, json_inputs, json_outputs
-from servinglab.client.kserve import ClientError, ClientWarning, ServerGone
-from servinglab.client.stream import Chunk, TokenStream, as_async, grpc_call
-from servinglab.client.tensors import ModelSpec, to_tensors
+from servinglab.old_client import kserve
+from servinglab.old_client.http import HttpSide, json_inputs, json_outputs
+from servinglab.old_client.kserve import ClientError, ClientWarning, ServerGone
+from servinglab.old_client.stream import Chunk, TokenStream, as_async, grpc_call
+from servinglab.old_client.tensors import ModelSpec, to_tensors
 from servinglab.triton_24_10 import clean
 
 __all__ = ["Chunk", "ClientError", "ClientWarning", "TokenStream", "TritonClient"]

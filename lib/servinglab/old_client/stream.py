@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from servinglab.client import kserve
-from servinglab.client.kserve import ClientError
+from servinglab.old_client import kserve
+from servinglab.old_client.kserve import ClientError
 
 _OPEN: weakref.WeakSet[TokenStream] = weakref.WeakSet()  # every one that somebody holds
 

@@ -1,0 +1,123 @@
+"""The streaming client that notebook 05 writes, for the notebooks after it: plumbing around tritonclient.grpc.
+
+A request is a list of tritonclient's InferInput, an answer its InferResult, an error its InferenceServerException.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+
+from servinglab.repository import contract
+
+
+@cache
+def _declared() -> dict[str, tuple[np.dtype, bool]]:
+    """Of every input of the five models: numpy dtype, and whether a row of it is a list."""
+    tensors = [t for g in contract.GENERATIONS for m in contract.MODELS for t in contract.inputs(m, g)]
+    known = {t.name: t for t in tensors if not t.datatype.startswith("$")}
+    return {
+        name: (np.dtype(triton_to_np_dtype(t.datatype.replace("STRING", "BYTES"))), t.dims != (1,))
+        for name, t in known.items()
+    }
+
+
+def inputs(**values: Any) -> list[grpcclient.InferInput]:
+    """The tensors of a request to one of the five models, by name: `inputs(text_input="A fox", max_tokens=5)`.
+
+    Datatypes are the contract's. A plain value becomes shape [1, 1]; a list becomes one row [1, n] where a row is a
+    list (`stop_words`, `input_ids`), and elsewhere a batch, one row each, for which single values are repeated. Arrays
+    and what the contract does not know are sent as they are; None is left out. Raises TypeError or OverflowError for a
+    value that the datatype cannot hold.
+    """
+    arrays = {name: _array(name, value) for name, value in values.items() if value is not None}
+    rows = max((len(array) for array in arrays.values()), default=1)
+    made = []
+    for name, array in arrays.items():
+        if len(array) == 1 < rows and not isinstance(values[name], np.ndarray):
+            array = np.repeat(array, rows, axis=0)
+        tensor = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        made.append(tensor.set_data_from_numpy(array))
+    return made
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    dtype, is_list = _declared().get(name, (None, False))
+    given = np.asarray(value)
+    if given.dtype.kind in "US":
+        given = np.array([each.encode() if isinstance(each, str) else each for each in np.ravel(value)], object)
+        given = given.reshape(np.shape(value))
+    dtype = given.dtype if dtype is None else dtype
+    whole = given.dtype.kind in "iu" and dtype.kind in "iu"
+    text = {given.dtype.kind, dtype.kind} & {"O"}
+    if (text and given.dtype.kind != dtype.kind) or not (whole or np.can_cast(given.dtype, dtype, "same_kind")):
+        raise TypeError(f"{name} is {np_to_triton_dtype(dtype)}, and {value!r} is not.")
+    array = given.astype(dtype)
+    if whole and not np.array_equal(array, given):
+        raise OverflowError(f"{name} is {np_to_triton_dtype(dtype)}, which cannot hold {value!r}.")
+    if array.ndim == 0:
+        return array.reshape(1, 1)
+    return array.reshape((1, -1) if is_list else (-1, 1)) if array.ndim == 1 else array
+
+
+def stream(
+    client: grpcclient.InferenceServerClient, model: str, inputs: Sequence[grpcclient.InferInput], *,
+    timeout: float = 60.0, **options: Any,
+) -> Iterator[grpcclient.InferResult]:  # fmt: skip
+    """Send one request and yield its results as they arrive; `result.seconds` is the time since it was sent.
+
+    The empty final response is asked for and not yielded. Leaving the loop cancels the request. `options` are those of
+    `async_stream_infer`: request_id, outputs, parameters, …  Raises InferenceServerException: the server's error, or
+    no end within `timeout` seconds. A client has one stream at a time.
+    """
+    yield from (result for _, result in _results(client, model, {"": inputs}, timeout, options))
+
+
+def gather(
+    client: grpcclient.InferenceServerClient, model: str, requests: Mapping[Any, Sequence[grpcclient.InferInput]], *,
+    timeout: float = 300.0, **options: Any,
+) -> dict[Any, list[grpcclient.InferResult]]:  # fmt: skip
+    """Send several requests at once over one stream; the results of each under its key. Otherwise as `stream`."""
+    found: dict[Any, list[grpcclient.InferResult]] = {key: [] for key in requests}
+    for key, result in _results(client, model, requests, timeout, options):
+        found[key].append(result)
+    return found
+
+
+def _results(
+    client: grpcclient.InferenceServerClient, model: str, requests: Mapping[Any, Sequence[grpcclient.InferInput]],
+    timeout: float, options: dict[str, Any],
+) -> Iterator[tuple[Any, grpcclient.InferResult]]:  # fmt: skip
+    arrived: queue.SimpleQueue = queue.SimpleQueue()
+    client.start_stream(lambda result, error: arrived.put((time.perf_counter(), result, error)), stream_timeout=timeout)
+    open_ids, sent = {}, time.perf_counter()
+    done = False
+    try:
+        for number, (key, tensors) in enumerate(requests.items()):
+            more = {"request_id": str(number), **options}
+            open_ids[more["request_id"]] = key
+            client.async_stream_infer(model, tensors, enable_empty_final_response=True, **more)
+        while open_ids:
+            when, result, error = arrived.get()
+            if error is not None:
+                raise error
+            response = result.get_response()
+            key = open_ids[response.id]
+            if response.parameters["triton_final_response"].bool_param:
+                del open_ids[response.id]
+            if response.outputs:
+                result.seconds = when - sent
+                done = not open_ids
+                yield key, result
+        done = True
+    finally:
+        client.stop_stream(cancel_requests=not done)
