@@ -93,7 +93,7 @@ def record(notebook: str = "", *, lane: str = "", seed: int | None = None, **val
     """Print one line: which lane, device and versions produced this notebook's numbers, in how many seconds.
 
     ``values`` are the numbers worth keeping, named with their unit ("first_token_ms"). With COURSE_RECORD_DIR set they
-    are written to ``<that folder>/<notebook>.json`` with the rest. Raises CourseError for a value that JSON cannot hold.
+    are written to ``<that folder>/<notebook>.json`` with the rest. Raises CourseError for what JSON cannot hold.
     """
     quiet = not notebook
     if quiet:
@@ -107,11 +107,8 @@ def record(notebook: str = "", *, lane: str = "", seed: int | None = None, **val
         text = json.dumps({**line, **values}, default=_plain, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CourseError(f"record: pass plain numbers, text, lists or dicts ({error})") from None
-    print(
-        f"{provenance()} · {' · '.join(f'{k} {v}' for k, v in versions().items())} · {line['seconds']:.0f} s"
-        if quiet
-        else text
-    )
+    made_by = " · ".join(f"{name} {version}" for name, version in versions().items())
+    print(f"{provenance()} · {made_by} · {line['seconds']:.0f} s" if quiet else text)
     if folder := os.environ.get("COURSE_RECORD_DIR"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, f"{notebook}.json").write_text(text + "\n", encoding="utf-8")

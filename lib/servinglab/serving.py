@@ -1,4 +1,4 @@
-"""One line that starts a server: the course's model in a repository of its own, with the command that ran on the page."""
+"""One line that starts a server: the course's model in a repository of its own, and the command that ran."""
 
 from __future__ import annotations
 

@@ -79,9 +79,8 @@ class TritonServer(TritonAdmin):
         """The tritonserver command that ran, as one would type it, and where its log is; folders shortened."""
         from servinglab.notebook import shorten
 
-        words = [
-            shlex.quote(word.replace("{key}", "ADMIN_KEY")).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in self._ran
-        ]
+        words = [word.replace("{key}", "ADMIN_KEY").replace("{shm_prefix}", "my_") for word in self._ran]
+        words = ["tritonserver", *(shlex.quote(word).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in words[1:])]
         lines = textwrap.wrap(" ".join(words), 110, break_long_words=False, break_on_hyphens=False)
         return shorten((" \\\n    ".join(lines)) + f"\n# log: {self.log_path}")
 
