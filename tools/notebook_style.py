@@ -9,6 +9,7 @@ import io
 import re
 import statistics
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -16,7 +17,8 @@ from notebook_files import ROOT, tagged, tags
 
 from course.manifest import Notebook
 
-MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 15, 0.90, 30
+MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 12, 0.90, 30
+OURS, MOST_NAMES = ("servinglab", "engines", "reference_backend", "course", "cliplab"), 10
 PROSE_SHARE = 0.75
 PICTURE_BYTES = 150_000
 
@@ -31,8 +33,10 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 def findings(notebook: NotebookNode, entry: Notebook) -> list[str]:
     """Everything that breaks the course's style. ``entry``: the notebook's entry in course.toml."""
-    return [*header(notebook, entry), *first_cells(notebook, entry), *rhythm(notebook), *last_cells(notebook),
-            *links(notebook, ROOT / entry.folder), *figures(notebook), *commands(notebook)]  # fmt: skip
+    return [
+        *header(notebook, entry), *first_cells(notebook, entry), *names_of_ours(notebook), *rhythm(notebook),
+        *last_cells(notebook), *links(notebook, ROOT / entry.folder), *figures(notebook), *commands(notebook),
+    ]  # fmt: skip
 
 
 def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
@@ -66,18 +70,73 @@ def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
 
 
 def first_cells(notebook: NotebookNode, entry: Notebook) -> list[str]:
-    """Cell 2 calls ``begin``; cell 3, tagged parameters, holds typed and commented plain values."""
+    """Cell 2 imports; cell 3, tagged parameters, holds typed and commented plain values; the next code cell begins."""
     cells = notebook.cells
     found = []
-    if len(cells) < 3 or cells[1].cell_type != "code" or "begin(" not in cells[1].source:
-        found.append("cell 2 must be code that calls servinglab.notebook.begin(), which shows the versions")
+    if len(cells) < 3 or cells[1].cell_type != "code" or not _only_imports(cells[1].source):
+        found.append("cell 2 must be code that imports, and does nothing else")
     if len(cells) < 3 or "parameters" not in tags(cells[2]):
         return [*found, "cell 3 must be tagged 'parameters'"]
     found += parameter_problems(cells[2].source)
     values = parameters(cells[2].source)
     if values != entry.parameters:
         found.append(f"the parameters cell says {values}, course.toml {entry.parameters}; make them equal")
+    after = next((cell.source for cell in cells[3:] if cell.cell_type == "code"), "")
+    if entry.id[:2] not in [_first_value(call) for call in _calls(after, "begin")]:
+        found.append(f'the first code cell after the parameters must call begin("{entry.id[:2]}", lane, …)')
     return found
+
+
+def _only_imports(code: str) -> bool:
+    return all(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.parse(code).body)
+
+
+def _calls(code: str, name: str) -> list[ast.Call]:
+    calls = [node for node in ast.walk(_tree(code)) if isinstance(node, ast.Call)]
+    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
+
+
+def _first_value(call: ast.Call) -> object:
+    return call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+
+
+def _tree(code: str) -> ast.Module:
+    """The parsed code of a cell; a line for IPython, such as `%pip`, is left out (see `commands`)."""
+    return ast.parse("\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in code.splitlines()))
+
+
+def imported(notebook: NotebookNode) -> list[tuple[str, str]]:
+    """Every (module, name) that the code cells import, once, in order; of `import a.b` the name is ""."""
+    names: dict[tuple[str, str], None] = {}
+    for node in _nodes(notebook):
+        if isinstance(node, ast.Import):
+            names |= dict.fromkeys((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names |= dict.fromkeys((node.module or "", alias.name) for alias in node.names)
+    return list(names)
+
+
+def names_of_ours(notebook: NotebookNode) -> list[str]:
+    """Few names come from our packages: a cell calls the API that the learner will meet at work."""
+    ours = [f"{module}.{name}".strip(".") for module, name in imported(notebook) if module.split(".")[0] in OURS]
+    if len(ours) <= MOST_NAMES:
+        return []
+    return [f"{len(ours)} names come from our packages; at most {MOST_NAMES}: {', '.join(ours)}"]
+
+
+def uses(notebook: NotebookNode, package: str) -> bool:
+    """Whether a code cell imports a package, or a module of it, and a cell uses a name that this gave."""
+    given = set()
+    for node in _nodes(notebook):
+        if isinstance(node, ast.Import):
+            given |= {a.asname or a.name.split(".")[0] for a in node.names if a.name.split(".")[0] == package}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package:
+            given |= {alias.asname or alias.name for alias in node.names}
+    return any(isinstance(node, ast.Name) and node.id in given for node in _nodes(notebook))
+
+
+def _nodes(notebook: NotebookNode) -> Iterator[ast.AST]:
+    return (node for cell in notebook.cells if cell.cell_type == "code" for node in ast.walk(_tree(cell.source)))
 
 
 def parameters(code: str) -> dict[str, object]:
@@ -138,8 +197,9 @@ def last_cells(notebook: NotebookNode) -> list[str]:
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     found = [f"a section '## {name}' is missing" for name in ("Recap", "Break it") if f"## {name}" not in prose]
     last = notebook.cells[-1]
-    if last.cell_type != "code" or "record(" not in last.source:
-        found.append("the last cell must call servinglab.notebook.record(…)")
+    calls = _calls(last.source, "record") if last.cell_type == "code" else []
+    if not calls or any(call.args for call in calls):
+        found.append("the last cell must call servinglab.notebook.record(name=value, …)")
     exercises = tagged(notebook, "exercise:")
     if not 2 <= len(exercises) <= 3:
         found.append(f"a notebook has 2 or 3 exercises, this one {len(exercises)}")

@@ -8,7 +8,7 @@ import exercises
 import nbformat
 import pytest
 from notebook_files import notebook_folders, notebook_of, read_source, storage_problems, tagged, text_sources
-from notebook_style import findings
+from notebook_style import findings, uses
 
 from course.manifest import load
 from servinglab.checks import check, known_exercises
@@ -66,6 +66,11 @@ def test_stored_outputs_are_complete_and_clean(name):
 @each_notebook
 def test_notebook_follows_the_style(name):
     assert findings(stored(name), ENTRIES[name]) == []
+
+
+def test_most_notebooks_talk_to_triton_through_its_own_client():
+    users = [name for name in SOURCES if uses(fresh(name), "tritonclient")]
+    assert len(users) >= 9, users
 
 
 @each_notebook

@@ -59,6 +59,15 @@ def _long_cell(lines, count=1):
     return change
 
 
+def _names_of_ours(notebook):
+    """Six in cell 2 and five more in the middle: a module, a renamed one, two of another package, one inside a cell."""
+    for text, code in (
+        ('print("odd', "import engines.flags, course.manifest as manifest"),
+        ("{time", "from cliplab import search, ask\nif first:\n    import servinglab"),
+    ):
+        cell_with(notebook, text).source = code
+
+
 def _without_prose(notebook):
     notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code" or cell.source.startswith("#")]
 
@@ -75,14 +84,20 @@ def _without_prose(notebook):
         (_header("embedded", "embedded, trtllm"), "says lanes embedded, trtllm"),
         (_header("Previous: none", "Before: none"), "'Previous: … · Next: …'"),
         (_header("Next: none", "Next: [98](98_missing.ipynb)"), "98_missing.ipynb leads nowhere"),
-        (lambda n: n.cells.pop(1), "cell 2 must be code that calls"),
+        (lambda n: n.cells.pop(1), "cell 2 must be code that imports"),
+        (lambda n: n.cells[1].update(source=n.cells[1].source + "\nlane = 1"), "cell 2 must be code that imports"),
+        (lambda n: cell_with(n, "begin(").update(source="lane = lane"), 'must call begin("99", lane, …)'),
+        (lambda n: cell_with(n, "begin(").update(source='lane = begin("98", lane)'), 'must call begin("99", lane, …)'),
+        (lambda n: cell_with(n, "begin(").update(source="lane = begin()"), 'must call begin("99", lane, …)'),
+        (_names_of_ours, "11 names come from our packages; at most 10: servinglab.checks.check, "),
         (lambda n: n.cells[2].metadata.update(tags=[]), "cell 3 must be tagged"),
         (lambda n: n.cells[2].update(source="first: int = 2  # two"), "make them equal"),
         (_long_cell(31), "has 31 lines; at most 30"),
-        (_long_cell(16, count=4), "of the code cells have at most 15 lines"),
+        (_long_cell(13, count=4), "of the code cells have at most 12 lines"),
         (_long_cell(7, count=9), "the median code cell has 7 lines"),
         (_without_prose, "follow prose"),
         (lambda n: n.cells.pop(), "the last cell must call"),
+        (lambda n: n.cells[-1].update(source='record("99", total=1)'), "the last cell must call"),
         (lambda n: cell_with(n, "## Recap").update(source="## The end"), "'## Break it' is missing"),
         (lambda n: cell_with(n, "answer_1 = None").metadata.update(tags=[]), "has 2 or 3 exercises, this one 1"),
         (lambda n: n.cells[4].update(source="!pip install numpy"), "runs the shell command '!pip install numpy'"),
@@ -101,6 +116,29 @@ def test_every_break_of_style_is_named(fresh, example_entry, change, said):
     change(fresh)
     found = notebook_style.findings(fresh, example_entry)
     assert [f for f in found if said in f], found
+
+
+@pytest.mark.parametrize(
+    "code, used",
+    [
+        ("import tritonclient.grpc as grpcclient\ngrpcclient.InferInput", True),
+        ("import tritonclient.grpc\ntritonclient.grpc.InferInput", True),
+        ("from tritonclient.utils import InferenceServerException\ntry: x\nexcept InferenceServerException: y", True),
+        ("import tritonclient.grpc as grpcclient", False),
+        ("import tritonclientx\ntritonclientx", False),
+        ("# tritonclient\nprint('tritonclient')", False),
+    ],
+)
+def test_a_package_is_used_when_a_name_of_it_is(fresh, code, used):
+    fresh.cells[4].source = code
+    assert notebook_style.uses(fresh, "tritonclient") == used
+
+
+def test_nothing_is_counted_twice_and_names_of_others_are_not(fresh):
+    fresh.cells[4].source = "import numpy, servingly\nfrom servinglab.checks import check as again"
+    ours = [name for module, name in notebook_style.imported(fresh) if module.startswith("servinglab.")]
+    assert ours == ["check", "exercise", "right", "wrong", "begin", "record"]
+    assert notebook_style.names_of_ours(fresh) == []
 
 
 # --- what may be stored ------------------------------------------------------------------------------------------

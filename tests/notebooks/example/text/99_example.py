@@ -30,9 +30,7 @@
 import time
 
 from servinglab.checks import check, exercise, right, wrong
-from servinglab.notebook import begin, record, resolve_lane
-
-begin()
+from servinglab.notebook import begin, record
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -43,7 +41,7 @@ seed: int = 0  # not used
 # What is computed from parameters comes in a cell of its own.
 
 # %%
-lane = resolve_lane(lane)
+lane = begin("99", lane, seed=seed)
 second = first + 1
 
 # %% [markdown]
@@ -115,4 +113,4 @@ except TypeError as error:
 # What produced this page:
 
 # %%
-record("99", lane=lane, seed=seed, total=first + second)
+record(total=first + second)
