@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from reference_backend.executor import SamplingParams, sampler
-from reference_backend.executor.logits import penalise
+from reference_backend.executor.sampler import penalise
 from servinglab import decoding
 from servinglab.errors import CourseError
 

@@ -42,7 +42,7 @@ def llama(request, tmp_path_factory):
 
 
 def cuda_model(engine, slots=3):
-    from reference_backend.executor.cuda.cache import CudaCache
+    from reference_backend.executor.cuda.memory import CudaCache
     from reference_backend.executor.cuda.model import DTYPES, CudaModel
 
     config = EngineConfig.read(engine)

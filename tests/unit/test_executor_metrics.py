@@ -10,7 +10,7 @@ from executor_helpers import Collector, fake_executor, request, wait_until
 from tiny_models import write_checkpoint, write_engine
 
 from reference_backend.executor import Executor
-from reference_backend.executor.metrics import RequestMetrics
+from reference_backend.executor.request import RequestMetrics
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reference_backend.executor import Executor, Request
 from reference_backend.executor.cache import KVCache
-from reference_backend.executor.prefix import PrefixTree
+from reference_backend.executor.reuse import PrefixTree
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reference_backend.executor import Request, SamplingParams
 from reference_backend.executor.beams import BeamSearch
-from reference_backend.executor.logits import Words
+from reference_backend.executor.sampler import Words
 from reference_backend.executor.sequence_decoder import SequenceDecoder
 
 tokens = st.integers(0, 3)

@@ -262,11 +262,11 @@ def test_smollm2_says_the_same_in_int4(smollm2_engine_fp32, smollm2_engine_int4,
 
 
 def test_the_cuda_flavour_reads_the_weights_that_transformers_has(tmp_path):
-    from reference_backend.executor.cuda import weights
+    from reference_backend.executor.cuda import memory
 
     model = model_of("tied Llama", tmp_path / "checkpoint")
     engine = EngineConfig.read(write_engine(tmp_path / "checkpoint", tmp_path / "engine"))
-    found, theirs = weights.load(engine, "cpu", torch.float32), model.model
+    found, theirs = memory.load(engine, "cpu", torch.float32), model.model
     assert torch.equal(found.embed, theirs.embed_tokens.weight) and torch.equal(found.norm, theirs.norm.weight)
     assert torch.equal(found.head[:-1], found.embed) and not found.head[-1].any(), "an odd vocabulary has a row more"
     for mine, layer in zip(found.layers, theirs.layers, strict=True):

@@ -20,10 +20,10 @@ from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
 from reference_backend.models import common, tensorrt_llm_bls
-from reference_backend.models.bls import calls, detokenizer, monitor
+from reference_backend.models.bls import calls, detokenizer, reply
 from reference_backend.models.bls.detokenizer import Chunk
 from reference_backend.models.bls.reply import Reply
-from reference_backend.models.tokenizer import Tokenizer
+from reference_backend.models.text import Tokenizer
 
 INT = np.int32
 
@@ -98,8 +98,8 @@ class Inner:
 
 @pytest.fixture
 def make(monkeypatch):
-    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(monitor, "SILENT_SECONDS", 3600.0)  # calls are counted here
+    monkeypatch.setattr(reply, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(reply, "SILENT_SECONDS", 3600.0)  # calls are counted here
     monkeypatch.setattr(common, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
     made = []
 
@@ -519,7 +519,7 @@ def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
 @pytest.fixture
 def watched(make, monkeypatch):
     """watched(script, answer) -> model whose LLM is soon asked if it lives: by a stop, which answer(id) answers."""
-    monkeypatch.setattr(monitor, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(reply, "SILENT_SECONDS", 0.05)
 
     def build(script, answer):
         inner = Inner(script)

@@ -12,8 +12,7 @@ import triton_fakes
 from triton_fakes import LOG, Sender, arguments, request, strings
 
 from reference_backend.executor import Beam, Output, RequestError
-from reference_backend.executor.metrics import RequestMetrics
-from reference_backend.executor.request import Limits
+from reference_backend.executor.request import Limits, RequestMetrics
 from reference_backend.models import common, tensorrt_llm
 from reference_backend.models.llm import answer as answers_of
 from reference_backend.models.llm import responses

@@ -12,8 +12,8 @@ import triton_fakes
 from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, write_fake_engine
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from reference_backend.models import tensorrt_llm, tensorrt_llm_bls, wordlists
-from reference_backend.models.bls import monitor
+from reference_backend.models import common, tensorrt_llm, tensorrt_llm_bls
+from reference_backend.models.bls import reply
 from reference_backend.models.bls.speculation import check_draft
 from reference_backend.models.common import InputError
 
@@ -40,7 +40,7 @@ def preprocessing(inputs, request_id):
         "REQUEST_OUTPUT_LEN": inputs["REQUEST_OUTPUT_LEN"],
         "OUT_END_ID": inputs.get("END_ID", np.full((len(texts), 1), -1, INT)),
         "OUT_PAD_ID": np.zeros((len(texts), 1), INT),
-        "STOP_WORDS_IDS": wordlists.encode(words),
+        "STOP_WORDS_IDS": common.encode_words(words),
     }
     wanted = [k for k in outputs if k != "STOP_WORDS_IDS" or "STOP_WORDS_DICT" in inputs]
     yield InferenceResponse([Tensor(k, outputs[k]) for k in wanted])
@@ -70,7 +70,7 @@ def serve(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "reference_backend.executor.device.Model", lambda config, *a, **k: kinds[config.folder.name](config, *a, **k)
     )
-    monkeypatch.setattr(monitor, "SILENT_SECONDS", 3600.0)  # calls are counted here
+    monkeypatch.setattr(reply, "SILENT_SECONDS", 3600.0)  # calls are counted here
     made = []
 
     def build(
@@ -227,8 +227,8 @@ def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
 
 
 def quick_monitor(monkeypatch):
-    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(monitor, "SILENT_SECONDS", 0.02)
+    monkeypatch.setattr(reply, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(reply, "SILENT_SECONDS", 0.02)
 
 
 def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):

@@ -7,8 +7,7 @@ import triton_fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_backend.models.text import IncrementalText, StopText
-from reference_backend.models.tokenizer import Tokenizer
+from reference_backend.models.text import IncrementalText, StopText, Tokenizer
 
 TEXTS = [
     'The café is "naïve" 😀 日本語 and so on.\n\tTabs  and   spaces ',

@@ -13,7 +13,7 @@ from triton_fakes import arguments, as_dict, request, strings
 
 from reference_backend.errors import BackendError
 from reference_backend.models import postprocessing, preprocessing
-from reference_backend.models.tokenizer import Tokenizer
+from reference_backend.models.text import Tokenizer
 
 PROMPTS = [
     "Hello world",

@@ -30,9 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .logits import LogitsProcessor, NoTokenLeft, Words, log_normaliser
 from .request import Beam, Output, Request, beam_score
-from .sampler import largest
+from .sampler import LogitsProcessor, NoTokenLeft, Words, largest, log_normaliser
 
 
 class Copy(NamedTuple):

@@ -71,7 +71,7 @@ def place(
     """
     shape = (2 * config.layers, rows, config.kv_heads, max_seq_len, config.head_size)
     if device == "cuda":
-        from .cuda.cache import CudaCache
+        from .cuda.memory import CudaCache
         from .cuda.model import DTYPES, CudaModel
 
         cache = CudaCache(*shape, dtype=DTYPES[config.precision], device="cuda")

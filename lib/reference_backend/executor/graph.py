@@ -26,7 +26,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from reference_backend.executor.quantize import BLOCK
 from reference_backend.executor.rank_files import Tensor
-from reference_backend.executor.rotary import tables
 
 # 4: the kernel rounds each block of 32 activations to int8, several times faster than float products on a CPU.
 ACCURACY = 4
@@ -93,7 +92,7 @@ class _Decoder:
         total = self._add("Gather", [self._add("Shape", ["attention_mask"]), self._constant("second", np.array(1))])
         self._add("Cast", [total], "total_length", to=TensorProto.INT32)
         if self._rotary:
-            cos, sin = tables(self._model, self._max_seq_len)
+            cos, sin = rotary_tables(self._model, self._max_seq_len)
             self._constant("cos", cos), self._constant("sin", sin)
 
     def _embed(self) -> str:
@@ -292,3 +291,26 @@ class _Decoder:
         if here not in self._cast:
             self._cast[here] = self._add("Cast", [here], to=TensorProto.FLOAT)
         return self._cast[here]
+
+
+def rotary_tables(model: Mapping[str, Any], positions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine, float32 [positions, head_size / 2], of a pretrained_config, as transformers computes them: the
+    first half of a head turns with the second (Su et al., 2021)."""
+    size = model["head_size"]
+    powers = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    frequencies = 1 / np.power(np.float32(model["rotary_base"]), powers)
+    frequencies = _scaled(frequencies, model.get("rotary_scaling")).astype(np.float32)
+    angles = np.arange(positions, dtype=np.float32)[:, None] * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+def _scaled(frequencies: np.ndarray, scaling: Mapping[str, Any] | None) -> np.ndarray:
+    """linear: all waves get longer by `factor`. llama3: the long ones do, the short ones stay, those between blend."""
+    if not scaling:
+        return frequencies
+    if scaling["type"] == "linear":
+        return frequencies / scaling["factor"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)  # in the original context
+    keep = ((turns - low) / (high - low)).clip(0, 1)
+    return keep * frequencies + (1 - keep) * frequencies / scaling["factor"]

@@ -6,12 +6,25 @@ change a close choice of a token. To depend on nobody who came before, a request
 they are read in the same pieces by everyone, so they are bit for bit what it would have computed itself. Generated
 tokens and parts of blocks are taken where `partial` is on, and in the rounds of speculative decoding, which go on with
 a text of their own. (TensorRT-LLM calls it enable_partial_reuse, and takes generated tokens in any case.)
+
+`PrefixTree`: which blocks of the KV cache are kept for requests to come, and which of them a new request can use.
+
+The keys and values of a token depend on it and on all tokens before it, so a block may be used again only behind the
+same prefix. Hence a tree: a block hangs below the block that came before it, and a path from the root spells the
+tokens from the first one on. Only the last block of a path may be shorter than a whole block. Of a block that agrees
+only at its start, the start is used (what TensorRT-LLM calls partial reuse).
+
+When blocks are needed, the least recently used one goes. To use a block is to use those above it, so the first to go is
+never one that others hang on. No model and no memory in here: blocks are numbers, `place`, for memory kept elsewhere.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from typing import NamedTuple
+
 from .cache import KVCache
-from .prefix import PrefixTree
 from .scheduler import Scheduler, Sequence
 
 
@@ -98,3 +111,139 @@ class BlockReuse:
             if common > longest:
                 found, longest = other, common
         return found, longest
+
+
+class Span(NamedTuple):
+    """Positions first … first + count - 1 of a sequence are the first `count` of the block in `place`."""
+
+    place: int
+    first: int
+    count: int
+
+
+class _Block:
+    """A block in the tree; `children` are sorted by their tokens, so that the most alike are neighbours."""
+
+    __slots__ = ("children", "exact", "parent", "place", "tokens")
+
+    def __init__(self, parent: _Block | None, tokens: tuple[int, ...], place: int, exact: bool = True) -> None:
+        self.parent, self.tokens, self.place, self.exact = parent, tokens, place, exact
+        self.children: list[_Block] = []
+
+    def closest(self, tokens: tuple[int, ...]) -> tuple[_Block | None, int]:
+        """The child that shares the longest prefix with `tokens`, and the length of that."""
+        at = bisect_left(self.children, tokens, key=_tokens)
+        found, longest = None, 0
+        for child in self.children[max(0, at - 1) : at + 1]:
+            if (common := _common(child.tokens, tokens)) > longest:
+                found, longest = child, common
+        return found, longest
+
+
+class PrefixTree:
+    """The kept blocks, at most as many as the caller has `room` for; it holds place 0 … most - 1 at any time."""
+
+    def __init__(self, tokens_per_block: int) -> None:
+        self._size = tokens_per_block
+        self._root = _Block(None, (), -1)
+        self._order: OrderedDict[_Block, None] = OrderedDict()  # least recently used first, children before parents
+        self._places = 0  # ever used
+        self._free: list[int] = []
+        self._left: list[int] = []  # free as well, but their memory has not been given back
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def match(self, tokens: list[int], *, exact: bool = False) -> list[Span]:
+        """What is kept of the prefix of `tokens`, as far as possible, in order; `exact`: of whole exact blocks."""
+        spans, path, block, first = [], [], self._root, 0
+        while first < len(tokens) and first % self._size == 0:
+            block, common = block.closest(tuple(tokens[first : first + self._size]))
+            if not block or (exact and not (block.exact and common == self._size)):
+                break
+            spans.append(Span(block.place, first, common))
+            path.append(block)
+            first += common
+        self._touch(path)
+        return spans
+
+    def insert(self, tokens: list[int], room: int, exact: int = 0) -> list[Span]:
+        """Keeps a sequence's blocks, from its start as far as there is room for; older ones give way. The whole
+        blocks within its first `exact` tokens are marked as exact.
+
+        Returns those whose memory has to be copied to its place; the others are there already.
+        """
+        spans, path, block, first = [], [], self._root, 0
+        missing = [tuple(tokens[at : at + self._size]) for at in range(0, len(tokens), self._size)]
+        while missing:
+            child, common = block.closest(missing[0])
+            if child and common == len(missing[0]):
+                if not child.exact and common == self._size and first + common <= exact:
+                    child.exact = True
+                    spans.append(Span(child.place, first, common))
+                path.append(child)
+                block, first = child, first + common
+                del missing[0]
+                continue
+            if child and common == len(child.tokens):  # the new one goes on where that one ends
+                self._remove(child)
+            break
+        self._touch(path)
+        while missing and len(self) + len(missing) > room:
+            oldest = next(iter(self._order), None)
+            if oldest is None or oldest in path:
+                missing.pop()
+            else:
+                self._evict_block(oldest)
+        for piece in missing:
+            child = _Block(block, piece, self._place(), len(piece) == self._size and first + len(piece) <= exact)
+            insort(block.children, child, key=_tokens)
+            spans.append(Span(child.place, first, len(piece)))
+            path.append(child)
+            block, first = child, first + len(piece)
+        self._touch(path)
+        return spans
+
+    def evict(self, room: int) -> int:
+        """Drops the least recently used blocks until at most `room` are kept; returns how many."""
+        before = self.evicted
+        while len(self) > room:
+            self._evict_block(next(iter(self._order)))
+        return self.evicted - before
+
+    def left(self) -> list[int]:
+        """The places that hold nothing any more since the last call."""
+        left, self._left = self._left, []
+        self._free += left
+        return left
+
+    def _touch(self, path: list[_Block]) -> None:
+        for block in reversed(path):
+            self._order[block] = None
+            self._order.move_to_end(block)
+
+    def _evict_block(self, block: _Block) -> None:
+        self._remove(block)
+        self.evicted += 1
+
+    def _remove(self, block: _Block) -> None:
+        del self._order[block]
+        siblings = block.parent.children
+        del siblings[bisect_left(siblings, block.tokens, key=_tokens)]
+        self._left.append(block.place)
+
+    def _place(self) -> int:
+        for places in (self._left, self._free):
+            if places:
+                return places.pop()
+        self._places += 1
+        return self._places - 1
+
+
+def _tokens(block: _Block) -> tuple[int, ...]:
+    return block.tokens
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,11 +1,120 @@
-"""From a row of logits to a token: top-k, top-p, one draw. numpy only."""
+"""From a row of logits to a token: bias, temperature, penalties, bans; then top-k, top-p, one draw. numpy only.
+
+Notebooks 06 to 08 teach the same steps in the open; tests/unit/test_decoding_filters.py holds the two equal.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from .logits import LogitsProcessor
+from .params import RequestError, SamplingParams
 from .request import Request
+
+
+class NoTokenLeft(RequestError):
+    """Every token is forbidden."""
+
+
+class LogitsProcessor:
+    """The changes that one request makes to its logits. With `temperature` false that of the request is not applied."""
+
+    def __init__(self, request: Request, vocab_size: int, *, temperature: bool) -> None:
+        self._params = params = request.sampling
+        self._prompt_length = len(request.prompt) - request.generated
+        self._end_id = request.end_id
+        self._bad_words = Words(request.bad_words)
+        self._bias = request.embedding_bias
+        # The floor keeps float32 from overflowing.
+        self._temperature = np.float32(max(params.temperature, 1e-6)) if temperature else np.float32(1)
+        penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
+        self._counts = np.zeros(vocab_size, np.int32) if penalised else None
+        self._counted = 0
+
+    def forget(self) -> None:
+        """The next tokens are no continuation of the last ones."""
+        if self._counts is not None:
+            self._counts[:] = self._counted = 0
+
+    def is_idle(self, length: int) -> bool:
+        """Whether `apply` after `length` tokens will change nothing."""
+        if self._bias is not None or self._counts is not None or self._bad_words or self._temperature != 1:
+            return False
+        return self._end_id is None or length - self._prompt_length >= self._params.min_tokens
+
+    def apply(self, logits: np.ndarray, tokens: list[int]) -> int:
+        """Changes `logits` float32 [vocab] in place; `tokens` are the prompt and the generated ones so far. Returns
+        the likeliest token. Raises NoTokenLeft when there is none, RequestError when the logits are no numbers.
+        """
+        # The order of TensorRT-LLM's penalty kernel: bias, temperature, penalties, bans. (transformers applies its
+        # penalties first; only presence and frequency penalties at a temperature other than 1 tell the two apart.)
+        if self._bias is not None:
+            with np.errstate(over="ignore"):
+                logits[: len(self._bias)] += self._bias
+        if self._temperature != 1:
+            with np.errstate(over="ignore"):  # only a bias can be so large; said below
+                logits /= self._temperature
+        if self._counts is not None:
+            np.add.at(self._counts, np.array(tokens[self._counted :], np.int64), 1)
+            self._counted = len(tokens)
+            penalise(logits, self._counts, self._params)
+        logits[self._banned(tokens)] = -np.inf
+        best = int(logits.argmax())
+        if not np.isfinite(logits[best]):
+            if logits[best] == np.inf and self._bias is not None and self._bias.max() > 1e38 * float(self._temperature):
+                raise RequestError(
+                    f"embedding_bias reaches {self._bias.max():g}, and with the model's logits and a temperature of "
+                    f"{self._params.temperature:g} that is more than float32 can hold; 100 is enough to force a token."
+                )
+            if logits[best] != -np.inf:
+                raise RequestError("The model's logits are not finite numbers, so no token can be chosen.")
+            forbids = "bad_words forbids" if self._bias is None else "embedding_bias (with bad_words) forbids"
+            raise NoTokenLeft(f"No token is left to choose: {forbids} the whole vocabulary.")
+        return best
+
+    def _banned(self, tokens: list[int]) -> list[int]:
+        banned = self._bad_words.completed_by(tokens)
+        if self._end_id is not None and len(tokens) - self._prompt_length < self._params.min_tokens:
+            banned.append(self._end_id)
+        return banned
+
+
+def penalise(logits: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:
+    """Lowers, in place, the logits [vocab] of tokens seen before; `counts` [vocab] says how often."""
+    seen = np.flatnonzero(counts)
+    values = logits[seen].astype(np.float64)
+    with np.errstate(over="ignore"):
+        values = np.where(values < 0, values * params.repetition_penalty, values / params.repetition_penalty)
+        values -= params.presence_penalty + params.frequency_penalty * counts[seen]
+    # Absurd penalties must not become infinities; what a bias forbids stays forbidden.
+    logits[seen] = np.where(np.isneginf(values) & np.isneginf(logits[seen]), values, values.clip(-1e37, 1e37))
+
+
+def log_normaliser(logits: np.ndarray) -> float:
+    """log of the sum of exp(logits), `logits` float32 [vocab] of which one is finite; subtract it for log softmax."""
+    highest = logits.max()
+    # The exponential in float32, four times as fast, its sum in float64: an error below 1e-6.
+    return float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
+
+
+class Words:
+    """Finds the tokens that would complete a word. What that costs does not grow with the number of words, only with
+    that of their different lengths (and with how many do come up)."""
+
+    def __init__(self, words: Sequence[Sequence[int]]) -> None:
+        self._last: dict[tuple[int, ...], list[int]] = {}  # by the tokens before
+        for word in words:
+            self._last.setdefault(tuple(word[:-1]), []).append(word[-1])
+        self._lengths = sorted({len(start) for start in self._last})
+
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
+    def completed_by(self, tokens: list[int]) -> list[int]:
+        """Each token that completes a word if it is the next after `tokens`."""
+        fitting = (length for length in self._lengths if length <= len(tokens))
+        return [last for length in fitting for last in self._last.get(tuple(tokens[len(tokens) - length :]), ())]
 
 
 class Sampler:

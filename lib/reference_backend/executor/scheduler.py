@@ -23,8 +23,7 @@ import numpy as np
 
 from .beams import BeamSearch
 from .cache import BlockPool
-from .metrics import RequestMetrics
-from .request import Request
+from .request import Request, RequestMetrics
 from .sequence_decoder import SequenceDecoder
 
 POLICIES = ("guaranteed_no_evict", "max_utilization")

@@ -17,10 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .logits import Words, log_normaliser
 from .params import RequestError
 from .request import Output, Request
-from .sampler import Sampler
+from .sampler import Sampler, Words, log_normaliser
 
 
 class SequenceDecoder:

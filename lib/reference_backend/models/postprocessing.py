@@ -12,7 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from reference_backend.models.common import InputError, error_response, flag, inputs_of, parameter, require
-from reference_backend.models.tokenizer import Tokenizer
+from reference_backend.models.text import Tokenizer
 
 
 class TritonPythonModel:

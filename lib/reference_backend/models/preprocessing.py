@@ -12,9 +12,17 @@ import json
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models import wordlists
-from reference_backend.models.common import InputError, error_response, flag, inputs_of, parameter, require, texts
-from reference_backend.models.tokenizer import Tokenizer
+from reference_backend.models.common import (
+    InputError,
+    encode_words,
+    error_response,
+    flag,
+    inputs_of,
+    parameter,
+    require,
+    texts,
+)
+from reference_backend.models.text import Tokenizer
 
 # Tokenising takes a second for each megabyte, and everybody waits. No engine here reads that much.
 MAX_PROMPT_BYTES = 2 * 2**20
@@ -79,7 +87,7 @@ class TritonPythonModel:
         return [[self.tokenizer.encode(word, False) for word in texts(row, name)] for row in inputs[name]]
 
     def _words(self, inputs: dict[str, np.ndarray], name: str, rows: int) -> np.ndarray:
-        return wordlists.encode(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
+        return encode_words(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
 
     def _bias(self, inputs: dict[str, np.ndarray], rows: int) -> np.ndarray:
         """FP32 `[rows, vocabulary]`: each word's weight added to each of its ids; `[rows, 0]` when unused."""

@@ -16,10 +16,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from reference_backend.models.bls.calls import InnerModels, llm_inputs, llm_outputs
-from reference_backend.models.bls.detokenizer import Chunk, Detokenizer
-from reference_backend.models.bls.monitor import Monitor
-from reference_backend.models.bls.reply import Reply
-from reference_backend.models.bls.row import Row
+from reference_backend.models.bls.detokenizer import Chunk, Detokenizer, Row
+from reference_backend.models.bls.reply import Monitor, Reply
 from reference_backend.models.bls.speculation import check_draft, draft_length, speculate
 from reference_backend.models.common import (
     InputError,
@@ -31,7 +29,7 @@ from reference_backend.models.common import (
     require,
     sequences_of,
 )
-from reference_backend.models.tokenizer import Tokenizer
+from reference_backend.models.text import Tokenizer
 
 NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
 INDEXES = ("batch_index", "sequence_index")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reference_backend.executor.cuda import PRECISIONS, kernels, runs, weights
-from reference_backend.executor.cuda.cache import CudaCache
+from reference_backend.executor.cuda import PRECISIONS, kernels, runs
+from reference_backend.executor.cuda.memory import CudaCache, load
 from reference_backend.executor.model import EngineConfig, ExecutorError
 
 # Several executors may live in one process: what one records must not meet what another launches.
@@ -45,7 +45,7 @@ class CudaModel:
             )
         self._config, self._cache = config, cache
         self._device, self._dtype = cache.buffers.device, DTYPES[config.precision]
-        self._weights = weights.load(config, self._device, self._dtype)
+        self._weights = load(config, self._device, self._dtype)
         self._hidden, self._width = config.pretrained["hidden_size"], config.pretrained["intermediate_size"]
         self._heads = config.pretrained["num_attention_heads"]
         self._steps: dict[tuple[int, int], _Step] = {}

@@ -16,7 +16,7 @@ import psutil
 import triton_python_backend_utils as pb_utils
 
 from reference_backend.errors import FAULT, BackendError
-from reference_backend.executor.metrics import RequestMetrics
+from reference_backend.executor.request import RequestMetrics
 from reference_backend.models.common import ERRORS_AS_DATA, GENERATED
 
 PREPROCESSING_INPUTS = {

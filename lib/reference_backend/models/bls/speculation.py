@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from reference_backend.models import wordlists
 from reference_backend.models.bls.calls import PERF_METRICS, InnerModelError, InnerModels
-from reference_backend.models.common import InputError, any_true
+from reference_backend.models.common import InputError, any_true, decode_words
 
 # What a client may not ask for together with num_draft_tokens, and why not, in NVIDIA's words.
 LIMITS = {
@@ -113,7 +112,7 @@ class _Answer:
         self._tokens: list[int] = []
         self._most = int(given["request_output_len"].item())
         words = given.get("stop_words_list")
-        self._stop_words = [] if words is None else wordlists.decode(words[0], "stop_words_list")
+        self._stop_words = [] if words is None else decode_words(words[0], "stop_words_list")
         self._rounds: list[dict[str, np.ndarray]] = []
         self.ended = False
 

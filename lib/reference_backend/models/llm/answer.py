@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.executor import Beam, Output
-from reference_backend.executor.metrics import RequestMetrics
+from reference_backend.executor.request import Beam, Output, RequestMetrics
 
 
 @dataclass(eq=False)

@@ -9,8 +9,7 @@ import numpy as np
 
 from reference_backend.executor.params import TENSORS, SamplingParams
 from reference_backend.executor.request import Limits
-from reference_backend.models import wordlists
-from reference_backend.models.common import InputError, require, scalars, sequences_of
+from reference_backend.models.common import InputError, decode_words, require, scalars, sequences_of
 
 # Declared by the contract, not served by this executor.
 UNSUPPORTED = {
@@ -137,7 +136,7 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         return scalars(inputs, name, rows, default)[row]
 
     def words(name: str) -> list[list[int]]:
-        return wordlists.decode(inputs[name][row], name) if name in inputs else []
+        return decode_words(inputs[name][row], name) if name in inputs else []
 
     ids, length = inputs["input_ids"][row], scalar("input_lengths", 0)
     if length == 0:

@@ -1,4 +1,4 @@
-"""The weights of a Llama-type engine as torch tensors on a device, read out of its rank0.engine."""
+"""What a Llama-type engine holds on a CUDA device: its weights as torch tensors, and the KV cache."""
 
 from __future__ import annotations
 
@@ -7,11 +7,40 @@ from typing import Any
 
 import torch
 
+from reference_backend.executor.cache import KVCache
+from reference_backend.executor.graph import rotary_tables
 from reference_backend.executor.model import EngineConfig, ExecutorError
 from reference_backend.executor.rank_files import Tensor
-from reference_backend.executor.rotary import tables
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class CudaCache(KVCache):
+    """The KV cache with memory of `device` that is taken at once. Raises OSError when its memory does not hold it."""
+
+    def __init__(
+        self, tensors: int, slots: int, heads: int, max_seq_len: int, head_size: int, *, dtype: Any, device: Any
+    ) -> None:
+        self.buffers = _zeros((tensors, slots, heads, max_seq_len, head_size), dtype, device)
+
+    def keep_blocks(self, places: int, tokens_per_block: int) -> None:
+        """Makes room for so many kept blocks. Raises OSError when there is no memory for them."""
+        tensors, _, heads, _, head_size = self.buffers.shape
+        shape = (places, tensors, heads, tokens_per_block, head_size)
+        self._kept = _zeros(shape, self.buffers.dtype, self.buffers.device)
+
+    def forget(self, place: int) -> None:
+        """Nothing to do: the memory stays taken, and the next owner of the place writes over it."""
+
+    def drop(self, slot: int) -> None:
+        """Nothing to do, as for `forget`."""
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
+    try:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        raise OSError(str(error).split(". ")[0]) from None
 
 
 @dataclass(frozen=True)
@@ -64,7 +93,7 @@ def load(config: EngineConfig, device: Any, dtype: Any) -> Weights:
     head = take("lm_head.weight") if "lm_head.weight" in found else embed
     if len(head) % 2:  # the kernels compute pairs of outputs
         head = torch.cat([head, torch.zeros_like(head[:1])])
-    cos, sin = (torch.from_numpy(table).to(device) for table in tables(config.pretrained, config.max_seq_len))
+    cos, sin = (torch.from_numpy(table).to(device) for table in rotary_tables(config.pretrained, config.max_seq_len))
     return Weights(embed, layers, norm, head, cos, sin)
 
 
