@@ -144,7 +144,7 @@ def server(repository):
 
 @pytest.fixture(scope="session")
 def client(server):
-    from servinglab.old_client import TritonClient
+    from triton_client import TritonClient
 
     with TritonClient(server.grpc_url, server.http_url) as opened:
         yield opened
@@ -163,7 +163,7 @@ def server_blocking(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def client_blocking(server_blocking):
-    from servinglab.old_client import TritonClient
+    from triton_client import TritonClient
 
     with TritonClient(server_blocking.grpc_url, server_blocking.http_url) as opened:
         yield opened

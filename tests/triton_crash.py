@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from servinglab.old_client import ClientError, TritonClient
 from servinglab.server import TritonServer
+from triton_client import ClientError, TritonClient
 
 
 def with_a_server(repository: Path, run: Callable[[TritonServer, TritonClient], None]) -> None:

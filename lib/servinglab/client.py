@@ -6,6 +6,7 @@ A request is a list of tritonclient's InferInput, an answer its InferResult, an 
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as grpcclient
-from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
+from servinglab.errors import FAULT
 from servinglab.repository import contract
+from servinglab.triton_24_10 import clean
 
 
 @cache
@@ -109,6 +112,7 @@ def _results(
         while open_ids:
             when, result, error = arrived.get()
             if error is not None:
+                done = error.status() is None and len(open_ids) == 1  # said by the server: this request has ended
                 raise error
             response = result.get_response()
             key = open_ids[response.id]
@@ -121,3 +125,31 @@ def _results(
         done = True
     finally:
         client.stop_stream(cancel_requests=not done)
+
+
+# --- for the command line and the front end -----------------------------------------------------------------------
+
+
+def channel_args(url: str) -> list[tuple[str, int]]:
+    """Of a tritonclient for `url`: messages of any size, and no proxy of the environment before this machine."""
+    size = [(f"grpc.max_{way}_message_length", 2**31 - 1) for way in ("send", "receive")]
+    return size + [("grpc.enable_http_proxy", 0)] * bool(re.match(r"127\.|localhost|\[::1\]", url))
+
+
+def explained(error: InferenceServerException, url: str, timeout: float) -> tuple[str, int]:
+    """One sentence for a request to `url` that failed, and the HTTP status that says the same.
+
+    504: its `timeout` passed; 503: the server or the model is gone; 500: the model failed; 400: its own fault.
+    """
+    code, said = str(error.status()).removeprefix("StatusCode."), clean(error.message() or "")
+    if code == "DEADLINE_EXCEEDED":
+        return f"No answer from {url}, or no end of it, within {timeout:g} s.", 504
+    if code == "UNAVAILABLE" and re.search("(?i)failed to connect|resol", said):
+        return f"No server answers at {url}: is it running, and is this its gRPC port?", 503
+    if code == "UNAVAILABLE" and re.search("Socket closed|recvmsg|GOAWAY", said) or "Stream removed" in said:
+        return f"The server at {url} closed the connection: has it stopped? Its log says why.", 503
+    if code == "UNIMPLEMENTED" and not said:
+        return f"{url} does not speak the KServe v2 protocol: is this Triton's gRPC port?", 400
+    said = said or f"{url} answered with {code}"
+    gone = re.search("unknown model|is not found|no available versions|is not ready|Python process died", said)
+    return said if said.endswith((".", "?", "!")) else f"{said}.", 503 if gone else 500 if FAULT in said else 400

@@ -18,9 +18,9 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from servinglab.old_client import TritonClient
 from servinglab.server import supervisor
 from servinglab.server.triton import ServerError, TritonServer, running
+from triton_client import TritonClient
 
 TINY_MODELS = Path(__file__).parents[1] / "models"
 pytestmark = pytest.mark.integration

@@ -25,9 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import build_default
 from servinglab.server import TritonServer
+from triton_client import ClientError, TritonClient
 
 pytestmark = pytest.mark.integration
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tritonclient.grpc import InferenceServerClient
 
-from servinglab.old_client import TritonClient
 from servinglab.repository import build_default, lint
 from servinglab.server import TritonServer
+from triton_client import TritonClient
 
 pytestmark = pytest.mark.integration
 
@@ -162,19 +164,14 @@ def test_final_comes_with_the_last_text_of_the_ensemble_and_alone_from_the_bls_m
 
 def test_without_empty_finals_the_bls_model_sends_its_texts_only(client):
     """What a client gets that does not ask for empty final responses: it must count, or stop by itself."""
-    from servinglab.old_client import kserve
-    from servinglab.old_client.tensors import to_tensors
-
-    tensors = to_tensors(client.spec("tensorrt_llm_bls"), {"text_input": COUNT, "max_tokens": 3, "stream": True})
-    request = kserve.infer_request("tensorrt_llm_bls", tensors, "x")
-    channel = kserve.open_channel(client.grpc_url)
-    try:
-        found = [
-            message.infer_response.parameters["triton_final_response"].bool_param
-            for message in kserve.stub(channel).ModelStreamInfer(iter([request]), timeout=30)
-        ]
-    finally:
-        channel.close()
+    answers: queue.SimpleQueue = queue.SimpleQueue()
+    inputs = client.tensors("tensorrt_llm_bls", {"text_input": COUNT, "max_tokens": 3, "stream": True})
+    with InferenceServerClient(client.grpc_url) as raw:
+        raw.start_stream(lambda result, error: answers.put(result))
+        raw.async_stream_infer("tensorrt_llm_bls", inputs)
+        raw.stop_stream()  # comes back when the request has ended
+    found = [answers.get().get_response() for _ in range(answers.qsize())]
+    found = [response.parameters["triton_final_response"].bool_param for response in found]
     assert found == [False] * 3
 
 
@@ -382,7 +379,7 @@ def test_cancelling_the_bls_model_stops_the_llm(client, stream):
 def test_http_clients_that_leave_stop_the_llm(client):
     """server#7077: seen by the server when it writes the next chunk."""
     for _ in range(8):
-        with client.generate_stream(COUNT, max_tokens=1500) as stream:
+        with contextlib.closing(client.generate_stream(COUNT, max_tokens=1500)) as stream:
             next(iter(stream))
     time.sleep(0.5)
     assert_free(client)
@@ -416,9 +413,8 @@ def test_more_streams_than_service_threads(client):
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_not_decoupled_answers_plain_requests_together(client_blocking, model):
     assert client_blocking.infer(COUNT, model=model, max_tokens=4).text == COUNT + " seven eight nine ten"
-    assert client_blocking.http_infer(COUNT, model=model, max_tokens=4, stop_words=["nine"]).text.endswith("nine") == (
-        model == "tensorrt_llm_bls"
-    )
+    answer = client_blocking.generate(COUNT, model=model, max_tokens=4, stop_words=["nine"])
+    assert answer["text_output"].endswith("nine") == (model == "tensorrt_llm_bls")
     texts = []
     threads = [
         threading.Thread(target=lambda: texts.append(client_blocking.infer(COUNT, model=model, max_tokens=8).text))

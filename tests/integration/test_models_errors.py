@@ -7,7 +7,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from servinglab.old_client import ClientError
+from triton_client import ClientError
 
 pytestmark = pytest.mark.integration
 

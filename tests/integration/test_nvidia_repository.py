@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from servinglab.old_client import TritonClient
 from servinglab.repository import DeploymentSpec, build, contract, parse
 from servinglab.server import TritonServer
+from triton_client import TritonClient
 
 FOLDER = os.environ.get("NVIDIA_MODEL_REPOSITORY")
 PROMPT = "The capital of France is"

@@ -13,7 +13,6 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 
 from servinglab.assets import cache_dir
-from servinglab.old_client import ClientError, TritonClient
 from servinglab.repository import (
     DeploymentSpec,
     build,
@@ -26,6 +25,7 @@ from servinglab.repository import (
 )
 from servinglab.server import ServerError, TritonServer
 from servinglab.server import install as triton_install
+from triton_client import ClientError, TritonClient
 
 pytestmark = pytest.mark.integration
 

@@ -24,7 +24,7 @@ def served(int4_repository):
 
 @pytest.fixture(scope="session")
 def asker(served):
-    from servinglab.old_client import TritonClient
+    from triton_client import TritonClient
 
     with TritonClient(served.grpc_url, served.http_url) as client:
         yield client

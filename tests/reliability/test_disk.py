@@ -97,8 +97,9 @@ def test_a_server_that_cannot_write_says_so_before_it_starts(on_bad_disks, setti
 
 
 FILLS_ITS_LOG_S_DISK = f"""
-import os
-from servinglab.old_client import TritonClient
+import os, sys
+sys.path.insert(0, {str(TINY_MODELS.parent)!r})
+from triton_client import TritonClient
 from servinglab.server import TritonServer
 disk = os.environ["FULL"]
 os.remove(f"{{disk}}/fill")

@@ -19,8 +19,9 @@ from servinglab.assets import cache_dir
 
 ROOT = Path(__file__).parents[2]
 START = f"""
-import os, tempfile
-from servinglab.old_client import TritonClient
+import os, sys, tempfile
+sys.path.insert(0, {str(TINY_MODELS.parent)!r})
+from triton_client import TritonClient
 from servinglab.server import TritonServer
 folder = tempfile.mkdtemp(prefix="servinglab-notebook-")
 server = TritonServer({str(TINY_MODELS)!r}, timeout=60).start()
@@ -34,8 +35,7 @@ CELLS = [
     START,
     STREAM,
     "stream = client.stream(word, model='counter', max_tokens=1000, delay_ms=5)\nnext(stream)",  # stays open
-    "import asyncio\nasync def first():\n    async for chunk in client.astream(word, model='counter', max_tokens=40, "
-    "delay_ms=20):\n        pass\nawait first()",
+    "import asyncio\nawait asyncio.to_thread(list, client.stream(word, model='counter', max_tokens=40, delay_ms=20))",
     "server.unload('echo'); server.load('echo')",
     STREAM,
     "stream.close(); client.close(); server.stop()",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import time
 from urllib.parse import urlsplit
 
+import grpc
 import numpy as np
 import psutil
 import pytest
+from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 
-from servinglab.old_client import ClientError, kserve
+from servinglab.client import channel_args
+from triton_client import ClientError
 
 COUNT = "Count: one two three four five six"
 VOCABULARY = 49152
@@ -42,9 +44,12 @@ def test_a_reader_that_does_not_read_for_a_while_gets_everything_in_order(served
         "streaming": np.array([[True]]), "return_generation_logits": np.array([[True]]),
     }  # fmt: skip
     quick = short_answer(asker)
-    message = kserve.infer_request("tensorrt_llm", inputs, "slow")
-    with kserve.open_channel(served.grpc_url) as channel:
-        call = kserve.stub(channel).ModelStreamInfer(iter([message]), timeout=120)
+    tensors = [tensor._get_tensor() for tensor in asker.tensors("tensorrt_llm", inputs)]
+    message = service_pb2.ModelInferRequest(model_name="tensorrt_llm", id="slow", inputs=tensors)
+    message.raw_input_contents.extend(array.tobytes() for array in inputs.values())
+    with grpc.insecure_channel(served.grpc_url, options=channel_args(served.grpc_url)) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        call = stub.ModelStreamInfer(iter([message]), timeout=120)
         answers = [next(call)]
         for _ in range(3):
             assert short_answer(asker) < 10 * quick + 20  # nobody waits for the one that does not read
@@ -52,9 +57,9 @@ def test_a_reader_that_does_not_read_for_a_while_gets_everything_in_order(served
         for answer in call:
             answers.append(answer)
             time.sleep(0.005)
-    found = [kserve.read_outputs(answer.infer_response) for answer in answers if answer.infer_response.outputs]
-    ids = [int(token) for outputs in found for token in outputs["output_ids"].reshape(-1)]
-    logits = [row for outputs in found for row in outputs["generation_logits"].reshape(-1, VOCABULARY)]
+    found = [InferResult(answer.infer_response) for answer in answers if answer.infer_response.outputs]
+    ids = [int(token) for result in found for token in result.as_numpy("output_ids").reshape(-1)]
+    logits = [row for result in found for row in result.as_numpy("generation_logits").reshape(-1, VOCABULARY)]
     assert len(ids) == len(logits) == steps
     assert [int(row.argmax()) for row in logits][8:] == ids[8:]  # each step's own (before, min_tokens forbids the end)
 
@@ -87,18 +92,11 @@ def test_a_reader_over_http_that_lets_the_socket_fill(served, asker, reads):
 
 
 def roads(client):
-    """Every kind of call that can take long, with a request of minutes."""
+    """Every kind of call of ours that can take long, with a request of minutes."""
     more = {"max_tokens": 1500, "min_tokens": 1500}
-
-    async def astream(deadline):
-        async for _ in client.astream(COUNT, deadline=deadline, **more):
-            pass
-
     yield "stream", lambda deadline: list(client.stream(COUNT, deadline=deadline, **more))
     yield "whole", lambda deadline: list(client.stream(COUNT, stream=False, deadline=deadline, **more))
-    yield "astream", lambda deadline: asyncio.run(astream(deadline))
     yield "ensemble", lambda deadline: list(client.stream(COUNT, model="ensemble", deadline=deadline, **more))
-    yield "generate_stream", lambda deadline: list(client.generate_stream(COUNT, deadline=deadline, **more))
 
 
 ROADS = [name for name, _ in roads(None)]
@@ -124,10 +122,3 @@ def test_requests_whose_deadline_has_passed_make_room_for_the_next(asker):
         with pytest.raises(ClientError, match="within 1.5 s"):
             list(stream)
     assert short_answer(asker, deadline=30) < 20
-
-
-@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), "1", None])
-def test_a_deadline_that_is_none_is_refused(asker, deadline):
-    for call in (asker.stream, asker.astream, asker.infer, asker.generate, asker.generate_stream, asker.http_infer):
-        with pytest.raises(ClientError, match="deadline"):
-            call(COUNT, deadline=deadline)

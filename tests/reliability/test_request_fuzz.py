@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from servinglab.old_client import kserve
+from servinglab.client import channel_args
 from servinglab.repository import contract
 from servinglab.triton_24_10 import dead_processes
 
@@ -101,7 +101,7 @@ def request(draw, model: str, spec) -> service_pb2.ModelInferRequest:
     for name in draw(st.lists(st.sampled_from([*sorted(spec.outputs), "nothing"]), max_size=2, unique=True)):
         message.outputs.add(name=name)
     if draw(st.booleans()):
-        message.parameters[kserve.EMPTY_FINAL].bool_param = True
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
     if draw(st.integers(0, 9)) == 0:
         name = draw(st.sampled_from(["priority", "timeout", "sequence_id", "sequence_end", "x", "binary_data_output"]))
         kind = draw(st.sampled_from(["int64_param", "string_param", "bool_param"]))
@@ -116,8 +116,8 @@ def answers(stub, message) -> list[service_pb2.ModelStreamInferResponse]:
 
 @pytest.fixture(scope="module")
 def stub(served):
-    with kserve.open_channel(served.grpc_url) as channel:
-        yield kserve.stub(channel)
+    with grpc.insecure_channel(served.grpc_url, options=channel_args(served.grpc_url)) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 @pytest.fixture(autouse=True)

@@ -538,7 +538,7 @@ def test_a_model_without_its_python_file_is_named_at_once(tmp_path, way):
 
 
 def test_a_model_unloads_after_streams_that_ended_by_themselves(tmp_path):
-    from servinglab.old_client import TritonClient
+    from triton_client import TritonClient
 
     with TritonServer(TINY_MODELS, timeout=60) as server, TritonClient(server.grpc_url) as client:
         for _ in range(20):
