@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
-from servinglab.repository import DeploymentSpec
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from servinglab.repository import DeploymentSpec, config_text
 
 
 def tokenizer(folder: Path) -> Path:
@@ -31,3 +34,12 @@ def spec(folder: Path, **fields) -> DeploymentSpec:
         if f"{name}_dir" not in fields:
             fields[f"{name}_dir"] = make(folder / name)
     return DeploymentSpec(**fields)
+
+
+def parse(text: str) -> pb.ModelConfig:
+    """protobuf's own parser is the reference."""
+    return text_format.Parse(text, pb.ModelConfig())
+
+
+def message(deployment: DeploymentSpec, model: str) -> pb.ModelConfig:
+    return parse(config_text(deployment, model))

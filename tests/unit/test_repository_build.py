@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from repository_helpers import engine, spec, tokenizer
+from repository_helpers import engine, message, parse, spec, tokenizer
 
-from servinglab.repository import RepositoryError, build, contract, lint, model_config, model_source, parse
+from servinglab.repository import RepositoryError, build, config_text, contract, lint
 
 
 def tree(root):
@@ -72,10 +72,9 @@ def test_what_was_edited_by_hand_is_kept_when_it_is_written_anew(tmp_path):
     assert {path.name for path in repository.iterdir()} == set(contract.MODELS)  # Triton takes any folder for a model
 
 
-@pytest.mark.parametrize(("folder", "words"), [("", "path of a folder"), ("missing", "draft_engine_dir .* not exist")])
-def test_a_draft_needs_an_engine(tmp_path, folder, words):
-    with pytest.raises(RepositoryError, match=words):
-        build(spec(tmp_path, draft_engine_dir=folder and tmp_path / folder), tmp_path / "root")
+def test_a_draft_needs_an_engine(tmp_path):
+    with pytest.raises(RepositoryError, match="draft_engine_dir .* lacks"):
+        build(spec(tmp_path, draft_engine_dir=tmp_path / "missing"), tmp_path / "root")
 
 
 def test_model_py_is_the_packages(tmp_path):
@@ -135,7 +134,7 @@ def test_assets_that_already_lie_in_place_stay(tmp_path):
 
 def test_a_real_folder_is_not_replaced_by_a_link(tmp_path):
     own = engine(tmp_path / "root" / "_assets" / "smollm2" / "engines")
-    with pytest.raises(RepositoryError, match="folder of its own"):
+    with pytest.raises(RepositoryError, match="is a folder, not a link .*another name"):
         build(spec(tmp_path), tmp_path / "root")
     assert (own / "rank0.engine").is_file()
 
@@ -144,9 +143,9 @@ def test_a_real_folder_is_not_replaced_by_a_link(tmp_path):
     ("damage", "words"),
     [
         (lambda d: (d / "tokenizer" / "tokenizer.json").unlink(), "tokenizer_dir .* holds no tokenizer.json"),
-        (lambda d: (d / "engine" / "config.json").unlink(), "engine_dir .* holds no config.json"),
-        (lambda d: (d / "engine" / "config.json").write_text("{"), "no JSON object"),
-        (lambda d: (d / "engine" / "rank0.engine").unlink(), "lacks rank0.engine of 1 rank"),
+        (lambda d: (d / "engine" / "config.json").unlink(), "engine_dir .* lacks a readable config.json"),
+        (lambda d: (d / "engine" / "config.json").write_text("{"), "lacks a readable config.json"),
+        (lambda d: (d / "engine" / "rank0.engine").unlink(), "lacks rank0.engine: copy every file"),
     ],
 )
 def test_unusable_assets_are_refused_before_anything_is_written(tmp_path, damage, words):
@@ -160,12 +159,12 @@ def test_unusable_assets_are_refused_before_anything_is_written(tmp_path, damage
 def test_missing_ranks_are_named(tmp_path):
     folder = engine(tmp_path / "engine", ranks=4)
     (folder / "rank2.engine").unlink()
-    with pytest.raises(RepositoryError, match=r"lacks rank2.engine of 4 rank"):
+    with pytest.raises(RepositoryError, match="lacks rank2.engine: copy every file"):
         build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
 
 
 def test_missing_folders_are_named(tmp_path):
-    with pytest.raises(RepositoryError, match="tokenizer_dir /nowhere does not exist"):
+    with pytest.raises(RepositoryError, match="tokenizer_dir /nowhere holds no tokenizer.json"):
         build(spec(tmp_path, tokenizer_dir="/nowhere"), tmp_path / "root")
 
 
@@ -175,7 +174,7 @@ def test_a_folder_of_other_things_is_refused_and_stays(tmp_path):
     (root / ".hidden").write_text("")
     (root / "01_notebook.ipynb").write_text("{}")
     (root / "README.md").write_text("")
-    with pytest.raises(RepositoryError, match=r"root holds something else \(01_notebook.ipynb, …\).*name a new folder"):
+    with pytest.raises(RepositoryError, match=r"root holds something else \(01_notebook.ipynb\).*name a new folder"):
         build(spec(tmp_path), root)
     assert sorted(p.name for p in root.iterdir()) == [".hidden", "01_notebook.ipynb", "README.md"]
 
@@ -195,13 +194,46 @@ def test_unwritable_root_is_one_sentence(tmp_path):
         build(spec(tmp_path), tmp_path / "root")
 
 
-def test_a_package_without_models_says_so():
-    with pytest.raises(RepositoryError, match="lacks .*nothing.py: install servinglab again"):
-        model_source("nothing")
-
-
 def test_relative_root(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     repository = build(spec(tmp_path), "here")
     assert repository.is_absolute() and lint(repository) == []
-    assert model_config(spec(tmp_path), "ensemble") == parse((repository / "ensemble" / "config.pbtxt").read_text())
+    assert message(spec(tmp_path), "ensemble") == parse((repository / "ensemble" / "config.pbtxt").read_text())
+
+
+# --- the configs, read by protobuf ---
+
+
+def test_message_against_a_config_written_by_hand(tmp_path):
+    deployment = spec(tmp_path, postprocessing_instance_count=2, max_batch_size=4, prefix="p-")
+    by_hand = f"""
+        name: "p-postprocessing" backend: "python" max_batch_size: 4 dynamic_batching {{}}
+        input [ {{ name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [ -1, -1 ] }},
+                {{ name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [ -1 ] }} ]
+        output [ {{ name: "OUTPUT" data_type: TYPE_STRING dims: [ -1 ] }} ]
+        parameters {{ key: "tokenizer_dir" value {{ string_value: "{deployment.tokenizer_dir}" }} }}
+        parameters {{ key: "skip_special_tokens" value {{ string_value: "true" }} }}
+        instance_group [ {{ count: 2 kind: KIND_CPU }} ]"""
+    assert message(deployment, "postprocessing") == parse(by_hand)
+
+
+def test_a_config_begins_with_what_the_model_is_and_has_one_tensor_a_line(tmp_path):
+    text = config_text(spec(tmp_path, decoupled=False), "tensorrt_llm")
+    assert text.startswith('name: "tensorrt_llm"\nbackend: "tensorrtllm"\nmax_batch_size: 8\n')
+    assert "decoupled: false" in text and "$" not in text
+    assert 'input { name: "stop" data_type: TYPE_BOOL dims: [1] reshape { shape: [] } optional: true }' in text
+
+
+def test_values_with_quotes_and_marks_survive(tmp_path):
+    odd = tmp_path / 'o"d, {reshape { } \\ ü'
+    read = message(spec(tmp_path, tokenizer_dir=odd), "preprocessing")
+    assert read.parameters["tokenizer_dir"].string_value == str(odd)
+
+
+def test_what_the_cpp_backend_reads_without_a_default_is_there(tmp_path):
+    config = message(spec(tmp_path), "tensorrt_llm")
+    assert config.backend == "tensorrtllm"
+    for key in ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend"):
+        assert key in config.parameters and config.parameters[key].string_value == ""
+    assert config.parameters["gpt_model_type"].string_value == "inflight_fused_batching"
+    assert config.parameters["executor_worker_path"].string_value.endswith("trtllmExecutorWorker")

@@ -1,6 +1,5 @@
 """Every code of the linter: exactly that fault in a clean repository gives that code, file and line."""
 
-import json
 import os
 import re
 import shutil
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from repository_helpers import engine, spec
 
-from servinglab.repository import Finding, RepositoryError, build, contract, lint
+from servinglab.repository import Finding, build, contract, lint
 
 
 @pytest.fixture
@@ -36,13 +35,13 @@ def place(finding: Finding, repo: Path) -> tuple:
     return finding.severity, finding.code, str(Path(finding.file).relative_to(repo)), finding.line
 
 
-def found(repo: Path, **options) -> list[tuple]:
-    return [place(finding, repo) for finding in lint(repo, **options)]
+def found(repo: Path) -> list[tuple]:
+    return [place(finding, repo) for finding in lint(repo)]
 
 
-def only(repo: Path, severity: str, code: str, file: str, line: int | None, *words: str, **options) -> Finding:
+def only(repo: Path, severity: str, code: str, file: str, line: int | None, *words: str) -> Finding:
     """The repository has exactly this one finding."""
-    findings = lint(repo, **options)
+    findings = lint(repo)
     assert [place(f, repo) for f in findings] == [(severity, code, file, line)]
     finding = findings[0]
     for word in words:
@@ -58,12 +57,6 @@ def test_clean_repositories_have_no_findings(tmp_path, generation, decoupled):
     assert lint(repository) == []
 
 
-def test_findings_are_json(repo):
-    replace(repo, "ensemble", 'name: "ensemble"', 'name: "other"')
-    as_dict = json.loads(json.dumps([f.as_dict() for f in lint(repo)]))[0]
-    assert as_dict.keys() == {"severity", "code", "file", "line", "message", "cure"}
-
-
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
@@ -77,24 +70,15 @@ def test_l001_no_repository(tmp_path):
     assert finding.code == "L001" and "no model folder" in finding.message
 
 
-def test_l001_the_folder_above(repo):
-    assert any(f.code == "L001" and f"Did you mean {repo}?" in f.cure for f in lint(repo.parent))
-
-
 @pytest.mark.parametrize("name", ["_assets", "notes", ".git"])
 def test_l002_a_folder_that_is_no_model(repo, name):
     (repo / name / "smollm2").mkdir(parents=True)
     only(repo, "warning", "L002", name, None, "default control mode", "--model-control-mode=explicit")
 
 
-def test_l003_no_config(repo):
-    config(repo, "preprocessing").unlink()
-    only(repo, "error", "L003", "preprocessing/config.pbtxt", None)
-
-
 def test_l004_checkpoints(repo):
     (repo / ".ipynb_checkpoints").mkdir()
-    only(repo, "error", "L004", ".ipynb_checkpoints", None)
+    only(repo, "warning", "L004", ".ipynb_checkpoints", None)
 
 
 # --- one model's files -------------------------------------------------------------------------------------------
@@ -147,23 +131,18 @@ def _loop(path):
     ("make", "words"),
     [
         (lambda p: p.write_bytes(b'name: "caf\xe9"\n'), "no UTF-8 text"),
-        (lambda p: p.mkdir(), "no regular file"),
-        (os.mkfifo, "no regular file"),
-        (_loop, "no regular file"),
-        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "no regular file"),
+        (lambda p: None, "no such regular file"),
+        (lambda p: p.mkdir(), "no such regular file"),
+        (os.mkfifo, "no such regular file"),
+        (_loop, "no such regular file"),
+        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "no such regular file"),
     ],
-    ids=["latin1", "folder", "pipe", "loop", "dangling"],
+    ids=["latin1", "missing", "folder", "pipe", "loop", "dangling"],
 )
 def test_l013_unreadable_config(repo, make, words):
     config(repo, "postprocessing").unlink()
     make(config(repo, "postprocessing"))
     only(repo, "error", "L013", "postprocessing/config.pbtxt", None, words)
-
-
-def test_l013_links_that_lead_nowhere(repo):
-    (repo / "old").symlink_to("/nowhere")
-    (repo / "self").symlink_to("self")
-    assert found(repo) == [("error", "L013", "old", None), ("error", "L013", "self", None)]
 
 
 def test_a_link_back_into_the_repository_ends(repo):
@@ -183,8 +162,8 @@ def test_l013_no_permission(repo):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("max_batch_size: 8", "max_batchsize: 8", ("has no field named", "Did you mean 'max_batch_size'?")),
-        ("data_type: TYPE_INT32", "data_type: INT32", ("no value named INT32", "Did you mean 'TYPE_INT32'?")),
+        ("max_batch_size: 8", "max_batchsize: 8", ("has no field named",)),
+        ("data_type: TYPE_INT32", "data_type: INT32", ("no value named INT32",)),
         ('backend: "python"', 'backend: "python', ("missing ending quote",)),
         ("max_batch_size: 8", "max_batch_size 8", ('Expected ":"',)),
         ("max_batch_size: 8", "max_batch_size: eight", ("integer",)),
@@ -193,8 +172,7 @@ def test_l013_no_permission(repo):
 )
 def test_l015_unparsable(repo, old, new, words):
     line = replace(repo, "postprocessing", old, new) + new.count("\n")
-    finding = only(repo, "error", "L015", "postprocessing/config.pbtxt", line, *words)
-    assert re.search(rf"\b{line}:\d+: ", finding.message)
+    only(repo, "error", "L015", "postprocessing/config.pbtxt", line, *words)
 
 
 def test_l015_missing_brace_points_at_the_end(repo):
@@ -205,8 +183,7 @@ def test_l015_missing_brace_points_at_the_end(repo):
 
 def test_l016_structural_placeholder(repo):
     line = replace(repo, "preprocessing", "max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}")
-    only(repo, "error", "L016", "preprocessing/config.pbtxt", line, "${triton_max_batch_size}",
-         f"{line}:17: Expected integer, got: $")  # fmt: skip
+    only(repo, "error", "L016", "preprocessing/config.pbtxt", line, "${triton_max_batch_size}")
 
 
 def test_l017_mandatory_quoted_placeholder(repo):
@@ -251,26 +228,30 @@ def test_l019_no_backend(repo):
 
 
 @pytest.mark.parametrize(
-    ("model", "old", "new", "words"),
+    ("model", "right", "wrong"),
     [
-        ("tensorrt_llm", '"early_stopping" data_type: TYPE_BOOL', '"early_stopping" data_type: TYPE_INT32',
-         ("early_stopping is TYPE_INT32 and must be TYPE_BOOL",)),
-        ("preprocessing", '"STOP_WORDS_IDS" data_type: TYPE_INT32 dims: [2, -1]',
-         '"STOP_WORDS_IDS" data_type: TYPE_INT32 dims: [-1, 2]', ("[-1, 2] and must have [2, -1]",)),
-        ("tensorrt_llm_bls", '"generation_logits" data_type: TYPE_FP32', '"generation_logits" data_type: TYPE_FP64',
-         ("TYPE_FP32 or TYPE_FP16",)),
-        ("tensorrt_llm", '"stop" data_type: TYPE_BOOL dims: [1] reshape { shape: [] }',
-         '"stop" data_type: TYPE_BOOL dims: [1]', ("reshaped to a scalar", "reshape { shape: [] }")),
-        ("tensorrt_llm_bls", '"top_k" data_type: TYPE_INT32 dims: [1]',
-         '"top_k" data_type: TYPE_INT32 dims: [1] reshape { shape: [] }', ("not be reshaped", "Remove reshape")),
-        ("tensorrt_llm_bls", '"seed" data_type: TYPE_UINT64 dims: [1] optional: true',
-         '"seed" data_type: TYPE_UINT64 dims: [1]', ("optional: true",)),
-        ("tensorrt_llm_bls", '"seed" data_type: TYPE_UINT64', '"seed"', ("TYPE_INVALID",)),
+        ("tensorrt_llm", 'input { name: "early_stopping" data_type: TYPE_BOOL', "TYPE_INT32"),
+        ("tensorrt_llm", 'input { name: "early_stopping" data_type: TYPE_BOOL', "TYPE_INVALID"),
+        ("tensorrt_llm_bls", 'input { name: "seed" data_type: TYPE_UINT64', "77"),
+        ("preprocessing", 'output { name: "STOP_WORDS_IDS" data_type: TYPE_INT32 dims: [2, -1]', "[-1, 2]"),
+        ("tensorrt_llm_bls", 'output { name: "generation_logits" data_type: TYPE_FP32', "TYPE_FP64"),
+        ("tensorrt_llm", 'input { name: "stop" data_type: TYPE_BOOL dims: [1] reshape { shape: [] }', ""),
+        ("tensorrt_llm_bls", 'input { name: "seed" data_type: TYPE_UINT64 dims: [1] optional: true', ""),
     ],
-)  # fmt: skip
-def test_l030_tensors_against_the_contract(repo, model, old, new, words):
-    line = replace(repo, model, old, new)
-    only(repo, "error", "L030", f"{model}/config.pbtxt", line, *words)
+)
+def test_l030_tensors_against_the_contract(repo, model, right, wrong):
+    """The cure is the line as it must be."""
+    part = re.search(r"(TYPE_\w+|\[2, -1\]|reshape .*|optional: true)$", right)[0]
+    line = replace(repo, model, right, right.removesuffix(part) + wrong)
+    cure = re.sub(r"TYPE_FP32", "${logits_datatype}", f"Write {right}")
+    only(repo, "error", "L030", f"{model}/config.pbtxt", line, cure)
+
+
+def test_l030_the_deployment_chooses_some_datatypes(repo):
+    old = 'output { name: "generation_logits" data_type: TYPE_FP32'
+    for model in ("tensorrt_llm", "tensorrt_llm_bls", "ensemble"):
+        replace(repo, model, old, old.replace("FP32", "FP16"))
+    assert lint(repo) == []
 
 
 def test_a_tensor_of_the_wrong_type_also_disagrees_with_the_ensemble(repo):
@@ -281,16 +262,11 @@ def test_a_tensor_of_the_wrong_type_also_disagrees_with_the_ensemble(repo):
     assert places["L030", "tensorrt_llm/config.pbtxt"] == line
 
 
-def test_l030_line_is_that_of_the_wrong_field(repo):
+def test_l030_line_is_that_of_the_name(repo):
     old = 'input { name: "stop" data_type: TYPE_BOOL dims: [1] reshape { shape: [] } optional: true }'
     new = 'input [\n{\nname: "stop"\ndata_type: TYPE_BOOL\ndims: [ 2 ]\nreshape: { shape: [ ] }\noptional: true\n}\n]'
     line = replace(repo, "tensorrt_llm", old, new)
-    only(repo, "error", "L030", "tensorrt_llm/config.pbtxt", line + 4, "[2] and must have [1]")
-
-
-def test_l030_unknown_datatype_number(repo):
-    line = replace(repo, "tensorrt_llm_bls", '"seed" data_type: TYPE_UINT64', '"seed" data_type: 77')
-    only(repo, "error", "L030", "tensorrt_llm_bls/config.pbtxt", line, "is 77")
+    only(repo, "error", "L030", "tensorrt_llm/config.pbtxt", line + 2, "dims: [1]")
 
 
 def test_l031_missing_tensors(repo):
@@ -302,30 +278,14 @@ def test_l031_missing_optional_tensors_are_a_warning(repo):
     text = config(repo, "tensorrt_llm_bls").read_text()
     config(repo, "tensorrt_llm_bls").write_text(re.sub(r'input { name: "(seed|top_k)".*\n', "", text))
     line = text[: text.index("input {")].count("\n") + 1
-    only(repo, "warning", "L031", "tensorrt_llm_bls/config.pbtxt", line, "top_k, seed", "unexpected inference input")
+    assert found(repo) == [("warning", "L031", "tensorrt_llm_bls/config.pbtxt", line)] * 2
+    assert "top_k" in lint(repo)[1].message and "unexpected inference input" in lint(repo)[0].message
 
 
-def test_l032_unknown_tensor(repo):
-    extra = 'input { name: "minimum_tokens" data_type: TYPE_INT32 dims: [1] optional: true }\ninput { name: "seed"'
-    line = replace(repo, "tensorrt_llm_bls", 'input { name: "seed"', extra)
-    only(repo, "warning", "L032", "tensorrt_llm_bls/config.pbtxt", line, "minimum_tokens")
-
-
-def test_l032_knows_later_releases(repo):
+def test_tensors_of_later_releases_may_be_there(repo):
     extra = 'output { name: "num_input_tokens" data_type: TYPE_INT32 dims: [1] }\noutput { name: "text_output"'
     replace(repo, "tensorrt_llm_bls", 'output { name: "text_output"', extra)
     assert lint(repo) == []
-
-
-def test_l034_another_container(repo):
-    """A6."""
-    models = ("ensemble", "tensorrt_llm", "tensorrt_llm_bls")
-    expected = [("warning", "L034", f"{model}/config.pbtxt", None) for model in models]
-    assert found(repo, container="25.05") == expected
-    assert "min_length and random_seed" in lint(repo, container="25.05")[0].message
-    assert lint(repo, container="25.06-trtllm-python-py3") == lint(repo, container="26.07") == []
-    with pytest.raises(RepositoryError, match="container tag"):
-        lint(repo, container="newest")
 
 
 # --- models that must agree --------------------------------------------------------------------------------------
@@ -333,12 +293,14 @@ def test_l034_another_container(repo):
 
 def test_l040_mixed_batch_sizes(repo):
     line = replace(repo, "tensorrt_llm_bls", "max_batch_size: 8", "max_batch_size: 4")
-    only(repo, "error", "L040", "tensorrt_llm_bls/config.pbtxt", line, "4 here and 8", "max_batch_size: 8")
+    only(repo, "error", "L040", "tensorrt_llm_bls/config.pbtxt", line, "4 here and should be 8", "max_batch_size: 8")
 
 
 def test_l040_no_batch_dimension(repo):
     line = replace(repo, "ensemble", "max_batch_size: 8", "max_batch_size: 0")
-    only(repo, "error", "L040", "ensemble/config.pbtxt", line, "batch dimension")
+    (first, *others) = found(repo)  # then it does not fit its steps either
+    assert first == ("error", "L040", "ensemble/config.pbtxt", line)
+    assert {(code, file) for _, code, file, _ in others} == {("L044", "ensemble/config.pbtxt")}
 
 
 @pytest.mark.parametrize(("model", "value"), [("tensorrt_llm_bls", "true"), ("tensorrt_llm", "false")])
@@ -366,7 +328,7 @@ def test_l042_default_name_in_a_prefixed_deployment(tmp_path):
     text = config(repository, "p-tensorrt_llm_bls").read_text()
     config(repository, "p-tensorrt_llm_bls").write_text(re.sub(r'parameters { key: "preprocessing_.*\n', "", text))
     (finding,) = lint(repository)
-    assert finding.code == "L042" and "default of preprocessing_model_name" in finding.message
+    assert finding.code == "L042" and "value or default of preprocessing_model_name" in finding.message
     assert "p-preprocessing" in finding.cure
 
 
@@ -391,10 +353,10 @@ def test_l043_ensemble_points_at_a_missing_model(repo):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('key: "runtime_top_k" value: "top_k"', 'key: "top_k" value: "top_k"', "maps input top_k"),
+        ('key: "runtime_top_k" value: "top_k"', 'key: "top_k" value: "top_k"', "declares no input top_k"),
         ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "topk"', "Did you mean 'top_k'?"),
         ('key: "runtime_top_k" value: "top_k"', 'key: "runtime_top_k" value: "top_p"', "TYPE_FP32[-1, 1] in one place"),
-        ('key: "cum_log_probs" value', 'key: "cumulative" value', "maps output cumulative"),
+        ('key: "cum_log_probs" value', 'key: "cumulative" value', "declares no output cumulative"),
     ],
 )  # fmt: skip
 def test_l044_wrong_maps(repo, old, new, words):
@@ -419,12 +381,12 @@ def test_l044_output_that_no_step_makes(repo):
 def test_l044_no_steps(repo):
     text = config(repo, "ensemble").read_text()
     config(repo, "ensemble").write_text(text[: text.index("ensemble_scheduling")])
-    only(repo, "error", "L044", "ensemble/config.pbtxt", 2, "no steps")
+    assert {code for _, code, *_ in found(repo)} == {"L044"}
 
 
 def test_l045_instances_of_postprocessing(repo):
     line = replace(repo, "postprocessing", "count: 1", "count: 2")
-    only(repo, "error", "L045", "postprocessing/config.pbtxt", line, "2 instances", "count: 1")
+    only(repo, "error", "L045", "postprocessing/config.pbtxt", line, "several instances", "count: 1")
 
 
 def test_l045_only_where_it_streams(tmp_path):
@@ -439,10 +401,10 @@ def test_l045_only_where_it_streams(tmp_path):
     ("damage", "words"),
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
-        (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
-        (lambda folder: (folder / "config.json").write_text("[" * 100000), "no JSON object"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100000), "config.json"),
         (lambda folder: (folder / "rank0.engine").unlink(), "rank0.engine"),
-        (shutil.rmtree, "does not exist"),
+        (shutil.rmtree, "config.json"),
     ],
 )
 def test_l050_engine(repo, tmp_path, damage, words):
@@ -487,7 +449,7 @@ def test_l051_tokenizer(repo, tmp_path):
     ]  # fmt: skip
     assert found(repo) == lines
     shutil.rmtree(tmp_path / "tokenizer")
-    assert found(repo) == lines and "does not exist" in lint(repo)[0].message
+    assert found(repo) == lines
 
 
 def test_l052_larger_batch_than_the_engine(tmp_path):

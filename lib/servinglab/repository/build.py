@@ -10,16 +10,15 @@ refuses to start. The same files serve in both lanes: only the engine's folder d
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from servinglab.keep import Keeper
-from servinglab.repository import contract, pbtxt
-from servinglab.repository.assets_check import engine_problem, tokenizer_problem
-from servinglab.repository.errors import RepositoryError
+from servinglab.repository import contract, templates, wiring
+from servinglab.repository.contract import RepositoryError
+from servinglab.repository.lint_models import engine_problem, tokenizer_problem
 from servinglab.repository.spec import DeploymentSpec
 from servinglab.server.install import reference_backend
-
-ASSETS, REPOSITORY = "_assets", "model_repository"
 
 
 def build(spec: DeploymentSpec, root: str | Path) -> Path:
@@ -30,25 +29,24 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
     unusable, when `name` already stands for other assets, or when `root` holds other things and no earlier build;
     hidden files do not count.
     """
-    _require(tokenizer_problem(spec.tokenizer_dir), "tokenizer_dir", spec.tokenizer_dir)
-    _require(engine_problem(spec.engine_dir), "engine_dir", spec.engine_dir)
-    if spec.draft_engine_dir:
-        _require(engine_problem(spec.draft_engine_dir), "draft_engine_dir", spec.draft_engine_dir)
     root = Path(root).expanduser().absolute()
-    _refuse_other_content(root)
-    repository = root / REPOSITORY
-    assets = root / ASSETS / spec.name
+    repository, assets = root / "model_repository", root / "_assets" / spec.name
     links = {"tokenizer": spec.tokenizer_dir, "engines": spec.engine_dir, "draft_engines": spec.draft_engine_dir}
     links = {name: folder for name, folder in links.items() if folder}
+    for name, folder in links.items():
+        if problem := (tokenizer_problem if name == "tokenizer" else engine_problem)(folder):
+            raise RepositoryError(f"{name.removesuffix('s')}_dir {folder} {problem}")
     try:
+        found = {path.name for path in root.iterdir() if path.name[0] != "."} if root.is_dir() else set()
+        if (other := sorted(found - {"_assets", "model_repository"})) and len(found) - len(other) < 2:
+            raise RepositoryError(f"{root} holds something else ({other[0]}) and no earlier build; name a new folder.")
         repository.mkdir(parents=True, exist_ok=True)
         assets.mkdir(parents=True, exist_ok=True)
         for name, target in links.items():
             _link(assets / name, target.expanduser().resolve(), repository, spec)
-        draft = assets / "draft_engines" if spec.draft_engine_dir else None
-        placed = spec.replace(tokenizer_dir=assets / "tokenizer", engine_dir=assets / "engines", draft_engine_dir=draft)
-        for model in contract.MODELS + ((contract.DRAFT,) if draft else ()):
-            write_model(placed, model, repository)
+        placed = spec.replace(**{f"{name.removesuffix('s')}_dir": assets / name for name in links})
+        for model in contract.MODELS + ((contract.DRAFT,) if spec.draft_engine_dir else ()):
+            _write(repository / spec.model_name(model), model, config_text(placed, model))
     except OSError as error:
         raise RepositoryError(f"{error.filename or root} cannot be written: {error.strerror}.") from error
     return repository
@@ -69,66 +67,49 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
     return build(DeploymentSpec(**given), root)
 
 
-def write_model(spec: DeploymentSpec, model: str, repository: str | Path) -> Path:
-    """Write one of the five models, or `contract.DRAFT`, as a folder of `repository`: config.pbtxt, and 1/model.py of a
-    Python model. The version folder of `tensorrt_llm` stays empty: its code is the backend."""
-    folder = Path(repository).absolute() / spec.model_name(model)
-    version = folder / "1"
-    version.mkdir(parents=True, exist_ok=True)
+def write_templates(repository: str | Path, generation: str = "new") -> Path:
+    """Write the five templates as model folders (config.pbtxt with placeholders, 1/model.py), to practise filling."""
+    for model in contract.MODELS:
+        _write(Path(repository) / model, model, templates.template(model, generation))
+    return Path(repository)
+
+
+def config_text(spec: DeploymentSpec, model: str) -> str:
+    """The config.pbtxt of one of the five models, or of `contract.DRAFT`: its template, filled, without what the
+    deployment leaves to its default."""
+    name, base = spec.model_name(model), model
+    if model == contract.DRAFT:
+        base, spec = "tensorrt_llm", spec.replace(engine_dir=spec.draft_engine_dir)
+    values = spec.values(base)
+    text = templates.template(base, spec.generation, name=name, prefix=spec.prefix)
+    if base == "tensorrt_llm":
+        values = dict.fromkeys(wiring.LLM_EMPTY, "") | values
+    if base == "tensorrt_llm_bls" and spec.bls_decodes:
+        for key in ("tokenizer_dir", "skip_special_tokens"):
+            text += templates.parameter_line(key, f"${{{key}}}") + "\n"
+            values[key] = spec.values("postprocessing")[key]
+    text = re.sub(r'parameters .*"\$\{(\w+)\}".*\n', lambda found: found[0] if found[1] in values else "", text)
+    return templates.fill(text, values)
+
+
+def _write(folder: Path, model: str, config: str) -> None:
+    """config.pbtxt, and 1/model.py of a Python model. The version folder of `tensorrt_llm` stays empty: its code is the
+    backend."""
+    (folder / "1").mkdir(parents=True, exist_ok=True)
     keeper = Keeper(folder.parents[1])
-    keeper.write(folder / "config.pbtxt", pbtxt.to_text(pbtxt.model_config(spec, model)).encode())
+    keeper.write(folder / "config.pbtxt", config.encode())
     if model in contract.PYTHON_MODELS:
-        keeper.write(version / "model.py", model_source(model).encode())
-    return folder
-
-
-def model_source(model: str) -> str:
-    """The model.py of one of the three Python models, as the package reference_backend ships it."""
-    source = reference_backend() / "models" / f"{model}.py"
-    try:
-        return source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RepositoryError(f"The package lacks {source}: install servinglab again.") from error
-
-
-def _require(problem: str | None, field: str, folder: Path) -> None:
-    if problem:
-        raise RepositoryError(f"{field} {folder} {problem}")
-
-
-def _refuse_other_content(root: Path) -> None:
-    try:
-        found = {path.name for path in root.iterdir() if not path.name.startswith(".")}
-    except OSError:
-        return  # not there yet, or no folder, which writing will say
-    own = {ASSETS, REPOSITORY}
-    if own <= found or not found - own:
-        return
-    other = sorted(found - own)
-    raise RepositoryError(
-        f"{root} holds something else ({other[0]}{', …' if len(other) > 1 else ''}) and no earlier build; name a new "
-        f"folder."
-    )
+        keeper.write(folder / "1" / "model.py", (reference_backend() / "models" / f"{model}.py").read_bytes())
 
 
 def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
     if link.exists() and link.resolve() == target:
         return
-    if link.exists() and not link.is_symlink():
-        raise RepositoryError(
-            f"{link} is a folder of its own, not a link to {target}: move it away, or give this "
-            f"deployment another name."
-        )
-    if link.is_symlink():
-        users = [
-            config.parent.name
-            for config in sorted(repository.glob("*/config.pbtxt"))
-            if config.parent.name not in spec.model_names and str(link) in config.read_text(errors="replace")
-        ]
-        if users:
-            raise RepositoryError(
-                f"{link} already points elsewhere for {', '.join(users)}: give this deployment another name."
-            )
+    configs = (config for config in repository.glob("*/config.pbtxt") if config.parent.name not in spec.model_names)
+    users = sorted(config.parent.name for config in configs if str(link) in config.read_text(errors="replace"))
+    if users or (link.exists() and not link.is_symlink()):
+        what = f"already points elsewhere for {', '.join(users)}" if users else f"is a folder, not a link to {target}"
+        raise RepositoryError(f"{link} {what}: give this deployment another name.")
     part = link.with_name(f".{link.name}.{os.getpid()}")
     part.symlink_to(target)
     part.replace(link)

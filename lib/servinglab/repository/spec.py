@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from servinglab.errors import did_you_mean
-from servinglab.repository import contract, wiring
-from servinglab.repository.errors import RepositoryError
+from servinglab.repository import contract, templates, wiring
+from servinglab.repository.contract import RepositoryError
 
 Folder = Annotated[Path, Field(strict=False)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Natural = Annotated[int, Field(ge=0, lt=2**31)]
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # it becomes the name of a folder
 
 
 class DeploymentSpec(BaseModel):
@@ -24,11 +24,8 @@ class DeploymentSpec(BaseModel):
     into one repository. `draft_engine_dir` is the engine of a smaller model with the same tokenizer: it becomes a sixth
     model, `tensorrt_llm_draft`, for requests with `num_draft_tokens` (notebook 10). With `bls_decodes` the BLS model
     turns ids into text itself instead of calling `postprocessing` for every token, which is faster
-    (benchmarks/serving.py). `generation`: whose tensor names, "new" or those of TensorRT-LLM <= 0.19, "old".
-    `parameters` are further string parameters of `tensorrt_llm`, by their names in NVIDIA's template (for example
-    `kv_cache_free_gpu_mem_fraction`).
-
-    Raises RepositoryError with one sentence on a bad value.
+    (benchmarks/serving.py). `parameters` are further string parameters of `tensorrt_llm`, by their names in NVIDIA's
+    template (for example `kv_cache_free_gpu_mem_fraction`). Raises RepositoryError on a bad value.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -36,8 +33,8 @@ class DeploymentSpec(BaseModel):
     tokenizer_dir: Folder
     engine_dir: Folder
     draft_engine_dir: Folder | None = None
-    name: str = "smollm2"
-    prefix: str = ""
+    name: Annotated[str, StringConstraints(pattern=rf"^{NAME}\z")] = "smollm2"
+    prefix: Annotated[str, StringConstraints(pattern=rf"^({NAME})?\z")] = ""
     generation: Literal["new", "old"] = "new"
     max_batch_size: Count = 8
     decoupled: bool = True
@@ -62,47 +59,25 @@ class DeploymentSpec(BaseModel):
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
-        except ValidationError as error:
-            raise RepositoryError(_sentence(error.errors()[0])) from None
+        except ValidationError as errors:
+            error = errors.errors()[0]
+            name = ".".join(map(str, error["loc"])) or "DeploymentSpec"
+            hint = did_you_mean(name, set(DeploymentSpec.model_fields) - {name})
+            raise RepositoryError(f"{name}: {error['msg']}, not {error['input']!r:.60}.{hint}") from None
 
     def replace(self, **changes: Any) -> DeploymentSpec:
         """The same deployment but for these fields, checked anew."""
         return DeploymentSpec(**(dict(self) | changes))
 
-    @field_validator("tokenizer_dir", "engine_dir", "draft_engine_dir", mode="before")
-    @classmethod
-    def _check_folder(cls, value: object) -> object:
-        if value is not None and (not isinstance(value, (str, Path)) or not str(value)):
-            raise ValueError(f"must be the path of a folder, not {value!r}.")
-        return value
-
-    @field_validator("name", "prefix")
-    @classmethod
-    def _check_name(cls, value: str, info: Any) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value) and (value or info.field_name == "name"):
-            raise ValueError(
-                f"{value!r} becomes a folder name: use letters, digits, '.', '_' and '-', and begin with a letter or "
-                "digit."
-            )
-        return value
-
     @model_validator(mode="after")
     def _check_together(self) -> DeploymentSpec:
         if self.accumulate_tokens and not self.decoupled:
-            raise ValueError(
-                "accumulate_tokens makes sense only with decoupled=True: without it there is one response, which "
-                "already holds the whole text."
-            )
+            raise RepositoryError("accumulate_tokens needs decoupled=True: else there is one response.")
         known = {p.variable: p for p in wiring.parameters("tensorrt_llm")}
         for name, value in self.parameters.items():
-            if name in DeploymentSpec.model_fields:
-                raise ValueError(f"{name!r} is a field of DeploymentSpec: give it there, not in parameters.")
-            if name not in known:
-                raise ValueError(f"tensorrt_llm has no parameter {name!r}.{did_you_mean(name, known)}")
-            try:
-                known[name].text(value)
-            except RepositoryError as error:
-                raise ValueError(f"parameter {error}") from None
+            if name in DeploymentSpec.model_fields or name not in known:
+                raise RepositoryError(f"tensorrt_llm has no other parameter {name!r}.{did_you_mean(name, known)}")
+            known[name].text(value)
         return self
 
     def model_name(self, model: str) -> str:
@@ -117,34 +92,15 @@ class DeploymentSpec(BaseModel):
 
     def values(self, model: str) -> dict[str, Any]:
         """{template variable: value} for one of the five models; what is left to its default is not in it."""
-        inner = ("tensorrt_llm", "preprocessing", "postprocessing")
-        chosen = dict(self) | self.parameters | {f"{name}_model_name": self.model_name(name) for name in inner}
-        chosen |= {"triton_max_batch_size": self.max_batch_size, "decoupled_mode": self.decoupled}
+        chosen = (
+            dict(self) | self.parameters | {f"{name}_model_name": self.model_name(name) for name in contract.MODELS}
+        )
+        chosen |= {"triton_max_batch_size": self.max_batch_size, "decoupled_mode": self.decoupled,
+                   "triton_backend": "tensorrtllm"}  # fmt: skip
         if self.draft_engine_dir:
             chosen["tensorrt_llm_draft_model_name"] = self.model_name(contract.DRAFT)
-        known = {*wiring.structural(model), *(p.variable for p in wiring.parameters(model))}
-        if model == "preprocessing":
-            known.discard("engine_dir")  # read for vision models only
-        if model == "tensorrt_llm":
-            known.discard("tokenizer_dir")  # read for guided decoding only
-            chosen["triton_backend"] = "tensorrtllm"
-            known |= {"triton_backend", *self.parameters}
+        # Of these two, the first reads an engine for vision models only, the second a tokenizer for guided decoding.
+        unread = {"preprocessing": "engine_dir", "tensorrt_llm": "tokenizer_dir"}.get(model)
+        known = {spot.name for spot in templates.placeholders(templates.template(model, self.generation))}
+        known -= {unread} - self.parameters.keys()
         return {name: value for name, value in chosen.items() if name in known and value is not None}
-
-
-def _sentence(error: Any) -> str:
-    """The first thing that pydantic found wrong."""
-    field, given, kind = ".".join(map(str, error["loc"])), error["input"], error["type"]
-    if kind == "value_error":
-        return f"{field} {error['ctx']['error']}".strip()
-    if kind == "extra_forbidden":
-        return f"DeploymentSpec has no field {field!r}.{did_you_mean(field, DeploymentSpec.model_fields)}"
-    if kind == "missing":
-        return f"DeploymentSpec needs {field}: the folder that holds it."
-    wanted = error["msg"].removeprefix("Input should be ")
-    if kind == "literal_error":
-        wanted = "one of " + wanted.replace("'", "").replace(" or ", ", ")
-    wanted = {"bool_type": "True or False", "dict_type": "a dict", "path_type": "the path of a folder"}.get(
-        kind, wanted
-    )
-    return f"{error['loc'][0]} must be {wanted}, not {given!r}."

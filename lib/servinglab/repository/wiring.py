@@ -1,18 +1,16 @@
 """How the five models hang together: the ensemble's maps, and the parameters that reach each model (notebook 03).
 
 Source: the same templates as contract.py. A map reads `inner tensor=ensemble tensor`, a single name meaning both; a
-leading underscore marks a tensor that lives only inside the ensemble.
-"""
+leading underscore marks a tensor that lives only inside the ensemble."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from servinglab.errors import did_you_mean
 from servinglab.repository import contract
-from servinglab.repository.errors import RepositoryError
+from servinglab.repository.contract import RepositoryError
 
 _PRE_IN = """QUERY=text_input DECODER_QUERY=decoder_text_input REQUEST_OUTPUT_LEN=max_tokens BAD_WORDS_DICT=bad_words
 STOP_WORDS_DICT=stop_words EMBEDDING_BIAS_WORDS=embedding_bias_words EMBEDDING_BIAS_WEIGHTS=embedding_bias_weights
@@ -32,8 +30,7 @@ stop_words_list=_STOP_WORDS_IDS bad_words_list=_BAD_WORDS_IDS prompt_table_extra
 lora_task_id lora_weights lora_config guided_decoding_guide_type guided_decoding_guide"""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of the ensemble: the model (one of contract.MODELS) and {its tensor: the ensemble's tensor}."""
 
     model: str
@@ -41,27 +38,17 @@ class Step:
     outputs: dict[str, str]
 
 
-def _map(text: str, generation: str = "new") -> dict[str, str]:
-    pairs = [(key, value or key) for key, _, value in (item.partition("=") for item in text.split())]
-    if generation == "old":
-        return {contract.OLD_NAMES.get(k, k): contract.OLD_NAMES.get(v, v) for k, v in pairs}
-    return dict(pairs)
-
-
 def ensemble_steps(generation: str = "new") -> tuple[Step, ...]:
     """The three steps. Every output that only the LLM makes goes to the client under its own name."""
-    client = {t.name for t in contract.outputs("ensemble", generation)}
-    llm_out = {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH"}
-    llm_out |= {t.name: t.name for t in contract.outputs("tensorrt_llm", generation) if t.name in client}
-    return (
-        Step("preprocessing", _map(_PRE_IN), _map(_PRE_OUT)),
-        Step("tensorrt_llm", _map(_LLM_IN, generation), llm_out),
-        Step(
-            "postprocessing",
-            _map("TOKENS_BATCH=_TOKENS_BATCH SEQUENCE_LENGTH=_SEQUENCE_LENGTH"),
-            _map("OUTPUT=text_output"),
-        ),
-    )
+    old = contract.OLD_NAMES if generation == "old" else {}
+    pairs = [item.partition("=") for item in _LLM_IN.split()]
+    llm_in = {old.get(key, key): old.get(value or key, value or key) for key, _, value in pairs}
+    client = [t.name for t in contract.outputs("ensemble") if t.name != "text_output"]
+    llm_out = {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH"} | dict(zip(client, client))
+    post_in = {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"}
+    pre_in, pre_out = (dict(item.split("=") for item in text.split()) for text in (_PRE_IN, _PRE_OUT))
+    steps = (pre_in, pre_out), (llm_in, llm_out), (post_in, {"OUTPUT": "text_output"})
+    return tuple(Step(model, *maps) for model, maps in zip(contract.MODELS, steps))
 
 
 # `key=variable:kind`: the parameter's key in config.pbtxt, the name that templates and DeploymentSpec use for it, and
@@ -91,17 +78,6 @@ _PARAMETERS = {
         xgrammar_tokenizer_info_path""",
 }
 
-# Template variables outside quotes: left unfilled, they are a syntax error and the model is not loaded at all.
-_STRUCTURAL = {
-    "ensemble": "triton_max_batch_size logits_datatype",
-    "preprocessing": """triton_max_batch_size max_queue_delay_microseconds max_queue_size
-        preprocessing_instance_count""",
-    "postprocessing": "triton_max_batch_size postprocessing_instance_count",
-    "tensorrt_llm_bls": "triton_max_batch_size decoupled_mode logits_datatype bls_instance_count",
-    "tensorrt_llm": """triton_max_batch_size decoupled_mode max_queue_delay_microseconds max_queue_size
-        encoder_input_features_data_type logits_datatype""",
-}
-
 # Written as they are.
 LLM_LITERALS = {
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
@@ -110,13 +86,17 @@ LLM_LITERALS = {
 # The C++ backend looks these up without a default: absent, the model does not load; empty, they are unset.
 LLM_EMPTY = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 
-_WHOLE = {"int": (1, 2**31), "count": (0, 2**63)}
+_KINDS = {  # kind: what the whole text must match, and how that is said
+    "int": (r"0*[1-9]\d{0,9}", "a whole number of at least 1"),
+    "count": (r"\d{1,19}", "a whole number of at least 0"),
+    "share": (r"0?\.\d*[1-9]\d*|[1-9]\.?\d*[eE]-\d+", "a number between 0 and 1, and neither of them"),
+    "bool": ("true|false|0|1", "true or false"),
+}
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One parameter of a model: its `key` in config.pbtxt, the template `variable` that fills it, what `kind` of value
-    it holds (int, count, share, bool, choices with | between, or empty: any text), and if it must be filled."""
+    it holds (one of _KINDS, choices with | between, or empty: any text), and if it must be filled."""
 
     key: str
     variable: str
@@ -125,43 +105,18 @@ class Parameter:
 
     def text(self, value: object) -> str:
         """The value as it is written. Raises RepositoryError when it does not fit."""
-        text = text_of(value)
-        hint, fits = "", True
-        if self.kind in _WHOLE:
-            least, end = _WHOLE[self.kind]
-            fits = bool(re.fullmatch(r"[0-9]{1,19}", text)) and least <= int(text) < end and value is not True
-            wanted = f"a whole number of at least {least}"
-        elif self.kind == "share":
-            fits = bool(re.fullmatch(r"[0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?", text)) and 0 < float(text) < 1
-            wanted = "a number between 0 and 1, and neither of them"
-        elif self.kind == "bool":
-            fits, wanted = text.lower() in ("true", "false", "1", "0"), "true or false"
-        elif self.kind:
-            choices = self.kind.split("|")
-            fits, wanted, hint = text in choices, f"one of {', '.join(choices)}", did_you_mean(text, choices)
-        else:
-            fits = isinstance(value, (str, int, float, Path))
-            wanted = "text"
-        if not fits:
-            raise RepositoryError(f"{self.variable} must be {wanted}, not {value!r}.{hint}")
-        return text
+        pattern, wanted = _KINDS.get(self.kind, (self.kind or "(?s:.*)", f"one of {self.kind or 'text or numbers'}"))
+        if not isinstance(value, (str, int, float, Path)) or not re.fullmatch(pattern, text_of(value), re.ASCII):
+            raise RepositoryError(f"{self.variable} must be {wanted}, not {value!r}.")
+        return text_of(value)
 
 
 def text_of(value: object) -> str:
     """A value as config.pbtxt and templates spell it: true, not True."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {"True": "true", "False": "false"}.get(str(value), str(value))
 
 
 def parameters(model: str) -> tuple[Parameter, ...]:
     """The string parameters of one of the five models, in the order of NVIDIA's template."""
-    found = []
-    for item in _PARAMETERS[model].split():
-        name, _, kind = item.rstrip("!").partition(":")
-        key, _, variable = name.partition("=")
-        found.append(Parameter(key, variable or key, kind, item.endswith("!")))
-    return tuple(found)
-
-
-def structural(model: str) -> tuple[str, ...]:
-    """The unquoted template variables of one of the five models."""
-    return tuple(_STRUCTURAL[model].split())
+    found = (re.fullmatch(r"(\w+)=?(\w*):?([^!]*)(!?)", item) for item in _PARAMETERS[model].split())
+    return tuple(Parameter(one[1], one[2] or one[1], one[3], bool(one[4])) for one in found)
