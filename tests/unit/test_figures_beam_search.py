@@ -1,4 +1,4 @@
-"""The figures of notebook 09 show the numbers they are given: who was kept, who wins when, and how sure that is."""
+"""The figures of notebook 09 show the numbers they are given: who was kept, who wins when, how strategies differ."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ mpl.use("Agg")
 pytestmark = pytest.mark.usefixtures("course_style")
 
 FIRST, SECOND = [0.5, 0.4, 0.1], {0: [0.4, 0.35, 0.25], 1: [0.9, 0.1, 0.0], 2: [0.0, 0.8, 0.2]}
-ANSWERS = {"short": (-6.0, 6), "long": (-12.0, 24)}  # equal scores where 4**p = 2, at p = 0.5
-ROWS = {"greedy": {"a (x)": [1, 3], "b (y)": [2.0]}, "beam 2": {"a (x)": [4, 5], "b (y)": []}}
-PANELS = {"copy": {"greedy": (8, 8), "beam": (3, 8)}}
-COLOURS = {"greedy": "#222222", "beam": "#CC79A7", "beam 2": "#CC79A7"}
+SHORT, LONG = (-6.0, 6), (-12.0, 24)  # equal scores where 4**p = 2, at p = 0.5
+PANELS = {"a (x)": {"greedy": [1, 3], "beam 2": [4, 5]}, "b (y)": {"greedy": [-2.0], "beam 2": [-1.0]}}
+COLOURS = {"greedy": "#222222", "beam 2": "#CC79A7"}
 
 
 def toy(width):
@@ -31,9 +30,8 @@ def toy(width):
 
 FIGURES = {
     "tree": lambda: figures.tree(toy(2), lambda node: str(node.id), root="0"),
-    "penalty": lambda: figures.penalty_lines(np.linspace(0, 2, 21), ANSWERS, 0.5),
-    "strategies": lambda: figures.strategies(ROWS, COLOURS),
-    "answers": lambda: figures.right_answers(PANELS, COLOURS),
+    "penalty": lambda: figures.penalty(SHORT, LONG),
+    "strategies": lambda: figures.strategies(PANELS, COLOURS),
 }
 
 
@@ -60,6 +58,8 @@ def test_a_tree_shows_what_was_kept_and_who_won():
     fig = FIGURES["tree"]()
     assert boxes(fig, toy(2)) == ([(), (0,), (0, 0), (1,), (1, 0)], [(), (1,), (1, 0)])
     assert [line.get_color() for line in fig.axes[0].lines].count(style.INK) == 2, "the edges of the winner's path"
+    heights = {int(text.get_text()): text.get_position()[1] for text in fig.axes[0].texts}
+    assert len(set(heights[node.id] for node in toy(2).tree if node.depth == 2)) == 4, "no leaf covers another one"
 
 
 def test_a_path_that_was_pruned_can_be_marked():
@@ -68,30 +68,23 @@ def test_a_path_that_was_pruned_can_be_marked():
     assert boxes(fig, toy(1)) == ([(), (0,), (0, 0)], [(), (1,)])
 
 
-def test_penalty_lines_are_scores_that_cross_where_the_title_says():
-    short, long, mark = FIGURES["penalty"]().axes[0].lines
-    for line, (log_prob, length) in zip((short, long), ANSWERS.values(), strict=True):
-        np.testing.assert_allclose(line.get_ydata(), log_prob / length ** np.asarray(line.get_xdata()))
-    at = list(short.get_xdata()).index(0.5)
-    assert short.get_ydata()[at] == pytest.approx(long.get_ydata()[at])
-    assert short.get_ydata()[0] > long.get_ydata()[0] and short.get_ydata()[-1] < long.get_ydata()[-1]
-    assert set(mark.get_xdata()) == {0.5} and "0.50" in [text.get_text() for text in FIGURES["penalty"]().axes[0].texts]
+def test_the_line_of_a_penalty_passes_1_where_both_scores_are_equal():
+    line = FIGURES["penalty"]().axes[0].lines[0]
+    p = np.asarray(line.get_xdata())
+    np.testing.assert_allclose(line.get_ydata(), (SHORT[0] / SHORT[1] ** p) / (LONG[0] / LONG[1] ** p))
+    assert line.get_ydata()[list(p).index(0.5)] == pytest.approx(1)
+    assert [text.get_text() for text in FIGURES["penalty"]().axes[0].texts] == [
+        "above: 24 tokens win",
+        "below: 6 tokens win",
+    ]
 
 
-def test_strategies_have_a_dot_a_value_and_their_mean_and_nothing_where_nothing_was_measured():
+def test_strategies_have_a_dot_a_value_and_a_mark_at_their_mean():
     first, second = FIGURES["strategies"]().axes
     drawn = [(list(line.get_xdata()), line.get_marker()) for line in first.lines]
-    assert drawn[:4] == [([1, 3], "o"), ([2], "|"), ([4, 5], "o"), ([4.5], "|")]
-    assert [list(line.get_xdata()) for line in second.lines if line.get_marker() in "o|"] == [[2], [2]]
-    assert [label.get_text() for label in first.get_yticklabels()] == list(ROWS)
-    assert first.get_xlim()[0] <= 0, "lengths are compared from 0"
-
-
-def test_right_answers_carry_wilson_intervals_and_whole_dots():
-    axes = FIGURES["answers"]().axes[0]
-    spans = [bar.get_segments()[0][:, 0] for bar in axes.collections]
-    for span, given in zip(spans, PANELS["copy"].values(), strict=True):
-        np.testing.assert_allclose(span, 100 * np.array(decoding.wilson_interval(*given)))
-    assert [list(line.get_xdata()) for line in axes.lines] == [[100], [37.5]]
-    assert not any(line.get_clip_on() for line in axes.lines), "a dot at 100 % is not cut in half"
-    assert [text.get_text() for text in axes.texts] == ["8/8", "3/8"]
+    assert drawn == [([1, 3], "o"), ([2], "|"), ([4, 5], "o"), ([4.5], "|")]
+    assert [label.get_text() for label in first.get_yticklabels()] == list(COLOURS)
+    assert first.get_xlim()[0] == 0 and second.get_xlim()[0] < -2 and second.get_xlim()[1] == 0, "0 is in both"
+    assert not any(line.get_clip_on() for line in first.lines), "a dot at the edge is not cut in half"
+    alone, other = figures.strategies({"a": {"greedy": [1]}, "b": {"beam 2": [2]}}, COLOURS).axes
+    assert [axes.get_yticklabels()[0].get_text() for axes in (alone, other)] == ["greedy", "beam 2"]

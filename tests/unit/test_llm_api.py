@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import re
 
+import matplotlib as mpl
 import pytest
-import yaml
+from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2
 
 from servinglab import llm_api
 from servinglab.errors import CourseError
+from servinglab.figures import llm_api as figures
 from servinglab.llm_api import decides, parameters, translate
-from servinglab.repository import contract, pbtxt
+from servinglab.repository import contract
 
 # The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
 SAMPLING_PARAMS = set(
@@ -27,6 +28,7 @@ SAMPLING_PARAMS = set(
     add_special_tokens truncate_prompt_tokens skip_special_tokens spaces_between_special_tokens
     prompt_ignore_length logprobs_mode""".split()
 )
+mpl.use("Agg")
 GOOD = {"text_input": "Hi", "max_tokens": 4}
 
 
@@ -34,20 +36,18 @@ def names(api):
     return {cell.name for cell in parameters(api).values() if cell.name}
 
 
-@pytest.mark.parametrize("api, generation", [("engine", "new"), ("engine_old", "old")])
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
-def test_every_engine_name_is_a_tensor_of_the_contract(model, api, generation):
-    tensors = {tensor.name: tensor for tensor in contract.inputs(model, generation)}
-    for parameter, cell in parameters(api).items():
-        if cell.name and cell.name in tensors:
-            assert tensors[cell.name].datatype == llm_api._rows()[parameter][0], parameter
+def test_every_engine_name_is_a_tensor_of_the_contract(model):
+    tensors = {tensor.name: tensor for tensor in contract.inputs(model)}
+    for parameter, cell in parameters("engine").items():
+        if cell.name in tensors:
             assert tensors[cell.name].optional != cell.required, parameter
-    assert names(api) - set(tensors) <= {"guided_decoding_guide", "guided_decoding_guide_type", "return_perf_metrics"}
+    assert names("engine") - set(tensors) <= {"return_perf_metrics"}
 
 
 def test_the_llm_api_has_these_fields_and_no_others():
-    named = names("llm_api") - {"inputs", "streaming", "lora_request"}  # arguments of generate_async
-    others = set(llm_api.DATA["others"]["llm_api"].split())
+    named = names("llm_api") - {"inputs", "streaming"}  # arguments of generate_async
+    others = set(llm_api.DATA["others"]["llm_api"].split()) - {"lora_request"}
     assert named | others == SAMPLING_PARAMS and not named & others
 
 
@@ -81,7 +81,7 @@ def test_what_counts_when_a_name_is_left_out(parameter, api, default):
     ],
 )
 def test_who_decides_for_sampling(said, engine, api, completions):
-    assert decides(said, "engine") == decides(said, "engine_old") == engine
+    assert decides(said, "engine") == engine
     assert decides(said, "llm_api") == api
     assert decides(said, "completions") == decides(said, "chat") == completions
     assert decides({f"sampling_param_{k}": v for k, v in said.items()}, "llmapi") == api
@@ -103,18 +103,11 @@ def lost(notes):
 
 
 def test_an_openai_body_for_the_engine():
-    body = {
-        "messages": [{"role": "user", "content": "Hi"}],
-        "max_completion_tokens": 4,
-        "temperature": 0.8,
-        "stop": ".",
-    }
-    request, notes = translate(body, "chat", "engine", template=lambda messages: f"<{messages[0]['content']}>")
+    body = {"messages": "<Hi>", "max_completion_tokens": 4, "temperature": 0.8, "stop": "."}
+    request, notes = translate(body, "chat", "engine")
     wanted = {"text_input": "<Hi>", "max_tokens": 4, "temperature": 0.8, "top_p": 1.0, "stop_words": "."}
     assert request == wanted | {"exclude_input_in_output": True}
     assert {note.kind for note in notes} == {"renamed", "written", "differs"}
-    with pytest.raises(CourseError, match="pass template="):
-        translate(body, "chat", "engine")
     with pytest.raises(CourseError, match="template twice"):
         translate(request, "engine", "chat")
 
@@ -152,7 +145,7 @@ SAMPLED = st.fixed_dictionaries(
 
 
 @settings(max_examples=300, deadline=None)
-@given(SAMPLED, st.sampled_from(["engine_old", "llm_api", "completions", "llmapi"]))
+@given(SAMPLED, st.sampled_from(["llm_api", "completions", "llmapi"]))
 def test_what_is_not_lost_means_the_same_there_and_back(request, api):
     there, notes = translate(request, "engine", api)
     assert set(there) <= names(api) and all(note.text.endswith(".") for note in notes)
@@ -175,12 +168,8 @@ def test_what_is_not_lost_means_the_same_there_and_back(request, api):
     "change, said",
     [
         ({"max_token": 3}, "There is no 'max_token' on the engine. Did you mean 'max_tokens'"),
-        ({"n": 3}, "There is no 'n' on the engine. It is called 'num_return_sequences' there."),
-        ({"sampling_param_seed": 3}, "It is called 'seed' there."),
-        ({"random_seed": 3}, "It is called 'seed' there."),
+        ({"n": 3}, "There is no 'n' on the engine."),
         ({"max_tokens": None}, "A request for the engine needs 'max_tokens', and this one has none."),
-        ({"temperature": "hot"}, "temperature is 'hot'; it must be a number."),
-        ({"stop_words": 1}, "stop_words is 1; it must be text."),
     ],
 )
 def test_each_mistake_gets_one_sentence(change, said):
@@ -192,47 +181,12 @@ def test_each_mistake_gets_one_sentence(change, said):
 def test_other_mistakes():
     with pytest.raises(CourseError, match="no API 'vllm'"):
         translate(GOOD, "engine", "vllm")
-    with pytest.raises(CourseError, match="top_k is 5000; the engine takes at most 1024"):
-        translate({"inputs": "x", "top_k": 5000}, "llm_api", "engine")
     assert lost(translate({**GOOD, "prompt_vocab_size": 4}, "engine", "llm_api")[1]) == {"prompt_vocab_size"}
 
 
-FAKE = """
-import json
-class SamplingParams:
-    def __init__(self, **fields): self.fields = fields
-class LLM:
-    def __init__(self, **arguments): self.arguments = arguments
-    def generate(self, prompt, params):
-        class Answer: text = json.dumps([self.arguments, prompt, params.fields])
-        class Output: outputs = [Answer]
-        return Output
-    def generate_async(self, prompt, params, streaming):
-        for piece in ("a", "b"):
-            class Answer: text_diff = piece
-            class Output: outputs = [Answer]
-            yield Output
-"""
-
-
-def test_the_program_hands_everything_over(tmp_path):
-    (tmp_path / "tensorrt_llm.py").write_text(FAKE)
-
-    def run(request):
-        (tmp_path / "ask.py").write_text(llm_api.script(request, "some/model"))
-        command = [sys.executable, tmp_path / "ask.py"]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    request = {"inputs": 'Say "é" {x}\n', "max_tokens": 5, "use_beam_search": True, "n": 2, "stop": "\n"}
-    arguments, prompt, fields = json.loads(run(request))
-    assert arguments == {"model": "some/model", "max_beam_width": 2} and prompt == request["inputs"]
-    assert fields == {"max_tokens": 5, "use_beam_search": True, "n": 2, "stop": "\n"}
-    assert run({"inputs": "x", "streaming": True}) == "ab"
-
-
 def test_the_llmapi_configuration_has_the_inputs_of_the_upstream_model():
-    found = pbtxt.parse(pbtxt.to_text(llm_api.llmapi_config()))
-    inputs = {i.name: (llm_api.pb.DataType.Name(i.data_type), list(i.dims), i.optional) for i in found.input}
+    found = text_format.Parse(llm_api.DATA["llmapi_config"], model_config_pb2.ModelConfig())
+    inputs = {i.name: (model_config_pb2.DataType.Name(i.data_type), list(i.dims), i.optional) for i in found.input}
     numbers = {"max_tokens": "INT32", "best_of": "INT32", "top_k": "INT32", "temperature": "FP32", "top_p": "FP32",
                "frequency_penalty": "FP32", "presence_penalty": "FP32", "seed": "UINT64",
                "exclude_input_from_output": "BOOL", "return_perf_metrics": "BOOL"}  # fmt: skip
@@ -240,18 +194,8 @@ def test_the_llmapi_configuration_has_the_inputs_of_the_upstream_model():
     wanted |= {"sampling_param_stop": ("TYPE_STRING", [-1], True), "text_input": ("TYPE_STRING", [-1], False)}
     flags = ("streaming", "stop", "return_finish_reason", "return_stop_reason", "return_cumulative_logprob")
     assert inputs == wanted | dict.fromkeys(flags, ("TYPE_BOOL", [1], True))
+    assert inputs.keys() == names("llmapi"), "the table has the same"
     assert [o.name for o in found.output][:3] == ["text_output", "finish_reason", "stop_reason"]
-
-
-def test_the_llmapi_folder_is_written_once(tmp_path):
-    folder = llm_api.write_llmapi(tmp_path / "repository", "org/model: a", name="llm", max_beam_width=4)
-    assert yaml.safe_load((folder / "1" / "model.yaml").read_text()) == {
-        "model": "org/model: a", "backend": "pytorch", "max_beam_width": 4,
-        "triton_config": {"max_batch_size": 0, "decoupled": False},
-    }  # fmt: skip
-    assert pbtxt.parse((folder / "config.pbtxt").read_text()).name == "llm"
-    with pytest.raises(CourseError, match="is there already"):
-        llm_api.write_llmapi(tmp_path / "repository", "org/other", name="llm")
 
 
 OLD_SCRIPT = """\
@@ -268,13 +212,31 @@ backend: "python"; seed = 3; min_tokens = 2; my_convert.py
 
 
 def test_a_script_is_read_line_by_line():
-    found = [sentence.split(";")[0] for sentence in llm_api.removed(OLD_SCRIPT)]
-    assert found == [
-        f"line {line}: {thing} is gone since {since}"
-        for line, thing, since in (
+    lines = list(enumerate(OLD_SCRIPT.splitlines(), 1))
+    rows = [(n, row) for n, line in lines for row in llm_api.DATA["removed"] if re.search(row["pattern"], line)]
+    assert [(n, row["thing"], row["since"]) for n, row in rows] == [
             (1, "convert_checkpoint.py", "1.3.0rc21"), (2, "trtllm-build", "1.3.0rc21"),
             (3, "inflight_batcher_llm", "1.3.0rc21"), (4, "--backend tensorrt", "1.3.0rc21"),
             (5, 'LLM(backend="tensorrt")', "1.3.0rc21"), (6, 'backend: "tensorrtllm"', "1.3.0rc21"),
             (7, "random_seed", "0.20.0"), (7, "min_length", "0.20.0"),
-        )
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("course_style")
+def test_the_figure_of_names_has_a_cell_for_each_and_a_legend_for_each_kind():
+    kinds = {"a": [0, 1], "b": [2, 0], "c": [1, 1]}
+    fig = figures.names(kinds, ["engine", "llm_api"])
+    fig.canvas.draw()
+    left, right = (axes.collections[0].get_array().reshape(-1, 2).tolist() for axes in fig.axes)
+    assert left + right == list(kinds.values())
+    assert [label.get_text() for axes in fig.axes for label in axes.get_yticklabels()] == ["a", "b", "c"]
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == list(figures.KINDS)
+
+
+@pytest.mark.usefixtures("course_style")
+def test_the_drawing_of_both_ways_ends_at_a_server_and_has_an_arrow_between_all_steps():
+    fig = figures.two_ways()
+    fig.canvas.draw()
+    boxes = [text.get_text() for text in fig.axes[0].texts if text.get_bbox_patch()]
+    assert boxes[0] == boxes[7] == "Hugging Face folder" and "five models" in boxes[6] and "trtllm-serve" in boxes[-1]
+    assert sum(text.arrow_patch is not None for text in fig.axes[0].texts if hasattr(text, "arrow_patch")) == 6 + 2
