@@ -1,17 +1,18 @@
 """The reference executor behind the `tensorrt_llm` model: in-flight batching on a CPU."""
 
+from importlib import import_module
 from typing import Any
 
 from .params import RequestError, SamplingParams
 from .request import Beam, Output, Request
 
-__all__ = ["Beam", "Executor", "ExecutorError", "Output", "Request", "RequestError", "SamplingParams"]
+# Those that import ONNX Runtime, which the models beside the LLM do without.
+_LATER = {"Executor": "engine", "ExecutorError": "engine", "DraftModel": "drafters", "PromptLookup": "drafters"}
+
+__all__ = ["Beam", "Output", "Request", "RequestError", "SamplingParams", *_LATER]
 
 
 def __getattr__(name: str) -> Any:
-    """The two that import ONNX Runtime, which the models beside the LLM do without."""
-    if name not in ("Executor", "ExecutorError"):
+    if name not in _LATER:
         raise AttributeError(name)
-    from . import engine
-
-    return getattr(engine, name)
+    return getattr(import_module(f".{_LATER[name]}", __name__), name)
