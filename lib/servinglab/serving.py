@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from servinglab.assets import cache_dir
+from servinglab.lane import resolve_lane
 from servinglab.repository import build_default
-from servinglab.server import TritonServer
+from servinglab.server import TritonServer, install
 
 
 def serve(
@@ -22,3 +25,15 @@ def serve(
     started = TritonServer(build_default(folder, precision=precision, **fields), **(server or {})).start()
     print(started.command_line)
     return started
+
+
+def tritonserver() -> tuple[list[str], dict[str, str]]:
+    """The first words of a command that starts Triton, and the environment that it needs.
+
+    In NVIDIA's container the word is `tritonserver`. The wheel's has to be told where its backends and the libraries of
+    this Python are.
+    """
+    if resolve_lane() == "trtllm":
+        return ["tritonserver"], dict(os.environ)
+    backends = install.backend_directory(cache_dir())
+    return [str(install.locate() / "bin" / "tritonserver"), f"--backend-directory={backends}"], install.environment()

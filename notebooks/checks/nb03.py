@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
 from servinglab.checks import Verdict, exercise, right, wrong
-from servinglab.repository import contract, pbtxt
+from servinglab.repository import contract
 from servinglab.repository.wiring import parameters
 
 # For a folder `postprocessing` of a deployment that streams. Five faults, each one that people really make.
@@ -50,23 +53,23 @@ def repaired(answer: str) -> Verdict:
     if not isinstance(answer, str):
         return wrong("expected the whole text of the config: a string")
     try:
-        config = pbtxt.parse(answer)
-    except pbtxt.PbtxtError as error:
-        return wrong(f"it does not parse: {error}. {_syntax_hint(error)}")
+        config = text_format.Parse(answer, pb.ModelConfig())
+    except text_format.ParseError as error:
+        return wrong(f"it does not parse: {error}. {_syntax_hint(str(error), answer)}")
     if fault := _fault(config):
         return wrong(fault)
     return right("it parses, its tensors keep the contract, and one instance keeps streamed pieces in order")
 
 
-def _syntax_hint(error: pbtxt.PbtxtError) -> str:
-    if "$" in error.reason:
+def _syntax_hint(reason: str, answer: str) -> str:
+    if "${" in answer:
         return "A structural placeholder needs a value, here the number of rows in a batch"
-    if "TYPE_BYTES" in error.reason:
+    if "TYPE_BYTES" in reason:
         return "BYTES is its name on the wire; look what a config calls text"
     return "Compare that line with BROKEN: a replacement may have taken too much"
 
 
-def _fault(config: pbtxt.pb.ModelConfig) -> str | None:
+def _fault(config: pb.ModelConfig) -> str | None:
     """The first thing that is still wrong with a config that parses."""
     model = "postprocessing"
     if config.name != model:
@@ -84,7 +87,7 @@ def _fault(config: pbtxt.pb.ModelConfig) -> str | None:
                 return f"the dims of {tensor.name} begin with the batch dimension, which dims leave out"
             if tuple(found[tensor.name].dims) != tensor.dims:
                 return f"{tensor.name} must have dims {list(tensor.dims)}: one size for each dimension of a row"
-            if found[tensor.name].data_type != pbtxt.pb.DataType.Value(f"TYPE_{tensor.datatype}"):
+            if found[tensor.name].data_type != pb.DataType.Value(f"TYPE_{tensor.datatype}"):
                 return f"{tensor.name} must be TYPE_{tensor.datatype}: another datatype breaks the contract"
     if config.parameters["tokenizer_dir"].string_value != "/models/tokenizer":
         return "the parameter tokenizer_dir was right as it was"

@@ -148,6 +148,7 @@ def test_a_page_of_the_web_neither_runs_code_in_triton_nor_asks_the_front_end(
 
     request = urllib.request.Request(load, attack.encode(), triton.admin_headers)
     assert urllib.request.urlopen(request, timeout=60).status == 200 and marker.exists(), "the attack is a real one"
-    triton.unload("intruder")
+    request = urllib.request.Request(load.removesuffix("load") + "unload", b"{}", triton.admin_headers)
+    assert urllib.request.urlopen(request, timeout=60).status == 200
     with pytest.raises(HTTPError, match="400"):  # from a program it reaches Triton: echo has no such inputs
         urllib.request.urlopen(urllib.request.Request(chat, question.encode()), timeout=60)

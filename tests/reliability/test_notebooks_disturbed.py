@@ -36,7 +36,7 @@ CELLS = [
     STREAM,
     "stream = client.stream(word, model='counter', max_tokens=1000, delay_ms=5)\nnext(stream)",  # stays open
     "import asyncio\nawait asyncio.to_thread(list, client.stream(word, model='counter', max_tokens=40, delay_ms=20))",
-    "server.unload('echo'); server.load('echo')",
+    "server.load('echo'); server.load('echo')",
     STREAM,
     "stream.close(); client.close(); server.stop()",
 ]

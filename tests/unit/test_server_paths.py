@@ -6,7 +6,6 @@ import pytest
 
 from servinglab import assets
 from servinglab.assets import AssetError
-from servinglab.repository import lint
 from servinglab.server import ServerError, TritonServer
 from servinglab.server import install as triton_install
 from servinglab.server import launch as trtllm_launch
@@ -56,8 +55,6 @@ def test_nothing_of_a_model_is_read_by_a_shell(tmp_path, folder, config, sentenc
         with pytest.raises(ServerError, match=sentence) as refused:
             enter()
         assert "\n" not in str(refused.value)
-    findings = [f for f in lint(tmp_path) if f.code == "L022"]
-    assert len(findings) == 1 and findings[0].file == str(tmp_path / folder / "config.pbtxt")
     assert TritonServer(tmp_path, models=["other"])._model_names() == ["other"]  # what is not loaded does no harm
 
 
@@ -137,3 +134,17 @@ def test_a_full_cache_is_named_and_left_clean(tmp_path, monkeypatch):
     with pytest.raises(ServerError, match=r"Cannot write to the cache .*No space left on device.*SERVINGLAB_CACHE"):
         triton_install.backend_directory(tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("file", ["model.py", "other.py"])
+def test_a_python_model_without_its_file_is_refused(tmp_path, file):
+    """Triton itself would never answer. Of several versions it serves the highest."""
+    for version in (9, 10):
+        (tmp_path / "m" / str(version)).mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(f'backend: "python"\ndefault_model_filename: "{file}"')
+    (tmp_path / "m" / "9" / file).touch()
+    for enter in (TritonServer(tmp_path).start, lambda: TritonServer(tmp_path).load("m")):
+        with pytest.raises(ServerError, match=rf"has no {file}: .*m/10/{file} does not exist"):
+            enter()
+    (tmp_path / "m" / "10" / file).touch()
+    assert TritonServer(tmp_path)._model_names() == ["m"]

@@ -103,7 +103,7 @@ def test_tp_times_pp_counts_where_the_mapping_has_no_world_size(tp2, tmp_path):
     config = json.loads((tmp_path / "engine" / "config.json").read_text())
     config["pretrained_config"]["mapping"] = {"tp_size": 2, "pp_size": 2}
     (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ServerError, match=r"lacks rank2.engine, rank3.engine of 4"):
+    with pytest.raises(ServerError, match="lacks rank2.engine, rank3.engine: "):
         plan_launch(tp2)
 
 
@@ -117,10 +117,10 @@ def test_a_repository_without_a_tensorrt_llm_engine_is_refused(tmp_path):
     folder = engine(tmp_path / "engine")
     repository = build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
     (folder / "rank0.engine").unlink()
-    with pytest.raises(ServerError, match="lacks rank0.engine of 1"):
+    with pytest.raises(ServerError, match="lacks rank0.engine: "):
         plan_launch(repository)
     (folder / "config.json").write_text("{}")
-    with pytest.raises(ServerError, match="has no config.json of trtllm-build"):
+    with pytest.raises(ServerError, match="lacks a readable config.json"):
         plan_launch(repository)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ServerError, match="no TensorRT-LLM model"):

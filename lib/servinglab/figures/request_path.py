@@ -1,13 +1,15 @@
-"""The way of one request through Triton's models, drawn without data (notebooks 00 and 03)."""
+"""The way of one request through Triton's models, drawn without data (notebooks 00 and 03), and which are loaded."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from servinglab.figures.style import CARD, DASHES, INK, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, name_rows, tint
 
 _STEPS = ("preprocessing", "tensorrt_llm", "postprocessing")
 
@@ -19,6 +21,23 @@ def draw(route: str = "ensemble", *, prefix: str = "") -> Figure:
     axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
     axes.axis("off")
     (_ensemble if route == "ensemble" else _bls)(axes, prefix)
+    return fig
+
+
+def states(moments: Mapping[str, Mapping[str, str]]) -> Figure:
+    """What Triton says of each model (a row) at each moment (a column): {moment: {model: "READY" or another word}}."""
+    models = list(next(iter(moments.values())))
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.0 + 0.34 * len(models)))
+    for x, found in enumerate(moments.values()):
+        for y, model in enumerate(models):
+            colour = tint(MODELS["postprocessing"], 0.35) if found[model] == "READY" else FAINT
+            axes.add_patch(Rectangle((x - 0.47, y - 0.42), 0.94, 0.84, fc=colour))
+            axes.text(x, y, found[model].lower(), ha="center", va="center", fontsize=9)
+    axes.set_xticks(range(len(moments)), moments)
+    axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False)
+    axes.set_xlim(-0.5, len(moments) - 0.5)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    name_rows(axes, models)
     return fig
 
 

@@ -9,7 +9,6 @@ to root only, waits until every model is ready, and takes all ranks with it when
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servinglab.server.admin import restricted
+from servinglab.repository.lint_models import engine_problem, engine_sizes
 from servinglab.server.install import ServerError
 from servinglab.server.process import HOST
-from servinglab.server.shell_words import read_config, require_plain_model
-from servinglab.server.triton import TritonServer
+from servinglab.server.triton import TritonServer, read_plain_config, restricted
 
 TRITONSERVER = "/opt/tritonserver/bin/tritonserver"
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}  # as NVIDIA's script has them
@@ -80,7 +78,7 @@ def plan_launch(
     repository = Path(repository).expanduser().absolute()
     engines = {}
     for config in sorted(repository.glob("*/config.pbtxt")):
-        require_plain_model(config.parent)
+        found = read_plain_config(config.parent)
         text = config.read_text(encoding="utf-8", errors="replace")
         if unfilled := re.search(r"^[^\"#\n]*(\$\{(\w+)\})", text, re.MULTILINE):
             line = text.count("\n", 0, unfilled.start(1)) + 1
@@ -88,35 +86,20 @@ def plan_launch(
                 f"{config}:{line}: {unfilled[1]} is not filled, so Triton may not load the model: "
                 f"course repo fill {repository} {unfilled[2]}=…"
             )
-        found = read_config(config.parent)
         if found and found.backend == "tensorrtllm":
-            engines[config.parent.name] = Path(found.parameters["gpt_model_path"].string_value)
+            engines[config.parent.name] = Path(found.parameters["gpt_model_path"].string_value or "its folder")
     if not engines:
         raise ServerError(f"{repository} has no TensorRT-LLM model: build one with course repo build.")
-    ranks = {name: size for name, folder in engines.items() if (size := _ranks(name, folder))}
-    wanted = world_size or next(iter(ranks.values()), 1)
-    for name, size in ranks.items():
-        if size != wanted:
-            raise ServerError(f"The engine of {name} was built for {size} rank(s) (tp × pp), not {wanted}.")
+    here = {name: folder for name, folder in engines.items() if folder.exists()}
+    sizes = {name: engine_sizes(folder)[0] for name, folder in here.items()}
+    wanted = world_size or next(iter(sizes.values()), 1)
+    for name, folder in here.items():
+        if problem := engine_problem(folder):
+            raise ServerError(f"The engine of {name}, {folder}, {problem}")
+        if sizes[name] != wanted:
+            raise ServerError(f"The engine of {name} was built for {sizes[name]} rank(s) (tp × pp), not {wanted}.")
     chosen = PORTS | {service: port for service, port in (ports or {}).items() if port is not None}
     return Launch(repository, engines, wanted, chosen, all_interfaces)
-
-
-def _ranks(name: str, folder: Path) -> int | None:
-    """tp × pp of an engine, None when it is not on this machine. Raises ServerError for one that cannot load."""
-    if not folder.name:
-        raise ServerError(f"{name} has no gpt_model_path, the folder of the engine: build the repository again.")
-    if not folder.exists():
-        return None
-    try:
-        mapping = json.loads((folder / "config.json").read_text(encoding="utf-8"))["pretrained_config"]["mapping"]
-        size = mapping.get("world_size") or mapping.get("tp_size", 1) * mapping.get("pp_size", 1)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ServerError(f"The engine of {name}, {folder}, has no config.json of trtllm-build: build it.") from None
-    missing = [file for n in range(size) if not (folder / (file := f"rank{n}.engine")).exists()]
-    if missing:
-        raise ServerError(f"The engine of {name}, {folder}, lacks {', '.join(missing[:4])} of {size} rank(s).")
-    return size
 
 
 class TrtllmServer(TritonServer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from servinglab.triton_24_10 import clean, missing_model_file
+from servinglab.triton_24_10 import clean
 
 # Errors that every machine without an NVIDIA driver logs, and consequences of an error already logged.
 HARMLESS = ("CudaDriverHelper", "NVML", "DCGM", "Failed to create instance", "failed to load all models")
@@ -24,19 +24,21 @@ def read(path: Path, offset: int = 0) -> str:
 def log_error(log: str) -> str | None:
     """The log's own reason, cleaned: one sentence, or None if it holds no error.
 
-    Looked for in this order: a library the loader misses, shared memory, a taken port, a configuration that does not
-    parse, a model that fails to load, then any other error line.
+    Looked for in this order: a library the loader misses, shared memory, a configuration that does not parse or a model
+    that fails to load, then any other error line.
     """
     if found := re.search(r"error while loading shared libraries: ([^:\s]+): (.*)", log):
         return f"the library {found[1]} is missing ({found[2].strip()})"
     if re.search(r"No space left on device|shared memory key|--shm-size", log):
         return "/dev/shm is full: in Docker start the container with --shm-size=1g"
-    if found := re.search(r"Socket '([^']+)' already in use", log):
-        return f"the address {found[1]} is already in use"
-    if found := missing_model_file(log):
-        return found
-    errors = _errors(log)
-    if causes := [e for e in errors if not any(word in e for word in CONSEQUENCE)] or errors:
+    # Protobuf's position is joined to the line about the file that it is in.
+    log = re.sub(
+        r"Error parsing text-format [\w.]+: (\d+):(\d+): (.*)\n(.*)failed to read text proto from ([^\"\n]*)",
+        r"\n\4\5 does not parse, line \1, column \2: \3", log,
+    )  # fmt: skip
+    lines = (match["text"] for line in log.splitlines() if (match := LINE.match(line)))
+    errors = dict.fromkeys(clean(text) for text in lines if not any(word in text for word in HARMLESS))
+    if causes := [e for e in errors if not any(word in e for word in CONSEQUENCE)] or [*errors]:
         return causes[0] + (f" (and {len(causes) - 1} more, see the log)" if len(causes) > 1 else "")
     found = re.search(r"^error: (.*)", log, re.M)
     return clean(found[1]) if found else None
@@ -56,19 +58,3 @@ def loaded_models(log: str) -> set[str]:
 def listens(log: str) -> bool:
     """Whether the log says that every endpoint is open: gRPC and HTTP come first, metrics last."""
     return "Started Metrics Service" in log
-
-
-def _errors(log: str) -> list[str]:
-    """Every distinct error of the log, in order; protobuf's position is joined to the line of the file it is about."""
-    found: dict[str, None] = {}
-    position = ""
-    for line in log.splitlines():
-        if parse := re.search(r"Error parsing text-format [\w.]+: (\d+):(\d+): (.*)", line):
-            position = f"line {parse[1]}, column {parse[2]}: {parse[3]}"
-        elif (match := LINE.match(line)) and not any(word in match["text"] for word in HARMLESS):
-            message = clean(match["text"])
-            if position and "failed to read text proto" in message:
-                message = re.sub(r"failed to read text proto from (.*)", rf"\1 does not parse, {position}", message)
-                position = ""
-            found[message] = None
-    return list(found)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from servinglab.server import log as triton_log
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
-from servinglab.triton_24_10 import dead_processes, missing_model_file
+from servinglab.triton_24_10 import dead_processes
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed
@@ -35,11 +35,10 @@ class PortTaken(Exception):
 def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
     """A free port for each service, or the fixed one if it can be bound; ServerError otherwise."""
     ports: dict[str, int] = {}
-    chosen = [port for port in fixed.values() if port]
-    if twice := {port for port in chosen if chosen.count(port) > 1}:
-        raise ServerError(f"Port {twice.pop()} is given twice: HTTP, gRPC and metrics need a port each.")
     with contextlib.ExitStack() as held:  # until all are chosen, so that no two are equal
         for service, port in fixed.items():
+            if port in ports.values():
+                raise ServerError(f"Port {port} is given twice: HTTP, gRPC and metrics need a port each.")
             each = held.enter_context(socket.socket())
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -123,20 +122,17 @@ class TritonProcess:
                 if port := triton_log.taken_port(log):
                     raise PortTaken(port)
                 reason = triton_log.log_error(log) or "it ended during the start"
-                break
             # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens.
-            if triton_log.listens(log) and http_status(metrics_url, "/metrics") == 200:
+            elif triton_log.listens(log) and http_status(metrics_url, "/metrics") == 200:
                 if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(log):
                     return
-            reason = missing_model_file(log)
             dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
-                reason = "a model's Python process died while it was being loaded, perhaps out of memory"
+                reason = reason or "a model's Python process died while it was being loaded, perhaps out of memory"
             if time.monotonic() > deadline:
                 late = [name for name in models if name not in triton_log.loaded_models(log)]
-                raise ServerError(
-                    f"Triton was not ready after {timeout:.0f} s, still loading: {', '.join(late) or 'itself'}. "
-                    f"Give more time (timeout=…) or read its log: {self._log}"
+                reason = (
+                    reason or f"it was not ready after {timeout:.0f} s, still loading: {', '.join(late) or 'itself'}"
                 )
             time.sleep(0.03)
         raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")

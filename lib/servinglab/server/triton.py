@@ -5,25 +5,39 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 
 from __future__ import annotations
 
+import re
+import secrets
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from servinglab.assets import cache_dir
-from servinglab.server import install as triton_install
-from servinglab.server.admin import TritonAdmin, new_key, restricted
-from servinglab.server.install import ServerError
-from servinglab.server.process import HOST, PortTaken, TritonProcess, choose_ports, port_error
+from servinglab.server import install
+from servinglab.server import log as triton_log
+from servinglab.server.install import ServerError, require_plain
+from servinglab.server.process import HOST, PortTaken, TritonProcess, choose_ports, http_status, port_error
 from servinglab.server.registry import announce, announced, new_log
+from servinglab.triton_24_10 import clean
 
 __all__ = ["ServerError", "TritonServer", "running"]
 
 EXIT_SECONDS = 2  # Triton waits so long for requests in flight
 PORT_ATTEMPTS = 5
+# Whoever may load a model may bring its model.py along, and so runs code as the user of the server: a web page can send
+# such a request, and so can other users of the machine. These interfaces want a key, the others are open to everybody.
+RESTRICTED = "model-repository,shared-memory,trace,logging"
+HEADER = "servinglab-admin"
+GRPC_PREFIX = "triton-grpc-protocol-"  # of the header's name, demanded by Triton
 
 
-class TritonServer(TritonAdmin):
+def restricted(key: str) -> list[str]:
+    """Flags of tritonserver, with which it refuses administration without this key in the header."""
+    return [f"--{flag}={RESTRICTED}:{HEADER}={key}" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
+
+
+class TritonServer:
     """A Triton on this machine. Use it as a context manager, or call `start()` and `stop()`; both may be called twice.
 
     Args:
@@ -37,6 +51,11 @@ class TritonServer(TritonAdmin):
 
     Raises (from `start`): ServerError with the log's own reason.
     """
+
+    grpc_url: str | None = None
+    http_url: str | None = None
+    metrics_url: str | None = None
+    admin_key: str | None = None
 
     def __init__(
         self, repository: str | Path, *, models: Iterable[str] | None = None, http_port: int | None = None,
@@ -92,7 +111,7 @@ class TritonServer(TritonAdmin):
         names = self._model_names()
         self._check_machine(names)
         for attempt in range(PORT_ATTEMPTS):
-            ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), new_key()
+            ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), secrets.token_hex(24)
             self._ran, environment = self._command(names, ports)
             self._process = TritonProcess(self._ran, environment, log, self.admin_key)
             try:
@@ -119,11 +138,6 @@ class TritonServer(TritonAdmin):
         if not self._attached:
             self.http_url = self.grpc_url = self.metrics_url = None
 
-    def load(self, name: str) -> None:
-        """Load (or load again) one model of the repository."""
-        self._require_plain([name])
-        super().load(name)
-
     def __enter__(self) -> TritonServer:
         return self.start()
 
@@ -133,6 +147,55 @@ class TritonServer(TritonAdmin):
     def __repr__(self) -> str:
         state = "attached" if self._attached else f"pid {self.pid}" if self.pid else "stopped"
         return f"TritonServer(grpc {self.grpc_url}, http {self.http_url}, {state})"
+
+    # --- what a running one can be asked and told ----------------------------------------------------------------
+
+    @property
+    def admin_headers(self) -> dict[str, str]:
+        """Headers that a client of your own must send to list, load and unload models, over HTTP and over gRPC; for
+        tritonclient: `client.load_model(name, headers=server.admin_headers)`."""
+        return {HEADER: self.admin_key, GRPC_PREFIX + HEADER: self.admin_key} if self.admin_key else {}
+
+    def ready(self) -> bool:
+        """Whether the server and all of its loaded models are ready; False also when it does not answer."""
+        if self.http_url:
+            return http_status(self.http_url, "/v2/health/ready") == 200
+        try:
+            return bool(self.grpc_url) and self._ask(lambda client: client.is_server_ready(client_timeout=5))
+        except ServerError:
+            return False
+
+    def models(self) -> list[str]:
+        """Names of the models that are ready now: those that have statistics."""
+        found = self._ask(lambda client: client.get_inference_statistics(client_timeout=5)).model_stats
+        return sorted({model.name for model in found})
+
+    def load(self, name: str) -> None:
+        """Load (or load again) one model of the repository. Raises ServerError with the log's own reason."""
+        _require_loadable(self.repository, [name])
+        mark = self.log_path.stat().st_size if self.log_path and self.log_path.exists() else 0
+        try:
+            options = {"headers": self.admin_headers, "client_timeout": self.timeout}
+            self._ask(lambda client: client.load_model(name, **options))
+        except ServerError as error:  # the answer often says less than the log does
+            reason = self.log_path and triton_log.log_error(triton_log.read(self.log_path, mark))
+            raise ServerError(f"Triton did not load '{name}': {reason or error}") from None
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        """What `call` gets from a tritonclient. Raises ServerError."""
+        import tritonclient.grpc as grpcclient  # not at the top: it takes longer than half a second
+        from tritonclient.utils import InferenceServerException
+
+        if not self.grpc_url:
+            raise ServerError("This server is not running: call start() first.")
+        try:
+            with grpcclient.InferenceServerClient(self.grpc_url) as client:
+                return call(client)
+        except InferenceServerException as error:
+            if "restricted" in error.message():
+                cure = "give TritonServer.attach(…, admin_key=…) that of the server object that started it"
+                raise ServerError(f"This server wants a key for that: {cure}.") from None
+            raise ServerError(f"{clean(error.message())}.") from None
 
     def announce(self) -> Path:
         """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
@@ -146,34 +209,26 @@ class TritonServer(TritonAdmin):
     def _model_names(self) -> list[str]:
         where = f"the model repository {self.repository}"
         try:
-            folders = sorted(p for p in self.repository.iterdir() if p.is_dir())
-            found = [p.name for p in folders if not p.name.startswith(".") and _is_model(p)]
-        except FileNotFoundError:
-            raise ServerError(f"There is no folder {self.repository}: give the path of a model repository.") from None
-        except NotADirectoryError:
-            raise ServerError(f"{self.repository} is a file: give the folder that holds the model folders.") from None
-        except PermissionError as error:
-            raise ServerError(f"Cannot read {error.filename}, part of {where}: you lack the permission.") from None
+            folders = sorted(p for p in self.repository.iterdir() if p.is_dir() and not p.name.startswith("."))
+            found = [p.name for p in folders if (p / "config.pbtxt").is_file() or _versions(p)]
+        except OSError as error:
+            raise ServerError(
+                f"Cannot read {where} ({error.strerror}): give the folder that holds the models."
+            ) from None
         if not found:
             raise ServerError(f"No model in {where}: a model is a folder with a config.pbtxt and a folder 1/.")
-        missing = [name for name in self.requested or [] if name not in found]
-        if missing:
+        if missing := [name for name in self.requested or [] if name not in found]:
             raise ServerError(f"No model '{missing[0]}' in {where}: it holds {', '.join(found)}.")
         names = found if self.requested is None else self.requested
-        self._require_plain(names)
+        _require_loadable(self.repository, names)
         return names
 
-    def _require_plain(self, names: Iterable[str]) -> None:
-        from servinglab.server.shell_words import require_plain_models  # not at the top: it imports gRPC
-
-        require_plain_models(self.repository, names)
-
     def _check_machine(self, names: list[str]) -> None:
-        triton_install.require_platform()
-        triton_install.require_install()
-        triton_install.require_plain_path(self.repository, "the model repository", "use another folder")
-        triton_install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
-        triton_install.require_shm(len(names))
+        install.require_platform()
+        install.require_install()
+        install.require_plain_path(self.repository, "the model repository", "use another folder")
+        install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
+        install.require_shm(len(names))
 
     def _new_log(self) -> Path:
         if self._own_log:
@@ -192,9 +247,9 @@ class TritonServer(TritonAdmin):
     def _command(self, names: list[str], ports: dict[str, int]) -> tuple[list[str], dict[str, str]]:
         """The command line and its environment; the supervisor puts the prefix and the key in."""
         command = [
-            str(triton_install.locate() / "bin" / "tritonserver"),
+            str(install.locate() / "bin" / "tritonserver"),
             f"--model-repository={self.repository}",
-            f"--backend-directory={triton_install.backend_directory(cache_dir())}",
+            f"--backend-directory={install.backend_directory(cache_dir())}",
             "--backend-config=python,shm-region-prefix-name={shm_prefix}",
             f"--backend-config=python,stub-timeout-seconds={max(30, int(self.timeout))}",
             "--model-control-mode=explicit",
@@ -205,7 +260,7 @@ class TritonServer(TritonAdmin):
             *restricted("{key}"),
             *self._flags,
         ]
-        return command, triton_install.environment()
+        return command, install.environment()
 
 
 def running() -> list[TritonServer]:
@@ -222,5 +277,58 @@ def running() -> list[TritonServer]:
     return found
 
 
-def _is_model(folder: Path) -> bool:
-    return (folder / "config.pbtxt").is_file() or any(p.name.isdigit() for p in folder.iterdir() if p.is_dir())
+# --- what of a model reaches the shell line by which Triton 24.10 starts it: only plain characters may ----------------
+
+
+def _versions(folder: Path) -> list[Path]:
+    return sorted((p for p in folder.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: int(p.name))
+
+
+def _require_loadable(repository: Path, names: Iterable[str]) -> None:
+    """`read_plain_config` for these, and for the steps of ensembles among them, which Triton loads with them. A Python
+    model without its file is refused, too: Triton 24.10 would never answer."""
+    todo, seen = list(names), set()
+    while todo:
+        if (name := todo.pop()) in seen:
+            continue
+        seen.add(name)
+        if not (config := read_plain_config(repository / name)):
+            continue
+        todo += [step.model_name for step in config.ensemble_scheduling.step]
+        for version in _versions(repository / name)[-1:] if config.backend == "python" else ():
+            file = version / (config.default_model_filename or "model.py")
+            if not file.exists():
+                raise ServerError(f"The Python model has no {file.name}: {file} does not exist.")
+
+
+def read_plain_config(folder: Path) -> Any | None:
+    """A model's ModelConfig, None where there is none that can be parsed. Triton takes any bytes, as many as there are.
+
+    Raises ServerError for one that the shell would misread: the line is `exec STUB REPOSITORY/MODEL/VERSION/FILE SHM …
+    INSTANCE …`, after `source ENVIRONMENT/bin/activate &&` where a model brings its own Python. Triton itself takes
+    only digits for VERSION, and only the folder's name for the model's.
+    """
+    from google.protobuf import text_format  # not at the top: these two take longer than half a second
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+    file = folder / "config.pbtxt"
+    require_plain(folder.name, f"The name of the folder {folder}", "choose another")
+    text = file.read_bytes().decode("latin-1") if file.is_file() else ""
+    try:
+        config = text_format.Parse(text, ModelConfig()) if text else None
+    except (ValueError, text_format.ParseError, RecursionError, OverflowError):
+        config = None
+        # Triton's own parser will not take it either, but what if it does
+        lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        if odd := re.search(r"[`$;|&\\]", re.sub(r"\$\{\w*\}", "", lines)):
+            raise ServerError(
+                f"{file} is no model configuration and holds {odd[0]!r}, which a shell might run."
+            ) from None
+    if config is not None:
+        place = "EXECUTION_ENV_PATH"
+        environment = config.parameters[place].string_value if place in config.parameters else ""
+        words = [(place, environment.replace("$$TRITON_MODEL_DIRECTORY", ""))]  # which Triton fills
+        words += [("The name of an instance_group", group.name) for group in config.instance_group]
+        for what, word in [*words, ("default_model_filename", config.default_model_filename)]:
+            require_plain(word, f"{file}: {what}", "choose another")
+    return config
