@@ -87,8 +87,13 @@ def build(
         raise BuildError(
             f"max_seq_len is {max_seq_len}, and the model has {config['max_position_embeddings']} positions."
         )
-    if out.exists() and (other := _foreign(out)):
-        raise BuildError(f"{out} holds something else ({other}); name a new folder.")
+    if out.exists():
+        plain = out.is_dir() and not out.is_symlink()
+        foreign = (
+            [path.name for path in out.iterdir() if not _OURS.fullmatch(path.name)] if plain else ["a file or a link"]
+        )
+        if foreign:
+            raise BuildError(f"{out} holds something else ({min(foreign)}); name a new folder.")
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
     try:
@@ -142,13 +147,6 @@ def _checkpoint(source: Path) -> dict[str, Any]:
     if missing := [path for path in ranks if not path.is_file()]:
         raise BuildError(f"{missing[0]} is missing, though config.json speaks of {len(ranks)} ranks; convert again.")
     return config
-
-
-def _foreign(out: Path) -> str | None:
-    """The name of something in `out` that an engine folder does not hold."""
-    if not out.is_dir() or out.is_symlink():
-        return "a file or a link"
-    return next((path.name for path in sorted(out.iterdir()) if not _OURS.fullmatch(path.name)), None)
 
 
 def _layout(path: Path, config: dict[str, Any], weights: str) -> dict[str, np.ndarray]:

@@ -127,17 +127,17 @@ def test_llm_streams_new_ids_and_ends_with_data(client, hf_tokenizer):
 def test_greedy_ids_are_those_of_transformers(client, hf_tokenizer, hf_model):
     import torch
 
-    for prompt in PROMPTS[:2]:
+    for prompt in PROMPTS[:1]:
         ids = hf_tokenizer.encode(prompt)
         with torch.inference_mode():
             reference = hf_model.generate(
-                torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=12, do_sample=False,
+                torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=8, do_sample=False,
                 pad_token_id=hf_tokenizer.pad_token_id, eos_token_id=None,
             )[0].tolist()  # fmt: skip
-        (chunk,) = client.stream_inputs("tensorrt_llm", llm(ids, 12))
+        (chunk,) = client.stream_inputs("tensorrt_llm", llm(ids, 8))
         assert chunk.outputs["output_ids"].tolist() == [[reference]]
         assert chunk.outputs["sequence_length"].tolist() == [[len(reference)]]
-        assert whole(client, prompt, 12, exclude_input_in_output=True) == hf_tokenizer.decode(reference[len(ids) :])
+        assert whole(client, prompt, 8, exclude_input_in_output=True) == hf_tokenizer.decode(reference[len(ids) :])
 
 
 # --- how many responses, and where FINAL goes
@@ -186,16 +186,16 @@ def test_prompt_is_in_a_whole_answer_unless_excluded(client, variants):
 # --- text
 
 
-def test_streamed_text_is_the_whole_text_for_twenty_requests(client):
+def test_streamed_text_is_the_whole_text(client):
     """server#8073: joined chunks against the answer in one piece, greedy and sampled; eight at a time."""
 
     def both(prompt, sampling):
         expected = whole(client, prompt, 10, exclude_input_in_output=True, **sampling)
         assert joined(client, prompt, 10, **sampling) == expected, (prompt, sampling)
 
-    ways = [(prompt, {}) for prompt in PROMPTS]
+    ways = [(prompt, {}) for prompt in PROMPTS[:4]]
     sampled = {"top_k": 40, "top_p": 0.9, "temperature": 1.2}
-    ways += [(prompt, {**sampled, "seed": number + 1}) for number, prompt in enumerate(PROMPTS)]
+    ways += [(prompt, {**sampled, "seed": number + 1}) for number, prompt in enumerate(PROMPTS[4:8])]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(both, *zip(*ways, strict=True)))
 
@@ -401,10 +401,10 @@ def test_requests_with_the_same_id_do_not_meet(client):
 
 
 def test_more_streams_than_service_threads(client):
-    """Triton gives a BLS model 32 threads; 48 requests on 8 places must all be served, whole and in order."""
-    expected = joined(client, COUNT, 6)
-    streams = [client.stream(COUNT, max_tokens=6, deadline=120) for _ in range(48)]
-    assert ["".join(chunk.text for chunk in stream) for stream in streams] == [expected] * 48
+    """Triton gives a BLS model 32 threads; 40 requests on 8 places must all be served, whole and in order."""
+    expected = joined(client, COUNT, 4)
+    streams = [client.stream(COUNT, max_tokens=4, deadline=120) for _ in range(40)]
+    assert ["".join(chunk.text for chunk in stream) for stream in streams] == [expected] * 40
 
 
 # --- not decoupled

@@ -85,6 +85,7 @@ def test_a_bad_value_or_missing_feature_is_named(client, model, inputs, said):
     [
         ({"image_url_input": text("http://x/y.png")}, "image_url_input"),
         ({"image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8)}, "image_bytes_input"),
+        ({"prompt_table_extra_id": numbers(np.uint64, 1)}, "PROMPT_TABLE_EXTRA_ID was given"),
         ({"video_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8)}, "video_bytes_input"),
         ({"image_input": np.zeros((1, 1, 3, 2, 2), np.float16)}, "image_input"),
         ({"num_draft_tokens": numbers(np.int32, 4)}, "num_draft_tokens"),
@@ -110,7 +111,7 @@ def test_unusual_but_good_input_is_served(client, model):
         {"stop_words": text(""), "bad_words": text("")},
         {"max_tokens": numbers(np.int32, 1), "min_tokens": numbers(np.int32, 9)},
         {"decoder_text_input": text("ignored by a decoder-only model")},
-        {"prompt_table_extra_id": numbers(np.uint64, 1)},
+        {"prompt_table_extra_id": numbers(np.uint64, 0)},
         {"num_return_sequences": numbers(np.int32, 1), "return_log_probs": np.array([[False]])},
     ):
         chunks = list(client.stream_inputs(model, fine(**change), checked=False, deadline=60))

@@ -13,8 +13,8 @@ from triton_crash import with_a_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PROMPTS = ["The capital of France is", "Once upon a time", "1, 2, 3, 4,", "Grüße aus 東京:", "def add(a, b):"]
-CONCURRENCY, MAX_TOKENS = 16, 12
+PROMPTS = ["The capital of France is", "1, 2, 3, 4,", "Grüße aus 東京:"]
+CONCURRENCY, MAX_TOKENS = 16, 8
 ROADS = ("bls", "ensemble", "whole", "http")
 
 
@@ -45,7 +45,7 @@ def resident(server):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("requests", [80, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requests", [60, pytest.param(1000, marks=pytest.mark.long)])
 def test_mixed_requests_with_cancels(repository, requests):
     with_a_server(repository, lambda server, client: soak(server, client, requests))
 
@@ -61,7 +61,7 @@ def soak(server, client, requests):
     before = resident(server)
     chance = random.Random(7)
     jobs = [
-        (chance.choice(ROADS), chance.choice(PROMPTS), chance.randrange(1, 8) if chance.random() < 0.3 else None)
+        (chance.choice(ROADS), chance.choice(PROMPTS), chance.randrange(1, 6) if chance.random() < 0.3 else None)
         for _ in range(requests)
     ]
 

@@ -37,7 +37,7 @@ class FakeModel:
 
     chooses = False
 
-    def __init__(self, config, cache, *, threads, spinning):
+    def __init__(self, config, cache, *, threads):
         self.cache = cache
         self.calls: list[tuple[int, int, int]] = []  # first slot, rows, new tokens of a row
         self._permits: threading.Semaphore | None = None

@@ -60,7 +60,7 @@ def draft(tmp_path, monkeypatch):
 
 def reads(drafter):
     """New tokens of each model step so far."""
-    return [new for _, _, new in drafter._model.calls]
+    return [new for _, _, new in drafter.executor._batch._model.calls]
 
 
 def test_the_draft_reads_only_what_is_new(draft):
@@ -78,7 +78,7 @@ def test_the_draft_reads_only_what_is_new(draft):
 
 
 def test_texts_with_the_same_beginning_keep_their_rows(draft):
-    drafter = draft(max_draft=2, slots=2)
+    drafter = draft(max_draft=2)
     begin = list(range(20))
     texts = [[*begin, 30, 31, 32], [*begin, 40, 41, 42]]
     for text in texts * 3:
@@ -93,7 +93,7 @@ def test_guesses_are_right_whatever_came_before(tmp_path_factory, data):
         patch.setattr("reference_backend.executor.device.Model", FakeModel)
         folder = tmp_path_factory.mktemp("draft")
         write_fake_engine(folder, max_seq_len=24)
-        drafter = DraftModel(folder, max_draft=3, slots=data.draw(st.integers(1, 3)))
+        drafter = DraftModel(folder, max_draft=3)
         texts = [data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=6)) for _ in range(3)]
         for _ in range(data.draw(st.integers(1, 12))):
             text, at_most = data.draw(st.sampled_from(texts)), data.draw(st.integers(1, 4))
@@ -102,6 +102,7 @@ def test_guesses_are_right_whatever_came_before(tmp_path_factory, data):
             assert guesses == expected_tokens(text, count)
             kept = data.draw(st.integers(0, len(guesses)))
             text += [*guesses[:kept], data.draw(st.integers(0, 1))]
+        drafter.executor.shutdown()
 
 
 def test_a_text_that_the_draft_cannot_read_gets_no_guesses(draft):
@@ -125,7 +126,6 @@ def test_an_engine_folder_is_needed(tmp_path):
 PROMPTS = [
     "<|im_start|>user\nRepeat: the quick brown fox jumps over the lazy dog.<|im_end|>\n<|im_start|>assistant\n",
     "1, 2, 3, 4,",
-    "A recipe for bread:",
 ]
 
 
@@ -138,7 +138,7 @@ def test_real_weights_write_the_same_in_fewer_steps(smollm2_engine_fp32, smollm2
 
         def texts(drafter, **sampling):
             before = executor.stats()["steps"]
-            found = [executor.generate(prompt, 24, end_id=2, drafter=drafter, **sampling) for prompt in prompts]
+            found = [executor.generate(prompt, 12, end_id=2, drafter=drafter, **sampling) for prompt in prompts]
             steps[drafter, bool(sampling)] = executor.stats()["steps"] - before
             return found
 

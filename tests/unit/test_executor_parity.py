@@ -3,7 +3,6 @@ memory."""
 
 from __future__ import annotations
 
-import copy
 import gc
 
 import numpy as np
@@ -17,7 +16,7 @@ from transformers import TopKLogitsWarper
 from reference_backend.executor import Executor
 
 END_ID = 2
-NEW_TOKENS = 20
+NEW_TOKENS = 12
 
 # Along these texts the likeliest token always leads the second by more than 0.004, and the two implementations differ
 # by less than 1e-4. So equality is exact, with no allowance for near-ties.
@@ -25,26 +24,10 @@ PROMPTS = [
     "The capital of France is",
     "Once upon a time",
     "def fibonacci(n):",
-    "Water boils at",
-    "The quick brown fox",
-    "In 1969, the first",
-    "Dear Sir or Madam,",
     "1, 2, 3, 4,",
-    "The three primary colours are",
-    "A recipe for bread:",
     "SELECT name FROM",
-    "import numpy as np\n",
-    "The opposite of hot is",
     "Bonjour, je",
     "Roses are red,",
-    "Photosynthesis is the process",
-    "The mitochondria",
-    '"Hello", she said,',
-    "E = mc",
-    "To be or not to be",
-    "Machine learning is",
-    "My favourite animal",
-    "In the year 2050",
     "x",
     "你好",
     "<|im_start|>user\nName three fruits.<|im_end|>\n<|im_start|>assistant\n",
@@ -80,7 +63,7 @@ def hf_greedy(hf_model, prompts: list[list[int]], new_tokens: int) -> list[list[
 def greedy(hf_model, prompts) -> list[list[int]]:
     by_length = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     found = {}
-    for part in (by_length[:14], by_length[14:]):
+    for part in (by_length[:6], by_length[6:]):
         found.update(zip(part, hf_greedy(hf_model, [prompts[at] for at in part], NEW_TOKENS), strict=True))
     return [found[at] for at in range(len(prompts))]
 
@@ -107,11 +90,11 @@ def test_greedy_in_a_mixed_batch_equals_transformers(fp32, prompts, greedy):
 
 def test_a_long_prompt_equals_transformers(fp32, hf_model, hf_tokenizer):
     """Read in several pieces while another request runs."""
-    long = hf_tokenizer("The list of the first numbers: " + ", ".join(map(str, range(120))) + ",").input_ids
-    assert len(long) > 300
+    long = hf_tokenizer("The list of the first numbers: " + ", ".join(map(str, range(60))) + ",").input_ids
+    assert len(long) > 2 * 64, "three pieces"
     collector = Collector()
-    fp32.submit(request("other", [28, 29, 30], 60, collector))
-    assert fp32.generate(long, 12, end_id=END_ID) == hf_greedy(hf_model, [long], 12)[0]
+    fp32.submit(request("other", [28, 29, 30], 20, collector))
+    assert fp32.generate(long, 4, end_id=END_ID) == hf_greedy(hf_model, [long], 4)[0]
     collector.wait("other", seconds=60)
 
 
@@ -122,25 +105,25 @@ def test_sampled_first_tokens_follow_the_exact_probabilities(fp32, hf_model, pro
         logits = hf_model(torch.tensor([prompt])).logits[0, -1:]
     exact = torch.softmax(TopKLogitsWarper(4)(None, logits / 2.0), -1)[0].double().numpy()
     collector = Collector()
-    names = [str(seed) for seed in range(250)]
+    names = [str(seed) for seed in range(120)]
     for seed, name in enumerate(names):
         fp32.submit(request(name, prompt, 1, collector, seed=seed, top_k=4, temperature=2.0))
     collector.wait(*names, seconds=240)
     drawn = np.bincount([collector.tokens(name)[0] for name in names], minlength=len(exact))
     kept = exact > 0
-    assert kept.sum() == 4 and drawn[kept].sum() == 250
-    assert stats.chisquare(drawn[kept], exact[kept] / exact[kept].sum() * 250).pvalue > 1e-3
+    assert kept.sum() == 4 and drawn[kept].sum() == 120
+    assert stats.chisquare(drawn[kept], exact[kept] / exact[kept].sum() * 120).pvalue > 1e-3
 
 
 def test_sampled_tokens_do_not_depend_on_the_batch(fp32, prompts):
     settings = {"top_p": 0.9, "temperature": 1.3, "seed": 11}
-    alone = fp32.generate(prompts[0], 16, **settings)
+    alone = fp32.generate(prompts[0], 8, **settings)
     collector = Collector()
     for at, prompt in enumerate(prompts[1:7]):
-        fp32.submit(request(str(at), prompt, 30, collector, top_k=20, seed=at))
-    assert fp32.generate(prompts[0], 16, **settings) == alone
+        fp32.submit(request(str(at), prompt, 12, collector, top_k=20, seed=at))
+    assert fp32.generate(prompts[0], 8, **settings) == alone
     collector.wait(*map(str, range(6)), seconds=120)
-    assert fp32.generate(prompts[0], 16, **{**settings, "seed": 12}) != alone
+    assert fp32.generate(prompts[0], 8, **{**settings, "seed": 12}) != alone
 
 
 # --- log probabilities and logits: the definition is in executor/request.py
@@ -212,21 +195,14 @@ def test_the_end_token_has_a_log_prob_and_is_no_token(fp32, hf_model, prompts):
     np.testing.assert_allclose(log_probs, before[: at + 1], atol=1e-5)
 
 
-# --- beam search; 20 prompts with every combination, early_stopping too, are in test_executor_beams.py
+# --- beam search with real weights; every combination of the settings is in test_executor_beams.py
 
 BEAM_TOKENS, COMMA = 6, 28  # a comma ends a beam, so that length_penalty has something to compare
 
 
-@pytest.fixture(scope="module")
-def exact_model(hf_model):
-    """transformers in float64: a close call must not be decided by its rounding, which differs between processors."""
-    return copy.deepcopy(hf_model).double()
-
-
-@pytest.mark.parametrize(("width", "count"), [(2, 10), (4, 6), (8, 4)])
-def test_beams_equal_transformers(smollm2_engine_fp32, exact_model, prompts, width, count):
+def test_beams_equal_transformers(smollm2_engine_fp32, hf_model, prompts):
     """Tokens and scores of all beams; two beams whose scores nearly tie may be swapped, but seldom."""
-    chosen, penalties = prompts[4 : 4 + count], (0.0, 1.0, 2.0)
+    width, chosen, penalties = 4, prompts[2:5], (0.0, 2.0)
     collector, names = Collector(), {}
     with Executor(smollm2_engine_fp32, max_batch_size=8, max_beam_width=width) as executor:
         for penalty in penalties:
@@ -234,25 +210,21 @@ def test_beams_equal_transformers(smollm2_engine_fp32, exact_model, prompts, wid
                 names[penalty, at] = name = f"{penalty}-{at}"
                 options = {"beam_width": width, "length_penalty": penalty, "min_tokens": 0}
                 executor.submit(request(name, prompt, BEAM_TOKENS, collector, end_id=COMMA, **options))
-        collector.wait(*names.values(), seconds=600)
-    longest = max(map(len, chosen))
-    padded = torch.tensor([[COMMA] * (longest - len(prompt)) + prompt for prompt in chosen])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in chosen])
+        collector.wait(*names.values(), seconds=240)
     ended = near_ties = 0
-    for penalty in penalties:
-        out = exact_model.generate(
-            padded, attention_mask=mask, do_sample=False, num_beams=width, num_return_sequences=width,
+    for (penalty, at), name in names.items():
+        out = hf_model.generate(
+            torch.tensor([chosen[at]]), do_sample=False, num_beams=width, num_return_sequences=width,
             max_new_tokens=BEAM_TOKENS, length_penalty=penalty, early_stopping=True, eos_token_id=COMMA,
             pad_token_id=COMMA, return_dict_in_generate=True, output_scores=True,
         )  # fmt: skip
-        rows, scores = out.sequences[:, longest:].tolist(), out.sequences_scores.tolist()
-        for at in range(count):
-            theirs = [row[: row.index(COMMA)] if COMMA in row else row for row in rows[at * width : (at + 1) * width]]
-            beams = collector.outputs[names[penalty, at]][-1].beams
-            assert [beam.score for beam in beams] == pytest.approx(scores[at * width : (at + 1) * width], abs=5e-4)
-            near_ties += [beam.tokens for beam in beams] != theirs
-            ended += sum(beam.finish_reason == "end_id" for beam in beams)
-    assert near_ties <= 1 and ended >= 10
+        rows = out.sequences[:, len(chosen[at]) :].tolist()
+        theirs = [row[: row.index(COMMA)] if COMMA in row else row for row in rows]
+        beams = collector.outputs[name][-1].beams
+        assert [beam.score for beam in beams] == pytest.approx(out.sequences_scores.tolist(), abs=5e-4)
+        near_ties += [beam.tokens for beam in beams] != theirs
+        ended += sum(beam.finish_reason == "end_id" for beam in beams)
+    assert near_ties <= 1 and ended >= 3
 
 
 def test_int4_beams_are_its_own_best_paths(smollm2_engine_int4, prompts):
@@ -280,7 +252,7 @@ def test_small_numbers_of_the_caller_stay(smollm2_engine_int4):
 
 
 def test_memory_is_level_after_many_requests(smollm2_engine_int4):
-    """200 short requests, a third of them cancelled: none lost, none doubled, no memory kept but that of 8 blocks."""
+    """100 short requests, a third of them cancelled: none lost, none doubled, no memory kept but that of 8 blocks."""
     random = np.random.default_rng(0)
 
     def resident() -> float:
@@ -300,10 +272,10 @@ def test_memory_is_level_after_many_requests(smollm2_engine_int4):
             collector.wait(*names, seconds=240)
             return collector
 
-        serve(40, 0)
+        serve(30, 0)
         before = resident()
-        collector = serve(200, 1000)
-        assert resident() - before < 25
+        collector = serve(100, 1000)
+        assert resident() - before < 16
         reasons = [collector.reason(name) for name in collector.outputs]
-        assert len(reasons) == 200 and set(reasons) == {"length", "cancelled"}
+        assert len(reasons) == 100 and set(reasons) == {"length", "cancelled"}
         assert executor.stats()["kv_blocks_used"] == 0 and executor.stats()["kv_cached_blocks"] <= 8

@@ -89,7 +89,7 @@ def test_request_out_of_range(change, says):
         ({"prompt": [1, -1]}, "The prompt holds token id -1; ids must be from 0 to 99."),
         ({"prompt": [100]}, "The prompt holds token id 100; ids must be from 0 to 99."),
         ({"prompt": [2**32 + 5]}, "The prompt holds token id 4294967301; ids must be from 0 to 99."),
-        ({"end_id": 100}, "end_id is 100; it must be from 0 to 99."),
+        ({"end_id": 100}, "end_id holds token id 100; ids must be from 0 to 99."),
         ({"stop_words": [[3], [4, 100]]}, "stop_words holds token id 100; ids must be from 0 to 99."),
         ({"bad_words": [[-1]]}, "bad_words holds token id -1; ids must be from 0 to 99."),
         ({"prompt": [1] * 32}, "Prompt length (32) exceeds maximum input length (31); shorten the prompt or use"),
@@ -124,7 +124,7 @@ def test_a_negative_end_id_is_none():
 @pytest.mark.parametrize(
     ("bias", "says"),
     [
-        ([[1.0, 2.0]], "embedding_bias has shape [1, 2]"),
+        ([[1.0, 2.0]], "embedding_bias must be one row of numbers"),
         ([np.nan, 0.0], "embedding_bias holds nan or +inf"),
         ([np.inf, 0.0], "embedding_bias holds nan or +inf"),
         (["a"], "embedding_bias must be one row of numbers"),

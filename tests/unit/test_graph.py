@@ -69,7 +69,7 @@ def loaded(engine: Path, rows: int = 2, positions: int = 40) -> tuple[Model, KVC
     config = EngineConfig.read(engine)
     cache = KVCache(2 * config.layers, rows, config.kv_heads, positions, config.head_size)
     cache.buffers[:] = np.nan
-    return Model(config, cache, threads=1, spinning=False), cache
+    return Model(config, cache, threads=1), cache
 
 
 def logits(engine: Path, tokens: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ import triton_fakes
 from executor_helpers import wait_until
 from triton_fakes import InferenceResponse, Sender, Tensor, TritonError, arguments, request, strings
 
-from reference_backend.models import common, tensorrt_llm_bls
+from reference_backend.models import tensorrt_llm_bls
 from reference_backend.models.bls import calls, detokenizer, reply
 from reference_backend.models.bls.detokenizer import Chunk
 from reference_backend.models.bls.reply import Reply
@@ -100,7 +100,6 @@ class Inner:
 def make(monkeypatch):
     monkeypatch.setattr(reply, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(reply, "SILENT_SECONDS", 3600.0)  # calls are counted here
-    monkeypatch.setattr(common, "MERGE_ABOVE", 1000)  # these scripts are faster than any model
     made = []
 
     def build(inner, decoupled=True, prefix="", **parameters):
@@ -654,25 +653,8 @@ def test_waiting_streams_are_decoded_in_one_call_and_stay_in_order(make):
     assert max(inner.decodes) > 2
 
 
-def test_rounds_take_one_chunk_of_each_row_and_merge_only_what_is_far_behind():
+def test_rounds_take_one_chunk_of_each_row():
     a, b = object(), object()
     few = [Chunk(a, [[1]]), Chunk(b, [[7]]), Chunk(a, [[2]])]
     now, later = detokenizer._next_round(few)
     assert (now, later) == ([few[0], few[1]], [few[2]])
-    many = [Chunk(a, [[token]]) for token in range(common.MERGE_ABOVE + 1)]
-    many += [Chunk(b, [[7]]), Chunk(a, last=True)]
-    (merged, other), later = detokenizer._next_round(many)
-    assert merged.beams == [list(range(common.MERGE_ABOVE + 1))] and merged.last
-    assert (other.beams, later) == ([[7]], [])
-
-
-def test_outputs_of_their_own_are_not_merged_away_nor_overtaken():
-    row, limit = object(), common.MERGE_ABOVE
-    chunks = [Chunk(row, [[token]], {"generation_logits": token} if token % 2 else {}) for token in range(limit)]
-    waiting, rounds = [*chunks, Chunk(row, last=True)], []
-    while waiting:
-        (chunk,), waiting = detokenizer._next_round(waiting)
-        rounds.append(chunk)
-    assert [token for chunk in rounds if chunk.beams for token in chunk.beams[0]] == list(range(limit))
-    assert [chunk.extra for chunk in rounds if chunk.extra] == [{"generation_logits": n} for n in range(1, limit, 2)]
-    assert [chunk.last for chunk in rounds] == [False] * (len(rounds) - 1) + [True]

@@ -144,9 +144,12 @@ def test_embedding_bias_weights_that_are_no_numbers(pre, weights, said):
     assert f"EMBEDDING_BIAS_WEIGHTS {said}" in refused(pre, QUERY=strings("a"), **given)
 
 
-@pytest.mark.parametrize("name", ["IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES"])
+@pytest.mark.parametrize("name", ["IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID"])
 def test_a_picture_is_refused_by_name(pre, name):
     value = strings("http://x/y.png") if name == "IMAGE_URL" else np.zeros((1, 1, 2, 2, 3), np.uint8)
+    if name == "PROMPT_TABLE_EXTRA_ID":
+        value = np.ones((1, 1), np.uint64)
+        assert not ask(pre, QUERY=strings("a"), **{name: 0 * value}).has_error(), "0 says that there is no table"
     assert name in refused(pre, QUERY=strings("a"), **{name: value})
 
 

@@ -6,14 +6,12 @@ word or at max_tokens) becomes a finished beam if it is among the first `width`;
 Of the finished ones the best `width` by score are kept. A path that has no continuation is dropped.
 
 score = log probability / choices ** length_penalty, where the choices are the generated tokens, end_id included and the
-prompt not. That is also how TensorRT-LLM (cpp/tensorrt_llm/kernels/beamSearchKernels) and transformers 5 count. Beams
-are returned by score, best first; with length_penalty 0 their cumulative log probabilities fall, with another they need
-not. cum_log_probs is the sum, never divided by the length: `normalize_log_probs` of TensorRT-LLM has no effect here.
+prompt not, as in TensorRT-LLM (cpp/tensorrt_llm/kernels/beamSearchKernels) and transformers 5. Beams are returned by
+score, best first. cum_log_probs is the sum, never divided by the length.
 
 The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and more its "never". Other differences:
 * transformers, and newer versions of TensorRT-LLM, take the log softmax before their processors; here it comes after
   penalties and bans (transformers' `renormalize_logits=True`).
-* min_tokens is 1 unless given, so that end_id cannot come first.
 * TensorRT-LLM ends with early_stopping 0 by the best continuation of the step, even if it has just ended; here and in
   transformers by the best that goes on. For 2 it takes the room up to max_seq_len for the longest length.
 * The temperature has no effect here, as in transformers without sampling; in TensorRT-LLM most likely it has.
@@ -25,7 +23,7 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,13 +42,13 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class _Path:
-    """A running beam. tokens: with the prompt; logits: (of the last choice, (of the one before, …)), if wanted."""
+    """A running beam. tokens: with the prompt; logits: the model's own of each choice, if wanted."""
 
     tokens: list[int]
     log_probs: list[float]
     total: float
     rank: int = 0
-    logits: tuple | None = None
+    logits: list[np.ndarray] = field(default_factory=list)
 
 
 class _Candidate(NamedTuple):
@@ -77,7 +75,7 @@ class BeamSearch:
         self._processor = LogitsProcessor(request, vocab_size, temperature=False)
         self._prompt_length = len(request.prompt)
         self._paths: list[_Path | None] = [_Path(request.prompt.tolist(), [], 0.0)]  # by row
-        self._finished: list[tuple[Beam, tuple | None]] = []  # best first, each with the logits of its path
+        self._finished: list[tuple[Beam, list[np.ndarray]]] = []  # best first, each with the logits of its path
         self.length = self._prompt_length
         self._stop_words = Words(request.stop_words)
 
@@ -113,10 +111,16 @@ class BeamSearch:
             if len(going_on) == self.width:
                 break
         if self._is_over(going_on):
-            beams = tuple(replace(beam, logits=_stacked(rows)) for beam, rows in self._finished)
+            stacked = [np.stack(rows) if rows else None for _, rows in self._finished]  # float32 [choices, vocab]
+            beams = tuple(replace(beam, logits=rows) for (beam, _), rows in zip(self._finished, stacked, strict=True))
             return Output(self._request.id, [], beams[0].finish_reason, beams=beams)
         self._go_on(going_on, own)
-        return Output(self._request.id, [], beams=self._snapshot())
+        running = [
+            Beam(path.tokens[self._prompt_length :], path.log_probs, path.total, self._score(path.total, self._choices))
+            for path in filter(None, self._paths)
+        ]
+        beams = sorted([*(beam for beam, _ in self._finished), *running], key=lambda beam: -beam.score)
+        return Output(self._request.id, [], beams=tuple(beams[: self.width]))
 
     def _candidates(self, logits: np.ndarray) -> list[_Candidate]:
         """The likeliest continuations, best first. Raises NoTokenLeft when there is none and no beam has finished."""
@@ -132,7 +136,9 @@ class BeamSearch:
                 dead_end = error
                 continue
             normaliser = log_normaliser(logits[row])
-            ends = self._ends(path.tokens)
+            ends = dict.fromkeys(self._stop_words.completed_by(path.tokens), "stop_words")
+            if self._request.end_id is not None:
+                ends[self._request.end_id] = "end_id"
             for token in self._likeliest(logits[row], ends):
                 log_prob = float(logits[row, token]) - normaliser
                 total = path.total + log_prob
@@ -141,11 +147,6 @@ class BeamSearch:
         if dead_end and not found and not self._finished:
             raise dead_end
         return sorted(found, key=lambda candidate: -candidate.order)
-
-    def _ends(self, tokens: list[int]) -> dict[int, str]:
-        """The tokens that end a path after `tokens`, each with the reason."""
-        ends = dict.fromkeys(self._stop_words.completed_by(tokens), "stop_words")
-        return ends if self._request.end_id is None else ends | {self._request.end_id: "end_id"}
 
     def _likeliest(self, logits: np.ndarray, ends: dict[int, str]) -> list[int]:
         """The `width` likeliest tokens [vocab], then those of the `width` likeliest without an end that are no part of
@@ -184,11 +185,9 @@ class BeamSearch:
         return self._score(hope, choices) <= self._finished[-1][0].score
 
     def _extend(self, candidate: _Candidate, own: list[np.ndarray] | None, rank: int = 0) -> _Path:
-        path = self._paths[candidate.row]
-        logits = (own[candidate.row], path.logits) if own else None
-        return _Path(
-            [*path.tokens, candidate.token], [*path.log_probs, candidate.log_prob], candidate.total, rank, logits
-        )
+        path, total = self._paths[candidate.row], candidate.total
+        logits = [*path.logits, own[candidate.row]] if own else []
+        return _Path([*path.tokens, candidate.token], [*path.log_probs, candidate.log_prob], total, rank, logits)
 
     def _go_on(self, chosen: list[_Candidate], own: list[np.ndarray] | None) -> None:
         """Puts the next paths into rows, so that as little memory as possible has to be copied."""
@@ -205,25 +204,6 @@ class BeamSearch:
             placed.add(source)
             new[target] = self._extend(candidate, own, rank)
         self._paths = new
-
-    def _snapshot(self) -> tuple[Beam, ...]:
-        """The best `width` of the finished and the running paths, as they stand."""
-        running = [
-            Beam(path.tokens[self._prompt_length :], path.log_probs, path.total, self._score(path.total, self._choices))
-            for path in self._paths
-            if path
-        ]
-        finished = [beam for beam, _ in self._finished]
-        return tuple(sorted([*finished, *running], key=lambda beam: -beam.score)[: self.width])
-
-
-def _stacked(logits: tuple | None) -> np.ndarray | None:
-    """float32 [choices, vocab] from the chain of a path."""
-    rows = []
-    while logits:
-        row, logits = logits
-        rows.append(row)
-    return np.stack(rows[::-1]) if rows else None
 
 
 def _first_difference(source: _Path, target: _Path | None) -> int:

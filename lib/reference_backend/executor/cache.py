@@ -1,11 +1,10 @@
 """The KV cache: one slot of memory for each row of the batch, and the accounting that bounds it.
 
 TensorRT-LLM pages its cache: a request owns scattered blocks and a table says which. Here the blocks of a request lie
-side by side in its slot, because the attention operator wants each row contiguous. What a user sees is the same: memory
-is counted in blocks of `tokens_per_block`, and a request waits until its blocks are free. The beams of a beam search
-have a slot each, and each counts in full: TensorRT-LLM lets them share the blocks of the prompt.
+side by side in its slot, because the attention operator wants each row contiguous; memory is counted in blocks all the
+same. The beams of a beam search have a slot each, and each counts in full: TensorRT-LLM lets them share the prompt.
 
-Blocks that are kept for requests to come (`prefix.py` says which) lie outside the slots; a request gets copies of them.
+Blocks that are kept for requests to come (`reuse.py` says which) lie outside the slots; a request gets copies of them.
 They are blocks that no request has reserved, so both together stay within the pool.
 """
 

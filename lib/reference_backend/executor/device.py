@@ -63,7 +63,7 @@ def _missing() -> str | None:
 
 
 def place(
-    config: EngineConfig, rows: int, max_seq_len: int, *, device: str, threads: int | None = None, spinning: bool = True
+    config: EngineConfig, rows: int, max_seq_len: int, *, device: str, threads: int | None = None
 ) -> tuple[Any, Any]:
     """The KV cache with `rows` slots and the model that uses it, on "cpu" or "cuda".
 
@@ -77,7 +77,7 @@ def place(
         cache = CudaCache(*shape, dtype=DTYPES[config.precision], device="cuda")
         return cache, CudaModel(config, cache)
     cache = KVCache(*shape)
-    return cache, Model(config, cache, threads=threads or default_threads(), spinning=spinning)
+    return cache, Model(config, cache, threads=threads or default_threads())
 
 
 def free_bytes(device: str) -> int:

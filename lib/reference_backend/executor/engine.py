@@ -7,16 +7,16 @@ import logging
 import queue
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from .cache import BlockPool
 from .device import choose, free_bytes, place
-from .drafters import Drafter
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError
-from .request import Limits, Output, Request, RequestError, SamplingParams
+from .request import Drafter, Limits, Output, Request, RequestError, SamplingParams
 from .reuse import BlockReuse
 from .scheduler import POLICIES, Scheduler, Sequence
 
@@ -44,7 +44,6 @@ class Executor:
     batch_scheduler_policy: "guaranteed_no_evict" or "max_utilization" (`scheduler.py`).
     batching_strategy: "V1" lets requests join only while the batch has not begun to generate; the others at any time.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
-    spinning: worker threads poll for a moment before they sleep; False helps only where the cores are always busy.
     prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
         By default 64 on the CPU, 256 on a CUDA device.
     device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
@@ -67,31 +66,29 @@ class Executor:
         enable_partial_reuse: bool = False,
         batch_scheduler_policy: str = "guaranteed_no_evict",
         batching_strategy: str = "inflight_fused_batching",
-        spinning: bool = True,
         prefill_tokens: int | None = None,
         tokens_per_block: int = 64,
         device: str | None = None,
     ) -> None:
         config = EngineConfig.read(engine_dir)
-        self.limits = Limits(
-            config.vocab_size,
-            config.max_seq_len if max_seq_len is None else max_seq_len,
-            max_beam_width,
-            config.max_input_len,
-            config.gather_context_logits,
-            config.gather_generation_logits,
-        )
+        longest = config.max_seq_len if max_seq_len is None else max_seq_len
+        gathers = config.gather_context_logits, config.gather_generation_logits
+        self.limits = Limits(config.vocab_size, longest, max_beam_width, config.max_input_len, *gathers)
         counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
         counts |= {"prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}
-        _check(config, counts, self.limits.max_seq_len, max_tokens_in_paged_kv_cache)
-        _check_choices(batch_scheduler_policy, batching_strategy, kv_cache_free_gpu_mem_fraction)
+        choices = {"batch_scheduler_policy": (batch_scheduler_policy, POLICIES)}
+        choices["batching_strategy"] = (batching_strategy, BATCHING)
+        kv_tokens, fraction = max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction
+        for wrong, said in _problems(config, counts, choices, self.limits.max_seq_len, kv_tokens, fraction):
+            if wrong:
+                raise ExecutorError(said)
         self.max_batch_size, self.device = max_batch_size, choose(config, device)
-        longest, rows = self.limits.max_seq_len, max_batch_size * max_beam_width
+        rows = max_batch_size * max_beam_width
         try:
-            cache, model = place(config, rows, longest, device=self.device, threads=threads, spinning=spinning)
+            cache, model = place(config, rows, longest, device=self.device, threads=threads)
             row = -(-longest // tokens_per_block) * tokens_per_block  # tokens of a full one, in whole blocks
-            free, asked = free_bytes(self.device) // cache.bytes_per_token, max_tokens_in_paged_kv_cache
-            kv_tokens = _kv_budget(asked, kv_cache_free_gpu_mem_fraction, free, max_beam_width * row, rows * row)
+            free = free_bytes(self.device) // cache.bytes_per_token
+            kv_tokens = _kv_budget(kv_tokens, fraction, free, max_beam_width * row, rows * row)
             pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
             self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
             prefill_tokens = prefill_tokens or PREFILL_TOKENS[self.device]
@@ -244,34 +241,31 @@ def _end(executor: weakref.ref, thread: threading.Thread, changed: threading.Con
         thread.join()
 
 
-def _check(config: EngineConfig, counts: dict[str, int | None], max_seq_len: int, kv_tokens: int | None) -> None:
-    """Raises ExecutorError for sizes that are none, or for which the engine was not built."""
+def _problems(
+    config: EngineConfig, counts: dict[str, int | None], choices: dict[str, tuple[str, tuple[str, ...]]],
+    max_seq_len: int, kv_tokens: int | None, fraction: float | None,
+) -> Iterator[tuple[bool, str]]:  # fmt: skip
+    """(whether there is, sentence) of everything that an executor cannot be asked for."""
     for name, value in counts.items():
-        if value is not None and value < 1:
-            raise ExecutorError(f"{name} is {value}; it must be 1 or more.")
+        yield value is not None and value < 1, f"{name} is {value}; it must be 1 or more."
     for name in ("max_batch_size", "max_beam_width"):
-        if counts[name] > (most := getattr(config, name)):
-            raise ExecutorError(
+        most = getattr(config, name)
+        yield (
+            counts[name] > most,
+            (
                 f"{name} is {counts[name]}, and the engine was built for at most {most}: lower it, or build the engine "
                 f"again with a larger --{name}."
-            )
-    if not 2 <= max_seq_len <= config.max_seq_len:
-        raise ExecutorError(f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}.")
-    if kv_tokens is not None and kv_tokens < counts["tokens_per_block"]:
-        raise ExecutorError(
-            f"max_tokens_in_paged_kv_cache is {kv_tokens}; it must hold at least one block of "
-            f"{counts['tokens_per_block']} tokens."
+            ),
         )
-
-
-def _check_choices(policy: str, batching: str, fraction: float | None) -> None:
-    """Raises ExecutorError for a value that is none of those allowed."""
-    allowed = {"batch_scheduler_policy": (policy, POLICIES), "batching_strategy": (batching, BATCHING)}
-    for name, (value, values) in allowed.items():
-        if value not in values:
-            raise ExecutorError(f"{name} is {value!r}; it must be one of {', '.join(values)}.")
-    if fraction is not None and not 0 < fraction < 1:
-        raise ExecutorError(f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1.")
+    wrong = not 2 <= max_seq_len <= config.max_seq_len
+    yield wrong, f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}."
+    block = counts["tokens_per_block"]
+    few = f"max_tokens_in_paged_kv_cache is {kv_tokens}; it must hold at least one block of {block} tokens."
+    yield kv_tokens is not None and kv_tokens < block, few
+    for name, (value, values) in choices.items():
+        yield value not in values, f"{name} is {value!r}; it must be one of {', '.join(values)}."
+    wrong = fraction is not None and not 0 < fraction < 1
+    yield wrong, f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1."
 
 
 def _kv_budget(asked: int | None, fraction: float | None, free: int, least: int, most: int) -> int:

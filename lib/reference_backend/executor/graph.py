@@ -2,17 +2,15 @@
 
 The graph says where in rank0.engine each weight lies; ONNX Runtime maps it from there. Operators are its fused ones:
 GroupQueryAttention rotates and updates the caller's key and value buffers in place, SkipLayerNormalization adds the
-residual, MatMulNBits multiplies with four or eight bits. Logits are computed only where somebody wants them: with a
-vocabulary of 49,152 they are the largest matrix product of a prompt.
+residual, MatMulNBits multiplies with four or eight bits. Logits are computed only where somebody wants them.
 
 Inputs:  input_ids int64 [B, S], attention_mask int64 [B, T], logit_rows int64 [N],
          past_key_values.L.key|value float32 [B, kv_heads, P, head_size]
 Outputs: logits float32 [N, vocab], present.L.key|value float32 [B, kv_heads, P', head_size]
 `logit_rows` holds flat positions b * S + s. A row shorter than the others is padded on the right of its mask.
 
-Several ranks (tensor parallelism) run as one graph: each multiplies with its own shard, the pieces of column-parallel
-layers are put side by side, the partial sums of row-parallel ones are added, as all-gather and all-reduce do between
-GPUs.
+Several ranks (tensor parallelism) run as one graph: the pieces of column-parallel layers are put side by side, the
+partial sums of row-parallel ones are added, as all-gather and all-reduce do between GPUs.
 """
 
 from __future__ import annotations

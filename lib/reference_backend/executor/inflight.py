@@ -28,20 +28,11 @@ class InflightBatch:
     """
 
     def __init__(
-        self,
-        model: Model,
-        cache: KVCache,
-        scheduler: Scheduler,
-        prefill_tokens: int,
-        on_finished: Callable[[Sequence], None],
-        reuse: BlockReuse,
-    ) -> None:
-        self._model = model
-        self._cache = cache
-        self._scheduler = scheduler
-        self._prefill_tokens = prefill_tokens
-        self._on_finished = on_finished
-        self._reuse = reuse
+        self, model: Model, cache: KVCache, scheduler: Scheduler, prefill_tokens: int,
+        on_finished: Callable[[Sequence], None], reuse: BlockReuse,
+    ) -> None:  # fmt: skip
+        self._model, self._cache, self._scheduler, self._reuse = model, cache, scheduler, reuse
+        self._prefill_tokens, self._on_finished = prefill_tokens, on_finished
         names = "steps prompt_tokens generated_tokens completed cancelled failed preempted"
         self.counts = dict.fromkeys(names.split(), 0)
 
@@ -49,11 +40,18 @@ class InflightBatch:
         """Reads a piece of the waiting prompts, then gives each running request its next token, or several."""
         more = self._read_prompts()
         if not (more and self._scheduler.static):
-            self._preempt(self._scheduler.grow())
+            if preempted := self._scheduler.grow():  # what is kept of their blocks need not be read again
+                self.counts["preempted"] += len(preempted)
+                self._reuse.insert(preempted)
+                self._close_holes(*self._scheduler.preempt(preempted))
             self._reuse.evict()
-            if self._scheduler.running:
-                self._scheduler.close()
-                self._decode()
+            self._scheduler.close()
+            drafted = [(sequence, self._draft(sequence)) for sequence in self._scheduler.running]
+            if together := [sequence for sequence, draft in drafted if not draft]:
+                self._step(together)
+            for sequence, draft in drafted:
+                if draft:
+                    self._verify(sequence, draft)
 
     def end(self, sequences: list[Sequence], reason: str, error: str | None = None) -> None:
         """Ends sequences from outside: `reason` is "cancelled" or "error"."""
@@ -94,27 +92,11 @@ class InflightBatch:
             self._hand_out([(sequence, output)])
         return False
 
-    def _preempt(self, sequences: list[Sequence]) -> None:
-        """Puts sequences back into the queue; what is kept of their blocks need not be read again."""
-        if sequences:
-            self.counts["preempted"] += len(sequences)
-            self._reuse.insert(sequences)
-            self._close_holes(*self._scheduler.preempt(sequences))
-
     def _close_holes(self, moves: list[Move], freed: list[int]) -> None:
         for slot in freed:
             self._cache.drop(slot)
         for move in moves:
             self._cache.move(move.source, move.target, move.sequence.cached)
-
-    def _decode(self) -> None:
-        drafted = [(sequence, self._draft(sequence)) for sequence in self._scheduler.running]
-        together = [sequence for sequence, draft in drafted if not draft]
-        if together:
-            self._step(together)
-        for sequence, draft in drafted:
-            if draft:
-                self._verify(sequence, draft)
 
     def _draft(self, sequence: Sequence) -> list[int]:
         """What may come next, as far as it has room in the blocks that the sequence holds."""
@@ -172,7 +154,7 @@ class InflightBatch:
         here concerns this request alone."""
         try:
             output = sequence.decoder.step(logits) if best is None else sequence.decoder.take(best)
-            sequence.metrics.token()
+            sequence.metrics.token(sequence.decoder.drafted, sequence.decoder.accepted)
             sequence.wants_context = False
             if sequence.context_logits:
                 output = replace(output, context_logits=np.concatenate(sequence.context_logits))
@@ -181,7 +163,6 @@ class InflightBatch:
             return Output(sequence.request.id, [], "error", sentence(error))
         self.counts["generated_tokens"] += sequence.decoder.added
         sequence.cached += sequence.decoder.accepted  # what was read of the others is overwritten by the next step
-        sequence.metrics.draft(sequence.decoder.drafted, sequence.decoder.accepted)
         return output
 
     def _copy_beams(self, sequence: Sequence) -> None:
@@ -214,7 +195,7 @@ class InflightBatch:
             self.counts[kind] += 1
             self._on_finished(sequence)
             try:
-                sequence.request.on_output(replace(output, metrics=sequence.metrics.read()))
+                sequence.request.on_output(replace(output, metrics=replace(sequence.metrics)))
             except Exception:
                 log.exception("on_output of request %s failed on its last output", output.request_id)
 

@@ -119,14 +119,13 @@ class Model:
 
     chooses = False  # whether `decode` says which token is the likeliest
 
-    def __init__(self, config: EngineConfig, cache: KVCache, *, threads: int, spinning: bool) -> None:
+    def __init__(self, config: EngineConfig, cache: KVCache, *, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         # A memory plan is kept for every input shape, and here each step has a new one (the mask grows).
         options.enable_mem_pattern = False
         # A worker thread polls 10 us for its next piece of work before it sleeps. That is as fast as ONNX Runtime's
         # default on idle cores, and where a server shares them it does not poll while others could work.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
         options.add_session_config_entry("session.intra_op.spin_duration_us", "10")
         folder, ranks = config.folder.resolve(), config.ranks()
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))

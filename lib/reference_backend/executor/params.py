@@ -1,7 +1,7 @@
 """How a request's tokens are chosen: every setting, its range, and the tensors that carry it, in one table.
 
 Names, defaults and ranges are those of TensorRT-LLM's executor (`SamplingConfig`), as its Triton backend exposes them.
-A new setting is a line here, its effect in logits.py or sampler.py, and its tensor in the repository's contract.
+A new setting is a line here, its effect in sampler.py, and its tensor in the repository's contract.
 """
 
 from __future__ import annotations

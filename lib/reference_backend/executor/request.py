@@ -7,9 +7,7 @@ in a beam search the temperature has no part in the choice, so it has none in th
 choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
 
 TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu). With `normalize_log_probs`, its
-default until early 2026, its output_log_probs are relative to the tokens that survive top-k, so that greedy decoding
-reports 0 for each; the log probability of end_id is part of its cumulative one but not of the list; and its beam search
-most likely divides by the temperature too.
+default until early 2026, output_log_probs are relative to the tokens that survive top-k, and end_id's is not listed.
 """
 
 from __future__ import annotations
@@ -19,15 +17,12 @@ import math
 import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
-
-if TYPE_CHECKING:  # ONNX Runtime comes with it
-    from .drafters import Drafter
 
 log = logging.getLogger(__name__)
 
@@ -62,24 +57,16 @@ class RequestMetrics:
     def scheduled(self, needed: int, whole: int, in_part: int, evicted: int) -> None:
         """The request runs: it needs so many blocks, of which some are reused; for others, kept ones were evicted."""
         self.first_scheduled_time_ns = self.first_scheduled_time_ns or time.monotonic_ns()
-        allocated = needed - whole
         self.kv_cache_reused_blocks += whole + in_part
-        self.kv_cache_alloc_total_blocks += allocated
-        self.kv_cache_alloc_new_blocks += max(0, allocated - evicted)
+        self.kv_cache_alloc_total_blocks += needed - whole
+        self.kv_cache_alloc_new_blocks += max(0, needed - whole - evicted)
 
-    def token(self) -> None:
-        """A choice was made."""
+    def token(self, drafted: int = 0, accepted: int = 0) -> None:
+        """A choice was made, in a step that verified so many draft tokens and accepted some."""
         self.last_token_time_ns = time.monotonic_ns()
         self.first_token_time_ns = self.first_token_time_ns or self.last_token_time_ns
-
-    def draft(self, drafted: int, accepted: int) -> None:
-        """A step verified so many draft tokens, and so many of them became tokens of the answer."""
         self.total_draft_tokens += drafted
         self.total_accepted_draft_tokens += accepted
-
-    def read(self) -> RequestMetrics:
-        """The figures as they stand."""
-        return replace(self)
 
 
 @dataclass(frozen=True)
@@ -118,10 +105,6 @@ class Output:
     metrics: RequestMetrics | None = field(default=None, repr=False, compare=False)
 
 
-def _ignore(output: Output) -> None:
-    """Stands in for a caller that wants no outputs."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """What requests may ask of an executor; from the engine's build_config, but for what its owner has lowered.
@@ -133,6 +116,14 @@ class Limits:
     max_input_len: int
     gather_context_logits: bool = True
     gather_generation_logits: bool = True
+
+
+class Drafter(Protocol):
+    """Proposes the next tokens of a request. Called in the engine's thread between two steps, so it must be quick."""
+
+    def propose(self, tokens: list[int], at_most: int) -> list[int]:
+        """Up to `at_most` (1 or more) ids that may follow `tokens`, prompt and generated ones, which are not to be
+        changed; none is a good answer."""
 
 
 @dataclass
@@ -147,7 +138,7 @@ class Request:
     on_output: called in the engine's thread, once or more, so it must return quickly.
     embedding_bias: float [vocab], added to the model's logits; -inf forbids a token.
     drafter: proposes draft tokens, so that one step may bring several; draft_tokens: those of the first step. What is
-        generated does not change (speculation.py). Not with beams.
+        generated does not change (sequence_decoder.py). Not with beams.
     end_after_draft: the request ends, for "length", when its draft_tokens are verified, with one token more than were
         right. That is what the target model of TensorRT-LLM does.
     generated: how many of the prompt's last tokens are the answer of an earlier request that this one goes on with: the
@@ -163,7 +154,7 @@ class Request:
     end_id: int | None = None
     stop_words: Sequence[Sequence[int]] = ()
     bad_words: Sequence[Sequence[int]] = ()
-    on_output: Callable[[Output], None] = _ignore
+    on_output: Callable[[Output], None] = lambda output: None
     embedding_bias: np.ndarray | None = None
     return_log_probs: bool = False
     return_context_logits: bool = False
@@ -204,19 +195,12 @@ class Request:
         A prompt plus `max_tokens` beyond `max_seq_len` is clamped with a warning in the log, as TensorRT-LLM does.
         """
         vocab_size, max_seq_len, max_beam_width = limits.vocab_size, limits.max_seq_len, limits.max_beam_width
-        outside = self.prompt[(self.prompt < 0) | (self.prompt >= vocab_size)]
-        if outside.size:
-            raise RequestError(f"The prompt holds token id {outside[0]}; ids must be from 0 to {vocab_size - 1}.")
-        if self.end_id is not None and self.end_id >= vocab_size:
-            raise RequestError(f"end_id is {self.end_id}; it must be from 0 to {vocab_size - 1}.")
-        for name, words in (
-            ("stop_words", self.stop_words),
-            ("bad_words", self.bad_words),
-            ("draft_tokens", [self.draft_tokens]),
-        ):
-            for token in (token for word in words for token in word):
-                if not 0 <= token < vocab_size:
-                    raise RequestError(f"{name} holds token id {token}; ids must be from 0 to {vocab_size - 1}.")
+        ids = {"The prompt": self.prompt.tolist(), "draft_tokens": self.draft_tokens}
+        ids |= {"end_id": [] if self.end_id is None else [self.end_id]}
+        ids |= {name: [token for word in getattr(self, name) for token in word] for name in ("stop_words", "bad_words")}
+        for name, tokens in ids.items():
+            if outside := [token for token in tokens if not 0 <= token < vocab_size]:
+                raise RequestError(f"{name} holds token id {outside[0]}; ids must be from 0 to {vocab_size - 1}.")
         if self.embedding_bias is not None and len(self.embedding_bias) > vocab_size:
             raise RequestError(
                 f"embedding_bias holds {len(self.embedding_bias)} numbers, but the vocabulary has {vocab_size} tokens."
@@ -277,11 +261,9 @@ def _bias(given: object) -> np.ndarray:
     try:
         bias = np.asarray(given, np.float32)
     except (TypeError, ValueError):
-        raise RequestError("embedding_bias must be one row of numbers, one for each token of the vocabulary.") from None
+        bias = np.zeros((0, 0))
     if bias.ndim != 1:
-        raise RequestError(
-            f"embedding_bias has shape {list(bias.shape)}; it must be one row of numbers, one for each token."
-        )
+        raise RequestError("embedding_bias must be one row of numbers, one for each token of the vocabulary.")
     if np.isnan(bias).any() or np.isposinf(bias).any():
         raise RequestError("embedding_bias holds nan or +inf; a number or -inf (never this token) is needed.")
     return bias

@@ -7,20 +7,14 @@ they are read in the same pieces by everyone, so they are bit for bit what it wo
 tokens and parts of blocks are taken where `partial` is on, and in the rounds of speculative decoding, which go on with
 a text of their own. (TensorRT-LLM calls it enable_partial_reuse, and takes generated tokens in any case.)
 
-`PrefixTree`: which blocks of the KV cache are kept for requests to come, and which of them a new request can use.
-
-The keys and values of a token depend on it and on all tokens before it, so a block may be used again only behind the
-same prefix. Hence a tree: a block hangs below the block that came before it, and a path from the root spells the
-tokens from the first one on. Only the last block of a path may be shorter than a whole block. Of a block that agrees
-only at its start, the start is used (what TensorRT-LLM calls partial reuse).
-
-When blocks are needed, the least recently used one goes. To use a block is to use those above it, so the first to go is
-never one that others hang on. No model and no memory in here: blocks are numbers, `place`, for memory kept elsewhere.
+Keys and values depend on all tokens before, so a block may be used again only behind the same prefix. Hence a tree: a
+block hangs below the block that came before it, and a path from the root spells the tokens from the first one on. Only
+the last block of a path may be shorter than a whole one. When blocks are needed, the least recently used one goes; to
+use a block is to use those above it, so it is never one that others hang on.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -122,7 +116,7 @@ class Span(NamedTuple):
 
 
 class _Block:
-    """A block in the tree; `children` are sorted by their tokens, so that the most alike are neighbours."""
+    """A block in the tree. exact: of a prompt, read in the same pieces by everyone."""
 
     __slots__ = ("children", "exact", "parent", "place", "tokens")
 
@@ -132,10 +126,11 @@ class _Block:
 
     def closest(self, tokens: tuple[int, ...]) -> tuple[_Block | None, int]:
         """The child that shares the longest prefix with `tokens`, and the length of that."""
-        at = bisect_left(self.children, tokens, key=_tokens)
         found, longest = None, 0
-        for child in self.children[max(0, at - 1) : at + 1]:
-            if (common := _common(child.tokens, tokens)) > longest:
+        for child in self.children:
+            both = zip(child.tokens, tokens, strict=False)
+            common = next((at for at, (a, b) in enumerate(both) if a != b), min(len(child.tokens), len(tokens)))
+            if common > longest:
                 found, longest = child, common
         return found, longest
 
@@ -198,7 +193,7 @@ class PrefixTree:
                 self._evict_block(oldest)
         for piece in missing:
             child = _Block(block, piece, self._place(), len(piece) == self._size and first + len(piece) <= exact)
-            insort(block.children, child, key=_tokens)
+            block.children.append(child)
             spans.append(Span(child.place, first, len(piece)))
             path.append(child)
             block, first = child, first + len(piece)
@@ -229,8 +224,7 @@ class PrefixTree:
 
     def _remove(self, block: _Block) -> None:
         del self._order[block]
-        siblings = block.parent.children
-        del siblings[bisect_left(siblings, block.tokens, key=_tokens)]
+        block.parent.children.remove(block)
         self._left.append(block.place)
 
     def _place(self) -> int:
@@ -239,11 +233,3 @@ class PrefixTree:
                 return places.pop()
         self._places += 1
         return self._places - 1
-
-
-def _tokens(block: _Block) -> tuple[int, ...]:
-    return block.tokens
-
-
-def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -59,7 +59,10 @@ class LogitsProcessor:
             np.add.at(self._counts, np.array(tokens[self._counted :], np.int64), 1)
             self._counted = len(tokens)
             penalise(logits, self._counts, self._params)
-        logits[self._banned(tokens)] = -np.inf
+        banned = self._bad_words.completed_by(tokens)
+        if self._end_id is not None and len(tokens) - self._prompt_length < self._params.min_tokens:
+            banned.append(self._end_id)
+        logits[banned] = -np.inf
         best = int(logits.argmax())
         if not np.isfinite(logits[best]):
             if logits[best] == np.inf and self._bias is not None and self._bias.max() > 1e38 * float(self._temperature):
@@ -72,12 +75,6 @@ class LogitsProcessor:
             forbids = "bad_words forbids" if self._bias is None else "embedding_bias (with bad_words) forbids"
             raise NoTokenLeft(f"No token is left to choose: {forbids} the whole vocabulary.")
         return best
-
-    def _banned(self, tokens: list[int]) -> list[int]:
-        banned = self._bad_words.completed_by(tokens)
-        if self._end_id is not None and len(tokens) - self._prompt_length < self._params.min_tokens:
-            banned.append(self._end_id)
-        return banned
 
 
 def penalise(logits: np.ndarray, counts: np.ndarray, params: SamplingParams) -> None:
@@ -119,8 +116,7 @@ class Words:
 
 class Sampler:
     """Chooses the tokens of one request. It owns the request's random numbers, one per token drawn, so that the others
-    in its batch do not change them. (With int4 weights the logits differ in the last digits between batch sizes, and
-    so may a text; with fp32 it does not.)"""
+    in its batch do not change them."""
 
     def __init__(self, request: Request, vocab_size: int) -> None:
         self._params = params = request.sampling

@@ -124,7 +124,7 @@ class Scheduler:
 
     def close(self) -> None:
         """The batch begins to generate: if it is static, nobody joins it any more."""
-        self._closed = self.static
+        self._closed = self.static and bool(self.running)
 
     def join(self) -> Move | None:
         """The prefilled sequence becomes the last rows of the batch; its slot may have to move down to the others."""

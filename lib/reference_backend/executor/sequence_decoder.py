@@ -1,14 +1,10 @@
 """Greedy decoding and sampling: a request that follows one path, in one row of the batch, with or without a draft.
 
-Draft tokens: the model reads several tokens in one step, and a request keeps those that it would have chosen itself.
-Reading four costs little more than reading one (fp32, two cores: 26 ms against 23), because both wait for the same
-weights. Each row of logits goes to the request's own sampler, as if it came from a step of its own: its choice is the
-next token, and as long as it is the draft token, the next row of logits is right too. Penalties, bans, stop words and
-random numbers see one token after another as ever, so greedy and seeded outputs are the same with and without a draft,
-only in fewer steps. (With int4 weights logits depend in the last digits on how many tokens go in together.)
-
-That is what TensorRT-LLM does with `draft_input_ids` alone. The other rule, which needs the draft's probabilities, is
-taught in notebook 10.
+Draft tokens: the model reads several tokens in one step, which costs little more than one, because both wait for the
+same weights. Each row of logits goes to the request's own sampler, as if it came from a step of its own: its choice is
+the next token, and as long as it is the draft token, the next row of logits is right too. Penalties, bans, stop words
+and random numbers see one token after another as ever, so greedy and seeded outputs are the same with and without a
+draft, only in fewer steps. That is what TensorRT-LLM does with `draft_input_ids` alone.
 """
 
 from __future__ import annotations

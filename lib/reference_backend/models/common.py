@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import traceback
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mista
 MAX_IDS = 2**15  # of a row of words; what `preprocessing` lets through has fewer
 LARGE_BYTES = 2**16  # no answer without logits is as large
 SPARE_BYTES = 2**24
-# Items of one row waiting at once before they become one: a longer queue would only delay every token after it.
-MERGE_ABOVE = 16
 
 
 class InputError(BackendError):
@@ -104,8 +101,7 @@ def check_single(decoupled: bool, inputs: dict[str, np.ndarray], rows: int, stre
         raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
     if not decoupled and rows > 1:
         raise InputError(
-            f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows: "
-            "send them as separate requests, or deploy with decoupled mode."
+            f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows."
         )
 
 
@@ -160,26 +156,6 @@ def send_error(sender, error: Exception, model: str) -> None:
     except Exception as unsent:  # one that is not decoupled may try one response only; it can still end
         pb_utils.Logger.log_error(f"{model}: an error could not be sent: {unsent}")
         sender.send(flags=FINAL)
-
-
-def merge(items: list) -> list:
-    """The items in order, those of a row that is far behind (Triton takes responses more slowly than the executor makes
-    tokens) merged as far as they allow.
-
-    An item that belongs to a row has the attribute `row` and a method `absorb(later) -> bool`, which takes the row's
-    next item in, or says that it cannot.
-    """
-    count = Counter(getattr(item, "row", None) for item in items)
-    newest: dict[Any, Any] = {}
-    merged = []
-    for item in items:
-        row = getattr(item, "row", None)
-        if row is not None and count[row] > MERGE_ABOVE:
-            if row in newest and newest[row].absorb(item):
-                continue
-            newest[row] = item
-        merged.append(item)
-    return merged
 
 
 def encode_words(rows: list[list[list[int]]]) -> np.ndarray:

@@ -1,8 +1,7 @@
 """`preprocessing`: text to token ids, in the shape that `tensorrt_llm` takes (taught in notebook 03).
 
 Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id;
-the real lengths are in REQUEST_INPUT_LEN. DECODER_QUERY and PROMPT_TABLE_EXTRA_ID are for models that are not served
-here, and have no effect.
+the real lengths are in REQUEST_INPUT_LEN. DECODER_QUERY is for models that are not served here, and has no effect.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ MAX_PROMPT_BYTES = 2 * 2**20
 # Of one request, all rows together. Every token that is generated is compared with the stop words in the text, too.
 WORDS = ("STOP_WORDS_DICT", "BAD_WORDS_DICT", "EMBEDDING_BIAS_WORDS")
 MAX_WORDS, MAX_WORD_BYTES = 1024, 2**14
-MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES")
+EXTRA_ID = "PROMPT_TABLE_EXTRA_ID"  # 0 says that there is no table of prompts
+MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", EXTRA_ID)
 
 
 class TritonPythonModel:
@@ -51,10 +51,15 @@ class TritonPythonModel:
 
     def _encode(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         for name in MULTIMODAL:
-            if name in inputs:
+            if name in inputs and (name != EXTRA_ID or inputs[name].any()):
                 raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
         require(inputs, "QUERY", "REQUEST_OUTPUT_LEN")
-        _check_words([word for name in WORDS if name in inputs for word in inputs[name].reshape(-1)])
+        words = [word for name in WORDS if name in inputs for word in inputs[name].reshape(-1)]
+        if len(words) > MAX_WORDS or sum(map(len, words)) > MAX_WORD_BYTES:
+            raise InputError(
+                f"{', '.join(WORDS)} hold {len(words):,} words of {sum(map(len, words)):,} bytes together, and at most "
+                f"{MAX_WORDS:,} words of {MAX_WORD_BYTES:,} bytes are read; give fewer or shorter ones."
+            )
         rows = len(inputs["QUERY"])
         end_id = inputs.get("END_ID", np.full((rows, 1), self.tokenizer.end_id, np.int32))
         pad_id = inputs.get("PAD_ID", np.full((rows, 1), self.tokenizer.pad_id, np.int32))
@@ -104,8 +109,6 @@ class TritonPythonModel:
             )
         if np.isnan(weights).any() or np.isposinf(weights).any():
             raise InputError("EMBEDDING_BIAS_WEIGHTS holds nan or +inf; a number or -inf (never this word) is needed.")
-        if not any(word for row in words for word in row):
-            return np.zeros((rows, 0), np.float32)
         bias = np.zeros((rows, self.tokenizer.size), np.float32)
         with np.errstate(over="ignore"):
             for target, row, row_weights in zip(bias, words, weights, strict=True):
@@ -117,12 +120,3 @@ class TritonPythonModel:
                 "more than float32 can hold; 100 is enough to force a word."
             )
         return bias
-
-
-def _check_words(words: list[bytes]) -> None:
-    size = sum(map(len, words))
-    if len(words) > MAX_WORDS or size > MAX_WORD_BYTES:
-        raise InputError(
-            f"{', '.join(WORDS)} hold {len(words):,} words of {size:,} bytes together, and at most {MAX_WORDS:,} words "
-            f"of {MAX_WORD_BYTES:,} bytes are read; give fewer or shorter ones."
-        )

@@ -2,9 +2,7 @@
 
 `execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
 share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response (behind
-it where shared memory is scarce). A request with draft_input_ids ends when they are verified, as in TensorRT-LLM: its
-answer is those that were right and one token more. Where this differs from NVIDIA's backend (greedy log probabilities,
-beams) is said in executor/request.py and beams.py.
+it where shared memory is scarce). A request with draft_input_ids ends when they are verified, as in TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ import os
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.executor import Executor, Output, Request, SamplingParams
+from reference_backend.executor import Executor, Output
 from reference_backend.models.common import (
     ERRORS_AS_DATA,
     GENERATED,
@@ -125,52 +124,29 @@ class TritonPythonModel:
                 f"num_return_sequences {rows[0].sequences} gives as many responses, which needs the decoupled "
                 "transaction policy: send one request for each seed, or deploy with decoupled mode."
             )
-        # Several requests may carry the same id, or none, so the executor gets ids of our own.
-        states = [
-            (row, sampling, RowState(pending, index, uuid.uuid4().hex, self._format(row), sequence))
-            for index, row in enumerate(rows)
-            for sequence, sampling in enumerate(row.samplings())
-        ]
-        pending.rows, pending.sequences = len(rows), max(row.sequences for row in rows)
-        pending.open_rows = {state.id: state for _, _, state in states}
+        states, to_run = {}, []
+        for index, row in enumerate(rows):
+            for sequence, one in enumerate(row.requests()):
+                # Several requests may carry the same id, or none, so the executor gets ids of our own.
+                one.id, one.generated = uuid.uuid4().hex, generated
+                states[one.id] = state = RowState(pending, index, one.id, self._format(row), sequence)
+                one.on_output = partial(self.responses.output, state)
+                to_run.append(one)
+        pending.rows, pending.sequences, pending.open_rows = len(rows), max(row.sequences for row in rows), states
         self.responses.open_request(pending)
-        self._submit(pending, states, generated)
-
-    def _submit(
-        self, pending: PendingRequest, states: list[tuple[Row, SamplingParams, RowState]], generated: int
-    ) -> None:
-        """All sequences, unless one has failed meanwhile, the request was stopped, or its client has left."""
-        for row, sampling, state in states:
-            if pending.given_up:
-                self.responses.output(state, Output(state.id, [], "cancelled"))
+        for one in to_run:
+            if pending.given_up:  # one has failed meanwhile, the request was stopped, or its client has left
+                one.on_output(Output(one.id, [], "cancelled"))
             else:
-                self.executor.submit(self._request(row, sampling, state, generated))
+                self.executor.submit(one)
         if pending.given_up:  # one may have come in behind the cancelling
-            for _, _, state in states:
-                self.executor.cancel(state.id)
+            for one in to_run:
+                self.executor.cancel(one.id)
 
     def _format(self, row: Row) -> ResponseFormat:
-        prompt = [] if row.exclude_input or row.streaming else row.prompt.tolist()
-        beams, wanted = row.beams if row.sampling.beam_width > 1 else 0, row.wanted
-        log_probs, metrics = wanted["return_log_probs"], wanted["return_perf_metrics"]
-        return ResponseFormat(row.streaming, prompt, log_probs, beams, self.logits_type, metrics)
-
-    def _request(self, row: Row, sampling: SamplingParams, state: RowState, generated: int) -> Request:
-        return Request(
-            id=state.id,
-            prompt=row.prompt,
-            max_tokens=row.max_tokens,
-            sampling=sampling,
-            end_id=row.end_id,
-            stop_words=row.stop_words,
-            bad_words=row.bad_words,
-            on_output=lambda output: self.responses.output(state, output),
-            embedding_bias=row.embedding_bias,
-            draft_tokens=row.draft_tokens,
-            end_after_draft=bool(row.draft_tokens),
-            generated=generated,
-            **row.wanted_of(state.sequence),
-        )
+        prompt = [] if row.exclude_input or row.streaming else row.request.prompt.tolist()
+        log_probs = row.request.return_log_probs
+        return ResponseFormat(row.streaming, prompt, log_probs, row.beams, self.logits_type, row.metrics)
 
     def finalize(self):
         self.executor.shutdown()

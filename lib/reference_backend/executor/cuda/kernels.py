@@ -1,12 +1,12 @@
 """The kernels of a decoder layer, in Triton's language (which the CUDA build of torch brings).
 
-At batch 1 a model of this size is nothing but launches: a step of separate torch operations has some 500 of them, each
-longer than its work. Here a layer has five (six where the attention is split), because what can happen on the way of a
-matrix product does: the norm before it, the rotation and the KV cache write, the activation or the residual sum behind.
+At batch 1 a model of this size is nothing but launches: a step of separate torch operations has some 500 of them. Here
+a layer has five (six where the attention is split), because what can happen on the way of a matrix product does: the
+norm before it, the rotation and the KV cache write, the activation or the residual sum behind.
 
 A row is one token: that of a running request, or one of a prompt. `slots` [rows] says in which slot of the cache its
-request lies and `lengths` [rows] how many tokens are there with it, so that prompts, single tokens and drafts are the
-same to the kernels; a row of length 0 is padding. Weights are [out, in], bfloat16 or float32; sums are float32.
+request lies and `lengths` [rows] how many tokens are there with it; a row of length 0 is padding. Weights are
+[out, in], bfloat16 or float32; sums are float32.
 """
 
 from __future__ import annotations

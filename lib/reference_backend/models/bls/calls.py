@@ -25,10 +25,7 @@ PREPROCESSING_INPUTS = {
     "max_tokens": "REQUEST_OUTPUT_LEN",
     "bad_words": "BAD_WORDS_DICT",
     "stop_words": "STOP_WORDS_DICT",
-    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
-    "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
-    "end_id": "END_ID",
-    "pad_id": "PAD_ID",
+    **{name: name.upper() for name in "embedding_bias_words embedding_bias_weights end_id pad_id".split()},
     "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID",
 }
 # Output of `preprocessing` -> input of `tensorrt_llm`, and the client's input without which it is not worth asking for.
@@ -105,7 +102,7 @@ class InnerModels:
         with.
         """
         with self._may_draft if model else contextlib.nullcontext(), self._may_wait:
-            responses = self._stream(inputs, outputs, request_id, model, generated)
+            responses = self._stream(inputs, outputs, request_id, model or self.llm, generated)
         try:
             for response in responses:
                 yield _outputs(response)
@@ -157,11 +154,11 @@ class InnerModels:
             self._keep(responses)
 
     def _stream(
-        self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str, model: str = "", generated: int = 0
+        self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str, model: str, generated: int = 0
     ):
-        """The LLM's stream of responses; there is a first one when this returns."""
+        """A model's stream of responses; there is a first one when this returns."""
         parameters = {ERRORS_AS_DATA: True} | ({GENERATED: generated} if generated else {})
-        return _request(model or self.llm, inputs, outputs, request_id, parameters).exec(decoupled=True)
+        return _request(model, inputs, outputs, request_id, parameters).exec(decoupled=True)
 
     def _keep(self, responses) -> None:
         with self._ending:
@@ -173,20 +170,14 @@ class InnerModels:
 
 
 def _has_process(model: str) -> bool:
-    """Whether a process of this Python model lives. Triton is the parent of all of them, and of ours."""
-    try:
-        children = psutil.Process(os.getppid()).children()
-    except psutil.Error:
-        return False
-    return any(_model_of(child) == model for child in children)
-
-
-def _model_of(process: psutil.Process) -> str:
-    """Name of the model whose stub this is, empty if it is none or is dead (a zombie has no command line)."""
-    try:
-        return next((Path(part).parent.parent.name for part in process.cmdline() if part.endswith("/model.py")), "")
-    except psutil.Error:
-        return ""
+    """Whether a process of this Python model lives. Triton is the parent of all of them, and of ours. (A zombie has no
+    command line.)"""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(os.getppid()).children():
+            with contextlib.suppress(psutil.Error):
+                if any(Path(p).parent.parent.name == model for p in child.cmdline() if p.endswith("/model.py")):
+                    return True
+    return False
 
 
 def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -26,10 +26,10 @@ import triton_python_backend_utils as pb_utils
 
 from reference_backend.models.bls.calls import PERF_METRICS
 from reference_backend.models.bls.reply import Reply
-from reference_backend.models.common import merge, texts
+from reference_backend.models.common import texts
 from reference_backend.models.text import IncrementalText, StopText
 
-# Outputs that one response's newer value replaces: those of a chunk that is merged with the next are not missed.
+# Outputs that one response's newer value replaces: a text that was held back comes with the latest of them.
 LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *PERF_METRICS}
 
 
@@ -120,16 +120,6 @@ class Chunk:
     sequences: list[list[int]] = field(default_factory=list)  # what the row needs decoded for it, and the texts
     decoded: list[str] = field(default_factory=list)
 
-    def absorb(self, later: Chunk) -> bool:
-        """Become one chunk with the row's next; False when that brings outputs of its own."""
-        if later.extra.keys() - LASTING:
-            return False
-        self.extra = self.extra | later.extra
-        if later.beams:
-            self.beams = later.beams if self.whole else [a + b for a, b in zip(self.beams, later.beams, strict=True)]
-        self.last = later.last
-        return True
-
 
 class Detokenizer:
     """Owns the thread. `decode` turns id lists into texts, in one call.
@@ -198,10 +188,10 @@ class Detokenizer:
 
 
 def _next_round(waiting: list[Chunk | None]) -> tuple[list[Chunk], list[Chunk | None]]:
-    """The next chunk of every row, and what stays for later; a row that is far behind gets all of its chunks as one."""
+    """The next chunk of every row, and what stays for later."""
     chunks: dict[Row, Chunk] = {}
     later: list[Chunk | None] = []
-    for chunk in merge(waiting):
+    for chunk in waiting:
         if chunk is None or chunk.row in chunks:
             later.append(chunk)
         else:

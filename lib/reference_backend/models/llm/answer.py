@@ -3,12 +3,11 @@
 A response while streaming holds the new ids of its step, all log probabilities so far, and the logits of its step; one
 without streaming holds everything. context_logits come with the first response, of the first sequence if there are
 several; the performance metrics with the last one. What a cancelled request had generated is answered only while
-streaming. How a log probability is defined, and where TensorRT-LLM differs, is in executor/request.py.
+streaming. How a log probability is defined is in executor/request.py.
 
 Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
-shows the last response and forgets those before it (as in TensorRT-LLM, with `return_all_generated_tokens`). Beams of
-different length are filled up with -1 in output_ids, and with 0 in output_log_probs, so that each row still adds up to
-its cum_log_probs, and in generation_logits.
+shows the last response and forgets those before it. Beams of different length are filled up with -1 in output_ids, and
+with 0 in output_log_probs, so that each row still adds up to its cum_log_probs, and in generation_logits.
 """
 
 from __future__ import annotations
@@ -39,23 +38,13 @@ class Answer:
         self.tokens += output.tokens
         self.log_probs += output.log_probs
         self.generation_logits += [] if output.generation_logits is None else [output.generation_logits]
-        self._take(output)
-
-    def absorb(self, later: Answer) -> None:
-        """Become one with the answer that follows."""
-        self.tokens = self.tokens + later.tokens
-        self.log_probs = later.log_probs
-        self.generation_logits = self.generation_logits + later.generation_logits
-        self._take(later)
+        self.context_logits = self.context_logits if output.context_logits is None else output.context_logits
+        self.beams = output.beams or self.beams
+        self.finish_reason, self.error, self.metrics = output.finish_reason, output.error, output.metrics
 
     def next(self) -> Answer:
         """The answer that follows, empty but for the log probabilities so far."""
         return Answer(log_probs=list(self.log_probs))
-
-    def _take(self, new: Output | Answer) -> None:
-        self.context_logits = self.context_logits if new.context_logits is None else new.context_logits
-        self.beams = new.beams or self.beams
-        self.finish_reason, self.error, self.metrics = new.finish_reason, new.error, new.metrics
 
 
 @dataclass(frozen=True)
@@ -77,8 +66,10 @@ class ResponseFormat:
     def tensors(self, answer: Answer) -> list:
         """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is."""
         found = self._arrays(answer)
-        if self.metrics and answer.metrics:
-            found |= _metrics(answer.metrics)
+        if self.metrics and (metrics := answer.metrics):
+            for name in (*(figure.name for figure in fields(metrics)), "acceptance_rate"):
+                kind = np.float32 if name == "acceptance_rate" else np.int64 if name.endswith("_ns") else np.int32
+                found[name] = np.array([[getattr(metrics, name)]], kind)
         return [pb_utils.Tensor(name, array) for name, array in found.items()]
 
     def _arrays(self, answer: Answer) -> dict[str, np.ndarray]:
@@ -105,13 +96,6 @@ def _ids(rows: list[list[int]]) -> dict[str, np.ndarray]:
     """output_ids [1, beams, longest] and sequence_length [1, beams]."""
     ids = _filled([np.array(row, np.int32) for row in rows], -1)[None]
     return {"output_ids": ids, "sequence_length": np.array([[len(row) for row in rows]], np.int32)}
-
-
-def _metrics(metrics: RequestMetrics) -> dict[str, np.ndarray]:
-    """Each figure [1, 1], under the name that the contract gives it."""
-    names = [figure.name for figure in fields(metrics)]
-    types = {name: np.int64 if name.endswith("_ns") else np.int32 for name in names} | {"acceptance_rate": np.float32}
-    return {name: np.array([[getattr(metrics, name)]], datatype) for name, datatype in types.items()}
 
 
 def _filled(rows: list[np.ndarray], value: float) -> np.ndarray:

@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models.common import InputError, merge, send, send_error, send_last, triton_error
+from reference_backend.models.common import InputError, send, send_error, send_last, triton_error
 from reference_backend.models.llm.answer import Answer, ResponseFormat
-
-_OPEN, _STOP = object(), object()  # what is asked for a queued request
 
 
 @dataclass(eq=False)
@@ -48,19 +46,6 @@ class RowState:
     answer: Answer = field(default_factory=Answer)  # not sent yet; the executor's thread only
 
 
-@dataclass(eq=False)
-class Piece:
-    """An answer of one sequence that is to be sent."""
-
-    row: RowState
-    answer: Answer
-
-    def absorb(self, later: Piece) -> bool:
-        """Become one piece with the row's next."""
-        self.answer.absorb(later.answer)
-        return True
-
-
 class ResponseSender:
     """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up."""
 
@@ -74,23 +59,23 @@ class ResponseSender:
 
     def open_request(self, request: PendingRequest) -> None:
         """A request with rows has arrived: watch it for cancellation."""
-        self._queue.put((request, _OPEN))
+        self._queue.put((self._watch, request))
 
     def stop_request(self, request: PendingRequest) -> None:
         """Cancel every open request with this one's client id; this one itself gets an empty response."""
-        self._queue.put((request, _STOP))
+        self._queue.put((self._stop, request))
 
     def output(self, row: RowState, output: Any) -> None:
         """The executor's callback, in its thread."""
         row.answer.add(output)
         if output.finish_reason or row.format.streaming:
             following = row.answer.next()  # before the sender's thread has the answer
-            self._queue.put(Piece(row, row.answer))
+            self._queue.put((self._answer, row, row.answer))
             row.answer = following
 
     def fail(self, request: PendingRequest, error: Exception) -> None:
         """End a request with an error."""
-        self._queue.put((request, error))
+        self._queue.put((self._fail, request, error))
 
     def shutdown(self, timeout: float) -> None:
         """Send what is queued, then end the thread."""
@@ -100,11 +85,11 @@ class ResponseSender:
     def _run(self) -> None:
         while True:
             items = self._wait()
-            for item in merge([item for item in items if item is not None]):
+            for action, about, *more in filter(None, items):
                 try:
-                    self._handle(item)
+                    action(about, *more)
                 except Exception as error:  # such as a shared memory too small; the other requests must go on
-                    self._give_up(item[0] if isinstance(item, tuple) else item.row.request, error)
+                    self._give_up(about.request if isinstance(about, RowState) else about, error)
             if None in items:
                 return
             try:
@@ -135,17 +120,8 @@ class ResponseSender:
         for row_id in list(request.open_rows):
             self._cancel(row_id)
 
-    def _handle(self, item: Piece | tuple[PendingRequest, Any]) -> None:
-        if isinstance(item, Piece):
-            self._answer(item)
-            return
-        request, asked = item
-        if asked is _OPEN:
-            self._open[request] = None
-        elif asked is _STOP:
-            self._stop(request)
-        else:
-            self._fail(request, asked)
+    def _watch(self, request: PendingRequest) -> None:
+        self._open[request] = None
 
     def _stop(self, request: PendingRequest) -> None:
         same = [running for running in self._open if running.client_id == request.client_id]
@@ -155,18 +131,18 @@ class ResponseSender:
             self._cancel_rows(running)
         self._close(request, lambda: send_last(request.sender, []))
 
-    def _answer(self, piece: Piece) -> None:
-        row, request = piece.row, piece.row.request
+    def _answer(self, row: RowState, answer: Answer) -> None:
+        request = row.request
         if request.closed:
             return
-        if piece.answer.finish_reason:
+        if answer.finish_reason:
             request.open_rows.pop(row.id, None)
-        if piece.answer.finish_reason == "error":
-            self._fail(request, InputError(piece.answer.error))
+        if answer.finish_reason == "error":
+            self._fail(request, InputError(answer.error))
         elif request.open_rows:
-            send(request.sender, _tensors(piece))
+            send(request.sender, _tensors(row, answer))
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
-            self._close(request, lambda: send_last(request.sender, _tensors(piece)))
+            self._close(request, lambda: send_last(request.sender, _tensors(row, answer)))
 
     def _fail(self, request: PendingRequest, error: Exception) -> None:
         if request.errors_as_data:
@@ -196,9 +172,8 @@ class ResponseSender:
             request.closed = True
 
 
-def _tensors(piece: Piece) -> list:
-    row = piece.row
-    tensors = row.format.tensors(piece.answer)
+def _tensors(row: RowState, answer: Answer) -> list:
+    tensors = row.format.tensors(answer)
     if row.request.rows > 1:
         tensors.append(pb_utils.Tensor("batch_index", np.array([[row.index]], np.int32)))
     if row.request.sequences > 1:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from reference_backend.executor.params import TENSORS, SamplingParams
-from reference_backend.executor.request import Limits
+from reference_backend.executor.request import Limits, Request
 from reference_backend.models.common import InputError, decode_words, require, scalars, sequences_of
 
 # Declared by the contract, not served by this executor.
@@ -32,42 +32,32 @@ RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits
 
 @dataclass
 class Row:
-    """One prompt of a request, ready for the executor.
+    """One prompt of a request, and how it is answered.
 
     sequences: how many independent samples to take, each with a seed of its own (`num_return_sequences`).
-    beams: how many of the beams to return, best first; the same input says it for a beam search.
+    beams: how many of the beams to return, best first, 0 without a beam search; the same input says it.
     """
 
-    prompt: np.ndarray
-    max_tokens: int
-    sampling: SamplingParams
-    end_id: int | None
-    stop_words: list[list[int]]
-    bad_words: list[list[int]]
+    request: Request
     streaming: bool
     exclude_input: bool
     sequences: int
     beams: int
-    embedding_bias: np.ndarray | None
-    wanted: dict[str, bool]  # by the names of RETURN
-    draft_tokens: list[int]
+    metrics: bool
 
-    def samplings(self) -> list[SamplingParams]:
-        """The settings of each sequence: the seeds are seed, seed + 1, …, as in TensorRT-LLM."""
-        seeds = [(self.sampling.seed + number) % 2**64 for number in range(self.sequences)]
-        return [replace(self.sampling, seed=seed) for seed in seeds]
-
-    def wanted_of(self, sequence: int) -> dict[str, bool]:
-        """What to ask the executor for: the logits of the prompt, which all sequences share, come with the first one
-        alone; metrics come with all, asked for or not."""
-        wanted = {name: wanted for name, wanted in self.wanted.items() if name != "return_perf_metrics"}
-        return wanted | {"return_context_logits": self.wanted["return_context_logits"] and sequence == 0}
+    def requests(self) -> list[Request]:
+        """One for each sequence. The seeds are seed, seed + 1, …, as in TensorRT-LLM; the logits of the prompt, which
+        all share, come with the first one alone."""
+        one, sampling = self.request, self.request.sampling
+        samplings = [replace(sampling, seed=(sampling.seed + at) % 2**64) for at in range(self.sequences)]
+        context = [one.return_context_logits and at == 0 for at in range(self.sequences)]
+        return [replace(one, sampling=s, return_context_logits=c) for s, c in zip(samplings, context, strict=True)]
 
     def logits(self, max_seq_len: int) -> int:
         """Rows of logits that this may return, over all sequences or beams."""
-        new = max(0, min(self.max_tokens, max_seq_len - len(self.prompt))) * self.sequences * self.sampling.beam_width
-        wanted = self.wanted
-        return wanted["return_context_logits"] * len(self.prompt) + wanted["return_generation_logits"] * new
+        one, length = self.request, len(self.request.prompt)
+        new = max(0, min(one.max_tokens, max_seq_len - length)) * self.sequences * one.sampling.beam_width
+        return one.return_context_logits * length + one.return_generation_logits * new
 
 
 def read_rows(inputs: dict[str, np.ndarray], exclude_input: bool, limits: Limits) -> list[Row]:
@@ -75,12 +65,11 @@ def read_rows(inputs: dict[str, np.ndarray], exclude_input: bool, limits: Limits
     require(inputs, "input_lengths", "request_output_len")
     rows = len(inputs["input_lengths"])
     _check_features(inputs)
-    _check_beams(inputs, limits.max_beam_width)
     if "input_ids" not in inputs:
         raise InputError("input_ids is missing; a decoder-only model needs the prompt's token ids.")
     counts = sequences_of(inputs, rows)
     read = [_read_row(inputs, row, rows, exclude_input, counts[row]) for row in range(rows)]
-    word_ids = sum(row.sequences * sum(map(len, row.stop_words + row.bad_words)) for row in read)
+    word_ids = sum(row.sequences * sum(map(len, row.request.stop_words + row.request.bad_words)) for row in read)
     if word_ids > MAX_WORD_IDS:
         raise InputError(
             f"stop_words_list and bad_words_list hold {word_ids:,} ids, counted for each sequence, and "
@@ -120,17 +109,6 @@ def _is_used(name: str, array: np.ndarray) -> bool:
     return bool(array.astype(bool).any())
 
 
-def _check_beams(inputs: dict[str, np.ndarray], max_beam_width: int) -> None:
-    for width in inputs.get("beam_width", np.ones(1)).reshape(-1).tolist():
-        if width < 1:
-            raise InputError(f"beam_width is {width}; it must be at least 1.")
-        if width > max_beam_width:
-            raise InputError(
-                f"beam_width {width} exceeds max_beam_width {max_beam_width} of this deployment; ask for at most "
-                f"{max_beam_width} or build the repository with a larger max_beam_width."
-            )
-
-
 def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool, sequences: int) -> Row:
     def scalar(name: str, default: Any) -> Any:
         return scalars(inputs, name, rows, default)[row]
@@ -139,15 +117,14 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         return decode_words(inputs[name][row], name) if name in inputs else []
 
     ids, length = inputs["input_ids"][row], scalar("input_lengths", 0)
-    if length == 0:
-        raise InputError("The prompt is empty (input_lengths is 0); send at least one token.")
-    if not 0 < length <= len(ids):
-        raise InputError(f"input_lengths is {length}, but input_ids holds {len(ids)} ids; send from 1 to {len(ids)}.")
+    if not 0 <= length <= len(ids):
+        raise InputError(f"input_lengths is {length}, but input_ids holds {len(ids)} ids; send from 0 to {len(ids)}.")
     sampling = {field: scalar(name, None) for name, field in TENSORS.items() if name in inputs}
     if sampling.get("top_p", 0) < 0:
         sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
     params, count = SamplingParams(**sampling), scalar("num_return_sequences", 1)
     wanted, streaming = {name: bool(scalar(name, False)) for name in RETURN}, bool(scalar("streaming", False))
+    metrics = wanted.pop("return_perf_metrics")
     if 1 < params.beam_width < count:
         raise InputError(
             f"num_return_sequences {count} exceeds beam_width {params.beam_width}: a beam search has no more beams to "
@@ -156,18 +133,20 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
     if params.beam_width > 1 and streaming and wanted["return_generation_logits"]:
         raise InputError("return_generation_logits with beam_width above 1 needs streaming false: beams may change.")
     bias = inputs.get("embedding_bias", np.zeros((rows, 0)))[row]
-    return Row(
+    draft = inputs["draft_input_ids"][row].tolist() if "draft_input_ids" in inputs else []
+    request = Request(
+        id="",
         prompt=ids[:length],
         max_tokens=scalar("request_output_len", 0),
         sampling=params,
         end_id=scalar("end_id", None),
         stop_words=words("stop_words_list"),
         bad_words=words("bad_words_list"),
-        streaming=streaming,
-        exclude_input=bool(scalar("exclude_input_in_output", exclude_input)),
-        sequences=sequences,
-        beams=count if "num_return_sequences" in inputs else params.beam_width,
         embedding_bias=bias if bias.size else None,
-        wanted=wanted,
-        draft_tokens=inputs["draft_input_ids"][row].tolist() if "draft_input_ids" in inputs else [],
+        draft_tokens=draft,
+        end_after_draft=bool(draft),
+        **wanted,
     )
+    excluded = bool(scalar("exclude_input_in_output", exclude_input))
+    beams = count if "num_return_sequences" in inputs else params.beam_width
+    return Row(request, streaming, excluded, sequences, beams if params.beam_width > 1 else 0, metrics)
