@@ -9,8 +9,10 @@ import os
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
 
-from servinglab.repository import DeploymentSpec, build, contract, parse
+from servinglab.repository import DeploymentSpec, build, contract
 from servinglab.server import TritonServer
 from triton_client import TritonClient
 
@@ -31,7 +33,11 @@ def ours(tmp_path_factory):
     """The course's own models over the same engine and tokenizer."""
 
     def parameter(model, key):
-        return parse((Path(FOLDER) / model / "config.pbtxt").read_text()).parameters[key].string_value
+        return (
+            text_format.Parse((Path(FOLDER) / model / "config.pbtxt").read_text(), pb.ModelConfig())
+            .parameters[key]
+            .string_value
+        )
 
     spec = DeploymentSpec(
         tokenizer_dir=parameter("preprocessing", "tokenizer_dir"),

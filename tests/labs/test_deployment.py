@@ -9,12 +9,24 @@ import clip_standin
 import numpy as np
 import onnx
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
-from servinglab.repository import lint, parse, to_text
+from servinglab.repository import lint
 from servinglab.server.install import ServerError
 
 LABELS = ["red apple", "green leaf", "blue sea"]
+
+
+def parse(text):
+    return text_format.Parse(text, pb.ModelConfig())
+
+
+def parse(text):
+    return text_format.Parse(text, ModelConfig())
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +159,7 @@ def change(repository, model, dims=None, rows=None):
             del tensor.dims[:]
             tensor.dims.extend(dims[tensor.name])
     config.max_batch_size = config.max_batch_size if rows is None else rows
-    file.write_text(to_text(config))
+    file.write_text(text_format.MessageToString(config))
 
 
 IMAGES = [3, 224, 224]
