@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as pb
-from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from cliplab.deployment import MODELS, DeploymentError, model_config, write_repository
@@ -19,10 +17,6 @@ from servinglab.repository import lint
 from servinglab.server.install import ServerError
 
 LABELS = ["red apple", "green leaf", "blue sea"]
-
-
-def parse(text):
-    return text_format.Parse(text, pb.ModelConfig())
 
 
 def parse(text):
