@@ -50,4 +50,4 @@ lock: setup
 	@$(BIN)/python tools/lock.py
 
 pages: setup
-	@$(BIN)/python -m course.pages
+	@$(BIN)/python tools/pages.py

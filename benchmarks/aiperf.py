@@ -20,7 +20,7 @@ from typing import Any
 
 from servinglab.assets import cache_dir
 from servinglab.errors import CourseError
-from servinglab.proxies import spare_the_proxy
+from servinglab.lane import spare_the_proxy
 
 VERSION = "0.13.0"
 # Ours → AIPerf's. Its values are in milliseconds, tokens/s and requests/s.
@@ -57,7 +57,7 @@ def ensure(tell: Any = print) -> Path:
 
 
 def profile(command: Sequence[str], folder: Path, *, timeout: float = 600) -> dict[str, Any]:
-    """Run a command of loadtest.commands.aiperf whose artifacts go to `folder`; returns {"ttft_ms": {"avg", …}, …}.
+    """Run a command of loadtest.aiperf whose artifacts go to `folder`; returns {"ttft_ms": {"avg", …}, …}.
 
     Raises CourseError when AIPerf or one of its requests fails, when it says nothing within `timeout` seconds, and when
     it is not installed.

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from course.build_cli import build
-from course.engine_cli import FLAGS_OF_ANOTHER, convert
+from course.engine_cli import FLAGS_OF_ANOTHER, build, convert
 from course.engine_cli import app as engine
 from engines import EngineError
 from servinglab.errors import CourseError
-from servinglab.proxies import spare_the_proxy
+from servinglab.lane import spare_the_proxy
 
 ABOUT = "An executable course on serving language models with TensorRT-LLM and Triton."
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
@@ -66,7 +65,7 @@ def run(
     timeout: Annotated[float | None, Option(min=1, help="Seconds a notebook may take.")] = None,
 ) -> None:
     """Execute notebooks in order; results, pages and an index go to build/. Exit code 1 when one of them fails."""
-    from course import manifest, pages, report, runner
+    from course import manifest, report, runner
 
     loaded = manifest.load()
     chosen = loaded.select(ids)
@@ -89,7 +88,7 @@ def run(
         known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]
         runner.save(everything, folder)
-        index = pages.write_index(loaded, everything, folder)
+        index = report.write_index(loaded, everything, folder)
     report.show_results(results, index)
     if (yours := folder / "yours").is_dir():
         typer.echo(f"notebooks that you had changed in {folder.name} are in {yours}")
@@ -239,28 +238,21 @@ def repo_fill(
     assignments: Annotated[
         list[str] | None, Argument(metavar="[KEY=VALUE]…", help="MODEL/KEY=VALUE is for the file in that folder only.")
     ] = None,
-    container: Annotated[str | None, Option(help="Warn when the templates are not of this container.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be filled.")] = False,
 ) -> None:
     """Fill every config.pbtxt under a folder, all files or none. Exit code 1 when something is missing."""
     from servinglab.repository import fill_repository
 
-    reports = fill_repository(target, _key_values(assignments or []), container=container, write=not dry_run)
-    shown = [report.summary() for report in reports]
-    for summary in shown:
-        typer.echo(summary.pop("file"))
-        for group, found in summary.items():
-            if found:
-                typer.echo(f"  {group:8} {found if isinstance(found, str) else ', '.join(found)}")
-    if any(summary.get("missing") for summary in shown):
-        raise typer.Exit(1)
+    for path, groups in fill_repository(target, _key_values(assignments or []), write=not dry_run).items():
+        typer.echo(path)
+        for group, names in zip(("filled", "left"), groups, strict=True):
+            typer.echo(f"  {group:6} {', '.join(names)}" if names else "", nl=bool(names))
     typer.echo("nothing written (--dry-run)" if dry_run else f"next: course repo lint {target}")
 
 
 @repo.command("lint")
 def repo_lint(
     folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")],
-    container: Annotated[str | None, Option(help="Compare with the templates of this container: 25.06.")] = None,
 ) -> None:
     """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
     from course import report
@@ -269,7 +261,7 @@ def repo_lint(
     if not folder.is_dir():
         raise CourseError(f"{folder} is not a folder; give a model repository, such as build/serving/model_repository.")
     folder = folder / "model_repository" if (folder / "model_repository").is_dir() else folder
-    findings = lint(folder, container=container)
+    findings = lint(folder)
     report.show_findings(findings, folder)
     if any(f.severity == "error" for f in findings):
         raise typer.Exit(1)

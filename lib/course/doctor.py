@@ -30,11 +30,6 @@ PYTHONS = ((3, 10), (3, 11), (3, 12))
 GIB = 2**30
 RAM_NEEDED, DISK_NEEDED, SHM_NEEDED = 4 * GIB, 5 * GIB, 64 * 2**20
 SHOWN = "tritonclient nvidia-pytriton torch transformers onnxruntime jupyterlab ipykernel papermill pytest".split()
-# The memory limit of a container, what of it is used, and what of that are pages of files: cgroup versions 2 and 1.
-CGROUPS = {
-    "/sys/fs/cgroup/memory.": ("max", "current", "stat"),
-    "/sys/fs/cgroup/memory/memory.": ("limit_in_bytes", "usage_in_bytes", "stat"),
-}
 # Lines that a lane cannot do without: it runs when none of them has a status of the second tuple.
 LANES = {
     "embedded": (
@@ -107,16 +102,11 @@ def cpu() -> Line:
 
 
 def memory() -> Line:
-    """What is free within the machine and within a container's limit; pages of files would be given back."""
     import psutil
 
-    machine = psutil.virtual_memory()
-    total, free = machine.total, machine.available
-    for limit, used, stat in ([_read(start + name) for name in names] for start, names in CGROUPS.items()):
-        if limit.strip().isdigit():
-            pages = re.findall(r"^(?:total_)?inactive_file (\d+)", stat, re.MULTILINE)  # version 1 has both
-            unused = int(limit) - int(used or 0) + max(map(int, pages), default=0)
-            total, free = min(total, int(limit)), max(0, min(free, unused))
+    total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
+    if (limit := _read("/sys/fs/cgroup/memory.max").strip()).isdigit():  # of a container
+        total, free = min(total, int(limit)), min(free, int(limit))
     cure = "close other programs" if total >= RAM_NEEDED else "give this machine or container more"
     little = free < RAM_NEEDED, WARN, "", f"converting the weights takes {_size(RAM_NEEDED)}; {cure}"
     return _line("memory", f"{_size(free)} free of {_size(total)}", little)
@@ -139,8 +129,7 @@ def disk() -> Line:
 
 def temporary() -> Line:
     """Notebooks and `course ask` write the repositories that they serve there."""
-    folder = tempfile.gettempdir()
-    odd = install.odd_characters(folder)
+    odd = install.odd_characters(folder := tempfile.gettempdir())
     bad = odd, FAIL, f"the path {folder} holds {odd}", "set TMPDIR to a plain path such as /tmp"
     return _line("temporary folder", f"{_size(shutil.disk_usage(folder).free)} free in {folder}", bad)
 
@@ -199,7 +188,9 @@ def packages() -> list[Line]:
         wanted = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
         if wanted and requirement.name != "servinglab":
             groups.setdefault(extra or "base", []).append(requirement)
-    lines = []
+    lines, bundled = [], False
+    with contextlib.suppress(CourseError):  # of the lib alone, without the course
+        bundled = (find_root() / ".bundle").exists()
     for group, requirements in groups.items():
         found = {r.name: _version(r.name) for r in requirements}
         missing = [name for name, version in found.items() if version is None]
@@ -207,20 +198,14 @@ def packages() -> list[Line]:
         what = {"missing": missing, "other version": [f"{name} {found[name]}" for name in other]}
         trouble = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in what.items() if names)
         shown = [f"{name} {version}" for name, version in found.items() if name in SHOWN]
-        status = FAIL if group in ("base", "server") else WARN
-        bad = trouble, status, trouble, _cure(group, {*missing, *other})
+        status, cure = FAIL if group in ("base", "server") else WARN, "make setup"
+        if bundled:  # by the offline bundle: make setup would find its work done
+            own = "the bundle has no tests' packages" if group == "test" else "PyTorch is this machine's own"
+            fine = group == "test" or {*missing, *other} == {"torch"}
+            cure = f"nothing to do: {own}" if fine else "run install.sh of the bundle again"
+        bad = trouble, status, trouble, cure
         lines.append(_line(f"packages: {group}", ", ".join([f"{len(requirements)} installed", *shown]), bad))
     return lines
-
-
-def _cure(group: str, names: set[str]) -> str:
-    """For packages; where the offline bundle was installed, make setup would find its work done."""
-    with contextlib.suppress(CourseError):  # of the lib alone, without the course
-        if (find_root() / ".bundle").exists():
-            own = "the bundle has no tests' packages" if group == "test" else "PyTorch is this machine's own"
-            fine = group == "test" or names == {"torch"}
-            return f"nothing to do: {own}" if fine else "run install.sh of the bundle again"
-    return "make setup"
 
 
 def triton() -> Line:

@@ -10,7 +10,6 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_vali
 from pydantic.dataclasses import dataclass
 
 from servinglab.errors import CourseError
-from servinglab.lane import LANES
 from servinglab.root import MANIFEST, find_root
 
 if sys.version_info >= (3, 11):
@@ -153,17 +152,12 @@ def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, 
             known = ", ".join(dict.fromkeys(p for n in notebooks for p in n.parameters))
             raise ManifestError(f"No selected notebook has a parameter '{name}'; they have: {known}.")
         for notebook in owners:
-            if name == "lane":
-                _require_lane(text, notebook)
+            if name == "lane" and text not in (*notebook.lanes, "auto"):
+                raise ManifestError(
+                    f"{notebook.id} does not run in lane '{text}', only in: {', '.join(notebook.lanes)}."
+                )
             overrides[notebook.id][name] = _typed(name, text, notebook.parameters[name], text=True)
     return overrides
-
-
-def _require_lane(lane: str, notebook: Notebook) -> None:
-    if lane not in (*LANES, "auto"):
-        raise ManifestError(f"There is no lane '{lane}'; choose one of {', '.join(LANES)}, auto.")
-    if lane not in (*notebook.lanes, "auto"):
-        raise ManifestError(f"{notebook.id} does not run in lane '{lane}', only in: {', '.join(notebook.lanes)}.")
 
 
 def _typed(name: str, value: Any, default: Any, *, text: bool = False) -> Any:

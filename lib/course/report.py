@@ -1,8 +1,9 @@
-"""What the `course` command shows: tables and the progress of a run, in a terminal or in a CI log."""
+"""What the `course` command shows, in a terminal or in a CI log: tables, a run's progress, and the index of a run."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course.manifest import Course
+from servinglab.keep import Keeper
 
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red", "passed": "green", "failed": "bold red",
           "timeout": "bold red", "error": "bold red", "warning": "yellow", "info": "cyan"}  # fmt: skip
@@ -71,7 +73,7 @@ def show_models(found: list[Any], data: list[Any], cache: Path, root: Path) -> N
     models = table("model", "kind", "size", "licence", "source", "where in the cache")
     for m in found:
         facts = (Text(str(fact)) for fact in (m.licence, m.source, _below(m.path, cache)))
-        models.add_row(m.name, m.kind, f"{m.bytes / 1e6:.0f} MB", *facts)
+        models.add_row(m.name, m.use, f"{m.bytes / 1e6:.0f} MB", *facts)
     console().print(models if found else "No model in the cache yet; bring the course's with: course fetch")
     say(f"cache: {cache}\n")
     sets = table("data of the labs", "size", "licence", "used as", "source", "where")
@@ -111,3 +113,19 @@ def progress() -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
             now.console.print(Text(f"{result.id}: {result.status} in {result.seconds:.1f} s {result.error}".rstrip()))
 
         yield at_cell, at_end
+
+
+def write_index(course: Course, results: list[Any], out: Path) -> Path:
+    """Write `out`/index.html: the notebooks that ran, with time, status and links to page and notebook."""
+    from jinja2 import Template
+
+    from servinglab.notebook import device
+
+    template = Path(__file__).with_name("templates") / "index.html"
+    titles = {n.id: n.title for n in course.notebooks}
+    made = [[(out / f"{r.id}{kind}").exists() for kind in (".html", ".ipynb")] for r in results]
+    rows = [(titles.get(r.id, r.id), r, *there) for r, there in zip(results, made, strict=True)]
+    page = Template(template.read_text(encoding="utf-8"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    text = page.render(rows=rows, when=time.strftime("%Y-%m-%d %H:%M"), device=device())
+    Keeper(out).write(out / "index.html", f"{text}\n".encode())
+    return out / "index.html"

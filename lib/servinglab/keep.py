@@ -68,18 +68,16 @@ class Keeper:
         taken = next((one for one in above if os.path.lexists(one) and not one.is_dir()), path)
         if taken is path and digest(path) in (None, *self.known):
             return None
-        self._aside = self._aside or self._new_folder()
+        for number in itertools.count(1) if self._aside is None else ():
+            try:
+                self._aside = self.folder / YOURS / str(number)
+                self._aside.mkdir(parents=True)
+                break
+            except FileExistsError:
+                continue
         place = self._aside / taken.relative_to(self.folder)
         place.parent.mkdir(parents=True, exist_ok=True)
         return taken.rename(place)
-
-    def _new_folder(self) -> Path:
-        for number in itertools.count(1):
-            try:
-                (place := self.folder / YOURS / str(number)).mkdir(parents=True)
-                return place
-            except FileExistsError:
-                continue
 
 
 def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, str]]:

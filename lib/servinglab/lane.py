@@ -1,13 +1,13 @@
 """Whose programs run: lane `trtllm` (NVIDIA's container, a GPU) or `embedded` (this Python, any Linux machine).
 
-A lane is looked up here and nowhere else. A server that already runs needs none: TritonServer.attach(url).
+A lane is looked up here and nowhere else.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LANES = ("embedded", "trtllm")
 TRTLLM_BACKEND = Path("/opt/tritonserver/backends/tensorrtllm")
-IN_THE_CONTAINER = "docker compose up serve"
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 
 def resolve_lane(lane: str = "auto") -> str:
@@ -39,13 +39,14 @@ def programs() -> dict[str, str]:
     missing one."""
     from servinglab.server.launch import TRITONSERVER
 
-    found = {name: shutil.which(name) for name in ("mpirun", "tritonserver")}
-    if found["tritonserver"] is None and os.access(TRITONSERVER, os.X_OK):
-        found["tritonserver"] = TRITONSERVER
+    found = {
+        "mpirun": shutil.which("mpirun"),
+        "tritonserver": shutil.which("tritonserver") or shutil.which(TRITONSERVER),
+    }
     if missing := [name for name, path in found.items() if path is None]:
         raise CourseError(
             f"The trtllm lane runs in NVIDIA's container, and {' and '.join(missing)} cannot be found here: run "
-            f"`{IN_THE_CONTAINER}` at the root of the course, or see the command with --dry-run."
+            "`docker compose up serve` at the root of the course, or see the command with --dry-run."
         )
     return found
 
@@ -65,3 +66,16 @@ def new_server(
 
     launch = plan_launch(repository, world_size=world_size, all_interfaces=all_interfaces, ports=ports)
     return TrtllmServer(launch, programs(), **more)
+
+
+def spare_the_proxy(env: MutableMapping[str, str] = os.environ) -> None:
+    """No proxy of this environment leads to a server on this machine: add that to the user's own exceptions.
+
+    Of `no_proxy` and `NO_PROXY` some programs read only one. In both, "*" stands for everything if it stands alone, but
+    not for gRPC, which has a variable of its own.
+    """
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        value = next((env[key] for key in (name, "no_proxy", "NO_PROXY") if key in env), "")
+        there = value.replace(" ", "").split(",")
+        if value != "*" or name == "no_grpc_proxy":
+            env[name] = ",".join(filter(None, [value, *(host for host in _HERE if host not in there)]))

@@ -1,6 +1,6 @@
-"""First and last cell of every notebook: what runs here, and a machine-readable record of what was produced.
+"""Begin and end of every notebook: what runs here, and a machine-readable record of what was produced.
 
-Plumbing that no lesson is about. ``begin()`` is the first code cell, ``record(...)`` the last.
+Plumbing that no lesson is about. ``begin(...)`` follows the parameters, ``record(...)`` is the last cell.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any
 
 from servinglab import scratch
 from servinglab.errors import CourseError
-from servinglab.lane import resolve_lane
-from servinglab.proxies import spare_the_proxy
+from servinglab.lane import resolve_lane, spare_the_proxy
 
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
@@ -53,10 +52,8 @@ def _cuda(wanted: str) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what can change a result: {"python": "3.11.7", "triton": "2.51.0", …}; "-" for what is missing."""
-    found = {"python": platform.python_version(), "triton": _triton()}
-    for package in ("tritonclient", "numpy", "onnxruntime"):
-        found[package] = _version(package) or "-"
-    return found
+    packages = {package: _version(package) or "-" for package in ("tritonclient", "numpy", "onnxruntime")}
+    return {"python": platform.python_version(), "triton": _triton(), **packages}
 
 
 def begin(notebook: str = "", lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
@@ -115,18 +112,14 @@ def record(notebook: str = "", *, lane: str = "", seed: int | None = None, **val
 
 
 def shorten(text: str) -> str:
-    """``text`` with this machine's folders shortened, so that what you see is what another reader sees.
-
-    Paths in the course folder become relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary
-    folder ``$TMPDIR``.
-    """
+    """``text`` with this machine's folders shortened, so that what you see is what another reader sees: those in the
+    course folder relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary folder ``$TMPDIR``."""
     from servinglab import assets
     from servinglab.root import find_root
 
     root = str(find_root())
-    folders = {root + os.sep: "", root: "."}
-    folders |= {scratch.outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR", str(Path.home()): "~"}
-    folders[str(assets.cache_dir())] = "$SERVINGLAB_CACHE"
+    folders = {root + os.sep: "", root: ".", scratch.outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR"}
+    folders |= {str(Path.home()): "~", str(assets.cache_dir()): "$SERVINGLAB_CACHE"}
     for folder in sorted(folders, key=len, reverse=True):
         if len(folder.strip(os.sep)) > 1:
             end = "" if folder.endswith(os.sep) else r"(?![\w.-])"
@@ -149,22 +142,17 @@ def _version(package: str) -> str | None:
 
 
 def _triton() -> str:
-    container = os.environ.get("TRITON_SERVER_VERSION")
-    if container:
+    if container := os.environ.get("TRITON_SERVER_VERSION"):
         return container
     wheel = _version("nvidia-pytriton")
-    if wheel is None:
-        return "-"
-    return f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})"
+    return f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})" if wheel else "-"
 
 
 def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    """The processor's name in the kernel's words, or else its architecture."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)$", info.read_text(encoding="utf-8") if info.exists() else "", re.MULTILINE)
+    return found[1] if found else platform.machine()
 
 
 def _gpu() -> str | None:

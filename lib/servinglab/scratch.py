@@ -32,9 +32,9 @@ def adopt() -> None:
     """
     global _outer, _own
     if not os.path.isdir(_own):
-        _outer = outer()
-        _own = os.environ["TMPDIR"] = tempfile.tempdir = str(_make(_outer))
-        atexit.register(_remove, _own, os.getpid())
+        owner, _outer = os.getpid(), outer()
+        made = _own = os.environ["TMPDIR"] = tempfile.tempdir = str(_make(_outer))
+        atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))  # not in a fork of it
 
 
 def outer() -> str:
@@ -47,38 +47,28 @@ def _make(parent: Path | str) -> Path:
         if _is_left(path):
             shutil.rmtree(path, ignore_errors=True)
     made = Path(tempfile.mkdtemp(prefix="servinglab-", dir=parent))
-    (made / OWNER).write_text(" ".join([*_here(), str(os.getpid()), str(_started(os.getpid()))]))
+    (made / OWNER).write_text(" ".join(_process(os.getpid())))
     return made
 
 
-def _started(pid: int) -> str | None:
-    """Clock ticks since boot at which a process started; None if there is none, or only a zombie."""
-    try:
+def _process(pid: int) -> list[str]:
+    """What is only one process's: the host and its pid namespace (that of a container), within which ids mean
+    something, its id, and when it started, in clock ticks since boot; "" if there is none, or only a zombie."""
+    started = ""
+    with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
-
-
-def _here() -> list[str]:
-    """Process ids mean something within these: the host and its pid namespace (that of a container)."""
-    return [os.uname().nodename, str(os.stat("/proc/self/ns/pid").st_ino)]
+        started = "" if fields[0] == "Z" else fields[19]
+    return [os.uname().nodename, str(os.stat("/proc/self/ns/pid").st_ino), str(pid), started]
 
 
 def _is_left(path: Path) -> bool:
     """Whether this is a folder of ours whose owner is dead, as are those of all such folders in it."""
     try:
-        found = path.lstat()
-        *where, pid, started = (path / OWNER).read_text().split()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or where != _here():
-            return False
-        if _started(int(pid)) == started:
-            return False
-    except (OSError, ValueError):
+        found, owner = path.lstat(), (path / OWNER).read_text().split()
+        now = _process(int(owner[2]))
+    except (OSError, ValueError, IndexError):
+        return False
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and len(owner) == 4
+    if not mine or owner[:2] != now[:2] or owner == now:
         return False
     return all(_is_left(inner) for inner in path.glob("servinglab-*") if (inner / OWNER).exists())
-
-
-def _remove(own: str, owner: int) -> None:
-    if os.getpid() == owner:  # not a fork of it
-        shutil.rmtree(own, ignore_errors=True)

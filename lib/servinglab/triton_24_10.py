@@ -5,8 +5,7 @@ guard. Where a guard is a few words of another file, it stands there:
 * it takes the administrator's key by its command line only, makes its shared memory readable for everybody, and leaves
   an empty folder in /tmp when it is killed: server/supervisor.py
 * it starts a model's process by an unquoted shell command line, in an ASCII locale: server/install.py
-* the end of a stream, and a cancel at that moment, race with its last write: client/stream.py
-* an "error" in an answer with status 200, unknown inputs over HTTP: client/http.py, client/triton.py
+* a cancel at the end of a stream races with its last write, and a stream's error has no status: client.py
 """
 
 from __future__ import annotations

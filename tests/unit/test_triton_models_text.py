@@ -49,14 +49,14 @@ def test_pieces_are_whole_characters_and_sum_to_the_text(request, kind, text, si
     assert pieces[-1] == ""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ids=st.lists(st.integers(0, 49151), max_size=40), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8))
 def test_any_byte_level_tokens_in_any_chunks(byte_level, ids, sizes):
     """Random tokens hold many broken characters; all but the endless ones come out as the whole decoding has them."""
     assert "".join(stream(byte_level, ids, sizes)) == byte_level.decode(ids, True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.text(alphabet="ab é日😀<", max_size=12), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8))
 def test_any_byte_fallback_text_in_any_chunks(byte_fallback, text, sizes):
     ids = byte_fallback.encode(text, False)
@@ -83,7 +83,7 @@ def test_bytes_that_never_become_a_character_are_given_out_in_the_end(byte_fallb
 words = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), min_size=1, max_size=3)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(words=words, pieces=st.lists(st.text(alphabet="abc", max_size=4), max_size=8))
 def test_stop_words_cut_at_the_earliest_end_whatever_the_chunks(words, pieces):
     text = "".join(pieces)

@@ -1,16 +1,15 @@
-"""Pages made from data: the index of a run, and the parts of README.md and environment.yml that derive from others.
-
-python -m course.pages     writes those parts again (make pages)
+"""What derives from data: parts of README.md and of two model cards, and environment.yml. python tools/pages.py (make
+pages) writes them again.
 
 A part stands between two comments, `<!-- NAME:begin … -->` and `<!-- NAME:end -->`; templates/NAME.md says how it
-looks, and gets the values of the results file.
+looks (Jinja; `x|f(".1f")` formats), and gets the values of the results files of PARTS; a value that they lack is an
+error, not an empty cell.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from course.manifest import Course, load, tomllib
 from servinglab.errors import CourseError
-from servinglab.keep import Keeper
-from servinglab.notebook import device
 
 # Each file with derived parts, and for each part the files with its figures.
 PARTS = {
@@ -35,23 +32,9 @@ PARTS = {
 }
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")), undefined=StrictUndefined, trim_blocks=True,
-    lstrip_blocks=True, autoescape=lambda name: name.endswith(".html"),
+    lstrip_blocks=True,
 )  # fmt: skip
 _TEMPLATES.filters["f"] = format
-
-
-def write_index(course: Course, results: list[Any], out: Path) -> Path:
-    """Write `out`/index.html: the notebooks that ran, with time, status and links to page and notebook."""
-    titles = {n.id: n.title for n in course.notebooks}
-    rows = [
-        (titles.get(r.id, r.id), r, (out / f"{r.id}.html").exists(), (out / f"{r.id}.ipynb").exists()) for r in results
-    ]
-    page = _TEMPLATES.get_template("index.html").render(
-        rows=rows, when=time.strftime("%Y-%m-%d %H:%M"), device=device()
-    )
-    path = out / "index.html"
-    Keeper(out).write(path, f"{page}\n".encode())
-    return path
 
 
 def part(name: str, *runs: dict[str, Any], course: Course | None = None) -> str:
