@@ -29,29 +29,104 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
+
+from servinglab.client import inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "labs" / "vlm_clip"))
 
 
+STEPS = ("image_preprocessing", "vision_encoder", "text_encoder", "fusion")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one model did between two looks: requests, executions, rows, and the milliseconds of a request by part."""
+
+    requests: int
+    executions: int
+    rows: int
+    total_ms: float
+    queue_ms: float
+
+    @property
+    def mean_batch(self) -> float:
+        """Rows in an execution."""
+        return self.rows / max(self.executions, 1)
+
+
+class Watch:
+    """Counts from now on: `Watch(server.http_url)`, then requests, then `.served()`."""
+
+    def __init__(self, http_url: str, models: Sequence[str] = (*STEPS, "clip")) -> None:
+        self._web, self._models = httpx.Client(base_url=http_url, trust_env=False), models
+        self._before = self._counters()
+
+    def served(self) -> dict[str, Served]:
+        """By model. Means over the requests since this watch began; an unused model has zeros."""
+        found = {}
+        for model, after in self._settled().items():
+            before = self._before[model]
+            requests, executions, rows, total, queue = (b - a for a, b in zip(before, after, strict=True))
+            count = max(requests, 1)
+            found[model] = Served(requests, executions, rows, total / count / 1e6, queue / count / 1e6)
+        return found
+
+    def _settled(self) -> dict[str, tuple[int, ...]]:
+        """Triton counts a request a moment after its answer has left: look until two looks agree, for half a second."""
+        found = self._counters()
+        for _ in range(16):
+            time.sleep(0.03)
+            before, found = found, self._counters()
+            if found == before:
+                break
+        return found
+
+    def _counters(self) -> dict[str, tuple[int, ...]]:
+        return {model: _numbers(self._web.get(f"/v2/models/{model}/stats").json()) for model in self._models}
+
+
+def _numbers(answer: dict[str, Any]) -> tuple[int, ...]:
+    stats = answer["model_stats"][0]
+    parts = stats["inference_stats"]
+    total = parts["success"]
+    counts = total.get("count", 0), stats.get("execution_count", 0), stats.get("inference_count", 0)
+    return *map(int, counts), int(total.get("ns", 0)), int(parts["queue"].get("ns", 0))
+
+
+def at_once(call: Callable[[Any], Any], items: Sequence[Any], concurrency: int) -> float:
+    """Requests a second when `concurrency` clients send one item after the other."""
+    with ThreadPoolExecutor(concurrency) as pool:
+        began = time.perf_counter()
+        list(pool.map(call, items))
+        return len(items) / (time.perf_counter() - began)
+
+
+def infer(clip, model, **tensors):
+    """All outputs of one model by name."""
+    result = clip.client.infer(model, inputs(**tensors))
+    return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+
 def steps_by_hand(clip, data, text):
     """The four steps as a client would call them; returns the vector."""
-    ask = clip.triton.infer_inputs
-    one = {name: np.array([[value]], dtype=object) for name, value in (("image", data), ("text", text.encode()))}
-    prepared = ask("image_preprocessing", {"image": one["image"]}).outputs
-    image = ask("vision_encoder", {"pixel_values": prepared["pixel_values"]}).outputs
-    words = ask("text_encoder", {"text": one["text"]}).outputs
+    prepared = infer(clip, "image_preprocessing", image=np.array([[data]], object))
+    image = infer(clip, "vision_encoder", pixel_values=prepared["pixel_values"])
+    words = infer(clip, "text_encoder", text=np.array([[text.encode()]], object))
     given = {"image_state": prepared["image_state"], "text_state": words["text_state"], **image}
-    return ask("fusion", given | {"text_embedding": words["text_embedding"]}).outputs["embedding"][0]
+    return infer(clip, "fusion", **given, text_embedding=words["text_embedding"])["embedding"][0]
 
 
 def overhead(server, clip, pairs, rounds):
     """The ensemble beside its steps."""
-    from cliplab.measure import STEPS, Watch
-
     figures = {"ensemble_ms": [], "steps_ms": [], "longest_path_ms": [], "by_hand_ms": [], "one_call_ms": []}
     steps = {step: [] for step in STEPS}
     for _ in range(rounds):
@@ -79,7 +154,6 @@ def overhead(server, clip, pairs, rounds):
 
 def throughput(server, clip, pairs, count):
     """Requests of one row to each encoder, from one client and from eight."""
-    from cliplab.measure import Watch, at_once
     from cliplab.prepare import open_picture, to_array
 
     pixels = [to_array(open_picture(data))[None] for data, _ in pairs]
@@ -92,7 +166,7 @@ def throughput(server, clip, pairs, count):
         many = (requests * (count // len(requests) + 1))[:count]
         for concurrency in (1, 8):
             watch = Watch(server.http_url, [model])
-            speed = at_once(lambda values, model=model: clip.triton.infer_inputs(model, values), many, concurrency)
+            speed = at_once(lambda values, model=model: infer(clip, model, **values), many, concurrency)
             row = {"requests_per_second": round(speed, 1), "rows": round(watch.served()[model].mean_batch, 2)}
             found.setdefault(model, {})[str(concurrency)] = row
     return found

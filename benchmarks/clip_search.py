@@ -34,7 +34,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tritonclient.utils import InferenceServerException
 
+from servinglab.errors import CourseError
 from servinglab.root import find_root
 
 sys.path.insert(0, str(find_root() / "labs" / "vlm_clip"))
@@ -61,11 +63,9 @@ def queries(shop, rng):
 
 def outcome(search, arguments, moving):
     """(ids of the nearest that do not move, their scores, hits without a document), or the sentence of an error."""
-    from servinglab.errors import CourseError
-
     try:
         found = search(**arguments, k=K + len(moving))
-    except CourseError as error:
+    except (CourseError, InferenceServerException) as error:
         return str(error)
     hits = [hit for hit in found.hits if hit.id not in moving][:K]
     for wanted, value in arguments.items():
@@ -144,15 +144,8 @@ def main() -> None:
     from cliplab.answer import Answerer
     from cliplab.client import ClipClient
     from cliplab.deployment import write_repository
-    from cliplab.document_server import DocumentServer
-    from cliplab.documents import DocumentStore
-    from cliplab.encoders import prepare
     from cliplab.pictures import catalogue
-    from cliplab.search import Search
-    from cliplab.vectors import VectorStore
-    from servinglab import assets
     from servinglab.notebook import device
-    from servinglab.old_client import TritonClient
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 
@@ -161,20 +154,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         repository = build_default(root / "serving", precision="int4", bls_decodes=True)
-        write_repository(repository, prepare("fp32"), sorted({picture.category for picture in shop}))
+        write_repository(repository, "fp32", sorted({picture.category for picture in shop}))
         with (
-            TritonServer(repository) as server, DocumentServer(root / "documents") as store,
-            ClipClient(server.grpc_url) as clip, TritonClient(server.grpc_url) as llm,
-            DocumentStore(store.uri) as documents, VectorStore(root / "vectors.db") as vectors,
+            TritonServer(repository) as server, ClipClient(server.grpc_url) as clip,
+            indexing.Stores(root / "stores") as stores,
         ):  # fmt: skip
             build = partial(
-                indexing.build, embed=clip.embed_images, vectors=vectors, documents=documents, encoder=clip.encoder,
+                indexing.build, embed=clip.embed_images, vectors=stores.vectors, documents=stores.documents,
+                encoder=clip.encoder,
             )  # fmt: skip
             build(shop)
             enough = {"text": 0.25, "image": 0.5, "both": 0.3}
-            answerer = Answerer(llm, assets.tokenizer("smollm2"), enough)
-            result = run(Search(clip.embed, vectors, documents), answerer, shop, moving, build, options)
-            agreement = indexing.check(vectors, documents, shop, encoder=clip.encoder)
+            answerer = Answerer(server.grpc_url, enough)
+            result = run(stores.search(clip.embed), answerer, shop, moving, build, options)
+            agreement = indexing.check(stores.vectors, stores.documents, shop, encoder=clip.encoder)
             result |= {"stores_agree": agreement.agree, "pictures": agreement.pictures, "device": device()}
             result |= {"date": str(date.today()), "load_average": round(os.getloadavg()[0], 1)}
     if options.json:

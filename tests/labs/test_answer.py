@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from cliplab import answer
 from cliplab.answer import NOTHING, Answerer, Fidelity, compare, facts, messages, template
 from cliplab.search import Found, Hit
 from servinglab.errors import CourseError
-from servinglab.old_client import ClientError
 
 PEACH = Hit("p1", 0.4, "A peach.", "food", 2439, "peach.png")
 SPOON = Hit("s1", 0.2, "A silver spoon.", "household", 500, "spoon.png")
 ENOUGH = {"text": 0.3, "image": 0.6, "both": 0.5}
 
 
-class Stream:
-    """A stream of the client: chunks, and whether it was closed."""
+class Model:
+    """Stands where `servinglab.client.stream` and `gather` do: what was asked, and whether a stream was closed."""
 
-    def __init__(self, texts):
-        self.texts, self.closed = iter(texts), False
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        return SimpleNamespace(text=next(self.texts))
-
-    def close(self):
-        self.closed = True
-
-
-class Client:
     def __init__(self, *texts):
-        self.texts, self.prompts, self.streams = texts, [], []
+        self.texts, self.prompts, self.closed = texts, [], False
 
-    def stream(self, prompt, **wanted):
-        self.prompts.append(prompt)
-        self.streams.append(Stream(self.texts))
-        return self.streams[-1]
+    def _asked(self, inputs):
+        given = {tensor.name(): tensor._get_content()[4:] for tensor in inputs}
+        self.prompts.append(given["text_input"].decode())
+
+    def stream(self, client, model, inputs, *, timeout):
+        self._asked(inputs)
+        try:
+            yield from (Result(text) for text in self.texts)
+        finally:
+            self.closed = True
+
+    def gather(self, client, model, requests, *, timeout):
+        for inputs in requests.values():
+            self._asked(inputs)
+        return {key: [Result(text) for text in self.texts] for key in requests}
+
+
+class Result:
+    def __init__(self, text):
+        self.text = text
+
+    def as_numpy(self, name):
+        assert name == "text_output"
+        return np.array([self.text.encode()], object)
+
+
+@pytest.fixture
+def model(monkeypatch):
+    standin = Model("I", "", " see.\n")
+    monkeypatch.setattr(answer, "stream", standin.stream)
+    monkeypatch.setattr(answer, "gather", standin.gather)
+    return standin
 
 
 @pytest.fixture
@@ -72,40 +86,43 @@ def test_a_caption_cannot_begin_a_turn_or_a_field_and_stays_short(caption, line)
         assert "<|" not in text and "\n" not in text and len(text) < 260
 
 
-def test_the_prompt_holds_the_record_and_neither_question_nor_other_hits(tokenizer):
-    client = Client("ok")
+@pytest.fixture
+def answerer(model, tokenizer):
+    return Answerer("127.0.0.1:9", ENOUGH, tokenizer)
+
+
+def test_the_prompt_holds_the_record_and_neither_question_nor_other_hits(answerer, model):
     found = Found("what is soft and round?", "text", (PEACH, SPOON))
-    assert list(Answerer(client, tokenizer, ENOUGH).stream(found)) == ["ok"]
-    (prompt,) = client.prompts
+    assert list(answerer.stream(found)) == ["I", " see."]  # no empty pieces, no line break
+    (prompt,) = model.prompts
     assert prompt.splitlines() == [f"{turn['role']}: {turn['content']}" for turn in messages(PEACH)]
     assert "Record: name: A peach; category: food; price: 24.39 euros" in prompt
     assert "soft" not in prompt and "spoon" not in prompt and "0.4" not in prompt
 
 
-def test_nothing_near_is_said_without_the_model(tokenizer):
-    client = Client("never")
-    answerer = Answerer(client, tokenizer, ENOUGH)
+def test_many_records_get_a_sentence_each(answerer, model):
+    assert answerer.about([PEACH, SPOON], example=False) == ["I see.", "I see."]
+    assert ["A peach" in model.prompts[0], "A silver spoon" in model.prompts[1]] == [True, True]
+    assert not any("kite" in prompt for prompt in model.prompts)
+
+
+def test_nothing_near_is_said_without_the_model(answerer, model):
     assert list(answerer.stream(Found("a tax form", "text", (SPOON,)))) == [NOTHING]
     assert list(answerer.stream(Found("", "image", (PEACH,)))) == [NOTHING]  # 0.4 is enough for a sentence only
     assert list(answerer.stream(Found("a tax form", "text", ()))) == [NOTHING]
-    assert client.prompts == []
+    assert model.prompts == []
 
 
-def test_leaving_early_closes_the_models_stream(tokenizer):
-    client = Client("I", " found", " more")
-    pieces = Answerer(client, tokenizer, ENOUGH).about(PEACH)
+def test_leaving_early_closes_the_models_stream(answerer, model):
+    pieces = answerer.stream(Found("fruit", "text", (PEACH,)))
     assert next(pieces) == "I"
     pieces.close()
-    assert client.streams[0].closed
-
-
-def test_pieces_without_text_are_left_out_and_a_line_ends_the_answer(tokenizer):
-    assert list(Answerer(Client("I", "", " see.\n"), tokenizer, ENOUGH).about(PEACH)) == ["I", " see."]
+    assert model.closed
 
 
 def test_enough_must_say_all_three_kinds(tokenizer):
     with pytest.raises(CourseError, match="both"):
-        Answerer(Client(), tokenizer, {"text": 0.3, "image": 0.5})
+        Answerer("127.0.0.1:9", {"text": 0.3, "image": 0.5}, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -130,18 +147,16 @@ def test_the_template_says_the_record():
 
 
 @pytest.mark.integration
-def test_the_served_model_says_the_record(client, smollm2_tokenizer_dir):
-    answerer = Answerer(client, smollm2_tokenizer_dir, ENOUGH)
-    sentence = "".join(answerer.stream(Found("fruit", "text", (PEACH,))))
-    assert compare(sentence, PEACH).exact, sentence
+def test_the_served_model_says_the_record(server, smollm2_tokenizer_dir):
+    answerer = Answerer(server.grpc_url, ENOUGH, smollm2_tokenizer_dir)
+    streamed = "".join(answerer.stream(Found("fruit", "text", (PEACH,))))
+    assert compare(streamed, PEACH).exact and answerer.about([PEACH, SPOON])[0] == streamed.strip(), streamed
 
 
 @pytest.mark.integration
-def test_a_failing_server_is_one_sentence(smollm2_tokenizer_dir):
-    from servinglab.old_client import TritonClient
-
-    with TritonClient("127.0.0.1:9") as nobody, pytest.raises(ClientError):
-        list(Answerer(nobody, smollm2_tokenizer_dir, ENOUGH).about(PEACH, deadline=5))
+def test_a_failing_server_is_tritons_own_error(smollm2_tokenizer_dir):
+    with pytest.raises(InferenceServerException):
+        list(Answerer("127.0.0.1:9", ENOUGH, smollm2_tokenizer_dir).stream(Found("", "text", (PEACH,)), timeout=5))
 
 
 def test_the_example_of_the_prompt_keeps_its_own_rules():

@@ -12,9 +12,8 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from cliplab import encoder_figures, gallery, search_figures
+from cliplab import figures, gallery
 from cliplab.search import Hit
-from engines import plan
 from servinglab import decoding, explore
 from servinglab.figures import (
     beam_search,
@@ -26,9 +25,9 @@ from servinglab.figures import (
     style,
     temperature,
 )
+from servinglab.figures import engines as engine_figures
 from servinglab.figures import load as loads
-from servinglab.figures import plans as plan_figures
-from servinglab.loadtest.measures import Run, Trace
+from servinglab.loadtest import Run, Trace
 
 mpl.use("Agg")
 NASTY = [
@@ -71,13 +70,14 @@ def found(word, folder):
 
 
 def fusions(word, _):
-    return plan_figures.fusions({word: [plan.Layer(word, "gemm", ("node",))]}, {"node": word})
+    layer = f"Name: {word}, LayerType: gemm, Metadata: [ONNX Layer: node]"
+    return engine_figures.fusions({word: [layer]}, {"node": word})
 
 
 def growth(*_):
     points = [(n, index) for n in (1_000, 3_000) for index in ("flat", "hnsw")]
-    return search_figures.growth(
-        {"index": index, "vectors": n, "effort": 1, "recall_at_10": 1.0, "p50_ms": n / 900, "megabytes": n / 800}
+    return gallery.growth(
+        {"index": index, "vectors": n, "effort": 1, "recall_at_10": 1.0, "p50_ms": n / 900, "build_s": n / 800}
         for n, index in points
     )
 
@@ -86,11 +86,10 @@ FIGURES = {
     "token bars": lambda w, _: on_axes(lambda axes: temperature.token_bars(axes, [w, w], [0.5, 0.2])),
     "entropy": lambda w, _: temperature.entropy_curves(GRID, {w: GRID / 9}, 100),
     "probabilities": lambda *_: temperature.probability_curves(GRID, -np.arange(2000.0) / 99, [1, 10, 1000]),
-    "samples": lambda w, _: temperature.samples_against_exact([w, "b"], {w: ([0.6, 0.4], [5, 5])}),
+    "samples": lambda w, _: temperature.samples_against_exact([w, "b"], {w: ({w: [0.6, 0.4]}, [5, 5])}),
     "microscope": lambda w, _: sampling.microscope([(w, "model", HALF), (w, "top_k", HALF)], {0: w, 1: w}),
-    "served": lambda w, _: sampling.served_against_exact([w, *"bcd"], [4, 3, 2, 1], {w: [0.4, 0.3, 0.2, 0.1]}),
     "grid": lambda w, _: sampling.pass_grid({w: {w: 1.0}}),
-    "diversity": lambda w, _: sampling.diversity_quality({(w, w): ((0.5, 0.1), (-1, 0.1))}, (w, -0.5)),
+    "diversity": lambda w, _: sampling.diversity_quality({w: {0.5: (0.5, [-1.0, -2.0])}}, (w, -0.5)),
     "surprise": lambda w, _: log_probs.surprise({w: ([w, w], [-2.0])}),
     "tree": lambda w, _: tree(w),
     "penalties": lambda w, _: beam_search.penalty_lines(np.linspace(0, 2, 5), {w: (-9.0, 5)}, None),
@@ -107,12 +106,12 @@ FIGURES = {
     "bytes": lambda w, _: streaming.wire_bytes([streaming.WireField(w, w, b"\n", b"\1", b"a")]),
     "open loops": lambda w, _: open_loops(w),
     "plan": fusions,
-    "files": lambda w, _: plan_figures.sizes({w: (1e6, 2e6)}),
-    "searches": lambda w, folder: encoder_figures.searches([(w, pictures(w, folder), [pictures(w, folder)])]),
-    "captions": lambda w, folder: encoder_figures.gallery([(pictures(w, folder), w)]),
-    "precisions": lambda w, _: encoder_figures.sizes_and_drift({w: (1.0, 1e-3)}),
+    "files": lambda w, _: engine_figures.sizes({w: (1e6, 2e6)}),
+    "searches": lambda w, folder: figures.searches([(w, pictures(w, folder), [pictures(w, folder)])]),
+    "captions": lambda w, folder: figures.gallery([(pictures(w, folder), w)], rows=[w]),
+    "precisions": lambda w, _: figures.sizes_and_drift({w: (1.0, 1e-3)}, 0.1),
     "queries": found,
-    "groups": lambda w, _: search_figures.two_groups({w: HALF, "b": HALF}, 0.3),
+    "groups": lambda w, _: gallery.two_groups({w: HALF, "b": HALF}, 0.3),
     "growth": growth,
 }
 
@@ -124,7 +123,7 @@ def test_no_text_breaks_a_figure(kind, tmp_path, capsys):
             warnings.simplefilter("error")
             style.use()
             fig = FIGURES[kind](word, tmp_path)
-            style.finish(fig, word, word, word)
+            style.show(fig, word, word)
             fig.savefig(io.BytesIO(), bbox_inches="tight")
             texts = fig.findobj(Text)
             assert not any(text.get_parse_math() or "mathdefault" in text.get_text() for text in texts)

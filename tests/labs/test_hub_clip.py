@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import AutoTokenizer, CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPTokenizer
 
 from cliplab import hub_clip
 from servinglab.assets.store import OFFLINE
@@ -16,9 +17,24 @@ from servinglab.assets.store import OFFLINE
 TEXTS = ["a red apple", "a photo of a dog, running", "x"]
 
 
+def write_tiny(folder, seed=0):
+    """Save a CLIP with random weights, small enough for a test: every part of the real one, 512 numbers a vector."""
+    letters = sorted(ByteLevel.alphabet())
+    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": len(words) - 2, "eos_token_id": len(words) - 1, "pad_token_id": len(words) - 1}
+    text = {**tower, **ends, "vocab_size": len(words), "max_position_embeddings": 77}
+    config = CLIPConfig(text_config=text, vision_config={**tower, "image_size": 224, "patch_size": 32})
+    torch.manual_seed(seed)
+    CLIPModel(config).save_pretrained(folder)
+    CLIPTokenizer(vocab={word: number for number, word in enumerate(words)}, merges=[]).save_pretrained(folder)
+    hub_clip._image_processor()(size={"shortest_edge": 224}, crop_size=224).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return hub_clip.write_tiny(tmp_path_factory.mktemp("clip"))
+    return write_tiny(tmp_path_factory.mktemp("clip"))
 
 
 @pytest.fixture(scope="module")

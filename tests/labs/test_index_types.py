@@ -1,12 +1,16 @@
-"""Index types: truth and recall by hand, and the three indexes against them."""
+"""benchmarks/vector_indexes.py: truth and recall by hand, and the three indexes against them."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
 
-from cliplab.index_types import EFFORTS, KINDS, alike, build, measure, nearest, recall
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from vector_indexes import EFFORTS, KINDS, alike, build, measure, nearest, recall  # noqa: E402
 
 BASE = np.random.default_rng(0).standard_normal((50, 24)).astype(np.float32)
 BASE /= np.linalg.norm(BASE, axis=1, keepdims=True)

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+from tritonclient.utils import InferenceServerException
 
-from cliplab.client import RowError
 from cliplab.document_server import DocumentServer
 from cliplab.documents import DocumentStore
-from cliplab.indexing import IndexingError, build, check, reindex
+from cliplab.indexing import IndexingError, Stores, build, check, reindex
 from cliplab.pictures import Picture
 from cliplab.vectors import VectorStore
 
@@ -131,7 +132,7 @@ def test_what_cannot_be_indexed_is_said_in_a_sentence(stores, pictures):
     with pytest.raises(IndexingError, match="shape \\[1, 384\\] for 16 pictures"):
         build(pictures, lambda batch: embed(batch[:1]), *stores)
     assert len(stores[0]) == len(stores[1]) == 0
-    refused = RowError(1, 16, "These 3 bytes are no picture that can be read.")
+    refused = InferenceServerException("in ensemble 'clip', Row 2 of 16: These 3 bytes are no picture.")
     with pytest.raises(IndexingError, match="'p001' \\(.*1.png\\) cannot be indexed: These 3 bytes"):
         build(pictures, lambda _: (_ for _ in ()).throw(refused), *stores)
     pictures[5].file.unlink()
@@ -214,3 +215,14 @@ def test_a_build_that_is_killed_at_any_moment_goes_on_and_loses_nothing_acknowle
     assert embedded.value <= PICTURES + 4 * kills
     with VectorStore(tmp_path / "pictures.db") as vectors, DocumentStore(server.uri, collection="killed") as stored:
         assert check(vectors, stored, catalogue(tmp_path, PICTURES)).agree
+
+
+def test_both_stores_of_a_folder_come_back_after_they_were_closed(tmp_path, pictures):
+    with Stores(tmp_path / "shop") as both:
+        build(pictures[:4], embed, both.vectors, both.documents)
+        found = both.search(lambda image=None, text=None: embed([image])[0])(image=pictures[2].file.read_bytes(), k=1)
+        assert [(hit.id, hit.caption) for hit in found.hits] == [("p002", "Number 2.")]
+        server = both.server.pid
+    assert not psutil.pid_exists(server)
+    with Stores(tmp_path / "shop") as both:
+        assert check(both.vectors, both.documents, pictures[:4]).agree

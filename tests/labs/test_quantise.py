@@ -1,4 +1,4 @@
-"""Towers in int8 and fp16: smaller, close to fp32, and refused where they are not."""
+"""Towers in int8: smaller, and close to fp32."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from onnx import numpy_helper
 
 from cliplab.encoders import EncoderError, export, session
-from cliplab.quantise import accept, drift, dynamic_int8, half, static_int8
+from cliplab.quantise import dynamic_int8, static_int8
 
 
 class Tower(torch.nn.Module):
@@ -36,17 +36,21 @@ def fp32(tmp_path_factory):
     return export(Tower(), path, [torch.zeros(2, 3, 32, 32)], ["pixel_values"], "image_embedding")
 
 
+def drift(vectors, reference):
+    """The largest 1 - cosine; all vectors have length 1."""
+    return float(1 - (vectors * reference).sum(axis=1).min())
+
+
 def run(path):
     return session(path).run(["image_embedding"], {"pixel_values": PIXELS})[0]
 
 
-@pytest.mark.parametrize("for_tensorrt", [False, True])
-def test_static_int8_is_smaller_and_close(fp32, tmp_path, for_tensorrt):
-    small = static_int8(fp32, tmp_path / "int8.onnx", PIXELS, keep=0, for_tensorrt=for_tensorrt)
+def test_static_int8_is_smaller_and_close(fp32, tmp_path):
+    small = static_int8(fp32, tmp_path / "int8.onnx", PIXELS, keep=0)
     assert small.stat().st_size < 0.55 * fp32.stat().st_size
     assert drift(run(small), run(fp32)) < 6e-3
     kinds = {tensor.data_type for tensor in onnx.load(small).graph.initializer if tensor.name.endswith("_quantized")}
-    assert kinds == {onnx.TensorProto.INT8} | (set() if for_tensorrt else {onnx.TensorProto.INT32})
+    assert kinds == {onnx.TensorProto.INT8, onnx.TensorProto.INT32}
     assert not list(tmp_path.glob("*.plain.onnx"))
 
 
@@ -76,31 +80,3 @@ def test_dynamic_int8_needs_none(fp32, tmp_path):
     assert 0 < drift(run(small), run(fp32)) < 6e-3
     weights = [numpy_helper.to_array(w) for w in onnx.load(small).graph.initializer if w.name.endswith("_quantized")]
     assert 40 < max(int(np.abs(weight.astype(int)).max()) for weight in weights) <= 64, "7 bits are safe without VNNI"
-
-
-def test_half_precision_keeps_its_inputs(fp32, tmp_path):
-    small = half(fp32, tmp_path / "fp16.onnx")
-    assert small.stat().st_size < 0.65 * fp32.stat().st_size
-    assert drift(run(small), run(fp32)) < 1e-5
-
-
-def test_drift_is_one_minus_the_smallest_cosine():
-    """By hand: (1, 0) against (0, 2) has cosine 0, against (3, 4) it has 0.6."""
-    assert drift([[1, 0], [1, 0]], [[3, 4], [5, 0]]) == pytest.approx(0.4)
-    assert drift([[1, 0], [1, 0]], [[0, 2], [5, 0]]) == pytest.approx(1.0)
-    with pytest.raises(EncoderError, match=r"\(1, 2\) and \(2, 2\)"):
-        drift([[1, 0]], [[1, 0], [0, 1]])
-
-
-def test_acceptance_lets_rounding_through_and_nothing_else():
-    rng = np.random.default_rng(1)
-    reference = rng.normal(size=(6, 384))
-    assert accept(reference + 1e-4, reference, threshold=1e-2).startswith("accepted")
-    turned = reference + 0.3 * rng.normal(size=reference.shape)
-    for vectors, reason in (
-        (turned, "off the reference by 0.0"),
-        (np.full_like(reference, 1e-6), "the same vector for 6 different inputs"),
-        (np.where(reference > 2, np.nan, reference), "not finite"),
-    ):
-        with pytest.raises(EncoderError, match=reason):
-            accept(vectors, reference, threshold=1e-2)

@@ -6,14 +6,14 @@ import matplotlib
 import numpy as np
 import pytest
 
-from cliplab import search_figures
+from cliplab import gallery
 
 matplotlib.use("Agg")
 
 
 def point(index, vectors, effort, recall, ms):
     values = {"index": index, "vectors": vectors, "effort": effort, "recall_at_10": recall, "p50_ms": ms}
-    return {**values, "megabytes": vectors / 100}
+    return {**values, "build_s": vectors / 100}
 
 
 POINTS = [
@@ -24,30 +24,22 @@ POINTS = [
 
 
 def test_the_fastest_setting_with_enough_recall_is_taken():
-    chosen = search_figures.at_recall(POINTS, 0.95)
+    chosen = gallery.at_recall(POINTS, 0.95)
     assert [(p["index"], p["vectors"], p["p50_ms"]) for p in chosen] == [
         ("flat", 10, 5.0), ("hnsw", 10, 2.0), ("flat", 100, 50.0),
     ]  # fmt: skip
 
 
-def test_trade_draws_a_line_by_effort_for_each_index():
-    fig = search_figures.trade(POINTS)
-    assert [axes.get_title() for axes in fig.axes] == ["10 vectors", "100 vectors"]
-    lines = {line.get_label(): line for line in fig.axes[0].lines}
-    assert list(lines["HNSW"].get_xdata()) == [1.0, 2.0, 4.0]
-    assert list(lines["HNSW"].get_ydata()) == [0.90, 0.99, 1.0]
-
-
-def test_growth_draws_time_and_size():
-    time, size = search_figures.growth(POINTS).axes
+def test_growth_draws_time_of_a_query_and_of_building():
+    time, build = gallery.growth(POINTS).axes
     assert list(time.lines[0].get_xdata()) == [10, 100] and list(time.lines[0].get_ydata()) == [5.0, 50.0]
-    assert list(size.lines[0].get_ydata()) == [0.1, 1.0]
+    assert list(build.lines[0].get_ydata()) == [0.1, 1.0]
     assert list(time.lines[2].get_xdata()) == []  # IVF never finds enough here
 
 
 def test_two_groups_are_shown_in_percent_of_each():
     groups = {"captions": np.array([0.2, 0.9, 0.9, 0.8]), "unrelated": np.array([0.1, 0.3])}
-    fig = search_figures.two_groups(groups, 0.3)
+    fig = gallery.two_groups(groups, 0.3)
     (axes,) = fig.axes
     heights = [sum(bar.get_height() for bar in group) for group in axes.containers]
     assert heights == pytest.approx([100, 100])

@@ -7,15 +7,19 @@ says can then be checked against the record word by word. When nothing is near e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import tritonclient.grpc as grpcclient
+
 from cliplab.search import Found, Hit
-from servinglab import chat
+from servinglab import assets, chat
+from servinglab.client import gather, inputs, stream
 from servinglab.errors import CourseError
-from servinglab.old_client import TritonClient
+
+MODEL = "tensorrt_llm_bls"
 
 NOTHING = "I found nothing like that in the catalogue."
 MAX_TOKENS = 64
@@ -82,39 +86,53 @@ def compare(sentence: str, hit: Hit) -> Fidelity:
 
 
 class Answerer:
-    """Sentences from `tensorrt_llm_bls` of the server behind `client`.
+    """Sentences from `tensorrt_llm_bls` of the server at `address` ("host:port", gRPC); threads may share it.
 
     Args:
-        tokenizer: folder of the model's tokenizer, whose chat template is used.
         enough: for each kind of query ("text", "image", "both") the score from which a hit counts as found.
+        tokenizer: folder of the model's tokenizer, whose chat template is used; SmolLM2's when left out.
     """
 
-    def __init__(self, client: TritonClient, tokenizer: Path, enough: dict[str, float]) -> None:
+    def __init__(self, address: str, enough: dict[str, float], tokenizer: Path | None = None) -> None:
         if unknown := set(enough) ^ {"text", "image", "both"}:
             raise CourseError(f"enough needs a score for text, image and both; look at {', '.join(sorted(unknown))}.")
-        self.client, self.tokenizer, self.enough = client, tokenizer, enough
+        self.address, self.enough = address, enough
+        self.tokenizer = tokenizer or assets.tokenizer("smollm2")
 
     def near(self, found: Found) -> tuple[Hit, ...]:
         """The hits that count: those with at least the score `enough` has for this kind of query."""
         return tuple(hit for hit in found.hits if hit.score >= self.enough[found.kind])
 
-    def stream(self, found: Found, *, deadline: float = 60.0) -> Iterator[str]:
+    def stream(self, found: Found, *, timeout: float = 60.0) -> Iterator[str]:
         """Pieces of the answer as they arrive: about the best hit, or that nothing was found, without the model.
 
-        Raises ClientError (one sentence) when the model fails. Leaving the iterator early stops the model's work.
+        Raises InferenceServerException when the model fails. Leaving the iterator early stops the model's work.
         """
-        near = self.near(found)
-        if not near:
+        if not (near := self.near(found)):
             yield NOTHING
             return
-        yield from self.about(near[0], deadline=deadline)
+        asked = self._inputs(near[0], example=True, stream=True)
+        with (
+            grpcclient.InferenceServerClient(self.address) as client,  # one stream at a time each
+            closing(stream(client, MODEL, asked, timeout=timeout)) as results,
+        ):
+            yield from filter(None, (_text(result).rstrip("\n") for result in results))
 
-    def about(self, hit: Hit, *, example: bool = True, deadline: float = 60.0) -> Iterator[str]:
-        """Pieces of the model's sentence about one record."""
+    def about(self, hits: Sequence[Hit], *, example: bool = True, timeout: float = 300.0) -> list[str]:
+        """The model's sentence about each record, all asked at once; with or without the example in the prompt."""
+        asked = {number: self._inputs(hit, example=example, stream=False) for number, hit in enumerate(hits)}
+        with grpcclient.InferenceServerClient(self.address) as client:
+            results = gather(client, MODEL, asked, timeout=timeout)
+        return ["".join(map(_text, results[number])).strip() for number in asked]
+
+    def _inputs(self, hit: Hit, *, example: bool, stream: bool) -> list[grpcclient.InferInput]:
         prompt = chat.render(self.tokenizer, messages(hit, example=example))
-        wanted = {"max_tokens": MAX_TOKENS, "exclude_input_in_output": True, "stop_words": ["\n"]}
-        with closing(self.client.stream(prompt, deadline=deadline, **wanted)) as chunks:
-            yield from filter(None, (chunk.text.rstrip("\n") for chunk in chunks))
+        wanted = {"max_tokens": MAX_TOKENS, "exclude_input_in_output": True, "stop_words": ["\n"], "stream": stream}
+        return inputs(text_input=prompt, **wanted)
+
+
+def _text(result: grpcclient.InferResult) -> str:
+    return result.as_numpy("text_output").reshape(-1)[0].decode()
 
 
 def _plain(value: str) -> str:

@@ -17,18 +17,14 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from cliplab import prepare
+from cliplab import encoders, prepare
 from servinglab.errors import CourseError
-from servinglab.repository import to_text
 from servinglab.server.install import require_plain_path
-
-if TYPE_CHECKING:
-    from cliplab.encoders import Encoders
 
 MODELS = ("image_preprocessing", "vision_encoder", "text_encoder", "fusion", "clip")
 FLAVOURS = ("onnx", "tensorrt")
@@ -67,12 +63,13 @@ class DeploymentError(CourseError):
 
 
 def write_repository(
-    folder: str | Path, encoders: Encoders, labels: Sequence[str], *, top: int = 5, max_batch_size: int = 16,
-    flavour: str = "onnx", plan: str | Path | None = None,
+    folder: str | Path, towers: encoders.Encoders | str, labels: Sequence[str], *, top: int = 5,
+    max_batch_size: int = 16, flavour: str = "onnx", plan: str | Path | None = None,
 ) -> Path:  # fmt: skip
     """Write the five models into `folder`, beside others that are there, and return its absolute path. Safe to repeat.
 
     Args:
+        towers: the encoders' files, or a precision of `encoders.prepare`.
         labels: what a picture may be called; each answer names the `top` nearest of them.
         max_batch_size: rows that one request, or one batch of waiting requests, may have.
         flavour: "onnx" runs both encoders on ONNX Runtime in Python models; "tensorrt" gives `vision_encoder` to
@@ -85,12 +82,13 @@ def write_repository(
         raise DeploymentError("labels must be a list of texts.")
     labels = [label.strip() for label in labels]
     _check(labels, top, max_batch_size, flavour, plan)
+    towers = encoders.prepare(towers) if isinstance(towers, str) else towers
     names = json.dumps(labels, ensure_ascii=False, indent=0) + "\n"
     files: dict[str, dict[str, str | bytes | Path]] = {
         "image_preprocessing": {"prepare.py": Path(prepare.__file__)},
-        "vision_encoder": {"model.onnx": encoders.vision} if flavour == "onnx" else {"model.plan": Path(plan or "")},
-        "text_encoder": {"model.onnx": encoders.text, "tokenizer.json": encoders.tokenizer},
-        "fusion": {"labels.json": names, "labels.npy": _label_vectors(encoders, labels)},
+        "vision_encoder": {"model.onnx": towers.vision} if flavour == "onnx" else {"model.plan": Path(plan or "")},
+        "text_encoder": {"model.onnx": towers.text, "tokenizer.json": towers.tokenizer},
+        "fusion": {"labels.json": names, "labels.npy": _label_vectors(towers, labels)},
         "clip": {},
     }
     repository = Path(folder).expanduser().absolute()
@@ -108,7 +106,10 @@ def write_repository(
                 (version / left).unlink(missing_ok=True)  # of another flavour
             for name, content in files[model].items():
                 _put(version / name, content)
-            _put(repository / model / "config.pbtxt", to_text(config))
+            _put(
+                repository / model / "config.pbtxt",
+                text_format.MessageToString(config, use_short_repeated_primitives=True),
+            )
     except OSError as error:
         raise DeploymentError(f"{error.filename or repository} cannot be read or written: {error.strerror}.") from None
     return repository
@@ -155,7 +156,7 @@ def _check(labels: list[str], top: int, max_batch_size: int, flavour: str, plan:
 
 
 def _weights(files: Mapping[str, Mapping[str, str | bytes | Path]]) -> str:
-    """A name of both encoders' weights, so that an index of other weights is noticed (`ClipClient.encoder`)."""
+    """A name of both encoders' weights, so that an index of other weights is noticed (`client.ClipClient.encoder`)."""
     digest = hashlib.sha256()
     for model in BATCHED:
         for name, content in files[model].items():
@@ -164,12 +165,10 @@ def _weights(files: Mapping[str, Mapping[str, str | bytes | Path]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _label_vectors(encoders: Encoders, labels: list[str]) -> bytes:
+def _label_vectors(towers: encoders.Encoders, labels: list[str]) -> bytes:
     """The labels as a .npy file: float32 [labels, 384]."""
-    from cliplab.encoders import OnnxEncoders
-
     out = io.BytesIO()
-    np.save(out, OnnxEncoders(encoders).encode_texts(labels), allow_pickle=False)
+    np.save(out, encoders.OnnxEncoders(towers).encode_texts(labels), allow_pickle=False)
     return out.getvalue()
 
 

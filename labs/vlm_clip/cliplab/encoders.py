@@ -19,17 +19,25 @@ from typing import Any
 
 import numpy as np
 
-from cliplab.encoder_tensors import LONGEST, TEXT_INPUTS, TEXT_OUTPUT, VISION_INPUTS, VISION_OUTPUT, EncoderError
+from cliplab.pictures import Picture, catalogue, pixels
+from cliplab.prepare import open_picture, to_array
 from servinglab import assets
-from servinglab.assets.progress import Progress
-from servinglab.assets.store import publish, read_stamp, stamp, workspace
+from servinglab.assets.store import publish, read_stamp, say, stamp, workspace
+from servinglab.errors import CourseError
+from servinglab.root import find_root
 
+VISION_INPUTS, VISION_OUTPUT = ("pixel_values",), "image_embedding"
+TEXT_INPUTS, TEXT_OUTPUT = ("input_ids", "attention_mask"), "text_embedding"
+LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the rest of a longer text is cut off
 PRECISIONS = ("fp32", "int8")
-DATA = Path(__file__).resolve().parents[3] / "data"
 CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
 _RECIPE = "clip-onnx-3"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
+
+
+class EncoderError(CourseError):
+    """The towers cannot be exported, prepared or run."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def prepare(precision: str = "fp32", folder: str | Path | None = None) -> Encode
     """
     if precision not in PRECISIONS:
         raise EncoderError(f"precision must be one of {', '.join(PRECISIONS)}, not {precision!r}.")
-    weights = Path(folder) if folder else DATA / "mini_clip"
+    weights = Path(folder) if folder else find_root() / "data" / "mini_clip"
     minilm = assets.resolve("minilm")
     home = assets.cache_dir() / "clip" / _key(weights, minilm)
     if not _ready(home / precision):
@@ -93,7 +101,7 @@ def prepare(precision: str = "fp32", folder: str | Path | None = None) -> Encode
                 if _ready(home / step):  # another process may have made it while this one waited
                     continue
                 (made := scratch / step).mkdir()
-                Progress("mini-clip").stage(f"writing the {step} encoders")
+                say("mini-clip", f"writing the {step} encoders")
                 _write_fp32(made, weights, minilm) if step == "fp32" else _write_int8(made, _found(home / "fp32"))
                 stamp(made, _RECIPE)
                 publish(made, home / step)
@@ -115,18 +123,15 @@ def _write_fp32(made: Path, weights: Path, minilm: Path) -> None:
     tokenizer.save(str(made / "tokenizer.json"))
 
 
-def calibration_pictures() -> list[Any]:
+def calibration_pictures() -> list[Picture]:
     """The pictures of the catalogue that calibrate int8. Whoever measures it leaves them out."""
-    from cliplab.pictures import catalogue
-
     return catalogue("subset")[::CALIBRATION_EVERY]
 
 
 def _write_int8(made: Path, fp32: Encoders) -> None:
-    from cliplab.quantise import dynamic_int8, pixels, static_int8
+    from cliplab.quantise import dynamic_int8, static_int8
 
-    shown = pixels(picture.file.read_bytes() for picture in calibration_pictures())
-    static_int8(fp32.vision, made / "vision.onnx", shown)
+    static_int8(fp32.vision, made / "vision.onnx", pixels(calibration_pictures()))
     dynamic_int8(fp32.text, made / "text.onnx")
     shutil.copyfile(fp32.tokenizer, made / "tokenizer.json")
 
@@ -162,7 +167,6 @@ class OnnxEncoders:
 
     def encode_images(self, images: Sequence[bytes]) -> np.ndarray:
         """Picture files to vectors: float32 [n, 384], each of length 1. Raises PictureError for no picture."""
-        from cliplab.prepare import open_picture, to_array
 
         def feeds(part: Sequence[bytes]) -> dict[str, np.ndarray]:
             return {VISION_INPUTS[0]: np.stack([to_array(open_picture(data)) for data in part])}

@@ -1,4 +1,4 @@
-"""Pictures that were found, as a figure for every reader and as a search box for who has a live notebook (notebook 15).
+"""Notebook 15's figures, and a search box for those who have a live notebook.
 
 `figure` is for pages: matplotlib, small. `gallery` draws it for a few queries and, when live (`servinglab.explore` says
 so), adds a box in which you type a sentence or drop a picture; the answer streams in while the pictures are there.
@@ -9,15 +9,18 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
+from tritonclient.utils import InferenceServerException
 
 from cliplab.answer import Answerer, compare
+from cliplab.figures import architecture as architecture  # a drawing of notebook 15, too
 from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
 from servinglab import explore
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 ANY = "any category"
 SIDE = 120  # pixels of a thumbnail's longer side
 _CARD = "width:140px;margin:4px;padding:4px;border:1px solid #E4E4E4;background:#FFFFFF;color:#222222;font-size:12px"
+_GROUPS = ("#009E73", "#D55E00")
+_INDEXES = {"flat": style.INK, "hnsw": "#0072B2", "ivf": "#E69F00"}
+_NAMES = {"flat": "flat", "hnsw": "HNSW", "ivf": "IVF"}
+GOOD = 0.9  # recall that a growing index has to keep
 
 
 def thumbnail(path: str | Path, side: int = SIDE) -> Image.Image:
@@ -47,7 +54,7 @@ def figure(
     rows: Mapping[str, Sequence[Hit]], files: Callable[[Hit], Path], *, asked: Mapping[str, Path] | None = None,
     columns: int = 5,
 ) -> Figure:  # fmt: skip
-    """One row for each query: its first hits with caption, price and score. Hand it to `style.finish`.
+    """One row for each query: its first hits with caption, price and score. Hand it to `style.show`.
 
     `files`: where the picture of a hit lies. `asked`: for queries by picture that picture, drawn in the first column.
     Raises CourseError when there is nothing to draw.
@@ -82,6 +89,7 @@ def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
     square = Image.new("RGB", (SIDE, SIDE), "white")
     square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
     axes.imshow(square)
+    axes.add_patch(plt.Rectangle((0, 0), SIDE - 1, SIDE - 1, fill=False, edgecolor=style.FAINT, linewidth=0.8))
     axes.set_title("\n".join((" ", *words)), fontsize=9, loc="center")  # the first line is for the query
 
 
@@ -101,7 +109,7 @@ def _card(hit: Hit, path: Path) -> str:
 
 def gallery(
     search: Search, answerer: Answerer, files: Callable[[Hit], Path], *, examples: Mapping[str, Mapping[str, Any]],
-    categories: Sequence[str], title: str, small_print: str = "", most_cents: int = 10_000,
+    categories: Sequence[str], title: str, most_cents: int = 10_000,
 ) -> None:  # fmt: skip
     """Draw what the `examples` find, and add a search box when somebody is there to use it.
 
@@ -111,7 +119,7 @@ def gallery(
     rows = {name: answerer.near(one) for name, one in found.items()}
     fig = figure(rows, files)
     counted = ", ".join(f"{name}: {len(hits)} near enough" for name, hits in rows.items())
-    style.finish(fig, title, small_print, f"{len(rows)} queries; {counted}", photos=True)
+    style.show(fig, title, f"{len(rows)} queries; {counted}", photos=True)
     if explore.is_live():
         from IPython.display import display
 
@@ -148,6 +156,8 @@ def search_box(
             _say(said, answerer, found)
         except CourseError as error:
             said.value = f"<b>{html.escape(str(error))}</b>"
+        except InferenceServerException as error:
+            said.value = f"<b>{html.escape(error.message())}</b>"
         except Exception as error:  # a callback that raises shows nothing at all in a notebook
             said.value = f"<b>The search failed: {html.escape(f'{type(error).__name__}: {error}')}</b>"
         finally:
@@ -180,3 +190,49 @@ def _say(box: ipywidgets.HTML, answerer: Answerer, found: Found) -> None:
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
+    """How the best scores of two groups of queries are spread, in percent of each group, and a threshold."""
+    fig, axes = plt.subplots(figsize=(style.WIDTH, 2.9))
+    values = np.concatenate(list(best.values()))
+    edges = np.linspace(values.min(), values.max(), 25)
+    for (name, scores), colour in zip(best.items(), _GROUPS, strict=True):
+        share = np.full(len(scores), 100 / len(scores))
+        axes.hist(scores, edges, weights=share, color=colour, alpha=0.6, label=f"{name} ({len(scores)})")
+    axes.axvline(line, color=style.INK, linewidth=1.2)
+    style.note(axes, f"{line:.2f}", line, 1, (4, -6), xycoords=("data", "axes fraction"), fontsize=10)
+    axes.set(xlabel="score of the best hit (cosine)", ylabel="share of the group (%)")
+    axes.legend()
+    return fig
+
+
+def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
+    """Time of a query and of building against the number of vectors, at the least effort with recall of GOOD."""
+    cheapest = at_recall(points)
+    fig, panels = plt.subplots(1, 2, figsize=(style.WIDTH, 3.1))
+    wanted = {"p50_ms": "time of one query (ms)", "build_s": "time to build (s)"}
+    for axes, (field, label) in zip(panels, wanted.items(), strict=True):
+        for index, colour in _INDEXES.items():
+            own = [point for point in cheapest if point["index"] == index]
+            x = [point["vectors"] for point in own]
+            y = [max(point[field], 1e-3) for point in own]  # flat builds nothing; 0 has no place on this scale
+            axes.plot(x, y, marker="o", markersize=4, color=colour)
+            if own:
+                style.note(axes, _NAMES[index], x[-1], y[-1], color=colour)
+        axes.set(xscale="log", yscale="log", xlabel="vectors", ylabel=label)
+        for axis, form in ((axes.xaxis, "{x:,.0f}"), (axes.yaxis, "{x:g}")):
+            axis.set_major_formatter(form)
+            axis.set_minor_formatter("")
+        axes.margins(x=0.18)
+    return fig
+
+
+def at_recall(points: Iterable[Mapping[str, Any]], least: float = GOOD) -> list[Mapping[str, Any]]:
+    """For each index and number of vectors the fastest point with at least this recall, by number of vectors."""
+    best: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for point in points:
+        key = point["index"], point["vectors"]
+        if point["recall_at_10"] >= least and (key not in best or point["p50_ms"] < best[key]["p50_ms"]):
+            best[key] = point
+    return sorted(best.values(), key=lambda point: point["vectors"])

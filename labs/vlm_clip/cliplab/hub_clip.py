@@ -21,7 +21,7 @@ MODEL = "openai/clip-vit-base-patch32"
 HUB = "https://huggingface.co"
 
 
-class HubError(CourseError):
+class HubError(CourseError, OSError):
     """CLIP cannot be had or is no CLIP."""
 
 
@@ -82,30 +82,6 @@ def reachable(seconds: float = 3.0) -> bool:
         return httpx.head(os.environ.get("HF_ENDPOINT", HUB), timeout=seconds).status_code < 500
     except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError):  # the last two: a proxy that httpx cannot use
         return False
-
-
-def write_tiny(folder: str | Path, seed: int = 0) -> Path:
-    """Save a CLIP with random weights, small enough for a test: every part of the real one, 512 numbers a vector.
-
-    It knows nothing; it shows that the loading code works where the hub cannot be reached. Returns the folder.
-    """
-    import torch
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # a slow disk brings it up
-    letters = sorted(ByteLevel.alphabet())
-    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
-    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ends = {"bos_token_id": len(words) - 2, "eos_token_id": len(words) - 1, "pad_token_id": len(words) - 1}
-    text = {**tower, **ends, "vocab_size": len(words), "max_position_embeddings": 77}
-    config = CLIPConfig(text_config=text, vision_config={**tower, "image_size": 224, "patch_size": 32})
-    torch.manual_seed(seed)
-    CLIPModel(config).save_pretrained(folder)
-    CLIPTokenizer(vocab={word: number for number, word in enumerate(words)}, merges=[]).save_pretrained(folder)
-    _image_processor()(size={"shortest_edge": 224}, crop_size=224).save_pretrained(folder)
-    return Path(folder)
 
 
 def _image_processor() -> Any:

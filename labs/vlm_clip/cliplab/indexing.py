@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from tritonclient.utils import InferenceServerException
 
-from cliplab.client import RowError
-from cliplab.vectors import CATEGORY_BYTES, ID_BYTES
+from cliplab.document_server import DocumentServer
+from cliplab.documents import DocumentStore
+from cliplab.search import Search
+from cliplab.vectors import CATEGORY_BYTES, ID_BYTES, VectorStore
 from servinglab.errors import CourseError
 
 BATCH = 16  # pictures embedded and written together: what a SIGKILL can cost at most
@@ -44,6 +48,38 @@ Document = dict[str, Any]
 
 class IndexingError(CourseError):
     """The catalogue or the encoder gave something that cannot be stored."""
+
+
+class Stores:
+    """Both stores in one folder: `vectors`, a file at `file`, and `documents`, a server at `uri`. Ends with the block,
+    or with this Python; one Python at a time."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.file, self.documents, self.vectors = Path(folder) / "vectors.db", None, None
+        self.server = DocumentServer(Path(folder) / "documents")
+        self.uri = self.server.uri
+        try:
+            self.documents, self.vectors = DocumentStore(self.uri), VectorStore(self.file)
+        except BaseException:
+            self.close()
+            raise
+
+    def search(self, embed: Callable[..., np.ndarray]) -> Search:
+        """A search in both; see `search.Search`."""
+        return Search(embed, self.vectors, self.documents)
+
+    def close(self) -> None:
+        """Leave both. No effect the second time."""
+        for each in (self.vectors, self.documents):
+            if each is not None:
+                each.close()
+        self.server.stop()
+
+    def __enter__(self) -> Stores:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -207,12 +243,15 @@ def _write(batch: list[tuple[Picture, Document]], embed: Embed, vectors: Any, do
 
 
 def _embedded(pictures: list[Picture], embed: Embed) -> np.ndarray:
-    """The vectors. An error about one row becomes one about the picture."""
+    """The vectors. An error about one row ("Row 3 of 16: …", as `fusion` says it) becomes one about the picture."""
     try:
         return embed([_read(picture) for picture in pictures])
-    except RowError as error:
-        picture = pictures[error.row]
-        raise IndexingError(f"The picture {picture.id!r} ({picture.file}) cannot be indexed: {error.reason}") from None
+    except InferenceServerException as error:
+        said = re.search(r"Row (\d+) of \d+: (.+)", error.message())
+        if not said:
+            raise
+        picture = pictures[int(said[1]) - 1]
+        raise IndexingError(f"The picture {picture.id!r} ({picture.file}) cannot be indexed: {said[2]}") from None
 
 
 def _read(picture: Picture) -> bytes:

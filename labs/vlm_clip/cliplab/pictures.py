@@ -10,11 +10,14 @@ import json
 import shutil
 import subprocess
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cliplab.prepare import open_picture
+import numpy as np
+
+from cliplab.prepare import open_picture, to_array
 from servinglab import assets
 from servinglab.assets.store import read_stamp, sha256, stamp, told_offline, workspace
 from servinglab.errors import CourseError
@@ -69,6 +72,11 @@ def catalogue(source: Literal["subset", "full", "auto"] = "subset") -> list[Pict
             f"{len(missing)} pictures are missing, {missing[0]} among them; bring them back with `git checkout data`."
         )
     return found
+
+
+def pixels(pictures: Iterable[Picture]) -> np.ndarray:
+    """Pictures as the vision tower reads them: float32 [n, 3, 224, 224]. Raises PictureError for a broken file."""
+    return np.stack([to_array(open_picture(picture.file.read_bytes())) for picture in pictures])
 
 
 def is_blank(picture: Picture) -> bool:

@@ -63,8 +63,8 @@ class Search:
     """Search in two stores with vectors of one encoder.
 
     Args:
-        embed: called as `embed(image=bytes or None, text=str or None)`; its answer has `.vector`, float [384] of
-            length 1. `client.ClipClient(address).embed` is one.
+        embed: called as `embed(image=bytes or None, text=str or None)`; gives float [384] of length 1.
+            `client.ClipClient(address).embed` is one.
         vectors, documents: the stores.
     """
 
@@ -87,7 +87,7 @@ class Search:
             raise CourseError("Nothing to search for: give a sentence, a picture, or both.")
         if type(k) is not int or not 1 <= k <= MOST:
             raise CourseError(f"k is {k!r}; ask for 1 to {MOST} hits.")
-        vector = np.asarray(self.embed(image=image or None, text=text or None).vector, dtype=np.float32)
+        vector = np.asarray(self.embed(image=image or None, text=text or None), dtype=np.float32)
         (near,) = self.vectors.search(vector.reshape(1, -1), k, category=category, below_cents=below_cents)
         records = self.documents.get([name for name, _ in near])
         usable = {name for name, record in records.items() if isinstance(record.get("price_cents"), int)}

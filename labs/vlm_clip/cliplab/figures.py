@@ -1,0 +1,216 @@
+"""Figures of notebooks 13 and 14, and a drawing of 15: pictures, searches, recalls, sizes, the ensemble."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from cliplab.prepare import open_picture
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, name_rows, note, tint
+
+_SIDE = 132  # pixels of a picture in a figure; a page must load at once
+_RIGHT, _LEAST = MODELS["postprocessing"], 1e-7  # a drift below that is rounding of the reference itself
+# The course's colours, by what a step does: prepare, compute, collect.
+COLOURS = {
+    "image_preprocessing": MODELS["preprocessing"], "vision_encoder": MODELS["tensorrt_llm"],
+    "text_encoder": MODELS["tensorrt_llm_bls"], "fusion": MODELS["postprocessing"], "clip": MODELS["ensemble"],
+}  # fmt: skip
+
+
+def gallery(items: Sequence[tuple[Path, str]], columns: int = 6, rows: Sequence[str] = ()) -> Figure:
+    """Pictures in rows, each with a line of text below. ``items``: (file, text). ``rows``: a name for each row."""
+    count = -(-len(items) // columns)
+    fig, grid = plt.subplots(count, columns, figsize=(WIDTH, 10.4 / columns * count + 0.5), squeeze=False)
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+    for axes, (file, text) in zip(grid.flat, items, strict=False):
+        _picture(axes, file)
+        axes.set_xlabel(_short(text, 96 // columns, 2), fontsize=9, color=INK, labelpad=2)
+    for axes, name in zip(grid[:, 0], rows, strict=False):
+        axes.set_ylabel(name, fontsize=10, fontweight="bold", color=INK)
+    return fig
+
+
+def searches(rows: Sequence[tuple[str, Path, Sequence[Path]]]) -> Figure:
+    """One row a search: the sentence, the picture it belongs to, then what was found, best first.
+
+    ``rows``: (sentence, its own picture, found pictures). The own picture has a frame wherever it is found.
+    """
+    found = max(len(row[2]) for row in rows)
+    widths = [1.9] + [1] * (found + 1)
+    height = 1.08 * len(rows) + 0.75
+    fig, grid = plt.subplots(len(rows), found + 2, figsize=(WIDTH, height), squeeze=False, width_ratios=widths)
+    for axes in grid.flat:
+        axes.axis("off")
+    heads = ["sentence", "its picture", *(f"place {n}" for n in range(1, found + 1))]
+    for axes, head in zip(grid[0], heads, strict=True):
+        axes.set_title(head, fontsize=9, color=QUIET, loc="left" if head == "sentence" else "center")
+    for line, (sentence, own, others) in zip(grid, rows, strict=True):
+        line[0].text(0, 0.5, _short(sentence, 22, 4), transform=line[0].transAxes, va="center", fontsize=9)
+        _picture(line[1], own)
+        for axes, file in zip(line[2:], others, strict=False):
+            _picture(axes, file, frame=_RIGHT if file == own else None)
+    return fig
+
+
+def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chance: float, k: int) -> Figure:
+    """Recall of several ways as points with 95 % intervals: ``table``: way → {"1": (mean, low, high), "k": …}."""
+    colours = {"1": MODELS["preprocessing"], "k": MODELS["tensorrt_llm"]}
+    names = {"1": "recall at 1", "k": f"recall at {k}"}
+    fig, axes = plt.subplots(figsize=(WIDTH, 0.55 * len(table) + 1.7))
+    for row, measured in enumerate(table.values()):
+        for which, shift in (("1", 0.14), ("k", -0.14)):
+            mean, low, high = measured[which]
+            axes.plot([low, high], [row + shift] * 2, color=colours[which], linewidth=2.4, solid_capstyle="butt")
+            axes.plot(mean, row + shift, "o", color=colours[which], markersize=7)
+            note(axes, f"{mean:.2f}", high, row + shift)
+    axes.axvline(chance, color=INK, linewidth=0.9, linestyle=":")
+    note(axes, f"guessing, at {k}", chance, -0.62, (4, 0), color=QUIET, va="baseline")
+    for which, name in names.items():
+        axes.plot([], [], "o-", color=colours[which], label=name)
+    axes.legend(loc="lower right")
+    name_rows(axes, list(table), above=0.8, below=0.5)
+    axes.set(xlim=(0, 1), xlabel="share of the captions that find their own picture (with 95 % interval)")
+    return fig
+
+
+def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> Figure:
+    """Lines over one axis: ``series`` maps a name to (xs, ys)."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 2.8))
+    for (name, (xs, ys)), colour in zip(series.items(), MODELS.values(), strict=False):
+        axes.plot(xs, ys, color=colour, linewidth=1.8)
+        note(axes, name, xs[-1], ys[-1])
+    axes.set(xlabel=x, ylabel=y, xlim=(0, 1.13 * max(max(xs) for xs, _ in series.values())))
+    return fig
+
+
+def sizes_and_drift(rows: Mapping[str, tuple[float, float]], limit: float) -> Figure:
+    """What a smaller file saves and costs: ``rows`` maps a file to (megabytes, largest 1 - cosine to the reference).
+
+    ``limit``: the largest drift that an acceptance test lets through.
+    """
+    fig, (size, turned) = plt.subplots(1, 2, figsize=(WIDTH, 0.36 * len(rows) + 1.3), sharey=True)
+    for row, (megabytes, drift) in enumerate(rows.values()):
+        size.barh(row, megabytes, height=0.6, color=tint(MODELS["preprocessing"], 0.6))
+        note(size, f"{megabytes:.1f} MB", megabytes, row)
+        colour = MODELS["tensorrt_llm"] if drift > limit else MODELS["postprocessing"]
+        turned.plot(max(drift, _LEAST), row, "o", color=colour, markersize=7)
+        note(turned, f"{drift:.0e}" if drift > _LEAST else "none", max(drift, _LEAST), row)
+    turned.axvline(limit, color=INK, linewidth=0.9, linestyle=":")
+    name_rows(size, list(rows), above=0.5, below=0.5)
+    size.set(xlim=(0, 1.4 * max(megabytes for megabytes, _ in rows.values())), xlabel="size of the file (MB)")
+    turned.set(xscale="log", xlim=(_LEAST / 3, 30), xlabel=f"largest 1 - cosine (dotted: the limit, {limit:g})")
+    turned.xaxis.set_major_formatter("{x:g}")
+    turned.set_xticks([1e-6, 1e-4, 1e-2, 1])
+    turned.xaxis.set_minor_formatter("")
+    turned.tick_params(axis="y", length=0)
+    return fig
+
+
+def pipeline() -> Figure:
+    """The steps of `clip` and the tensors between them."""
+    frame = (1.05, 0.3, 6.35, 3.05, "clip: an ensemble, no code")
+    boxes = {
+        "client": (0.05, 1.35, 0.8, 1.95, CARD), "image_preprocessing": (1.75, 2.05, 3.3, 2.45, None),
+        "vision_encoder": (4.3, 2.05, 5.5, 2.45, None), "text_encoder": (2.3, 0.75, 3.4, 1.15, None),
+        "fusion": (5.15, 1.45, 5.9, 1.85, None),
+    }  # fmt: skip
+    arrows = [
+        ([(0.42, 1.95), (0.42, 2.25), (1.75, 2.25)], "image", (1.4, 2.37)),
+        ([(0.42, 1.35), (0.42, 0.95), (2.3, 0.95)], "text", (1.4, 1.07)),
+        ([(3.3, 2.25), (4.3, 2.25)], "pixel_values", (3.8, 2.37)),
+        ([(5.52, 2.05), (5.52, 1.85)], "image_embedding", (4.78, 1.93)),
+        ([(2.5, 2.05), (2.5, 1.65), (5.15, 1.65)], "image_state", (3.1, 1.77)),
+        ([(3.4, 0.95), (5.52, 0.95), (5.52, 1.45)], "text_embedding, text_state", (4.5, 1.07)),
+        ([(5.9, 1.65), (6.5, 1.65)], "", (0, 0)),
+    ]
+    fig, axes = _drawing(3.3, {name: (*place, COLOURS.get(name)) for name, place in boxes.items()}, arrows, [frame])
+    axes.text(6.56, 1.65, "embedding\nlabels\nscores", va="center", fontsize=9, family="monospace")
+    return fig
+
+
+def architecture() -> Figure:
+    """What a search of notebook 15 passes through: one server, two stores."""
+    frames = [(1.5, 0.3, 3.15, 3.05, "one Triton"), (4.2, 1.5, 7.35, 3.05, "two stores")]
+    boxes = {
+        "customer": (0.05, 1.4, 0.95, 1.8, None),
+        "ensemble clip": (1.75, 1.8, 2.9, 2.3, COLOURS["clip"]),
+        "tensorrt_llm_bls": (1.65, 0.7, 3.0, 1.2, COLOURS["text_encoder"]),
+        "vectors\n(Milvus)": (4.4, 1.75, 5.4, 2.35, COLOURS["image_preprocessing"]),
+        "documents\n(MongoDB)": (6.05, 1.75, 7.1, 2.35, COLOURS["fusion"]),
+    }
+    arrows = [
+        ([(0.5, 1.8), (0.5, 2.05), (1.75, 2.05)], "picture or\nsentence", (0.75, 2.32)),
+        ([(2.9, 2.05), (4.4, 2.05)], "vector", (3.68, 2.17)),
+        ([(5.4, 2.05), (6.05, 2.05)], "ids", (5.72, 2.17)),
+        ([(6.57, 1.75), (6.57, 0.95), (3.0, 0.95)], "record", (4.9, 1.07)),
+        ([(1.65, 0.95), (0.5, 0.95), (0.5, 1.4)], "answer", (0.95, 0.8)),
+    ]
+    fig, axes = _drawing(3.3, {name: (*place[:4], None, place[4]) for name, place in boxes.items()}, arrows, frames)
+    for words, place in (("near what?", (4.9, 2.55)), ("what is it?", (6.57, 2.55)), ("how to say it?", (2.32, 0.5))):
+        axes.text(*place, words, ha="center", va="center", fontsize=9, color=QUIET)
+    return fig
+
+
+Box = tuple[float, float, float, float, str | None, str | None]  # left, bottom, right, top (inches), fill, edge
+
+
+def _drawing(height: float, boxes: Mapping[str, Box], arrows: Sequence, frames: Sequence) -> tuple[Figure, plt.Axes]:
+    """Boxes by name, arrows [(corners, words, their place)] that begin and end at a box's edge, and dashed frames."""
+    fig = plt.figure(figsize=(WIDTH, height))
+    axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
+    axes.axis("off")
+    for left, bottom, right, top, words in frames:
+        look = {"fc": tint(COLOURS["clip"], 0.2), "ec": COLOURS["clip"], "lw": 1.3, "ls": DASHES}
+        axes.add_patch(Rectangle((left, bottom), right - left, top - bottom, **look))
+        axes.text(left + 0.08, top - 0.06, words, va="top", fontsize=9)
+    for name, (left, bottom, right, top, fill, edge) in boxes.items():
+        look = {"fc": fill or (tint(edge) if edge else CARD), "ec": edge or QUIET, "lw": 1.4}
+        axes.add_patch(Rectangle((left, bottom), right - left, top - bottom, **look))
+        axes.text((left + right) / 2, (bottom + top) / 2, name, ha="center", va="center", fontsize=9)
+    for corners, words, place in arrows:
+        axes.plot(*zip(*corners[:-1], strict=True), color=INK, lw=1.1, solid_capstyle="butt")
+        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", corners[-1], corners[-2], arrowprops=arrow)
+        axes.text(*place, words, ha="center", va="center", fontsize=9, family="monospace")
+    return fig, axes
+
+
+def step_bars(step_ms: Mapping[str, float], ensemble_ms: float) -> Figure:
+    """Mean time of the steps, each where it begins when nothing waits for it, above the ensemble's own."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 2.6))
+    after_images = step_ms["image_preprocessing"] + step_ms["vision_encoder"]
+    begins = {
+        "image_preprocessing": 0.0, "vision_encoder": step_ms["image_preprocessing"], "text_encoder": 0.0,
+        "fusion": max(after_images, step_ms["text_encoder"]), "clip": 0.0,
+    }  # fmt: skip
+    for row, name in enumerate(begins):
+        ms = ensemble_ms if name == "clip" else step_ms[name]
+        axes.barh(row, ms, left=begins[name], height=0.62, color=tint(COLOURS[name], 0.6), ec=COLOURS[name])
+        note(axes, f"{ms:.1f} ms", begins[name] + ms, row, (4, 0))
+    name_rows(axes, list(begins))
+    axes.set_xlim(0, 1.15 * max(ensemble_ms, begins["fusion"] + step_ms["fusion"]))
+    axes.set_xlabel("time since the request (ms); steps drawn as if nothing waited")
+    return fig
+
+
+def _picture(axes: plt.Axes, file: Path, frame: str | None = None) -> None:
+    image = open_picture(file.read_bytes())
+    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    square = Image.new("RGB", (_SIDE, _SIDE), "white")
+    square.paste(image, ((_SIDE - image.width) // 2, (_SIDE - image.height) // 2))
+    axes.imshow(np.asarray(square))
+    look = {"edgecolor": frame, "linewidth": 2.5} if frame else {"edgecolor": FAINT, "linewidth": 0.8}
+    axes.add_patch(Rectangle((0, 0), _SIDE - 1, _SIDE - 1, fill=False, **look))  # white on white is a picture, too
+
+
+def _short(text: str, width: int, lines: int) -> str:
+    return "\n".join(textwrap.wrap(text, width, max_lines=lines, placeholder="…")) or "-"
