@@ -89,8 +89,8 @@ def runtime() -> dict[str, str | None]:
     except EngineError as error:
         refit = str(error)
     return {
-        "tensorrt_rtx": made.header.version,
-        "targets": " ".join(made.header.targets),
+        "tensorrt_rtx": made.version,
+        "targets": " ".join(made.targets),
         "runtime_says": said[0] if said else None,
         "refit_says": refit,
     }

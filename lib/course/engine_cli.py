@@ -1,9 +1,12 @@
-"""`course convert` and `course engine …`: each command leaves the work to a module that it imports only then."""
+"""`course convert`, `course build` and `course engine …`: each leaves the work to modules that it imports only then."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,12 +14,14 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from course import engine_tables as tables
+
 app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM engines: versions, commands, memory, what is in them.")
 FLAGS_OF_ANOTHER = {"allow_extra_args": True, "ignore_unknown_options": True}  # flags as NVIDIA's programs name them
 HONOURED = ("--model_dir", "--output_dir", "--dtype", "--tp_size", "--pp_size", "--use_weight_only", "--workers",
             "--weight_only_precision", "--load_model_on_cpu", "--load_by_shard", "--log_level")  # fmt: skip
 Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
-Version = Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20.")]
+Folder = Annotated[Path, Argument(help="The folder of an engine, or of a TensorRT-LLM checkpoint.")]
 
 
 def convert(context: typer.Context) -> None:
@@ -31,22 +36,18 @@ def convert(context: typer.Context) -> None:
     try:
         from engines import convert as converter
     except ModuleNotFoundError as error:
-        from servinglab.assets.catalogue import missing_package
+        from servinglab.assets.store import missing_package
 
         raise missing_package(error) from error
-    trtllm = versions.containers()[0].trtllm
     given = dict(flags.pairs(context.args))
-    flags.check("llama/convert_checkpoint.py", trtllm, given.items())  # what no converter of NVIDIA has
+    flags.check("llama/convert_checkpoint.py", versions.NEWEST, given.items())  # what no converter of NVIDIA has
     if other := next((name for name in given if name not in HONOURED), None):
-        raise EngineError(
-            f"{other} is a flag of NVIDIA's converter that the course's own does not honour: leave it out."
-        )
+        raise EngineError(f"{other} is a flag of NVIDIA's converter that the course's does not honour: leave it out.")
     if int(given.get("--pp_size") or 1) > 1:
         raise EngineError("--pp_size above 1 is not honoured here: cut the model with --tp_size.")
     if "--model_dir" not in given:
         raise EngineError("convert needs --model_dir, the folder of a Hugging Face model (or a name such as smollm2).")
-    source = assets.resolve(given["--model_dir"])
-    precision = given.get("--weight_only_precision") or "int8"
+    source, precision = assets.resolve(given["--model_dir"]), given.get("--weight_only_precision") or "int8"
     made = converter.convert(
         source,
         Path(given.get("--output_dir", "tllm_checkpoint")),
@@ -57,8 +58,27 @@ def convert(context: typer.Context) -> None:
     for path in sorted(made.glob("rank*.safetensors"), key=lambda p: int(p.stem[4:])):
         typer.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
     command = shlex.join(["--checkpoint_dir", str(made), "--output_dir", f"{made}-engine"])
-    typer.echo(f"next: course build {command}")
-    typer.echo(f"or, on a GPU, with TensorRT-LLM up to {versions.LAST_WORKFLOW}: trtllm-build {command}")
+    typer.echo(f"next: course build {command}\n(on a GPU, TensorRT-LLM up to {versions.LAST_WORKFLOW}: trtllm-build)")
+
+
+def build(context: typer.Context) -> None:
+    """A TensorRT-LLM checkpoint as an engine for this machine, with the flags of trtllm-build. No GPU.
+
+    --checkpoint_dir DIR --output_dir DIR [--max_batch_size N] [--max_seq_len N] [--max_input_len N]
+    [--max_beam_width N] [--gather_context_logits] [--gather_generation_logits] …
+
+    Flags that change speed on a GPU are taken and have no effect here; others are refused by name. Ours alone:
+    --weights q4_1, four bits in blocks of 32.
+    """
+    from engines import flags, versions
+
+    given = [(name, value) for name, value in flags.pairs(context.args) if name != "--weights"]
+    for caution in flags.check("trtllm-build", versions.NEWEST, given):
+        typer.echo(caution, err=True)
+    # The backend is a program like trtllm-build: nothing of it is imported here.
+    command = [sys.executable, "-m", "reference_backend.trtllm_build", *context.args]
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    raise typer.Exit(subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode)
 
 
 @app.command("versions")
@@ -67,14 +87,14 @@ def list_versions(
     as_json: Json = False,
 ) -> None:
     """List NVIDIA's containers: which TensorRT-LLM, TensorRT and CUDA they hold, and the driver they need."""
-    from course import engine_tables as tables
     from engines import versions
 
     known, best = versions.containers(), versions.newest_for(driver) if driver else None
     if as_json:
-        rows = [asdict(c) | {"image": c.image, "generation": c.generation} for c in known]
-        found = {"containers": rows}
-        _print_json(found | ({"driver": driver, "newest": best.tag if best else None} if driver else {}))
+        newest = {"driver": driver, "newest": best.tag if best else None} if driver else {}
+        _print_json(
+            {"containers": [asdict(c) | {"image": c.image, "generation": c.generation} for c in known], **newest}
+        )
     else:
         tables.show_versions(known, best, driver)
 
@@ -83,7 +103,7 @@ def list_versions(
 def recipe(
     context: typer.Context,
     name: Annotated[str, Argument(help="A recipe, such as gpt2-medium, llama-7b-tp4 or smollm2.")],
-    trtllm: Version = "1.2.1",
+    trtllm: Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20.")] = "1.2.1",
     tp_size: Annotated[int | None, Option(min=1, help="GPUs that every layer is cut over.")] = None,
     dtype: Annotated[str | None, Option(help="float16, bfloat16 or float32.")] = None,
     weight_only: Annotated[str | None, Option(help="Weights of the linear layers: int8 or int4.")] = None,
@@ -91,7 +111,6 @@ def recipe(
     as_json: Json = False,
 ) -> None:
     """Print the commands from a model to an engine; any other flag goes to trtllm-build. `| sh -e` runs them."""
-    from course import engine_tables as tables
     from engines import flags, recipes
 
     extra = dict(flags.pairs(context.args))
@@ -104,6 +123,7 @@ def recipe(
 
 @app.command()
 def estimate(
+    context: typer.Context,
     model: Annotated[str, Argument(help="A model of the recipes, such as gpt2-medium, or a folder with config.json.")],
     dtype: Annotated[str | None, Option(help="float16, bfloat16 or float32.")] = None,
     kv_dtype: Annotated[str | None, Option(help="Precision of the KV cache: that of dtype, int8 or fp8.")] = None,
@@ -120,31 +140,23 @@ def estimate(
     as_json: Json = False,
 ) -> None:
     """Say how much GPU memory an engine takes, part by part, before it is built. Needs no GPU."""
-    from course import engine_tables as tables
     from engines import memory
 
-    options = {"dtype": dtype, "kv_dtype": kv_dtype, "weight_only": weight_only, "tp_size": tp_size,
-               "max_batch_size": max_batch_size, "max_seq_len": max_seq_len, "max_num_tokens": max_num_tokens,
-               "max_beam_width": max_beam_width, "tokens_per_block": tokens_per_block,
-               "gather_context_logits": gather_context_logits or None}  # fmt: skip
-    found = memory.estimate(model, gpu=gpu, kv_cache_free_gpu_mem_fraction=free_fraction, **options)
+    own = ("free_fraction", "as_json")
+    options = {name: value or None for name, value in context.params.items() if name not in own}
+    found = memory.estimate(**options, kv_cache_free_gpu_mem_fraction=free_fraction)
     _print_json(asdict(found)) if as_json else tables.show_estimate(found)
 
 
 @app.command()
 def check(
-    folder: Annotated[Path, Argument(metavar="DIR", help="An engine folder.")],
-    container: Annotated[
-        str | None, Option(help="Compare with this container, such as 26.07; with what is installed when left out.")
-    ] = None,
+    folder: Folder,
+    container: Annotated[str | None, Option(help="Compare with this one, such as 26.07, not with here.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say why an engine will not run on this machine. Exit code 1 when it will not."""
     from engines.compatibility import Machine, incompatibility
-    from engines.folder import read
 
-    if not as_json:
-        read(folder)  # what is no engine is an error, not an answer
     machine = Machine.here(container)
     reason = incompatibility(folder, machine)
     if as_json:
@@ -156,12 +168,8 @@ def check(
 
 
 @app.command()
-def inspect(
-    path: Annotated[Path, Argument(help="An engine folder, or a TensorRT-LLM checkpoint.")],
-    as_json: Json = False,
-) -> None:
+def inspect(path: Folder, as_json: Json = False) -> None:
     """Show what an engine is: plugins, limits, precision, sizes, build options."""
-    from course import engine_tables as tables
     from engines import inspection
 
     found = inspection.inspect(path)
@@ -169,13 +177,8 @@ def inspect(
 
 
 @app.command()
-def diff(
-    a: Annotated[Path, Argument(metavar="A", help="An engine folder.")],
-    b: Annotated[Path, Argument(metavar="B", help="Another one.")],
-    as_json: Json = False,
-) -> None:
+def diff(a: Folder, b: Folder, as_json: Json = False) -> None:
     """Show what two builds differ in, the most important first."""
-    from course import engine_tables as tables
     from engines import inspection
 
     found = inspection.diff(a, b)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from course.report import console, say, table
-from engines.inspection import Difference, shown
-from engines.memory import Estimate, gigabytes
-from engines.recipes import Recipe
-from engines.versions import Container
+
+if TYPE_CHECKING:
+    from engines.inspection import Difference
+    from engines.memory import Estimate
+    from engines.recipes import Recipe
+    from engines.versions import Container
 
 
 def show_versions(containers: Sequence[Container], best: Container | None, driver: str | None) -> None:
@@ -28,7 +30,7 @@ def show_versions(containers: Sequence[Container], best: Container | None, drive
 def show_recipe(recipe: Recipe, explain: bool) -> None:
     for note in recipe.notes:
         say(f"# {note}")
-    say(recipe.text())
+    say("\n\n".join(command.text() for command in recipe.commands))
     if explain:
         rows = table("program", "flag", "value", "what it does")
         for row in recipe.explain():
@@ -37,37 +39,19 @@ def show_recipe(recipe: Recipe, explain: bool) -> None:
         console().print(rows)
 
 
-def show_estimate(estimate: Estimate) -> None:
-    where = " on each GPU" if estimate.tp_size > 1 else ""
-    sequences = f"{estimate.max_batch_size} × {estimate.max_seq_len} tokens"
-    stored = f"{estimate.dtype}, linear layers {estimate.weight_only}" if estimate.weight_only else estimate.dtype
-    twice = "; the embedding is there twice, once as output matrix" if estimate.tied else ""
-    added = f"; {gigabytes(estimate.rotations_bytes)} are a table of rotations" if estimate.rotations_bytes else ""
-    share = f"{estimate.kv_cache_free_gpu_mem_fraction:.0%}"
-    parts = [
-        ("weights", estimate.weights_bytes, f"{estimate.parameters:,} parameters, {stored}{twice}{added}"),
-        ("KV cache", estimate.kv_bytes, f"{sequences}, {estimate.kv_bytes_per_token_per_gpu:,} bytes a token{where}"),
-        ("left free", estimate.left_free_bytes, f"the server takes {share} of what is free for its KV cache, not all"),
-        ("activations", estimate.activation_bytes, f"at most, for {estimate.max_num_tokens} tokens in one step"),
-        ("logits", estimate.logits_bytes, "at most, runtime and decoder"),
-        ("margin", estimate.margin_bytes, "CUDA context, libraries, allocator: a round number"),
-        ("total", estimate.total_bytes, ""),
-    ]
-    rows = table("part", "size", "", title=f"{estimate.model}, memory{where or ' on one GPU'}")
-    for name, count, words in parts:
+def show_estimate(e: Estimate) -> None:
+    from engines.memory import gigabytes
+
+    rows = table("part", "size", "", title=f"{e.model}, memory on {'each GPU' if e.tp_size > 1 else 'one GPU'}")
+    for name, count, words in e.parts():
         rows.add_row(name, gigabytes(count), Text(words))
     console().print(rows)
-    say(estimate.sentence())
-    if estimate.note:
-        say(estimate.note)
-    if estimate.kv_pool_tokens == 0:
-        say("Nothing is left for a KV cache.")
-    elif estimate.kv_pool_tokens is not None:
-        room = f"room for {estimate.kv_pool_tokens:,} tokens, {gigabytes(estimate.kv_pool_bytes)}"
-        say(f"The server would take {share} of what is then free for its KV cache: {room}. Requests beyond that wait.")
+    say(e.sentence())
 
 
 def show_inspection(found: dict[str, Any]) -> None:
+    from engines.inspection import shown
+
     rows = table("", "")
     for key, value in found.items():
         if value in (None, 0, {}, []):
@@ -75,9 +59,7 @@ def show_inspection(found: dict[str, Any]) -> None:
         if isinstance(value, dict):
             text = ", ".join(f"{name} {shown(name, each)}" for name, each in value.items())
         elif key == "files":
-            text = "\n".join(map(_file, value))
-        elif isinstance(value, (list, tuple)):
-            text = ", ".join(map(str, value))
+            text = "\n".join(", ".join(shown(name, each) for name, each in file.items()) for file in value)
         else:
             text = f"{value:,}" if key == "parameters" else shown(key, value)
         rows.add_row(key.removesuffix("_bytes"), Text(text))
@@ -85,6 +67,8 @@ def show_inspection(found: dict[str, Any]) -> None:
 
 
 def show_differences(differences: Sequence[Difference], a: str, b: str) -> None:
+    from engines.inspection import shown
+
     if not differences:
         say(f"{a} and {b} say the same.")
         return
@@ -93,9 +77,3 @@ def show_differences(differences: Sequence[Difference], a: str, b: str) -> None:
         values = (Text(shown(d.setting, value)) for value in (d.a, d.b))
         rows.add_row(d.setting.removesuffix("_bytes"), *values, Text(d.meaning))
     console().print(rows)
-
-
-def _file(file: dict[str, Any]) -> str:
-    words = [file["name"], gigabytes(file["size_bytes"])]
-    words += [f"{file['product']} {file.get('version', '')}".rstrip()] if "product" in file else []
-    return ", ".join(words) + (f": {file['problem']}" if "problem" in file else "")

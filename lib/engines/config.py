@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.errors import EngineError
+from engines import EngineError
 
 # TensorRT-LLM knows these by the names of Hugging Face, but computes every gelu, exact or not, with the tanh formula.
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")

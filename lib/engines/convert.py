@@ -10,8 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from engines import EngineError, one_of
 from engines.config import Config, read_json
-from engines.errors import EngineError, one_of
 from engines.families import FAMILIES, Family, layout, settings, sizes
 from engines.shards import fresh_folder, write_config, write_rank
 from engines.source import Source

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engines import EngineError
 from engines.config import Config
-from engines.errors import EngineError
 from engines.split import Part
 
 _ROPE = {  # what each kind of scaling must say

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engines.errors import EngineError, did_you_mean
+from engines import EngineError, did_you_mean
 from engines.versions import at, require_workflow, table, version
 
 _TAKES = {"int": "a whole number", "float": "a number", "text": "a value", "words": "one or more values",
@@ -56,12 +56,10 @@ class Flag:
 
     def choices_for(self, trtllm: str) -> tuple[Any, ...] | None:
         """The values it takes; None where it takes any of its kind."""
-        if self.choices is not None:
-            found = at(self.choices, trtllm) if isinstance(self.choices, Mapping) else self.choices
-            return tuple(found) if found else None
-        if self.kind == "on_off":
-            return ("enable", "disable")
-        return tuple(at(table("flags")["plugin_choices"], trtllm)) if self.kind == "plugin" else None
+        of_kind = {"on_off": ("enable", "disable"), "plugin": table("flags")["plugin_choices"]}
+        found = of_kind.get(self.kind) if self.choices is None else self.choices
+        found = at(found, trtllm) if isinstance(found, Mapping) else found
+        return tuple(found) if found else None
 
     @property
     def cure(self) -> str:
@@ -70,10 +68,12 @@ class Flag:
             return "leave it out" + self.instead[len("nothing") :]
         return f"use {self.instead}"
 
-    @property
-    def _doubt(self) -> str:
+    def caution(self, trtllm: str) -> str:
+        """Why not to rely on it in this version, or "": the end of a sentence that begins with "… is"."""
+        if version(trtllm) >= version(self.deprecated):
+            return f"taken with a warning since {self.deprecated}: {self.cure}."
         span = " to ".join(dict.fromkeys(self.doubt))
-        return f"inferred, no source of {span} was read; the program's --help tells"
+        return "" if self.sure(trtllm) else f"inferred, no source of {span} was read; the program's --help tells."
 
 
 @functools.cache
@@ -109,10 +109,8 @@ def check(program: str, trtllm: str, args: Iterable[tuple[str, Any] | str]) -> l
             raise EngineError(_absent(program, trtllm, name))
         _check_value(row, name, value, trtllm)
         given.add(row.flag)
-        if version(trtllm) >= version(row.deprecated):
-            cautions.append(f"{program} takes {name} with a warning since {row.deprecated}: {row.cure}.")
-        elif not row.sure(trtllm):
-            cautions.append(f"{name} of {program} in TensorRT-LLM {trtllm}: {row._doubt}.")
+        if caution := row.caution(trtllm):
+            cautions.append(f"{name} of {program} in TensorRT-LLM {trtllm} is {caution}")
     for row in taken.values():
         if row.required and row.flag not in given:
             raise EngineError(f"{program} needs {row.flag}: {row.explain}")
@@ -121,19 +119,12 @@ def check(program: str, trtllm: str, args: Iterable[tuple[str, Any] | str]) -> l
 
 def explain(program: str, flag: str, trtllm: str) -> str:
     """What a flag does, what counts without it, and how certain that is. Raises EngineError as check() does."""
-    row = known(program, trtllm).get(flag)
-    if row is None:
+    if (row := known(program, trtllm).get(flag)) is None:
         raise EngineError(_absent(program, trtllm, flag))
-    parts = [row.explain]
-    if (default := row.default_for(trtllm)) is not None:
-        changes = list(row.default)[1:] if isinstance(row.default, Mapping) else []
-        since = max((v for v in changes if version(v) <= version(trtllm)), key=version, default="")
-        parts.append(f"Default: {default}{f' (since {since})' if since else ''}.")
-    if version(trtllm) >= version(row.deprecated):
-        parts.append(f"Deprecated since {row.deprecated}: {row.cure}.")
-    if not row.sure(trtllm):
-        parts.append(f"For {trtllm}: {row._doubt}.")
-    return " ".join(parts)
+    default, caution = row.default_for(trtllm), row.caution(trtllm)
+    return " ".join(
+        [row.explain, *[f"Default: {default}."] * (default is not None), *[f"It is {caution}"] * bool(caution)]
+    )
 
 
 def pairs(args: Iterable[tuple[str, Any] | str]) -> Iterable[tuple[str, Any]]:
@@ -168,22 +159,19 @@ def _absent(program: str, trtllm: str, name: str) -> str:
 
 
 def _check_value(row: Flag, name: str, value: Any, trtllm: str) -> None:
-    where = f"{row.program}: {name}"
+    where, needs = f"{row.program}: {name}", _TAKES.get(row.kind, "a value")
     if row.kind == "switch":
         if value is not None:
             raise EngineError(f"{where} takes no value, not {value!r}: leave the flag out to switch it off.")
         return
     if value is None and row.kind == "value?":
         return
-    if value is None or str(value) == "":
-        raise EngineError(f"{where} needs {_TAKES.get(row.kind, 'a value')}.")
-    choices = row.choices_for(trtllm)
     try:
-        read = {"int": int, "float": float}.get(row.kind, str)(str(value))
+        read = {"int": int, "float": float}.get(row.kind, str)("" if value is None else str(value))
     except ValueError:
-        raise EngineError(f"{where} needs {_TAKES[row.kind]}, not {value!r}.") from None
-    if choices and read not in choices:
-        words = ", ".join(map(str, choices))
-        raise EngineError(
-            f"{where} in TensorRT-LLM {trtllm} is one of {words}, not {value!r}.{did_you_mean(value, choices)}"
-        )
+        raise EngineError(f"{where} needs {needs}, not {value!r}.") from None
+    if read == "":
+        raise EngineError(f"{where} needs {needs}.")
+    if (choices := row.choices_for(trtllm)) and read not in choices:
+        one = f"{where} in TensorRT-LLM {trtllm} is one of {', '.join(map(str, choices))}, not {value!r}."
+        raise EngineError(one + did_you_mean(value, choices))

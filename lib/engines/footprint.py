@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engines import EngineError
 from engines.config import Config
-from engines.errors import EngineError
 from engines.families import FAMILIES, GEMMA, GPT2, LLAMA, Family, biases, is_quantised, layout, sizes
 from engines.split import fused_shape
 

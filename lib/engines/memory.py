@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engines import footprint
+from engines import EngineError, did_you_mean, footprint, one_of
 from engines.config import Config, read_json
-from engines.errors import EngineError, did_you_mean, one_of
 from engines.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY, Shape, from_config
 from engines.versions import table
 
@@ -25,25 +24,6 @@ _COUNTS = tuple(_DEFAULTS)[:6]
 def gigabytes(count: float) -> str:
     """Bytes in GB (10^9 bytes), in MB (10^6 bytes) below one."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-@dataclass(frozen=True)
-class Card:
-    """A GPU and its memory as CUDA shows it, in bytes, which is less than its name says."""
-
-    label: str
-    bytes: int
-
-
-def card(gpu: str | int) -> Card:
-    """A card of data/cards.toml by its name or alias, or one of a number of bytes. Raises EngineError."""
-    if isinstance(gpu, int):
-        return Card(f"a GPU of {gigabytes(gpu)}", gpu)
-    known = {alias: entry for name, entry in table("cards").items() for alias in (name, *entry.get("aliases", ()))}
-    if gpu.lower() not in known:
-        raise EngineError(f"No card {gpu!r} is known; known are {', '.join(known)}.{did_you_mean(gpu, known)}")
-    entry = known[gpu.lower()]
-    return Card(entry["label"], round(entry["gib"] * 2**30))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,21 +70,39 @@ class Estimate:
     kv_pool_tokens: int | None = None
     kv_pool_bytes: int | None = None
 
+    def parts(self) -> list[tuple[str, int, str]]:
+        """(name, bytes, in words) of each part, and their total."""
+        stored = f"{self.dtype}, linear layers {self.weight_only}" if self.weight_only else self.dtype
+        stored += "; the embedding is there twice, once as output matrix" if self.tied else ""
+        stored += f"; {gigabytes(self.rotations_bytes)} are a table of rotations" if self.rotations_bytes else ""
+        load = f"{self.max_batch_size} × {self.max_seq_len} tokens, {self.kv_bytes_per_token_per_gpu:,} bytes a token"
+        share = f"{self.kv_cache_free_gpu_mem_fraction:.0%}"
+        return [
+            ("weights", self.weights_bytes, f"{self.parameters:,} parameters, {stored}"),
+            ("KV cache", self.kv_bytes, load),
+            ("left free", self.left_free_bytes, f"the server takes {share} of what is free for its KV cache, not all"),
+            ("activations", self.activation_bytes, f"at most, for {self.max_num_tokens} tokens in one step"),
+            ("logits", self.logits_bytes, "at most, runtime and decoder"),
+            ("margin", self.margin_bytes, "CUDA context, libraries, allocator: a round number"),
+            ("total", self.total_bytes, ""),
+        ]
+
     def sentence(self) -> str:
-        """The answer in words."""
+        """The answer in words: what it needs, whether it fits, and what the server would take for its KV cache."""
         where = f" on each of {self.tp_size} GPUs" if self.tp_size > 1 else ""
         what = f"{self.model} with {_many(self.max_batch_size)} of {self.max_seq_len} tokens"
-        need = f"{what} needs {gigabytes(self.total_bytes)}{where}"
-        if self.gpu is None:
-            return f"{need}."
-        if self.fits:
-            return f"{need} and fits {self.gpu}; the most at once is {_many(self.largest_batch_size)} of that length."
-        need += f", more than {self.gpu} has"
-        if self.largest_batch_size:
-            return f"{need}; the most at once is {_many(self.largest_batch_size)} of that length."
-        if self.largest_seq_len:
-            return f"{need}; {_many(self.max_batch_size)} fit with {self.largest_seq_len} tokens each."
-        return f"{need}, whatever the batch; quantise the weights, or split the model over more GPUs."
+        said = f"{what} needs {gigabytes(self.total_bytes)}{where}"
+        if self.gpu is not None:
+            if self.largest_batch_size:
+                most = f"the most at once is {_many(self.largest_batch_size)} of that length"
+            elif self.largest_seq_len:
+                most = f"{_many(self.max_batch_size)} fit with {self.largest_seq_len} tokens each"
+            else:
+                most = "quantise the weights, or split the model over more GPUs"
+            said += f" and fits {self.gpu}; {most}" if self.fits else f", more than {self.gpu} has; {most}"
+            room = f"{self.kv_pool_tokens:,} tokens, {gigabytes(self.kv_pool_bytes)}"
+            said += f". Of what is then free the server takes {self.kv_cache_free_gpu_mem_fraction:.0%} for {room}"
+        return f"{said}. {self.note or ''}".strip()
 
 
 def estimate(
@@ -153,8 +151,7 @@ def estimate(
     batch, seq_len = of["max_batch_size"], of["max_seq_len"]
     found: dict[str, Any] = parts(batch, seq_len)
     if gpu is not None:
-        size, shown = card(gpu).bytes, f" (CUDA shows {gigabytes(card(gpu).bytes)})" * isinstance(gpu, str)
-        found["gpu"] = card(gpu).label + shown
+        found["gpu"], size = _card(gpu)
 
         def fits(batch: int, seq_len: int) -> bool:
             return parts(batch, seq_len)["total_bytes"] <= size
@@ -223,6 +220,15 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
         "tokens_per_block": built.part("plugin_config").get("tokens_per_block"),
     }
     return shape, {key: value for key, value in said.items() if value is not None}
+
+
+def _card(gpu: str | int) -> tuple[str, int]:
+    """(label, bytes as CUDA shows them, which is less than the name says). Raises EngineError for an unknown name."""
+    if isinstance(gpu, int):
+        return f"a GPU of {gigabytes(gpu)}", gpu
+    known = {alias: entry for name, entry in table("cards").items() for alias in (name, *entry.get("aliases", ()))}
+    entry = known[one_of("a card", gpu.lower(), known)]
+    return entry["label"], round(entry["gib"] * 2**30)
 
 
 def _check(of: dict[str, Any], fraction: float) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from engines import flags
-from engines.errors import EngineError, one_of
+from engines import flags, one_of
 from engines.footprint import from_config
 from engines.memory import recipe_model
 from engines.versions import EXAMPLES_ROOT, FOLDERS, converter, require_workflow, table, version
 
 NAMES = tuple(table("recipes"))
+Args = list[tuple[str, "str | None"]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Command:
 
     program: str
     head: tuple[str, ...]
-    args: list[tuple[str, str | None]]
+    args: Args
     writes: str
 
     def words(self) -> list[str]:
@@ -56,28 +56,17 @@ class Recipe:
     commands: list[Command]
     notes: list[str] = field(default_factory=list)
 
-    def text(self) -> str:
-        """Everything for a shell."""
-        return "\n\n".join(command.text() for command in self.commands)
-
     def explain(self) -> list[dict[str, str]]:
         """A row {program, flag, value, explain} for every flag of every command."""
         return [
-            {
-                "program": command.program,
-                "flag": name,
-                "value": value or "",
-                "explain": flags.explain(command.program, name, self.trtllm),
-            }
-            for command in self.commands
-            for name, value in command.args
-        ]
+            {"program": c.program, "flag": name, "value": value or "",
+             "explain": flags.explain(c.program, name, self.trtllm)}
+            for c in self.commands for name, value in c.args
+        ]  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        commands = [
-            {"program": c.program, "words": c.words(), "text": c.text(), "writes": c.writes} for c in self.commands
-        ]
+        commands = [asdict(c) | {"words": c.words(), "text": c.text()} for c in self.commands]
         return vars(self) | {"commands": commands, "engine_dir": self.commands[-1].writes}
 
 
@@ -89,16 +78,12 @@ def recipe(
     dtype: str | None = None,
     weight_only: str | None = None,
     extra: Mapping[str, str | None] | None = None,
-    **limits: Any,
 ) -> Recipe:
     """The commands for one of NAMES: download, convert, build.
 
     trtllm: a version from 0.9.0 on. tp_size: GPUs that every layer is cut over. dtype: float16, bfloat16 or float32.
-    weight_only: "int8" or "int4". limits: flags of trtllm-build by their newest names, such as max_batch_size=16 and
-    max_seq_len=2048 (requests, tokens), which older versions get under theirs; True for a flag without a value. extra:
-    flags exactly as written, {flag: value or None}, which win.
-
-    Raises EngineError with one sentence for what this version or the model cannot do.
+    weight_only: "int8" or "int4". extra: flags of trtllm-build as this version spells them, {flag: value or None},
+    which win over the recipe's own. Raises EngineError with one sentence for what this version or the model cannot do.
     """
     one_of("a recipe's name", name, NAMES)
     require_workflow(trtllm)
@@ -108,24 +93,23 @@ def recipe(
     tp_size, dtype = tp_size or row.get("tp_size", 1), dtype or model["dtype"]
     shape = from_config(recipe_model(base)[0], base)
     shape.check(tp_size)
-    limits = {**model["limits"], **{key: value for key, value in limits.items() if value is not None}}
 
     slug = "-".join(filter(None, [dtype, weight_only, f"tp{tp_size}"]))
     source, checkpoint, engine = f"checkpoints/{base}/hf", f"checkpoints/{base}/{slug}", f"engines/{base}/{slug}"
     script = f"{EXAMPLES_ROOT}/{converter(family, trtllm)}"
     build = [("--checkpoint_dir", checkpoint), ("--output_dir", engine), *_plugins(family, dtype, trtllm)]
-    build += [*_limits(limits, trtllm), *([("--workers", str(tp_size))] if tp_size > 1 else [])]
-    build = list((dict(build) | dict(extra or {})).items())
+    build += [*_limits(model["limits"], trtllm), *([("--workers", str(tp_size))] if tp_size > 1 else [])]
+    given = dict(build) | dict(extra or {})
     convert = _convert(family, source, checkpoint, dtype, tp_size, weight_only)
     commands = [
         _download(model, source, trtllm),
         Command(f"{FOLDERS[family]}/convert_checkpoint.py", ("python3", script), convert, checkpoint),
-        Command("trtllm-build", ("trtllm-build",), build, engine),
+        Command("trtllm-build", ("trtllm-build",), list(given.items()), engine),
     ]
     notes = [caution for command in commands for caution in flags.check(command.program, trtllm, command.args)]
-    if warning := shape.beyond(max(limits.get("max_seq_len", 0), limits.get("max_input_len", 0))):
+    if warning := shape.beyond(max(int(given.get(f"--max_{what}_len") or 0) for what in ("seq", "input"))):
         notes.append(warning)
-    if "max_batch_size" not in limits:
+    if "--max_batch_size" not in given:
         default = flags.known("trtllm-build", trtllm)["--max_batch_size"].default_for(trtllm)
         notes.append(
             f"max_batch_size is not set, so trtllm-build {trtllm} takes its default, {default}; set what you need, for "
@@ -150,9 +134,7 @@ def _download(model: Mapping[str, Any], source: str, trtllm: str) -> Command:
     return Command(program, head, [*exclude, ("--local-dir", source)], source)
 
 
-def _convert(
-    family: str, source: str, out: str, dtype: str, tp_size: int, weight_only: str | None
-) -> list[tuple[str, str | None]]:
+def _convert(family: str, source: str, out: str, dtype: str, tp_size: int, weight_only: str | None) -> Args:
     if family == "gemma":
         args = [("--ckpt-type", "hf"), ("--model-dir", source), ("--dtype", dtype), ("--world-size", str(tp_size))]
         quantise = [("--use-weight-only-with-precision", weight_only)] if weight_only else []
@@ -162,32 +144,23 @@ def _convert(
     return args + ([("--use_weight_only", None), ("--weight_only_precision", weight_only)] if weight_only else [])
 
 
-def _plugins(family: str, dtype: str, trtllm: str) -> list[tuple[str, str]]:
+def _plugins(family: str, dtype: str, trtllm: str) -> Args:
     if family == "gemma":
         if "auto" in flags.known("trtllm-build", trtllm)["--gemm_plugin"].choices_for(trtllm):
             return [("--gemm_plugin", "auto")]
-        # Before 0.11 nothing follows the dtype of the checkpoint.
-        return [("--gemm_plugin", dtype), ("--gpt_attention_plugin", dtype)]
+        return [("--gemm_plugin", dtype), ("--gpt_attention_plugin", dtype)]  # before 0.11 nothing follows the dtype
     fmha = [("--context_fmha", "enable")] if family == "llama" else []
     return [("--gpt_attention_plugin", dtype), *fmha, ("--gemm_plugin", dtype), ("--remove_input_padding", "enable")]
 
 
-def _limits(limits: Mapping[str, Any], trtllm: str) -> list[tuple[str, str | None]]:
+def _limits(limits: Mapping[str, Any], trtllm: str) -> Args:
     """The limits as flags of this version: two had another name and another meaning in older ones."""
-    known = flags.known("trtllm-build", trtllm)
-    prompt = limits.get("max_input_len") or known["--max_input_len"].default_for(trtllm)
-    args: list[tuple[str, str | None]] = []
+    known, args = flags.known("trtllm-build", trtllm), []
     for key, value in limits.items():
         if key == "kv_cache_type" and "--kv_cache_type" not in known:
             args.append(("--paged_kv_cache", "enable" if value == "paged" else "disable"))
-        elif key == "max_seq_len":
-            if value <= prompt and ("max_input_len" in limits or "--max_seq_len" not in known):
-                raise EngineError(
-                    f"max_seq_len {value} counts prompt and answer together, and leaves no room for an answer after "
-                    f"prompts of up to {prompt} tokens: choose a smaller max_input_len."
-                )
-            new = "--max_seq_len" in known
-            args.append(("--max_seq_len", str(value)) if new else ("--max_output_len", str(value - prompt)))
-        elif value is not False:
-            args.append((f"--{key}", None if value is True else str(value)))
+        elif key == "max_seq_len" and "--max_seq_len" not in known:  # the answer alone
+            args.append(("--max_output_len", str(value - limits["max_input_len"])))
+        else:
+            args.append((f"--{key}", str(value)))
     return args

@@ -2,6 +2,10 @@
 
 It reads nothing but the checkpoint folder. Every rank works on its own shard; `all_reduce` adds their partial outputs,
 as NCCL does between GPUs. float32 throughout, no KV cache; every token attends to itself and all before it.
+
+Weight-only quantisation as TensorRT-LLM does it: a converted checkpoint stays float; `trtllm-build` reads quant_algo in
+config.json and quantises the weights of qkv, dense, fc, gate and proj (tensorrt_llm/models/modeling_utils.py,
+preprocess_weights), each rank its own slice, so a row-parallel weight has other scales than the whole one.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from engines.errors import EngineError
+from engines import EngineError
 from engines.families import is_quantised
 from engines.shards import Checkpoint
-from engines.weight_only import BITS, dequantize, quantize
+
+BITS = {"W8A16": 8, "W4A16": 4}
 
 
 def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
@@ -32,6 +37,19 @@ ACTIVATIONS = {
 }
 
 
+def quantize(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`weight` [out, in] as int8 integers [out, in] and scales [out], the scales in the type of the weight.
+
+    The rule of cpp/…/cutlass_preprocessors.cpp, symmetric_quantize: scale = max|w| / 128 for int8, / 8 for int4, in
+    float32; w / scale is rounded half away from zero and cut, so the largest weight loses a step where it is positive.
+    """
+    limit = 2 ** (bits - 1)
+    scale = weight.float().abs().amax(dim=1) / limit
+    steps = weight.float() / torch.where(scale == 0, 1.0, scale)[:, None]
+    integers = torch.sign(steps) * torch.floor(steps.abs() + 0.5)
+    return integers.clamp(-limit, limit - 1).to(torch.int8), scale.to(weight.dtype)
+
+
 class Rank:
     """One rank's shard, in float32; its weights went through int8 or int4 where config.json asks for that."""
 
@@ -44,7 +62,8 @@ class Rank:
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor = self._tensors[name]
         if self._bits and is_quantised(name):
-            return dequantize(*quantize(tensor, self._bits))
+            integers, scales = quantize(tensor, self._bits)
+            return integers.float() * scales.float()[:, None]  # what the engine multiplies with
         return tensor.float()
 
     def column(self, x: torch.Tensor, name: str) -> torch.Tensor:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from engines import EngineError
 from engines.config import read_json
-from engines.errors import EngineError
 
 if TYPE_CHECKING:
     import numpy as np

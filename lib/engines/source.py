@@ -11,8 +11,8 @@ import ml_dtypes  # noqa: F401  numpy learns bfloat16
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from engines import EngineError, did_you_mean
 from engines.config import Config, read_json
-from engines.errors import EngineError, did_you_mean
 
 _INDEX = "model.safetensors.index.json"
 _BESIDE = re.compile(r"[^/]+\.safetensors")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engines.errors import EngineError
+from engines import EngineError
 
 if TYPE_CHECKING:
     from engines.source import Source

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from engines.errors import EngineError
+from engines import EngineError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,9 +23,6 @@ else:
     import tomli as tomllib
 
 FOLDERS = {"gpt2": "gpt", "llama": "llama", "gemma": "gemma"}  # of the converters, by the family of a model
-# GemmaConfig.from_hugging_face(…, dtype, mapping, quant_config): up to the development trees of 0.13 the last two stood
-# the other way round, and the scripts passed quant_config by position.
-_GEMMA_SIGNATURE = "0.13.0"
 
 
 @functools.cache
@@ -35,6 +32,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 EXAMPLES_ROOT = table("containers")["examples"]["root"]  # of TensorRT-LLM inside the containers
+NEWEST = next(iter(table("containers")["containers"].values()))["trtllm"]
 LAST_WORKFLOW = table("containers")["workflow"]["last"]  # TensorRT-LLM with convert_checkpoint.py and trtllm-build
 
 
@@ -77,9 +75,7 @@ def version(text: str) -> Version:
     try:
         return Version(str(text))
     except InvalidVersion:
-        raise EngineError(
-            f"{text!r} is no version of TensorRT-LLM: give one such as {containers()[0].trtllm}."
-        ) from None
+        raise EngineError(f"{text!r} is no version of TensorRT-LLM: give one such as {NEWEST}.") from None
 
 
 def find(text: str) -> Container:
@@ -87,13 +83,8 @@ def find(text: str) -> Container:
     known = containers()
     if found := next((c for c in known if text in (c.tag, c.trtllm)), None):
         return found
-    if re.fullmatch(r"\d\d\.\d\d", text):
-        raise EngineError(f"No container {text} is known: the table has {known[-1].tag} to {known[0].tag}.")
-    wanted = version(text)
-    below = [c for c in known if version(c.trtllm) < wanted][:1]
-    above = [c for c in known if version(c.trtllm) > wanted][-1:]
-    near = " and ".join(f"{c.tag} (TensorRT-LLM {c.trtllm})" for c in below + above)
-    raise EngineError(f"No container with TensorRT-LLM {text} is known; nearest: {near}.")
+    span = f"they go from {known[-1].tag} ({known[-1].trtllm}) to {known[0].tag} ({known[0].trtllm})"
+    raise EngineError(f"{text!r} is no container and no TensorRT-LLM of one: {span}.")
 
 
 def newest_for(driver: str) -> Container | None:
@@ -120,28 +111,6 @@ def converter(family: str, trtllm: str) -> str:
     require_workflow(trtllm)
     where = {since: text for since, text in table("containers")["examples"].items() if since != "root"}
     return f"{at(where, trtllm)}{FOLDERS[family]}/convert_checkpoint.py"
-
-
-def examples_problem(examples: str, wheel: str, family: str | None = None) -> str | None:
-    """One sentence when the example scripts of one version meet the installed wheel of another, else None.
-
-    convert_checkpoint.py is an example script, not a part of the wheel: it calls functions inside the wheel, whose
-    parameters change from version to version. family: "gemma" gets the explanation of the error that it ends with.
-    """
-    ours, theirs = version(examples), version(wheel)
-    if ours.public == theirs.public:
-        return None
-    cure = f'take the examples of the tag "v{wheel}" of NVIDIA/TensorRT-LLM, or those in the container'
-    if family == "gemma" and ours < version(_GEMMA_SIGNATURE) <= theirs:
-        return (
-            f"This Gemma converter is of TensorRT-LLM {examples} and the wheel is {wheel}, where the parameters of "
-            f"GemmaConfig.from_hugging_face stand as mapping, quant_config: an older script passes quant_config where "
-            f"mapping is expected and ends with a TypeError (multiple values for 'mapping'); {cure}."
-        )
-    return (
-        f"The examples are of TensorRT-LLM {examples} and the wheel is {wheel}: the scripts call functions that other "
-        f"versions have with other parameters; {cure}."
-    )
 
 
 def at(changes: Mapping[str, Any], trtllm: str) -> Any:

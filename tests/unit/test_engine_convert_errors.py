@@ -299,10 +299,10 @@ def test_the_command_takes_the_flags_of_nvidias_converter(llama, tmp_path):
     out = tmp_path / "my out"
     done = course("--model_dir", llama, "--output_dir", out, "--tp_size", "2", "--dtype=bfloat16", "--workers", "2")
     assert done.exit_code == 0, done.output
-    *ranks, ours, nvidias = done.output.strip().splitlines()
+    *ranks, following, on_a_gpu = done.output.strip().splitlines()
     assert [re.sub(r"\d+\.\d", "N", line) for line in ranks] == [f"{out}/rank{n}.safetensors  N MB" for n in range(2)]
     flags = f"--checkpoint_dir '{out}' --output_dir '{out}-engine'"
-    assert ours == f"next: course build {flags}" and nvidias.endswith(f"up to 1.3.0rc20: trtllm-build {flags}")
+    assert following == f"next: course build {flags}" and on_a_gpu.endswith("up to 1.3.0rc20: trtllm-build)")
     assert load_checkpoint(out).config["dtype"] == "bfloat16"
     course("--model_dir", llama, "--output_dir", tmp_path / "auto")
     assert load_checkpoint(tmp_path / "auto").config["dtype"] == "float16"  # what NVIDIA's auto makes of float32

@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 
 import pytest
-from engine_helpers import TENSORRT, TRTLLM, engine_folder, plan_bytes, rewrite
+from engine_helpers import TENSORRT, TRTLLM, engine_folder, rewrite
 from tiny_models import write_checkpoint
 from typer.testing import CliRunner
 
 from course.cli import app
-from engines import EngineError, flags
-from engines.inspection import EXAMPLES, diff, example, inspect
+from engines import flags
+from engines.inspection import diff, inspect
 from engines.versions import containers, table
 
 
 @pytest.fixture
 def pair(tmp_path):
-    """The two builds of the practice, with engine files of the sizes that float16 and int8 have, in thousandths."""
-    folders = []
-    for which, size in (("plain", 13_479_000), ("tuned", 7_021_000)):
-        folder = example(tmp_path / which, which)
-        (folder / "rank0.engine").write_bytes(plan_bytes(size=size))
-        folders.append(folder)
-    return folders
+    """Two builds of one model, with engine files of the sizes that float16 and int8 have, in thousandths."""
+    sizes = {"plain": 13_479_000, "tuned": 7_021_000}
+    return [engine_folder(tmp_path / which, which=which, size=size) for which, size in sizes.items()]
 
 
 def test_an_engine_folder_is_laid_open(tmp_path):
@@ -98,27 +94,6 @@ def test_every_setting_of_the_order_has_a_meaning():
     assert set(settings["meaning"]) <= set(settings["order"])
     for name in settings["order"]:
         assert name in settings["meaning"] or known[f"--{name}"].explain
-
-
-# the examples
-
-
-@pytest.mark.parametrize("which", EXAMPLES)
-def test_an_example_says_that_it_is_one(tmp_path, which):
-    folder = example(tmp_path / which, which)
-    assert [path.name for path in folder.iterdir()] == ["config.json"]  # no engine is pretended
-    assert "by hand for practice" in json.loads((folder / "config.json").read_text())["note"]
-    assert "by hand for practice" in inspect(folder)["note"]
-    assert example(folder, which) == folder  # a cell that runs again
-    (folder / "config.json").write_text("{}")
-    with pytest.raises(EngineError, match="already holds another config.json"):
-        example(folder, which)
-
-
-def test_an_unknown_example_is_refused(tmp_path):
-    with pytest.raises(EngineError, match="plain, tuned"):
-        example(tmp_path, "fast")
-    assert not list(tmp_path.iterdir())
 
 
 # the commands
