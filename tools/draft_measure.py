@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from draft_llama import Llama
 from draft_texts import Chat, Rows, ids, listed, write
+from transformers import LlamaForCausalLM
 
 ANSWER = 96  # tokens
 QUESTIONS = listed(
@@ -33,17 +33,18 @@ TEXTS = listed(
 )
 
 
-def measure(target: Llama, drafts: dict[str, Llama], tokenizer: Any, chat: Chat, answer: int = ANSWER) -> dict:
+def measure(
+    target: LlamaForCausalLM, drafts: dict[str, LlamaForCausalLM], tokenizer: Any, chat: Chat, answer: int = ANSWER
+) -> dict:
     """For each draft and kind of text: agreement, accepted tokens a round at four drafted, tokens a round."""
     starts, kinds = held_out(tokenizer, chat)
     longest = max(map(len, starts))
-    rope = target.rope(longest + answer)
     no, count = [False] * len(starts), len(starts)
-    written, _ = write(target, rope, Rows(starts, no, no, [0.0] * count, [0] * count), chat, longest + answer)
+    written, _ = write(target, Rows(starts, no, no, [0.0] * count, [0] * count), chat, longest + answer)
     found: dict[str, Any] = {"prompts": count, "tokens": 0}
     for name, draft in drafts.items():
         with torch.no_grad():
-            guesses = torch.stack([draft.logits(draft.hidden(row[None], rope)[0]).argmax(-1) for row in written.long()])
+            guesses = torch.cat([draft(row[None], use_cache=False).logits.argmax(-1) for row in written.long()])
         hits: dict[str, list[list[bool]]] = {"chat": [], "text": []}
         for row, (start, kind) in enumerate(zip(starts, kinds, strict=True)):
             truth = written[row, len(start) : len(start) + answer].tolist()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from draft_llama import Llama
+from draft_training import logits
 from torch import Tensor
+from transformers import DynamicCache, LlamaForCausalLM
 
 MIN_P = 0.05  # drop tokens below this share of the likeliest one's probability: a small model's tail is noise
 LONGEST_QUESTION = 96
@@ -92,9 +93,9 @@ def own_texts(tokenizer: Any, chat: Chat, count: int, draw: random.Random) -> Ro
 
 
 @torch.no_grad()
-def write(model: Llama, rope: Tensor, rows: Rows, chat: Chat, length: int) -> tuple[Tensor, Tensor]:
+def write(model: LlamaForCausalLM, rows: Rows, chat: Chat, length: int) -> tuple[Tensor, Tensor]:
     """What `model` writes: ids [rows, length] int32, and what its head saw, [rows, length, hidden]."""
-    device, count = model.head.device, len(rows.starts)
+    device, count = model.device, len(rows.starts)
     tails = [torch.tensor(tail[1:], device=device) for tail in (chat.after, chat.between)]
     room = max(map(len, tails))
     tails = torch.stack([torch.nn.functional.pad(tail, (0, room - len(tail)), value=-1) for tail in tails])
@@ -106,14 +107,14 @@ def write(model: Llama, rope: Tensor, rows: Rows, chat: Chat, length: int) -> tu
     free = begun + torch.tensor(rows.free, device=device)
     talk, asking = (torch.tensor(flags, device=device) for flags in (rows.chat, rows.asking))
     temperature = torch.tensor(rows.temperature, device=device)
-    cache = model.cache(count, length)
+    cache = DynamicCache()
     written = torch.empty(count, length, dtype=torch.int32, device=device)
-    states = torch.empty(count, length, model.config["hidden_size"], dtype=model.compute, device=device)
+    states = torch.empty(count, length, model.config.hidden_size, dtype=model.dtype, device=device)
     token = forced[:, 0]
     for at in range(length):
         written[:, at] = token
-        states[:, at] = model.hidden(token[:, None], rope, cache, at)[:, 0]
-        token = sample(model.logits(states[:, at]), torch.where(asking | (at + 1 < free), 1.0, temperature))
+        states[:, at] = model.model(token[:, None], past_key_values=cache, use_cache=True).last_hidden_state[:, 0]
+        token = sample(logits(model, states[:, at]), torch.where(asking | (at + 1 < free), 1.0, temperature))
         chosen = forced[:, at + 1] < 0
         token = torch.where(asking & (at - begun > LONGEST_QUESTION), chat.after[0], token)
         token = torch.where(chosen, token, forced[:, at + 1])

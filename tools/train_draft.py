@@ -12,6 +12,7 @@ float16; --json what draft_measure.py found, for the trained draft and for the s
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import json
 import os
@@ -22,14 +23,16 @@ from pathlib import Path
 
 START = time.monotonic()  # before the imports that take seconds: --minutes counts them
 
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # a cache grows with every token
+
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from draft_llama import Llama  # noqa: E402
 from draft_measure import measure  # noqa: E402
 from draft_texts import Chat, own_texts, write  # noqa: E402
-from draft_training import train  # noqa: E402
+from draft_training import own, train  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from torch import Tensor  # noqa: E402
+from transformers import LlamaForCausalLM  # noqa: E402
 
 LAST = 20.0  # seconds kept for the last measurement
 
@@ -45,23 +48,23 @@ def main() -> None:
     budget = args.minutes * 60
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.checkpoint, local_files_only=True)
     chat = Chat.of(tokenizer)
-    exact = Llama.load(args.checkpoint, device, torch.float32)
-    last = exact.config["num_hidden_layers"] - 1
+    exact = transformers.AutoModelForCausalLM.from_pretrained(
+        args.checkpoint, dtype=torch.float32, local_files_only=True
+    )
+    if not isinstance(exact, LlamaForCausalLM):
+        raise SystemExit(f"{args.checkpoint} is no Llama; give the checkpoint of smollm2.")
+    exact = exact.to(device).eval().requires_grad_(False)
+    last = exact.config.num_hidden_layers - 1
     args.layers = [int(n) for n in args.layers.split(",")] if args.layers else [0, last]
     if not all(0 <= n <= last for n in args.layers):
         raise SystemExit(f"--layers {args.layers}: the target has the layers 0 to {last}.")
-    target, untrained = exact.to(low), exact.truncated(args.layers)
-
-    def fresh() -> Llama:
-        trained = {name: w.clone().requires_grad_() for name, w in untrained.own().items()}
-        return Llama(untrained.config, {**target.truncated([]).weights, **trained}, low)
-
-    draft = fresh()
-    say(f"{sum(w.numel() for w in draft.own().values()) / 1e6:.1f} M weights to train on {where(device)}")
+    target, untrained = copy.deepcopy(exact).to(low), truncated(exact, args.layers)
+    draft = fresh(untrained)
+    say(f"{sum(w.numel() for w in own(draft).values()) / 1e6:.1f} M weights to train on {where(device)}")
 
     # A rehearsal on a few tokens: what cannot work on this machine shows now, not after minutes.
     short = argparse.Namespace(**{**vars(args), "rows": 8, "length": 32, "batch": 128})
-    train(fresh(), target, write_texts(target, tokenizer, chat, short, 0.0), short, 0.0, say, lambda: None)
+    train(fresh(untrained), target, write_texts(target, tokenizer, chat, short, 0.0), short, 0.0, say, lambda: None)
     measure(exact, {"untrained": untrained}, tokenizer, chat, answer=4)
 
     say("writing texts")
@@ -72,13 +75,31 @@ def main() -> None:
     facts = train(draft, target, texts, args, START + budget - LAST, say, lambda: save(draft, args))
     stored = save(draft, args)
     del texts
-    trained = Llama(draft.config, {**untrained.weights, **{n: w.float() for n, w in stored.items()}})
+    trained = fresh(untrained)
+    trained.load_state_dict({name: w.float() for name, w in stored.items()}, strict=False)
     facts |= {"held_out": measure(exact, {"draft": trained, "untrained": untrained}, tokenizer, chat, args.answer)}
     facts |= {"layers": args.layers, "seed": args.seed, "bytes": args.out.stat().st_size, "device": where(device)}
     facts |= {"torch": torch.__version__, "transformers": transformers.__version__}
     facts |= {"date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - START, 1)}
     args.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     say(json.dumps(facts))
+
+
+def truncated(model: LlamaForCausalLM, layers: list[int]) -> LlamaForCausalLM:
+    """Those layers and the final norm alone, as copies; embedding and head are shared with `model`."""
+    shared = {id(part): part for part in (model.model.embed_tokens.weight, model.lm_head.weight)}
+    shared[id(model.model.layers)] = torch.nn.ModuleList(copy.deepcopy(model.model.layers[n]) for n in layers)
+    short = copy.deepcopy(model, shared)
+    short.config.num_hidden_layers = len(layers)
+    return short
+
+
+def fresh(untrained: LlamaForCausalLM) -> LlamaForCausalLM:
+    """A copy whose own weights can be trained."""
+    draft = truncated(untrained, range(untrained.config.num_hidden_layers))
+    for weight in own(draft).values():
+        weight.requires_grad_()
+    return draft
 
 
 def arguments() -> argparse.Namespace:
@@ -113,14 +134,14 @@ def where(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU {platform.machine()}"
 
 
-def write_texts(target: Llama, tokenizer, chat: Chat, args, end: float) -> list[tuple[Tensor, Tensor]]:
+def write_texts(target: LlamaForCausalLM, tokenizer, chat: Chat, args, end: float) -> list[tuple[Tensor, Tensor]]:
     """Batches of (ids [rows, length], hidden states [rows, length, hidden]) until the time or --most is reached."""
     draw, texts, written, spent = random.Random(args.seed), [], 0, 0.0
     while not texts or (written < args.most and time.monotonic() + spent < end):
         begun = time.monotonic()
         twice = 2 if len(texts) % 3 == 2 else 1
         rows = own_texts(tokenizer, chat, max(1, args.rows // twice), draw)
-        texts.append(write(target, target.rope(args.length * twice), rows, chat, args.length * twice))
+        texts.append(write(target, rows, chat, args.length * twice))
         written += texts[-1][0].numel()
         texts[-1][0][0, -1].item()  # wait for the GPU, so that the clock tells the truth
         spent = time.monotonic() - begun
@@ -128,9 +149,9 @@ def write_texts(target: Llama, tokenizer, chat: Chat, args, end: float) -> list[
     return texts
 
 
-def save(draft: Llama, args) -> dict[str, Tensor]:
+def save(draft: LlamaForCausalLM, args) -> dict[str, Tensor]:
     """Write the layers in float16, all or nothing; what was written."""
-    stored = {name: w.detach().half().contiguous() for name, w in draft.own().items()}
+    stored = {name: w.detach().half().contiguous() for name, w in own(draft).items()}
     about = {"format": "pt", "layers": ",".join(map(str, args.layers)), "seed": str(args.seed)}
     part = args.out.with_name(f".{args.out.name}.part")
     save_file({name: w.cpu() for name, w in stored.items()}, part, metadata=about)

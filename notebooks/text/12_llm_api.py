@@ -23,39 +23,37 @@
 #
 # - say what TensorRT-LLM removed, since which version, and what does its job now
 # - say for one request on which API it samples and on which it is greedy
-# - translate a request between the engine lane, `SamplingParams`, OpenAI's paths and the `llmapi` model
+# - ask a Triton with the `openai` client, and translate its requests between the APIs
 # - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 405 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# Previous: [11 · Benchmarking](11_benchmarking.ipynb) · Next: none yet
+# Previous: [11 · Benchmarks](11_benchmarking.ipynb) · Next: [13 · Lab](../labs/vlm_clip/13_encoders_and_engines.ipynb)
 
 # %%
+import importlib.util
 import json
-import shutil
+import re
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import httpx
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import ListedColormap
+import openai
+import tritonclient.grpc as grpcclient
+from transformers import AutoTokenizer
+from tritonclient.utils import InferenceServerException
 
-from servinglab import assets, chat, llm_api
+from servinglab import llm_api
 from servinglab.checks import check
-from servinglab.figures import style
-from servinglab.llm_api import decides, translate
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
-from servinglab.repository.pbtxt import to_text
-from servinglab.server import TritonServer
-
-begin()
+from servinglab.client import inputs, stream
+from servinglab.figures import llm_api as figures
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
+from servinglab.openai_frontend import OpenAIFrontend
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -70,27 +68,32 @@ seed: int = 1  # seed of the first sampled answer
 #
 # Until now a checkpoint was converted, built into an engine and served by five Triton models. TensorRT-LLM has a second
 # way: a Python class reads the Hugging Face checkpoint and runs it with PyTorch and TensorRT-LLM's kernels.
-#
-# | | engine | LLM API |
-# |---|---|---|
-# | before the first token | convert, build, fill five configurations | nothing |
-# | in Python | – | `tensorrt_llm.LLM` with `SamplingParams` |
-# | as a server | Triton with five models | `trtllm-serve` (OpenAI's paths), or Triton with the `llmapi` model |
-#
-# How did it come to this?
 
-# %% tags=["nbval-check-output"]
-for version, when, what in llm_api.TIMELINE:
-    print(f"{version:10}  {when:15}  {what}")
+# %%
+lane = begin("12", lane, seed=seed, weights=precision)
+summary = "with an engine seven steps, with the LLM API three: folder, LLM, and a program, trtllm-serve or Triton"
+show(figures.two_ways(), "The LLM API needs no conversion and no build", summary, drawing=True)
 
 # %% [markdown]
-# The newest Triton container that we know, 26.07, still holds 1.2.1 with both. What you learned about engines
-# works there. After 1.3.0rc20 it does not
-# ([NVIDIA's guide](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html)).
+# How did it come to this?
 #
+# | version | when | what changed |
+# |---|---|---|
+# | 0.15.0 | container 24.11 | `trtllm-serve` appears; `SamplingParams` says `n`, `best_of`, `use_beam_search` |
+# | 0.20.0 | container 25.06 | engine lane: `min_length` becomes `min_tokens`, `random_seed` becomes `seed` |
+# | 1.0.0 | September 2025 | PyTorch backend by default, LLM API declared stable; engines become legacy |
+# | 1.3.0rc | February 2026 | `trtllm-build` and `convert_checkpoint.py` warn that they will go |
+# | 1.3.0rc20 | 30 June 2026 | the last candidate that knows engines |
+# | 1.3.0rc21 | July 2026 | engines, their tools and the five Triton models are gone |
+#
+# The newest Triton container that we know, 26.07, still holds 1.2.1 with both. What you learned about engines works
+# there. After 1.3.0rc20 it does not
+# ([NVIDIA's guide](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html)).
+
+# %% [markdown]
 # Here is a script as many people have it. **Predict:** which of its lines still work in a new version?
 
-# %% tags=["nbval-check-output"]
+# %%
 script = """\
 python3 convert_checkpoint.py --model_dir SmolLM2 --output_dir checkpoint
 trtllm-build --checkpoint_dir checkpoint --output_dir engine
@@ -98,33 +101,44 @@ cp -r /app/all_models/inflight_batcher_llm repository
 curl localhost:8000/v2/models/ensemble/generate -d '{"text_input": "Hi", "max_tokens": 9, "random_seed": 1}'
 trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct
 """
-for advice in llm_api.removed(script):
-    print(advice)
 
 # %% [markdown]
-# Only the last line. The request in the fourth one needs more than a new name for its seed, for the model `ensemble` is
-# gone too: that is what the rest of this notebook is about.
-#
+# `llm_api.DATA["removed"]` lists what newer versions lack, with a pattern that finds it in a text:
+
+# %% tags=["nbval-check-output"]
+for number, line in enumerate(script.splitlines(), 1):
+    for row in llm_api.DATA["removed"]:
+        if re.search(row["pattern"], line):
+            print(f"line {number}: {row['thing']} is gone since {row['since']}; {row['instead']}")
+
+# %% [markdown]
+# Only the last line still works. The request in the fourth one needs more than a new name for its seed, for the model
+# `ensemble` is gone too. That is what the rest of this notebook is about.
+
+# %% [markdown]
 # ## 2 What can run here?
 #
-# The LLM API needs an NVIDIA GPU. Can it run on this machine?
+# The LLM API needs TensorRT-LLM's package and an NVIDIA GPU. Are they on this machine?
 
 # %%
-lane = resolve_lane(lane)
-why_not = llm_api.missing()
-print("LLM API:", "not run here, " + why_not if why_not else "can run here")
+installed = importlib.util.find_spec("tensorrt_llm") is not None
+print("LLM API:", "can run here" if installed else "not run here, tensorrt_llm is not installed")
 
 # %% [markdown]
 # Where it says *not run here*, you get the exact program and command, but no output of theirs. The other side of every
 # translation is real: a Triton with the five models of notebook 03.
 
 # %%
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-12-")
-repository = build_default(scratch.name, precision=precision)
-server = TritonServer(repository).start()
-client = TritonClient(server.grpc_url, server.http_url)
-web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
-client.models()
+server = serve(precision=precision)
+client = grpcclient.InferenceServerClient(server.grpc_url)
+
+# %% [markdown]
+# The server says where its tokenizer lies. You need it for the chat template.
+
+# %%
+settings = client.get_model_config("preprocessing", as_json=True)["config"]["parameters"]
+tokenizer_dir = settings["tokenizer_dir"]["string_value"]
+tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
 
 
 # %% [markdown]
@@ -132,14 +146,15 @@ client.models()
 
 # %%
 def ask(request, model="tensorrt_llm_bls"):
-    return "".join(chunk.text for chunk in client.stream_inputs(model, request))
+    results = stream(client, model, inputs(**request))
+    return "".join(result.as_numpy("text_output")[0].decode() for result in results)
 
 
 # %% [markdown]
 # ## 3 One parameter, five names
 #
-# The lib holds a table with one row for each parameter. A cell says how an API calls it and, after `=`, what counts
-# when a request leaves it out. `-` means that the API has no name for it. Some rows of it:
+# The library holds a table with one row for each parameter. It says how an API calls it, and what counts when a request
+# leaves it out. Six of its rows:
 
 # %% tags=["nbval-check-output"]
 def cell(parameter, api):
@@ -148,92 +163,81 @@ def cell(parameter, api):
     return f"{found.name}{default}" if found.name else "-"
 
 
-def show(*parameters):
-    for parameter in parameters:
-        cells = (cell(parameter, api) for api in ("engine", "llm_api", "completions", "llmapi"))
-        print(f"{parameter}: " + "  |  ".join(cells))
-
-
-show("max tokens", "seed", "stop words", "n", "beams", "repeat the prompt")
+for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the prompt"):
+    print(parameter, *(cell(parameter, api) for api in ("engine", "llm_api", "completions", "llmapi")), sep=" | ")
 
 # %% [markdown]
 # `engine` is what you send to `ensemble` or `tensorrt_llm_bls`, `llm_api` are fields of `SamplingParams`, `completions`
-# is the body of `/v1/completions` at `trtllm-serve`. Read the row of *max tokens*: a must, 32, no limit (None), 32. The
-# last row says whether the answer begins with your prompt. By default it does on the first and the last API, and the
-# names say it in opposite ways: *exclude* and *echo*.
+# is the body of `/v1/completions` at `trtllm-serve`, `llmapi` Triton's model around `LLM`. Read the row of *max
+# tokens*: a must, 32, no limit (None), 32.
 #
-# How many parameters does each API have a name for? **Predict** the API with the fewest.
+# The last row says whether the answer begins with your prompt. By default it does on the first and the last API, and
+# the names say it in opposite ways: *exclude* and *echo*.
+#
+# **Predict:** which API has names for the fewest parameters?
 
 # %%
-columns = ["engine", "llm_api", "completions", "chat", "llmapi"]
-tables = {api: llm_api.parameters(api) for api in columns}
+apis = list(llm_api.APIS)
+tables = {api: llm_api.parameters(api) for api in apis}
 known = {api: sum(each.name is not None for each in table.values()) for api, table in tables.items()}
-known
 
 
-# %% [markdown]
-# The picture shows where the names differ. Dark: the same name as in the LLM API. Light: another name. White: none.
+def kind(parameter, api):  # a place in figures.KINDS: the same name, another one, none
+    name = tables[api][parameter].name
+    return 2 if name is None else int(name != tables["llm_api"][parameter].name)
+
 
 # %% tags=["nbval-check-output"]
-def kind(parameter, api):
-    name = tables[api][parameter].name
-    return 0 if name is None else 2 if name == tables["llm_api"][parameter].name else 1
+kinds = {parameter: [kind(parameter, api) for api in apis] for parameter in tables["llm_api"]}
+title = f"llmapi has names for {known['llmapi']} of {len(kinds)} parameters, the LLM API for {known['llm_api']}"
+show(figures.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
 
-
-style.use()
-fig, axes = plt.subplots(figsize=(style.WIDTH, 3.3), layout="constrained")
-rows = list(tables["llm_api"])
-kinds = [[kind(parameter, api) for parameter in rows] for api in columns]
-axes.pcolormesh(kinds, cmap=ListedColormap(["white", "#A6CFEA", "#0072B2"]), edgecolor=style.FAINT, linewidth=0.5)
-axes.set_xticks(np.arange(len(rows)) + 0.5, rows, rotation=90)
-axes.set_yticks(np.arange(len(columns)) + 0.5, columns)
-axes.invert_yaxis()
-axes.tick_params(length=0)
-title = f"llmapi has names for {known['llmapi']} of {len(rows)} parameters, the LLM API for {known['llm_api']}"
-style.finish(fig, title, "", " · ".join(f"{api} {count}" for api, count in known.items()))
+# %% [markdown]
+# `llmapi` has the fewest, and most of them are names of its own.
 
 # %% [markdown]
 # ## 4 Greedy or sampling?
 #
 # Three values choose the next token: temperature, top-k, top-p. They have nearly the same names on every API. What
-# counts is who turns sampling on:
-
-# %% tags=["nbval-check-output"]
-show("temperature", "top k", "top p")
-
-# %% [markdown]
+# differs is who turns sampling on:
+#
 # - Behind an **engine**, a `top_k` or a `top_p` turns sampling on, except a `top_k` of 1, which leaves a single token.
 #   Temperature only shapes what is sampled.
 # - For **`SamplingParams`** any of the three does, unless one of them leaves a single token (temperature 0, `top_k` 1,
 #   `top_p` 0).
 # - **`trtllm-serve`** fills in temperature 1 and `top_p` 1, as OpenAI does, and makes `SamplingParams` of it.
 #
+# <details><summary>Versions</summary>
+#
 # These are the rules of 1.3.0rc3, read in its code; the
 # [documentation](https://nvidia.github.io/TensorRT-LLM/features/sampling.html) says the same. Older versions looked at
 # `top_k` and `top_p` only, as an engine does.
 #
-# **Exercise 12.1** On which of `"engine"`, `"llm_api"` and `"completions"` does a request sample that says *nothing* of
-# the three? And one that says *temperature 0.8* and no more? The check comes after the measurement.
+# </details>
+
+# %% [markdown]
+# **Exercise 12.1** (2 minutes) On which of `"engine"`, `"llm_api"` and `"completions"` does a request sample that says
+# *nothing* of the three? And one that says *temperature 0.8* and no more? The check comes after the measurement.
 
 # %% tags=["exercise:12.1"]
 answer_1 = {"nothing": None, "temperature": None}  # two lists of APIs
 
 # %% [markdown]
-# Measure the engine's rule. First the question, in the form this model was trained to see (notebook 00), then the same
-# request with two seeds. If it samples, you get two answers.
+# Measure the engine's rule. First the question, in the form this model was trained to see (notebook 00).
 
 # %%
-tokenizer = assets.tokenizer("smollm2")
-prompt = chat.render(tokenizer, question)
-plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True}
+prompt = tokenizer.apply_chat_template(
+    [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+)
+plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True, "stream": False}
 
+# %% [markdown]
+# Then the same request with two seeds. If it samples, you get two answers.
 
-def texts(**more):
-    return {ask({**plain, "seed": seed + i, **more}) for i in range(2)}
-
-
+# %%
 for more in ({"temperature": temperature}, {"temperature": temperature, "top_p": 1.0}):
-    print(f"{len(texts(**more))} different texts with {more}")
+    texts = {ask({**plain, "seed": seed + i, **more}) for i in range(2)}
+    print(f"{len(texts)} different texts with {more}")
 
 # %% [markdown]
 # Temperature alone did nothing. `top_p=1.0`, which leaves out no token, turned sampling on. Was your answer right?
@@ -242,53 +246,93 @@ for more in ({"temperature": temperature}, {"temperature": temperature, "top_p":
 check("12.1", answer_1)
 
 # %% [markdown]
-# The lib knows the rule of each API; it agrees with the measurement, and says what you cannot measure here.
+# `decides` knows the rule of each API. It agrees with the measurement, and says what you cannot measure here.
 
 # %% tags=["nbval-check-output"]
 for said in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1}):
-    print(f"{said!s:36}", {api: decides(said, api) for api in ("engine", "llm_api", "completions")})
+    print(f"{said!s:36}", {api: llm_api.decides(said, api) for api in ("engine", "llm_api", "completions")})
 
 # %% [markdown]
-# ## 5 Rename, or translate
+# ## 5 An application that speaks OpenAI's protocol
 #
-# An application talks to OpenAI's chat path. You want its requests answered by the engine lane.
+# Most applications call a model with the `openai` package. They need a server with OpenAI's paths. `trtllm-serve` is
+# one; before a Triton with engines stands a front end that translates. Triton has
+# [one of its own](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small, and serves
+# `/v1/chat/completions` only.
 
 # %%
-body = {
-    "model": "smollm2",
-    "messages": [{"role": "user", "content": question}],
-    "max_completion_tokens": max_tokens,
-    "temperature": temperature,
-    "seed": seed,
-    "stop": ["."],
-}
+frontend = OpenAIFrontend(server.grpc_url, tokenizer_dir).start()
+application = openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="not needed here", max_retries=0)
+print([model.id for model in application.models.list()])
+
+# %% [markdown]
+# You send messages and no prompt: the front end applies the chat template, as you did by hand in section 4.
+# **Predict:** is this answer greedy?
+
+# %%
+message = {"role": "user", "content": question}
+chat = {"model": "tensorrt_llm_bls", "messages": [message], "max_completion_tokens": max_tokens}
+answer = application.chat.completions.create(**chat)
+print(answer.choices[0].message.content)
+print(answer.choices[0].finish_reason, answer.usage.completion_tokens)
+
+# %% [markdown]
+# Is it the engine's greedy answer?
+
+# %%
+print(answer.choices[0].message.content == ask(plain))
+
+# %% [markdown]
+# It is, token for token. `trtllm-serve` would have sampled here, as OpenAI does: the front end passes nothing on that
+# was not said. So say the temperature always. With `stream=True` the pieces come as they are generated:
+
+# %%
+for event in application.chat.completions.create(**chat, stream=True, temperature=temperature, seed=seed):
+    print(event.choices[0].delta.content or "", end="|")
+
+# %% [markdown]
+# And a field that the server cannot honour? Ours refuses it, and the client raises the error that belongs to status
+# 400.
+
+# %%
+try:
+    application.chat.completions.create(**chat, stop=["."])
+except openai.BadRequestError as error:
+    print(error.status_code, error.body["message"])
+
+# %% [markdown]
+# ### Rename, or translate?
+#
+# Now do the work of a front end yourself. This is the body that an application sends:
+
+# %%
+body = {**chat, "temperature": temperature, "seed": seed, "stop": ["."]}
 
 # %% [markdown]
 # **Only renamed**, the way it is often done: the names that exist are changed, the others stay. `/generate` takes it.
-# **Predict** what goes wrong; it is three things. (The word list is left out: a list under an unknown name is refused,
-# as you know from notebook 05.)
+# **Predict** what goes wrong; it is three things. (The list of stop words is left out: `/generate` refuses a list under
+# a name that it does not know, notebook 05.)
 
 # %%
+web = httpx.Client(base_url=server.http_url, timeout=120)
 renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temperature, "n": 1, "echo": False}
 answer = web.post("/v2/models/tensorrt_llm_bls/generate", json=renamed).json()
 print(answer["text_output"])
 
-
 # %% [markdown]
-# The answer begins with the question, for an engine repeats the prompt, and `echo` is a name that nobody reads. The
-# chat template is missing, so the model continues your text instead of answering. And it is greedy, whatever the
-# temperature says.
+# What went wrong:
 #
-# **Translated**: `translate` takes the request, the API it comes from and the API it goes to. It returns the request
-# and notes.
+# 1. The answer begins with the question, for an engine repeats the prompt, and `echo` is a name that nobody reads.
+# 2. The chat template is missing, so the model continues your text instead of answering.
+# 3. It is greedy, whatever the temperature says.
+#
+# **Translated**: `translate` takes the request, with the prompt that the template makes of its messages, the API it
+# comes from and the API it goes to. It returns the request and notes.
 
 # %%
-def render(messages):
-    return chat.render(tokenizer, messages)
-
-
-request, notes = translate(body, "chat", "engine", template=render)
-print(*notes, sep="\n")
+request, notes = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
+for note in notes:
+    print(f"{note.kind:8} {note.text}")
 
 # %% [markdown]
 # A *renamed* note is a new name. *written* means that the APIs differ in what they do when nothing is said, so it has
@@ -296,11 +340,11 @@ print(*notes, sep="\n")
 
 # %%
 print({**request, "text_input": "…"})
-print(repr(ask(request)))
+print(repr(ask({**request, "stream": False})))
 
 # %% [markdown]
-# **Exercise 12.2** Translate this body of `/v1/completions` by hand into a request for `ensemble`, so that it means the
-# same: `{"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}`.
+# **Exercise 12.2** (5 minutes) Translate this body of `/v1/completions` by hand into a request for `ensemble`, so that
+# it means the same: `{"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}`.
 
 # %% tags=["exercise:12.2"]
 answer_2 = None  # a dict of tensors of the engine lane
@@ -309,47 +353,70 @@ answer_2 = None  # a dict of tensors of the engine lane
 check("12.2", answer_2)
 
 # %% [markdown]
-# Now turn it round. One sampled request of the engine lane goes out to every other API and comes back. **Predict:**
+# Now the other way. One sampled request of the engine lane goes out to three other APIs and comes back. **Predict:**
 # does the model give the same text for all of them?
 
 # %%
 original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
 expected = ask(original)
-for api in ("engine_old", "llm_api", "completions", "llmapi"):
-    there, _ = translate(original, "engine", api)
-    back, _ = translate(there, api, "engine")
-    assert ask(back) == expected
+for api in ("llm_api", "completions", "llmapi"):
+    there, _ = llm_api.translate(original, "engine", api)
+    back, _ = llm_api.translate(there, api, "engine")
+    assert ask({**back, "stream": False}) == expected
     print(f"{api:12} same text, through", *sorted(set(there) - {"text_input", "inputs", "prompt"}))
 
 # %% [markdown]
-# Four sets of names, one meaning. It is not equal by luck: the seed made the round trip too, so all five runs drew the
-# same random numbers.
-#
-# ## 6 The LLM API
-#
-# What does a program for the LLM API look like? The same request, translated and written out. `model` may be a
-# folder with a Hugging Face checkpoint, or its name.
-
-# %%
-there, notes = translate({**original, "text_input": question}, "engine", "llm_api")
-hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
-program = llm_api.script(there, hub)
-print(program)
-print(*notes, sep="\n")
+# Three sets of names, one meaning. This is not luck: the seed made the round trip too, so all four runs drew the same
+# random numbers.
 
 # %% [markdown]
-# Eight lines, no build. Look at what the notes say about the seed: the field exists in every version, yet until August
-# 2026 the PyTorch backend's sampler drew from one generator for all requests. Penalties and bad words were ignored in
-# the same way, without an error ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
+# ## 6 The LLM API
 #
-# Where the machine can, the program runs now, in a process of its own.
+# What does a program for the LLM API look like? Translate the same request into fields of `SamplingParams`. Two of its
+# names are none: `inputs` and `streaming` are arguments of the call.
 
 # %%
-if why_not:
-    print(f"not run here: {why_not}")
+there, notes = llm_api.translate({**original, "text_input": question}, "engine", "llm_api")
+fields = ", ".join(f"{name}={value!r}" for name, value in there.items() if name not in ("inputs", "streaming"))
+for note in notes:
+    print(f"{note.kind:8} {note.text}")
+
+# %% [markdown]
+# And the program. `model` may be a folder with a Hugging Face checkpoint, or its name.
+
+# %%
+hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
+program = f"""from tensorrt_llm import LLM, SamplingParams
+
+
+def main():
+    llm = LLM(model={hub!r})
+    params = SamplingParams({fields})
+    for output in llm.generate({question!r}, params).outputs:
+        print(output.text)
+
+
+if __name__ == "__main__":  # the workers are new processes that import this file
+    main()
+"""
+print(program)
+
+# %% [markdown]
+# Eight lines, no build. With `generate_async(…, streaming=True)` in place of `generate` it streams: each output then
+# has a `text_diff`.
+#
+# Look at what the notes say about the seed: the field exists in every version, yet until August 2026 the PyTorch
+# backend's sampler drew from one generator for all requests. Penalties and bad words were ignored in the same way,
+# without an error ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
+#
+# Where `tensorrt_llm` is installed, the program runs now, in a process of its own. On this page's machine it did not
+# run: it is shown as NVIDIA's container takes it.
+
+# %%
+if installed:
+    print(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout)
 else:
-    (path := Path(scratch.name) / "ask.py").write_text(program.replace(hub, str(assets.resolve("smollm2"))))
-    print(subprocess.run([sys.executable, path], check=True, capture_output=True, text=True).stdout)
+    print("not run here: tensorrt_llm is not installed")
 
 # %% [markdown]
 # ### trtllm-serve
@@ -359,40 +426,44 @@ else:
 #
 # `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
 #
-# And this is our request as a client sends it. This command and this request were not run here.
+# The `openai` client of section 5 then needs another `base_url`, and nothing else. Here is our request in the form of
+# `client.completions.create(**…)`. This command and this request were not run here.
 
-# %% tags=["nbval-check-output"]
-there, notes = translate({**original, "text_input": question, "stream": True}, "engine", "completions")
-print("POST /v1/completions", json.dumps({"model": "smollm2", **there}, indent=1))
+# %%
+there, notes = llm_api.translate({**original, "text_input": question, "stream": True}, "engine", "completions")
+print(json.dumps({"model": hub, **there}, indent=1))
 
 # %% [markdown]
 # A last difference is a good one: `trtllm-serve` refuses a name that it does not know, where Triton's `/generate` takes
 # it for a parameter that nobody reads.
-#
-# Triton has an [OpenAI front end](https://github.com/triton-inference-server/server/tree/main/python/openai) of its
-# own. With an engine behind it, it translates as you did, for about ten parameters: the limit, stop words, sampling,
-# penalties, the seed.
-#
+
+# %% [markdown]
 # ## 7 The llmapi model
 #
-# You can have the LLM API inside Triton: NVIDIA ships a Python model, `llmapi`, that calls `LLM`. It is one folder.
-# We write its two text files; its program lies in the container, under `/app/all_models/llmapi`.
+# You can have the LLM API inside Triton: NVIDIA ships a Python model, `llmapi`, that calls `LLM`. It is one folder with
+# two text files of yours, `1/model.yaml` and `config.pbtxt`. Its program lies in the container, under
+# `/app/all_models/llmapi`.
 
-# %% tags=["nbval-check-output"]
-shutil.rmtree(repository / "llmapi", ignore_errors=True)  # if you run this cell again
-folder = llm_api.write_llmapi(repository, hub, name="llmapi")
-for path in sorted(folder.rglob("*.*")):
-    print(path.relative_to(repository))
-print()
-print((folder / "1" / "model.yaml").read_text())
+# %%
+model_yaml = f"""model: {hub}
+backend: pytorch
+triton_config:
+  max_batch_size: 0
+  decoupled: false
+"""
+folder = server.repository / "llmapi"
+(folder / "1").mkdir(parents=True, exist_ok=True)
+for name, text in {"1/model.yaml": model_yaml, "config.pbtxt": llm_api.DATA["llmapi_config"]}.items():
+    (folder / name).write_text(text)
 
 # %% [markdown]
 # `model.yaml` holds the arguments of `LLM`, and `triton_config` what Triton must know. With `decoupled: false` it
-# cannot stream. And the inputs? They come from the table of section 3:
+# cannot stream. Which inputs does `config.pbtxt` declare?
 
 # %% tags=["nbval-check-output"]
-config = llm_api.llmapi_config("llmapi")
-print(*[line for line in to_text(config).splitlines() if line.startswith("input")], sep="\n")
+for line in llm_api.DATA["llmapi_config"].splitlines():
+    if line.startswith("input"):
+        print(line)
 
 # %% [markdown]
 # Two things to see. Every field of `SamplingParams` has a prefix, so there is no input `max_tokens`. And with
@@ -420,32 +491,38 @@ class TritonPythonModel:
 (folder / "1" / "model.py").write_text(listener)
 server.load("llmapi")
 
+
 # %% [markdown]
-# A request with the right names arrives whole:
+# Tensors for it are made by hand, as in notebook 05. A request with the right names arrives whole:
 
 # %% tags=["nbval-check-output"]
-there, _ = translate({"text_input": "Hi", "max_tokens": 100, "stop_words": ["."]}, "engine", "llmapi")
-print(client.infer_inputs("llmapi", there).text)
+def tensor(name, datatype, values):
+    array = np.array(values, {"BYTES": object, "INT32": np.int32}[datatype])
+    return grpcclient.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
+
+
+hello, dot = tensor("text_input", "BYTES", [b"Hi"]), tensor("sampling_param_stop", "BYTES", [b"."])
+limit = tensor("sampling_param_max_tokens", "INT32", [100])
+print(client.infer("llmapi", [hello, dot, limit]).as_numpy("text_output")[0].decode())
 
 # %% [markdown]
 # Now an old client, written for the ensemble: `text_input` and `max_tokens=100`.
 #
-# **Exercise 12.3** How many tokens can its answer have at most, over gRPC and over `/generate`? Give a number, or
-# `"error"`.
+# **Exercise 12.3** (3 minutes) How many tokens can its answer have at most, over gRPC and over `/generate`? Give a
+# number, or `"error"`.
 
 # %% tags=["exercise:12.3"]
 answer_3 = {"grpc": None, "http": None}  # a number of tokens or "error", for each
 
 # %% [markdown]
-# Over gRPC, sent unchecked so that you read the server's own words. The second try keeps the batch dimension.
+# Over gRPC the server answers in its own words. The second try keeps the batch dimension.
 
 # %% tags=["nbval-check-output"]
-text, limit = np.array([b"Hi"], object), np.array([100], np.int32)
-for inputs in ({"text_input": text, "max_tokens": limit}, {"text_input": text[None]}):
+for sent in ([hello, tensor("max_tokens", "INT32", [100])], [tensor("text_input", "BYTES", [[b"Hi"]])]):
     try:
-        print(client.infer_inputs("llmapi", inputs, checked=False).text)
-    except ClientError as error:
-        print(error)
+        print(client.infer("llmapi", sent).as_numpy("text_output")[0].decode())
+    except InferenceServerException as error:
+        print(error.message())
 
 # %% [markdown]
 # And over HTTP:
@@ -471,38 +548,30 @@ print(answer.status_code, answer.json()["error"])
 # %% [markdown]
 # Here, as on the inner `tensorrt_llm`, `stop` is a truth value that cancels a running request. The words go into
 # `sampling_param_stop`.
-#
+
+# %% [markdown]
 # ## 8 What gets lost
 #
 # A request of the engine lane that uses more of it. **Predict** for each of its wishes: renamed, kept or lost on the
 # way to `llmapi`?
 
 # %% tags=["nbval-check-output"]
-rich = {
-    "text_input": "Hi",
-    "max_tokens": 50,
-    "num_return_sequences": 2,
-    "top_p": 0.9,
-    "min_tokens": 5,
-    "repetition_penalty": 1.2,
-    "return_log_probs": True,
-    "bad_words": ["no"],
-}
+rich = {"text_input": "Hi", "max_tokens": 50, "num_return_sequences": 2, "top_p": 0.9, "min_tokens": 5}
+rich |= {"repetition_penalty": 1.2, "return_log_probs": True, "bad_words": ["no"]}
 lost = {}
 for api in ("llm_api", "completions", "llmapi"):
-    _, notes = translate(rich, "engine", api)
+    _, notes = llm_api.translate(rich, "engine", api)
     lost[api] = [note.parameter for note in notes if note.kind == "lost"]
     print(f"{api:12} {dict(Counter(note.kind for note in notes))}, lost: {', '.join(lost[api]) or 'nothing'}")
 
 # %% [markdown]
 # The LLM API has a place for all of it. Behind OpenAI's path the bad words are gone, and in `llmapi` most wishes. If
-# your clients need those, serve with `trtllm-serve`, or write a Triton model of your own around `LLM`. The reasons, in
-# full:
+# your clients need those, serve with `trtllm-serve`, or write a Triton model of your own around `LLM`. The reasons:
 
 # %% tags=["nbval-check-output"]
 for note in notes:
     if note.kind != "renamed":
-        print(note)
+        print(f"{note.kind:8} {note.text}")
 
 # %% [markdown]
 # ## Recap
@@ -510,10 +579,12 @@ for note in notes:
 # - Engines end with 1.3.0rc20. After it a checkpoint is served as it is, by `LLM`, `trtllm-serve` or `llmapi`.
 # - The same three values are greedy on one API and sample on another. Say what you want.
 # - A renaming keeps names right and meanings wrong: defaults differ for the limit, the prompt, the stop word, sampling.
+# - The `openai` client speaks to `trtllm-serve` and, through a front end, to a Triton with engines.
 # - `llmapi` (1.3.0rc3) has 17 inputs, prefixes, and no batch dimension. Over HTTP an old client gets 32 tokens and no
 #   error.
 # - A field that is accepted may still be ignored. Test on your version with a value that must show.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Send a request round all the APIs, one after another, and see what is left of it. **Predict:** which wish survives
@@ -522,21 +593,17 @@ for note in notes:
 # %% tags=["nbval-check-output"]
 here, now = "engine", rich
 for target in ("completions", "llm_api", "llmapi", "engine"):
-    now, notes = translate(now, here, target)
+    now, notes = llm_api.translate(now, here, target)
     here = target
     print(f"{target:12} loses {[note.parameter for note in notes if note.kind == 'lost'] or 'nothing'}")
 print(now)
 
 # %% [markdown]
 # Only what every API can say comes home. Try more: give `rich` a `beam_width` of 4, misspell a name, or send it to
-# `chat`.
-#
-# The last line says what produced the numbers on this page.
+# `chat`. Or stop the server first, and ask with the `openai` client: which status does it get?
 
 # %%
-for each in (client, web):
-    each.close()
+for each in (application, frontend, web, client):
+    each.stop() if each is frontend else each.close()
 server.stop()
-scratch.cleanup()
-numbers = {"llm_api_ran": not why_not, "names": known, "lost_on_llmapi": len(lost["llmapi"])}
-record("12", lane=lane, seed=seed, precision=precision, **numbers)
+record(llm_api_ran=installed, names=known, lost_on_llmapi=len(lost["llmapi"]))

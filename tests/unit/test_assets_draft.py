@@ -78,7 +78,7 @@ def course(tiny, tmp_path, monkeypatch):
         catalogue.Model("tiny-draft", licence="MIT", layers=catalogue.Layers("tiny.safetensors", "target"), disk=1000),
     ]
     monkeypatch.setattr(catalogue, "models", lambda: {model.name: model for model in known})
-    monkeypatch.setattr("servinglab.assets.listing.models", lambda: {model.name: model for model in known})
+    monkeypatch.setattr("servinglab.assets.place.models", lambda: {model.name: model for model in known})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -119,23 +119,22 @@ def test_the_draft_agrees_with_its_target_where_the_layers_before_training_do_no
     from transformers import AutoModelForCausalLM
 
     results = json.loads((ROOT / "data/draft/smollm2-draft.json").read_text())
-    small = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2-draft")).eval()
-    untrained = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2-draft")).eval()
-    for layer, origin in zip(untrained.model.layers, results["layers"], strict=True):
-        layer.load_state_dict(hf_model.model.layers[origin].state_dict())
-    untrained.model.norm.load_state_dict(hf_model.model.norm.state_dict())
-    hits = {"draft": [], "untrained": []}
-    for question in ("How do vaccines work?", "Give three tips for sleeping better."):
-        chat = [{"role": "user", "content": question}]
-        ids = hf_tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        start = ids["input_ids"].shape[1]
-        answer = hf_model.generate(**ids, do_sample=False, max_new_tokens=40)
+    model = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2-draft")).eval()
+    chat = [{"role": "user", "content": "How do vaccines work?"}]
+    ids = hf_tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    start = ids["input_ids"].shape[1]
+    answer = hf_model.generate(**ids, do_sample=False, max_new_tokens=32)
+
+    def agreement() -> float:
         with torch.no_grad():
-            for name, model in (("draft", small), ("untrained", untrained)):
-                hits[name] += (model(answer).logits.argmax(-1)[0, start - 1 : -1] == answer[0, start:]).tolist()
-    agreement = {name: np.mean(group) for name, group in hits.items()}
-    assert agreement["draft"] > agreement["untrained"] + 0.2
-    assert agreement["draft"] == pytest.approx(results["held_out"]["draft"]["chat"]["agreement"], abs=0.25)
+            return (model(answer).logits.argmax(-1)[0, start - 1 : -1] == answer[0, start:]).float().mean().item()
+
+    trained_one = agreement()
+    for layer, origin in zip(model.model.layers, results["layers"], strict=True):
+        layer.load_state_dict(hf_model.model.layers[origin].state_dict())
+    model.model.norm.load_state_dict(hf_model.model.norm.state_dict())
+    assert trained_one > agreement() + 0.2
+    assert trained_one == pytest.approx(results["held_out"]["draft"]["chat"]["agreement"], abs=0.25)
 
 
 @trained

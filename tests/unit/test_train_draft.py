@@ -1,11 +1,11 @@
-"""The tool that distils a draft: its Llama against transformers', its gradient against autograd's, a run in seconds."""
+"""The tool that distils a draft: its beginning, its gradient against autograd's, its texts, a run in seconds."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_models
@@ -20,9 +20,12 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module", autouse=True)
 def tools():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of matrices this small, more threads only wait for each other
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "tools")
         yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -34,31 +37,33 @@ def tiny(tmp_path_factory):
     return folder, model
 
 
-def test_its_llama_is_that_of_transformers(tiny):
-    from draft_llama import Llama
+def test_a_draft_begins_as_layers_of_its_target_and_shares_the_rest(tiny):
+    from draft_training import hidden_of, logits, own
+    from train_draft import fresh, truncated
 
-    folder, reference = tiny
-    llama = Llama.load(folder, torch.device("cpu"), torch.float32)
+    reference = tiny[1].requires_grad_(False)
+    untrained = truncated(reference, [0, 3])
+    draft = fresh(untrained)
     ids = torch.randint(300, (3, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        expected = reference(ids).logits
-        cache, rope = llama.cache(3, 20), llama.rope(20)
-        steps = torch.cat([llama.hidden(ids[:, at : at + 1], rope, cache, at) for at in range(20)], 1)
-        for hidden in (llama.hidden(ids, rope), steps):
-            torch.testing.assert_close(hidden @ llama.head.T, expected, rtol=1e-4, atol=1e-4)
-        reference.model.layers = reference.model.layers[::3]  # the first and the last
-        found = llama.truncated([0, 3]).hidden(ids, rope) @ llama.head.T
-        torch.testing.assert_close(found, reference(ids, use_cache=False).logits, rtol=1e-4, atol=1e-4)
+        found = logits(draft, hidden_of(draft, ids))
+        layers, reference.model.layers = reference.model.layers, reference.model.layers[::3]
+        expected = reference(ids, use_cache=False).logits
+        reference.model.layers = layers
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    trained = {name for name, weight in draft.named_parameters() if weight.requires_grad}
+    assert len(trained) == len(own(draft)) == 2 * 9 + 1
+    assert draft.lm_head.weight is reference.lm_head.weight
+    assert draft.model.norm.weight is not untrained.model.norm.weight is not reference.model.norm.weight
 
 
 def test_the_gradient_of_the_divergence_is_that_of_autograd(monkeypatch):
     import draft_training
-    from draft_llama import Llama
 
     monkeypatch.setattr(draft_training, "CHUNK", 4)  # three parts, the last one shorter
     torch.manual_seed(0)
     head, hidden, states = torch.randn(30, 8), torch.randn(2, 5, 8, requires_grad=True), torch.randn(2, 5, 8)
-    model = Llama({}, {"lm_head.weight": head})
+    model = SimpleNamespace(lm_head=SimpleNamespace(weight=head))
     found, (kl, agreement) = draft_training.head_gradient(hidden, states, model, measure=True)
     logs, target = ((x @ head.T).log_softmax(-1) for x in (hidden.flatten(0, 1), states.flatten(0, 1)))
     expected = torch.nn.functional.kl_div(logs, target, reduction="batchmean", log_target=True)
@@ -78,19 +83,18 @@ def test_rounds_are_counted_as_speculation_counts_them():
 
 
 def test_turns_follow_the_template_and_greedy_rows_are_greedy(tiny):
-    from draft_llama import Llama
     from draft_texts import Chat, Rows, write
-    from transformers import AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     chat = Chat.of(AutoTokenizer.from_pretrained(tiny[0]))
     assert chat == Chat([5], [2, 6], [2, 5])
-    llama = Llama.load(tiny[0], torch.device("cpu"), torch.float32)
-    llama.weights["model.embed_tokens.weight"][2] *= 1.5  # so that turns end now and then
+    llama = AutoModelForCausalLM.from_pretrained(tiny[0], dtype=torch.float32).requires_grad_(False)
+    llama.model.embed_tokens.weight[2] *= 1.5  # so that turns end now and then
     torch.manual_seed(0)
     rows = Rows([[5, 9]] * 6 + [[7, 8]], [True] * 6 + [False], [True] * 6 + [False], [1.0] * 7, [0] * 7)
-    written, states = write(llama, llama.rope(120), rows, chat, 120)
+    written, states = write(llama, rows, chat, 120)
     with torch.no_grad():
-        torch.testing.assert_close(states, llama.hidden(written, llama.rope(120)), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(states, llama.model(written.long()).last_hidden_state, rtol=1e-3, atol=1e-3)
     ends = 0
     for row in written[:6].tolist():
         asking, at = True, 2
@@ -99,18 +103,19 @@ def test_turns_follow_the_template_and_greedy_rows_are_greedy(tiny):
             assert row[at] == (6 if asking else 5)
             asking, ends = not asking, ends + 1
     assert ends > 6
-    greedy, states = write(llama, llama.rope(30), Rows([[7, 8]], [False], [False], [0.0], [0]), chat, 30)
-    assert greedy[0, 2:].tolist() == (states[0, 1:-1] @ llama.head.T).argmax(-1).tolist()
+    greedy, states = write(llama, Rows([[7, 8]], [False], [False], [0.0], [0]), chat, 30)
+    assert greedy[0, 2:].tolist() == llama.lm_head(states[0, 1:-1]).argmax(-1).tolist()
 
 
 @pytest.mark.long
-def test_a_short_run_learns_and_says_what_it_measured(tiny, tmp_path):
+def test_a_short_run_learns_and_says_what_it_measured(tiny, tmp_path, monkeypatch):
+    import train_draft
     from safetensors import safe_open
 
     out = tmp_path / "draft" / "tiny.safetensors"
-    options = "--minutes 5 --most 2000 --steps 60 --rows 16 --length 32 --batch 256 --answer 12".split()
-    command = [sys.executable, ROOT / "tools/train_draft.py", "--checkpoint", tiny[0], "--out", out, *options]
-    subprocess.run(command, check=True, timeout=240)
+    options = "--minutes 60 --most 500 --steps 40 --rows 16 --length 24 --batch 192 --answer 4".split()
+    monkeypatch.setattr(sys, "argv", ["train_draft.py", "--checkpoint", str(tiny[0]), "--out", str(out), *options])
+    train_draft.main()  # in this process: importing PyTorch again would take longer than the run
     facts = json.loads(out.with_suffix(".json").read_text())
     assert facts["training"]["kl_after"] < facts["training"]["kl_before"]
     assert facts["held_out"]["draft"]["all"].keys() == facts["held_out"]["untrained"]["all"].keys()
