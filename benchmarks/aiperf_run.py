@@ -7,7 +7,7 @@ Half of the closed loop runs before AIPerf and half after it, so that other work
 
 Keys of --json
     aiperf       what AIPerf said: name → {"avg", "p50", …}; times in ms
-    closed_loop  the same averages of servinglab.loadtest: one number each
+    closed_loop  the same averages of the loop in this file: one number each
     load_average of the machine just before, when this program had sent nothing: other work on it
     command      AIPerf's command line
 """
@@ -21,19 +21,21 @@ import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiperf
 import httpx
 import numpy as np
 
+from servinglab import loadtest
 from servinglab.errors import CourseError
 
 WORDS = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud".split()
 
 
 def openai_ask(url, *, model, max_tokens, deadline=120.0):
-    """An `ask` of servinglab.loadtest.load for a server of OpenAI's protocol, at `url` without /v1."""
+    """`ask(prompt)` yields seconds and text of each response of a server of OpenAI's protocol, at `url` without /v1."""
     # One client for all: to make one takes tens of milliseconds, which would count as the server's.
     client = httpx.Client(base_url=url, timeout=deadline, trust_env=False, limits=httpx.Limits(max_connections=None))
 
@@ -58,12 +60,25 @@ def openai_ask(url, *, model, max_tokens, deadline=120.0):
     return ask
 
 
+def closed_loop(ask, prompts, *, concurrency, count):
+    """So many users; each sends the next prompt when its last one is answered. A failure ends the run."""
+    began = time.perf_counter()
+
+    def one(prompt):
+        sent = time.perf_counter() - began
+        answer = [(sent + seconds, text) for seconds, text in ask(prompt) if text]
+        times, texts = zip(*answer, strict=True)
+        return loadtest.Trace(sent, sent, times, count("".join(texts)))
+
+    with ThreadPoolExecutor(concurrency) as users:
+        traces = tuple(users.map(one, prompts))
+    return loadtest.Run(traces, max(trace.arrivals[-1] for trace in traces) - min(trace.due for trace in traces))
+
+
 def measure(options):
     from tokenizers import Tokenizer
 
     from servinglab import assets
-    from servinglab.loadtest import commands
-    from servinglab.loadtest.load import closed_loop
     from servinglab.notebook import device
     from servinglab.openai_frontend import OpenAIFrontend
     from servinglab.repository import build_default
@@ -86,7 +101,7 @@ def measure(options):
             half = 4 + options.requests // 2
             runs = [closed_loop(ask, prompts[4:half], concurrency=options.concurrency, count=count)]
             out = Path(scratch, "aiperf")
-            said = aiperf.profile(commands.aiperf(folder, url=frontend.url, folder=out, **load), out)
+            said = aiperf.profile(loadtest.aiperf(folder, url=frontend.url, folder=out, **load), out)
             runs.append(closed_loop(ask, prompts[half:], concurrency=options.concurrency, count=count))
     ours = {f"{name}_ms": 1e3 * np.mean([*runs[0].values(name), *runs[1].values(name)]) for name in ("ttft", "itl")}
     for name in ("tokens_per_second", "requests_per_second"):
@@ -97,10 +112,9 @@ def measure(options):
         "load_average": round(busy, 1),
         "precision": options.precision,
         "version": aiperf.VERSION,
-        "command": " ".join(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", **load)),
+        "command": " ".join(loadtest.aiperf("SmolLM2", url="http://127.0.0.1:9000", **load)),
         "aiperf": said,
         "closed_loop": {name: round(float(value), 3) for name, value in ours.items()},
-        "failed": sum(run.failed for run in runs),
     }
 
 

@@ -78,11 +78,13 @@ def run_executor(executor, rows, tokens, at_once):
 
 def run_triton(client, tokens):
     """One gRPC stream after another through the BLS model: tokens a second."""
+    from servinglab.client import inputs, stream
+
     start = time.perf_counter()
     for prompt in PROMPTS:
-        with client.stream(prompt, max_tokens=tokens, end_id=-1, deadline=60) as stream:
-            for _ in stream:
-                pass
+        request = inputs(text_input=prompt, max_tokens=tokens, end_id=-1, stream=True)
+        for _ in stream(client, "tensorrt_llm_bls", request):
+            pass
     return len(PROMPTS) * tokens / (time.perf_counter() - start)
 
 
@@ -157,14 +159,15 @@ def measure(options):
 
 
 def through_triton(options):
-    from servinglab.old_client import TritonClient
+    from tritonclient.grpc import InferenceServerClient
+
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 
     with (
         tempfile.TemporaryDirectory() as root,
         TritonServer(build_default(root, precision="bf16")) as server,
-        TritonClient(server.grpc_url, server.http_url) as client,
+        InferenceServerClient(server.grpc_url) as client,
     ):
         run_triton(client, 32)
         return [run_triton(client, options.tokens) for _ in range(options.rounds)]

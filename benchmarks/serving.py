@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import queue
 import statistics
 import tempfile
 import threading
@@ -95,15 +96,21 @@ def run_executor(executor, rows, tokens, concurrency):
     return timed(one, len(rows), concurrency)
 
 
-def run_triton(client, prompts, tokens, concurrency):
-    """The same through BLS over a gRPC stream. Returns (seconds, [time to first token])."""
+def run_triton(clients, prompts, tokens, concurrency):
+    """The same through BLS over gRPC, one stream a client. Returns (seconds, [time to first token])."""
+    from servinglab.client import inputs, stream
+
+    free = queue.SimpleQueue()
+    for client in clients:
+        free.put(client)
 
     def one(index):
-        first = None
-        with client.stream(prompts[index], max_tokens=tokens, min_tokens=tokens, deadline=120) as stream:
-            for chunk in stream:
-                if first is None and chunk.text:
-                    first = chunk.seconds
+        client, first = free.get(), None
+        request = inputs(text_input=prompts[index], max_tokens=tokens, min_tokens=tokens, stream=True)
+        for result in stream(client, "tensorrt_llm_bls", request, timeout=120):
+            if first is None and result.as_numpy("text_output")[0]:
+                first = result.seconds
+        free.put(client)
         return first
 
     return timed(one, len(prompts), concurrency)
@@ -122,10 +129,10 @@ def timed(one, count, concurrency):
 def measure(precision, rounds, tokens, decoder):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from tritonclient.grpc import InferenceServerClient
 
     from reference_backend.executor import Executor
     from servinglab import assets
-    from servinglab.old_client import TritonClient
     from servinglab.repository import build_default
     from servinglab.server import TritonServer
 
@@ -140,13 +147,11 @@ def measure(precision, rounds, tokens, decoder):
         repository = build_default(root, precision=precision, bls_decodes=decoder == "bls")
         executor = Executor(assets.engine("smollm2", precision), max_batch_size=8)
         try:
-            with (
-                TritonServer(repository) as server,
-                TritonClient(server.grpc_url, server.http_url) as client,
-            ):
+            with TritonServer(repository) as server:
+                clients = [InferenceServerClient(server.grpc_url) for _ in range(8)]
                 for concurrency in (1, 8):  # warm up: pages of the weights, threads, channels
                     run_executor(executor, rows, tokens, concurrency)
-                    run_triton(client, PROMPTS, tokens, concurrency)
+                    run_triton(clients, PROMPTS, tokens, concurrency)
                 run_generate(model, rows[:1], tokens)
                 for _ in range(rounds):
                     speeds["generate"].append(work / run_generate(model, rows, tokens))
@@ -155,7 +160,7 @@ def measure(precision, rounds, tokens, decoder):
                         speeds[f"executor{concurrency}"].append(work / seconds)
                         if concurrency == 1:
                             first_tokens["executor1"] += firsts
-                        seconds, firsts = run_triton(client, PROMPTS, tokens, concurrency)
+                        seconds, firsts = run_triton(clients, PROMPTS, tokens, concurrency)
                         speeds[f"triton{concurrency}"].append(work / seconds)
                         if concurrency == 1:
                             first_tokens["triton1"] += firsts

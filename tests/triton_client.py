@@ -20,7 +20,6 @@ from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
 from servinglab.client import channel_args, explained
-from servinglab.triton_24_10 import clean
 
 BLS = "tensorrt_llm_bls"
 
@@ -228,5 +227,5 @@ def tensor(name: str, array: np.ndarray) -> grpcclient.InferInput:
 def _checked(content: str | bytes) -> dict[str, Any]:
     found = json.loads(content)
     if "error" in found and "model_name" not in found:
-        raise ClientError(clean(found["error"]))
+        raise ClientError(explained(InferenceServerException(found["error"]), "", 0.0)[0])
     return found

@@ -5,10 +5,12 @@ A request is a list of tritonclient's InferInput, an answer its InferResult, an 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import queue
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -57,15 +59,18 @@ def _array(name: str, value: Any) -> np.ndarray:
     dtype, is_list = _declared().get(name, (None, False))
     given = np.asarray(value)
     if given.dtype.kind in "US":
-        given = np.array([each.encode() if isinstance(each, str) else each for each in np.ravel(value)], object)
-        given = given.reshape(np.shape(value))
+        given = np.asarray(value, object)  # numpy's own type for text drops NULs at the end
+        texts = [each.encode() if isinstance(each, str) else each for each in given.flat]
+        given = np.array(texts, object).reshape(given.shape)
     dtype = given.dtype if dtype is None else dtype
     whole = given.dtype.kind in "iu" and dtype.kind in "iu"
     text = {given.dtype.kind, dtype.kind} & {"O"}
     if (text and given.dtype.kind != dtype.kind) or not (whole or np.can_cast(given.dtype, dtype, "same_kind")):
         raise TypeError(f"{name} is {np_to_triton_dtype(dtype)}, and {value!r} is not.")
-    array = given.astype(dtype)
-    if whole and not np.array_equal(array, given):
+    with np.errstate(over="ignore"):
+        array = given.astype(dtype)
+    lost = dtype.kind == "f" and np.any(np.isinf(array) > np.isinf(given))
+    if lost or (whole and not np.array_equal(array, given)):
         raise OverflowError(f"{name} is {np_to_triton_dtype(dtype)}, which cannot hold {value!r}.")
     if array.ndim == 0:
         return array.reshape(1, 1)
@@ -123,6 +128,39 @@ def _results(
                 done = not open_ids
                 yield key, result
         done = True
+    finally:
+        client.stop_stream(cancel_requests=not done)
+
+
+async def astream(
+    client: grpcclient.InferenceServerClient, model: str, inputs: Sequence[grpcclient.InferInput], *,
+    timeout: float = 60.0, **options: Any,
+) -> AsyncIterator[grpcclient.InferResult]:  # fmt: skip
+    """`stream` for an event loop: `async for result in astream(…)`. Whoever leaves early closes it (`aclose()`).
+
+    The client is the same one: that of tritonclient.grpc.aio cannot ask for the empty final response, and to close our
+    side before it can crash Triton 24.10.
+    """
+    arrived, loop, done = asyncio.Queue(), asyncio.get_running_loop(), False
+
+    def put(result: Any, error: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(arrived.put_nowait, (time.perf_counter(), result, error))
+
+    client.start_stream(put, stream_timeout=timeout)
+    try:
+        sent = time.perf_counter()
+        client.async_stream_infer(model, inputs, enable_empty_final_response=True, **options)
+        while not done:
+            when, result, error = await arrived.get()
+            if error is not None:
+                done = error.status() is None
+                raise error
+            response = result.get_response()
+            done = response.parameters["triton_final_response"].bool_param
+            if response.outputs:
+                result.seconds = when - sent
+                yield result
     finally:
         client.stop_stream(cancel_requests=not done)
 

@@ -4,16 +4,14 @@
         ...  # POST {frontend.url}/v1/chat/completions
 
 On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. Keys that `Request` has not are refused
-with status 400 and a sentence that names them. What differs from OpenAI: without temperature and top_p it is greedy,
-and without a length an answer ends after 64 tokens. A request whose deadline passes gets 504, one whose model or server
-is gone 503, one that a model failed on 500. In a stream that has begun, the error is an event of its own (`event:
-error`, without which AIPerf takes it for an answer), then [DONE]. NVIDIA's container has a complete front end
-(openai_frontend/main.py).
+with status 400 by their names. What differs from OpenAI: without temperature and top_p it is greedy, and without a
+length an answer ends after 64 tokens. A deadline that passes is 504, a model or server that is gone 503, a model's
+fault 500; in a stream that has begun, an event of its own (`event: error`, without which AIPerf takes it for an
+answer), then [DONE]. NVIDIA's container has a complete front end (openai_frontend/main.py).
 
 `usage` counts the answer's tokens anew, as no model of the contract says how many it generated. A text has more than
 one way into tokens, so the count is held between two bounds: each response with text stands for a token or more, and
-there are never more than were asked for. It can be off by a few where an answer ended early, and the finish_reason
-"length" hangs on it.
+there are never more than were asked for. The finish_reason "length" hangs on it.
 """
 
 from __future__ import annotations
@@ -27,19 +25,21 @@ import secrets
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
 from aiohttp import http_exceptions, web
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from tokenizers import Tokenizer
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from servinglab import chat
-from servinglab.errors import FAULT, CourseError
-from servinglab.old_client.kserve import DeadlinePassed, ServerGone, check_deadline
-from servinglab.old_client.triton import BLS, ClientError, TritonClient
+from servinglab.client import astream, channel_args, explained, inputs
+from servinglab.errors import CourseError
 
+_CHUNK, _DONE = "chat.completion.chunk", b"data: [DONE]\n\n"
+_LOG = logging.getLogger(__name__)
 _OURS = re.compile(r"(?i)(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # another port: one that is forwarded to ours
 
 
@@ -87,46 +87,36 @@ class Request(_Strict):
 
     def chat(self) -> list[dict[str, str]]:
         """The messages as chat templates know them."""
-        roles = {"developer": "system"}
-        texts = (m.content if isinstance(m.content, str) else "".join(p.text for p in m.content) for m in self.messages)
-        return [{"role": roles.get(m.role, m.role), "content": t} for m, t in zip(self.messages, texts, strict=True)]
+        roles = [m.role.replace("developer", "system") for m in self.messages]
+        texts = [m.content if isinstance(m.content, str) else "".join(p.text for p in m.content) for m in self.messages]
+        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
 
     def inputs(self) -> dict[str, Any]:
         """Inputs of the BLS model, but for the prompt."""
         sampled = self.model_dump(include={"temperature", "top_p"}, exclude_none=True)
-        others = {"min_tokens", "seed", "presence_penalty", "frequency_penalty"}
-        inputs = {"max_tokens": self.length(), "exclude_input_in_output": True}
-        inputs |= self.model_dump(include=others, exclude_none=True)
+        given = self.model_dump(include={"min_tokens", "seed", "presence_penalty", "frequency_penalty"})
+        given |= {"max_tokens": self.length(), "exclude_input_in_output": True, "stream": True}
         if sampled and 0 not in sampled.values():  # Triton's greedy is no top_k and no top_p
-            inputs = {
-                "top_p": 1.0,
-                "seed": secrets.randbits(63),
-                **sampled,
-                **inputs,
-            }  # its own seed is always the same
-        return inputs
+            given = {"top_p": 1.0, **given, **sampled, "seed": secrets.randbits(63) if self.seed is None else self.seed}
+        return given
 
 
 class OpenAIFrontend:
     """Serves in a thread of its own from `start` to `stop` (or a `with` block). `url`: "http://127.0.0.1:<port>".
 
-    Args:
-        grpc_url: the Triton behind it, "host:port".
-        tokenizer_dir: folder of the model's tokenizer, with its chat template; tokens for `usage` are counted with it.
-        model: the Triton model, which is also the name that clients give.
-        port: 0 for a free one.
-        deadline: seconds that a whole answer may take; then the request is cancelled in Triton.
+    `grpc_url`: the Triton behind it; `tokenizer_dir`: of its model, with the chat template; `model`: the Triton model,
+    which is also the name that clients give; `port`: 0 for a free one; `deadline`: seconds for a whole answer.
     """
 
     def __init__(
-        self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = BLS, port: int = 0, deadline: float = 600.0
-    ) -> None:
-        check_deadline(deadline)
-        self.url, self._deadline = "", deadline
-        self._client = TritonClient(grpc_url)
+        self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = "tensorrt_llm_bls", port: int = 0,
+        deadline: float = 600.0,
+    ) -> None:  # fmt: skip
+        if not 0 < deadline < 1e9:
+            raise CourseError(f"deadline must be a number of seconds above 0, not {deadline!r}.")
+        self.url, self._deadline, self._triton = "", deadline, grpc_url
         self._folder, self._model, self._port = Path(tokenizer_dir), model, port
-        file = self._folder / "tokenizer.json"
-        if not file.is_file():
+        if not (file := self._folder / "tokenizer.json").is_file():
             raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
         self._tokenizer = Tokenizer.from_file(str(file))
         self._loop = asyncio.new_event_loop()
@@ -141,25 +131,22 @@ class OpenAIFrontend:
         self._thread.start()
         self._ready.wait()
         if self._problem:
-            self._client.close()
-            why = str(self._problem).rstrip(".")
-            raise CourseError(f"No front end on port {self._port}: {why}. Use port=0 for a free one.")
+            raise CourseError(f"No front end on port {self._port} (use port=0 for a free one): {self._problem}")
         return self
 
     def stop(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10)
-        self._client.close()
 
-    def __enter__(self) -> OpenAIFrontend:
-        return self.start()
+    __enter__ = start
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
+        _LOG.addFilter(_is_ours)
         app = web.Application(middlewares=[_guard])
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
@@ -167,22 +154,19 @@ class OpenAIFrontend:
         runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=1, handler_cancellation=True)
         try:
             self._loop.run_until_complete(runner.setup())
-            site = web.TCPSite(runner, "127.0.0.1", self._port)
-            self._loop.run_until_complete(site.start())
+            self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", self._port).start())
             self.url = "http://{}:{}".format(*runner.addresses[0][:2])
         except Exception as error:  # a port that is taken, or is none
             self._problem = error
         self._ready.set()
-        try:
-            if not self._problem:
-                self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(runner.cleanup())
-            self._loop.close()
+        if not self._problem:
+            self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
 
     async def _models(self, _: web.Request) -> web.Response:
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "triton"}
-        return web.json_response({"object": "list", "data": [model]})
+        found = [{"id": self._model, "object": "model", "created": 0, "owned_by": "triton"}]
+        return web.json_response({"object": "list", "data": found})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -190,6 +174,7 @@ class OpenAIFrontend:
             if asked.model not in (None, self._model):
                 raise CourseError(f"There is no model {asked.model!r}; this front end serves {self._model!r}.")
             prompt = chat.render(self._folder, asked.chat())
+            tensors = inputs(text_input=prompt, **asked.inputs())
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
         except asyncio.TimeoutError:
@@ -198,57 +183,40 @@ class OpenAIFrontend:
             return _refuse("The request's body is not encoded as its headers say.", close=True)
         except ValidationError as error:
             return _refuse(_sentence(error))
-        except CourseError as error:
+        except (CourseError, TypeError, OverflowError) as error:  # no tensor of its datatype can hold a value
             return _refuse(str(error))
-        chunks = self._client.astream(prompt, model=self._model, deadline=self._deadline, **asked.inputs())
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self._model}
-        async with contextlib.aclosing(chunks):
-            try:
-                first = await anext(chunks, None)  # an error before the first token can still have a status of its own
-                texts = [first.text] if first else []
-                if not asked.stream:
-                    texts += [chunk.text async for chunk in chunks]
-                    message = {"role": "assistant", "content": "".join(texts)}
-                    usage = self._usage(prompt, texts, asked.length())
-                    choice = {"index": 0, "message": message, "finish_reason": _reason(usage, asked)}
-                    whole = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
-                    return web.json_response(whole)
-            except ClientError as error:
-                return _refuse(str(error), error_status(error))
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-            await response.prepare(request)
-            async for event in self._events(prompt, asked, texts, chunks):
-                if "error" in event:
-                    await response.write(b"event: error\n" + _event(event))
-                else:
-                    await response.write(_event({**head, "object": "chat.completion.chunk", **event}))
-            await response.write(b"data: [DONE]\n\n")
-            return response
-
-    async def _events(
-        self, prompt: str, asked: Request, texts: list[str], chunks: AsyncIterator
-    ) -> AsyncIterator[dict]:
-        """Server-sent events, but for what all have in common. texts: those that came already."""
-        yield _choice({"role": "assistant", "content": ""})
-        if texts and texts[0]:
-            yield _choice({"content": texts[0]})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        texts: list[str] = []
         try:
-            async for chunk in chunks:
-                texts.append(chunk.text)
-                if chunk.text:
-                    yield _choice({"content": chunk.text})
-        except ClientError as error:
-            yield _error(str(error), error_status(error))
-            return
-        usage = self._usage(prompt, texts, asked.length())
-        yield _choice({}, _reason(usage, asked))
+            with InferenceServerClient(self._triton, channel_args=channel_args(self._triton)) as client:
+                answer = astream(client, self._model, tensors, timeout=self._deadline)
+                async with contextlib.aclosing(answer):
+                    async for result in answer:
+                        texts.append(result.as_numpy("text_output").flat[0].decode(errors="replace"))
+                        if asked.stream and not response.prepared:  # earlier, an error has a status of its own
+                            await response.prepare(request)
+                            await response.write(_chunk(head, {"role": "assistant", "content": ""}))
+                        if asked.stream and texts[-1]:
+                            await response.write(_chunk(head, {"content": texts[-1]}))
+        except InferenceServerException as error:
+            said = explained(error, self._triton, self._deadline)
+            if not response.prepared:
+                return _refuse(*said)
+            await response.write(b"event: error\n" + _event(_error(*said)) + _DONE)
+            return response
+        before, after = self._count(prompt), count_tokens(self._count, texts, asked.length())
+        usage = {"prompt_tokens": before, "completion_tokens": after, "total_tokens": before + after}
+        # Triton does not say why an answer ended; as long as was asked for means that the length ended it.
+        reason = "length" if after >= asked.length() else "stop"
+        if not asked.stream:
+            choice = {"index": 0, "message": {"role": "assistant", "content": "".join(texts)}, "finish_reason": reason}
+            return web.json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+        await response.write(_chunk(head, {}, reason))
         if asked.stream_options.include_usage:
-            yield {"choices": [], "usage": usage}
-
-    def _usage(self, prompt: str, texts: list[str], length: int) -> dict[str, int]:
-        answer = count_tokens(self._count, texts, length)
-        asked = self._count(prompt)
-        return {"prompt_tokens": asked, "completion_tokens": answer, "total_tokens": asked + answer}
+            await response.write(_event({**head, "object": _CHUNK, "choices": [], "usage": usage}))
+        await response.write(_DONE)
+        return response
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -259,20 +227,6 @@ def count_tokens(count: Any, texts: list[str], most: int) -> int:
     return min(most, max(sum(map(bool, texts)), count("".join(texts))))
 
 
-def error_status(error: ClientError) -> int:
-    """The HTTP status of a request that Triton did not answer; what is no fault of its own counts as the client's."""
-    if isinstance(error, DeadlinePassed):
-        return 504
-    if isinstance(error, ServerGone):
-        return 503
-    return 500 if FAULT in str(error) else 400
-
-
-def _reason(usage: dict[str, int], asked: Request) -> str:
-    """Triton does not say why an answer ended; as long as was asked for means that the length ended it."""
-    return "length" if usage["completion_tokens"] >= asked.length() else "stop"
-
-
 @web.middleware
 async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
     if foreign := _foreign(request):
@@ -280,8 +234,8 @@ async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
-        served = "GET /v1/models and POST /v1/chat/completions"
-        return _refuse(f"This front end serves {served}, not {request.method} {request.path}.", error.status)
+        said = "This front end serves GET /v1/models and POST /v1/chat/completions, not"
+        return _refuse(f"{said} {request.method} {request.path}.", error.status)
 
 
 def _foreign(request: web.Request) -> str | None:
@@ -303,10 +257,6 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return not isinstance(error, (http_exceptions.HttpProcessingError, web.RequestPayloadError, ConnectionError))
 
 
-_LOG = logging.getLogger(__name__)
-_LOG.addFilter(_is_ours)
-
-
 def _sentence(error: ValidationError) -> str:
     """What is wrong with the request's object, in one sentence."""
     found = error.errors(include_url=False)[0]
@@ -316,8 +266,8 @@ def _sentence(error: ValidationError) -> str:
     return f"{where or 'The body'}: {found['msg']}, not {str(found['input'])[:60]!r}."
 
 
-def _choice(delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+def _chunk(head: dict[str, Any], delta: dict[str, str], reason: str | None = None) -> bytes:
+    return _event({**head, "object": _CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 
 
 def _event(body: dict[str, Any]) -> bytes:

@@ -31,7 +31,8 @@
 # Previous: none · Next: [01 · What is an engine?](01_what_is_an_engine.ipynb)
 
 # %%
-import tempfile
+import json
+import re
 import textwrap
 import time
 from pathlib import Path
@@ -39,17 +40,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import psutil
+from transformers import AutoTokenizer
 
 from course import doctor, manifest
-from servinglab import assets, chat
 from servinglab.checks import check
-from servinglab.figures import request_path, streaming, style
-from servinglab.notebook import begin, record, resolve_lane, shorten
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
-from servinglab.server import TritonServer
-
-begin()
+from servinglab.figures import request_path, streaming
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record, shorten
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -57,6 +55,9 @@ precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
 prompt: str = "Explain in one sentence what an inference server does."  # your question to the model
 max_tokens: int = 48  # length of the answer, in tokens; 2 or more
 seed: int = 0  # seed of every sampled answer
+
+# %%
+lane = begin("00", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 What can this machine do?
@@ -80,11 +81,7 @@ for line in lines:
 # `auto` takes `trtllm` inside NVIDIA's container and `embedded` everywhere else. Which one is it here?
 
 # %%
-if max_tokens < 2:
-    raise ValueError("max_tokens must be 2 or more: the wait between two tokens is measured below")
-lane = resolve_lane(lane)
-reasons = doctor.lanes(lines)
-for name, reason in reasons.items():
+for name, reason in doctor.lanes(lines).items():
     print(f"{name:9} {'can run here' if not reason else shorten(f'cannot run here ({reason})')[:96]}")
 print("this notebook uses:", lane)
 
@@ -102,38 +99,12 @@ for entry in manifest.load().notebooks:
 # token ids, ids to more ids, ids back to text. A fourth model, the BLS (business logic scripting), calls the three.
 
 # %%
-style.use()
 summary = "The client talks to tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing."
-style.finish(request_path.draw("bls"), "The way of one request", "", summary)
+show(request_path.draw("bls"), "The way of one request", summary, drawing=True)
 
 # %% [markdown]
-# ## 3 The weights
+# ## 3 Start a server
 #
-# The model is SmolLM2-135M-Instruct: 135 million numbers, small enough for a laptop. `make course` fetched it once.
-# From then on it is read from a cache folder, also without a network.
-
-# %%
-for model in assets.cached():
-    print(f"{model.name:10} {model.kind:13} {model.bytes / 1e6:6.0f} MB  {model.licence:12} {shorten(model.path)}")
-
-# %% [markdown]
-# The *checkpoint* holds the weights. The *engine* holds them again, in the form that the executor runs. Four bytes a
-# weight give about 540 MB; the int4 engine stores most weights in half a byte. You may also see MiniLM, a text encoder
-# for a later lab.
-
-# %% [markdown]
-# ## 4 A repository, then a server
-#
-# Triton serves what it finds in a *model repository*: one folder for each model, with a `config.pbtxt` inside. One call
-# writes ours into a temporary folder. Notebook 03 builds it by hand.
-
-# %% tags=["nbval-check-output"]
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-00-")
-repository = build_default(scratch.name, precision=precision)
-for path in sorted(repository.glob("*/*")):
-    print(path.relative_to(repository))
-
-# %% [markdown]
 # **Predict:** three waits are ahead of you. Which is the longest, which the shortest? Fill in the order before you
 # measure: `"start"` is the start of the server, `"first"` the wait for the first token of an answer, `"next"` the wait
 # for each token after it.
@@ -145,42 +116,78 @@ for path in sorted(repository.glob("*/*")):
 longest_first = None  # a list of "start", "first" and "next"
 
 # %% [markdown]
-# Now start it. The call returns when the server and all five models are ready to answer.
+# `serve` writes the models into a temporary folder, starts Triton, and prints the command that it ran. It returns when
+# the server and all five models are ready to answer. Notebook 03 writes the folder by hand, notebook 04 the command.
 
 # %%
 clock = time.perf_counter
 began = clock()
-server = TritonServer(repository).start()
+server = serve(precision=precision)
 start_seconds = clock() - began
-print(f"ready after {start_seconds:.1f} s: {server.http_url} (HTTP), {server.grpc_url} (gRPC)")
 
 # %% [markdown]
-# It listens on this machine only, on ports that were free. Which models are ready?
+# It listens on this machine only, on ports that were free. Triton serves what it finds in a *model repository*: one
+# folder for each model, with a `config.pbtxt` inside. Is each of them ready? Status 200 means yes.
 
 # %% tags=["nbval-check-output"]
 url = server.http_url
-client = TritonClient(server.grpc_url, url)
-server.models()
+for folder in sorted(server.repository.iterdir()):
+    print(f"{folder.name:18}", httpx.get(f"{url}/v2/models/{folder.name}/ready", trust_env=False).status_code)
 
 # %% [markdown]
+# ## 4 The weights
+#
+# The model is SmolLM2-135M-Instruct: 135 million numbers, small enough for a laptop. `make course` fetched it once.
+# From then on it is read from a cache folder, also without a network. The configuration of `tensorrt_llm` says where.
+
+# %%
+config = (server.repository / "tensorrt_llm" / "config.pbtxt").read_text()
+engine = Path(re.search(r'"gpt_model_path"\s*value:\s*\{\s*string_value:\s*"([^"]+)"', config)[1])
+print(shorten(engine))
+for file in sorted(engine.iterdir()):
+    print(f"{file.stat().st_size / 1e6:8.1f} MB  {file.name}")
+
+# %% [markdown]
+# This folder is an *engine*: the weights in the form that the executor runs. Four bytes a weight give about 540 MB; the
+# int4 engine stores most weights in half a byte.
+#
 # ## 5 The first sentence
 #
 # An *instruct* model was trained on conversations, so your question is first wrapped in the marks of one: who speaks,
-# and where a turn ends. That wrapping is the model's *chat template*.
+# and where a turn ends. That wrapping is the model's *chat template*. It comes with the tokenizer, whose folder the
+# model `preprocessing` knows.
 
 # %%
-question = chat.render(assets.tokenizer("smollm2"), prompt)
+config = httpx.get(f"{url}/v2/models/preprocessing/config", trust_env=False).json()
+tokenizer = AutoTokenizer.from_pretrained(config["parameters"]["tokenizer_dir"]["string_value"])
+conversation = [{"role": "user", "content": prompt}]
+question = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
 print(question)
+
+# %% [markdown]
+# The answer comes over HTTP, as *server-sent events*: one line `data: {…}` for each piece. This function yields each
+# piece of text with the seconds since the request was sent. (Notebook 05 does the same over gRPC.)
+
+# %%
+def ask(max_tokens):
+    body = {"text_input": question, "max_tokens": max_tokens, "stream": True}
+    began = clock()
+    path = f"{url}/v2/models/tensorrt_llm_bls/generate_stream"
+    with httpx.stream("POST", path, json=body, timeout=60, trust_env=False) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data:"):
+                yield clock() - began, json.loads(line.removeprefix("data:"))["text_output"]
+
 
 # %% [markdown]
 # Here it comes. Every piece of text below was printed the moment it arrived. With no sampling parameter the model
 # always takes its likeliest next token (*greedy* decoding), so you will read the same sentence every time.
 
 # %%
-chunks = []
-for chunk in client.stream(question, max_tokens=max_tokens):
-    print(chunk.text, end="", flush=True)
-    chunks.append(chunk)
+pieces = []
+for seconds, text in ask(max_tokens):
+    print(text, end="", flush=True)
+    pieces.append((seconds, text))
 
 # %% [markdown]
 # A fluent answer, streamed through a real server. A model of this size often gets facts wrong; serving it works exactly
@@ -188,11 +195,10 @@ for chunk in client.stream(question, max_tokens=max_tokens):
 #
 # ## 6 How long did it take?
 #
-# Every chunk carries its arrival time, in seconds since the request was sent. A chunk with text is one token (or more,
-# where several make one character); the last chunk is empty and only says that the answer is over.
+# A piece with text is one token (or more, where several make one character).
 
 # %%
-arrivals = np.array([chunk.seconds for chunk in chunks if chunk.text])
+arrivals = np.array([seconds for seconds, text in pieces if text])
 gaps = np.diff(arrivals)
 first_seconds, next_seconds = arrivals[0], float(np.median(gaps))
 print(f"server start {start_seconds:6.2f} s")
@@ -212,8 +218,7 @@ check("00.1", longest_first)
 # %%
 title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"
 summary = f"one stream of {len(arrivals)} tokens: a wait for the first token, then shorter waits for the others"
-small_print = style.provenance(lane, seed, weights=precision)
-style.finish(streaming.token_timeline({"answer": arrivals}, lane=lane), title, small_print, summary)
+show(streaming.token_timeline({"answer": arrivals}, lane=lane), title, summary)
 
 
 # %% [markdown]
@@ -235,8 +240,8 @@ check("00.2", tokens_per_second)
 # error, nothing, or five tokens?
 
 # %%
-short = [chunk.text for chunk in client.stream(question, max_tokens=5) if chunk.text]
-print(len(short), "chunks:", short)
+short = [text for _, text in ask(5) if text]
+print(len(short), "pieces:", short)
 
 # %% [markdown]
 # **Exercise 00.3** A prompt has 30 tokens and you send `max_tokens=12`. The model does not stop by itself. How many
@@ -262,24 +267,23 @@ check("00.3", total_tokens)
 
 # %% tags=["varies"]
 try:
-    for chunk in client.stream(question, max_tokens=max_tokens):
-        if chunk.index == 2:
+    for number, _ in enumerate(ask(max_tokens)):
+        if number == 2:
             psutil.Process(server.pid).kill()
-except ClientError as error:
-    print(type(error).__name__, "-", shorten(str(error)))
+except httpx.RemoteProtocolError as error:
+    print(type(error).__name__, "-", error)
 
 # %% [markdown]
 # One sentence, at once. Start the server again whenever you like: `server.start()`. We stop instead, twice, because a
-# second `stop()` must do no harm. `with TritonServer(…) as server:` would have stopped it by itself.
+# second `stop()` must do no harm.
 
 # %% tags=["nbval-check-output"]
-client.close()
 server.stop()
 server.stop()
 print("process:", server.pid)
 
 # %% [markdown]
-# Is anything left? Ask the port that it used, and look for the temporary folder.
+# Is anything left? Ask the port that it used.
 
 # %% tags=["nbval-check-output"]
 try:
@@ -287,14 +291,13 @@ try:
     print("still answering")
 except httpx.ConnectError:
     print("nobody answers at the old port")
-scratch.cleanup()
-print("repository folder left:", Path(scratch.name).exists())
 
 # %% [markdown]
-# Nothing is left. Run the notebook again from the top whenever you like, and break what you like.
+# Nobody is left, and the temporary folder goes with this notebook's kernel. Run the notebook again from the top
+# whenever you like, and break what you like.
 #
 # The last line says what produced the numbers on this page.
 
 # %%
 waits = {"start_s": round(start_seconds, 2), "first_token_ms": round(first_seconds * 1000, 1)}
-record("00", lane=lane, seed=seed, precision=precision, **waits, next_token_ms=round(next_seconds * 1000, 1))
+record(**waits, next_token_ms=round(next_seconds * 1000, 1))

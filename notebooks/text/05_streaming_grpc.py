@@ -34,14 +34,10 @@
 # %%
 import asyncio
 import base64
-import contextlib
 import json
 import queue
 import struct
-import tempfile
 import time
-import warnings
-from pathlib import Path
 
 import grpc
 import httpx
@@ -52,18 +48,15 @@ import tritonclient.grpc.aio as grpcaio
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format
 from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-from servinglab import assets
 from servinglab.checks import check
-from servinglab.figures import streaming, style
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
+from servinglab.client import gather, inputs, stream
+from servinglab.figures import streaming
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
 from servinglab.root import find_root
-from servinglab.server import TritonServer
-
-begin()
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -73,19 +66,18 @@ max_tokens: int = 48  # length of the timed answers, in tokens
 seed: int = 0  # seed of every sampled answer
 streams: int = 4  # how many requests run at once
 
+# %%
+lane = begin("05", lane, seed=seed, weights=precision)
+
 # %% [markdown]
 # ## 1 A server to talk to
 #
-# You need a Triton with the five models of notebook 03. The next cell builds the repository in a temporary folder and
-# starts the server on free ports. Both vanish when this notebook's kernel ends, also after an error.
+# You need a Triton with the five models of notebook 03. `serve` writes them into a temporary folder and starts
+# `tritonserver` on free ports, with the command that it prints. Both vanish when this notebook's kernel ends, also
+# after an error.
 
-# %% tags=["nbval-check-output"]
-lane = resolve_lane(lane)
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-05-")
-root = Path(scratch.name, "decoupled")
-server = TritonServer(build_default(root, precision=precision)).start()
-client = TritonClient(server.grpc_url, server.http_url)
-client.models()
+# %%
+server = serve(precision=precision)
 
 # %% [markdown]
 # ## 2 One request, four ways
@@ -151,31 +143,18 @@ print(*events[:2], events[-1], sep="\n")
 # These are server-sent events. Note what is *not* there: no `[DONE]`, no flag on the last event. The end of the answer
 # is the end of the HTTP response.
 #
-# Way (d) needs a client, which you will write yourself in section 5. Until then `client.stream` does it: it gives you
-# one chunk for each response.
+# **Predict:** the answers of b and c come from two separate runs of the model. Are they the same text?
 
 # %%
-chunks = list(client.stream(prompt, max_tokens=few, exclude_input_in_output=True))
-print(chunks[0])
-print(chunks[-1])
-
-# %% [markdown]
-# A chunk knows its text, the seconds since the request was sent, and whether it is the last one.
-#
-# **Predict:** the answers of b, c and d come from three separate runs of the model. Are they the same text?
-
-# %%
-answers = {
-    "generate": generated["text_output"],
-    "generate_stream": "".join(json.loads(event.removeprefix("data: "))["text_output"] for event in events),
-    "gRPC stream": "".join(chunk.text for chunk in chunks),
-}
-for way, text in answers.items():
-    print(f"{way:16}{text!r}")
-assert len(set(answers.values())) == 1
+whole = generated["text_output"]
+joined = "".join(json.loads(event.removeprefix("data: "))["text_output"] for event in events)
+print(repr(whole), repr(joined), sep="\n")
+assert whole == joined
 
 # %% [markdown]
 # They are. Without `top_k` or `top_p` the model takes the most likely token each time, so the way in changes nothing.
+#
+# Way (d) needs a client. You write one in section 4. First look at what it has to send.
 #
 # ## 3 The message, byte by byte
 #
@@ -230,11 +209,9 @@ print("prefix:", struct.unpack("<I", sent[at + 3 : at + 7])[0])
 # bytes, the lowest first. Here is the whole message, one field a row; an inner message is indented.
 
 # %% tags=["nbval-check-output"]
-style.use()
 fields = streaming.take_apart(message)
-title = "A request is tags, lengths and values; the contents of the inputs come last"
 summary = f"{len(fields)} rows, {len(sent)} bytes: model_name, id, three inputs, then three raw contents"
-style.finish(streaming.wire_bytes(fields), title, "", summary)
+show(streaming.wire_bytes(fields), "The contents of a request's inputs come last", summary, drawing=True)
 
 # %% [markdown]
 # `shape` is a list of numbers, packed into one value: `01 01`. Numbers in `raw_input_contents` are not varints but
@@ -253,7 +230,7 @@ print(responses[-1])
 
 # %% [markdown]
 # Three tokens, three responses. The answer has your id, tensors laid out as in the request, and one parameter that
-# section 5 is about. Its shape is `[1]`, not `[1, 1]`: like NVIDIA's, this model puts all its texts into one flat list.
+# section 4 is about. Its shape is `[1]`, not `[1, 1]`: like NVIDIA's, this model puts all its texts into one flat list.
 #
 # **Exercise 05.1** A client wants one output only. Between the inputs and the raw contents its message has these bytes:
 #
@@ -331,95 +308,47 @@ print(response.infer_response.raw_output_contents)
 # [triton-inference-server/common](https://github.com/triton-inference-server/common/tree/r24.10/protobuf). Then paste
 # the JSON as the message.
 #
-# ## 4 Decoupled: who may answer how often
+# ## 4 A streaming client by hand
 #
-# Three switches on three levels decide whether you see a stream:
-#
-# 1. **decoupled**, in the model's configuration: it *may* send any number of responses;
-# 2. **stream**, an input of the request: *this* request wants many;
-# 3. the **transport**: can it carry many?
-#
-# To see all combinations you need a second server, whose models are not decoupled. First the five ways to ask; each
-# gives a list of the responses that hold data.
+# `tritonclient` sends the same message for you. First the tensors. `InferInput` wants name, shape and datatype; the
+# array must already have its batch dimension.
 
 # %%
-ways = {
-    "/infer": lambda who, **more: [who.http_infer(prompt, **more)],
-    "ModelInfer": lambda who, **more: [who.infer(prompt, **more)],
-    "/generate": lambda who, **more: [who.generate(prompt, **more)],
-    "/generate_stream": lambda who, **more: list(who.generate_stream(prompt, **more)),
-    "ModelStreamInfer": lambda who, **more: [chunk for chunk in who.stream(prompt, **more) if chunk.outputs],
-}
+client = grpcclient.InferenceServerClient(server.grpc_url)
+
+
+def tensor(name, array, datatype):
+    return grpcclient.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
+
+
+text = tensor("text_input", np.array([[prompt.encode()]], object), "BYTES")
+five = tensor("max_tokens", np.array([[5]], np.int32), "INT32")
+request = [text, five, tensor("stream", np.array([[True]]), "BOOL")]
 
 # %% [markdown]
-# One cell of the table is the number of responses to a request for two tokens, or the number of an error message.
+# Three lines for each input are too many. The server knows every datatype: ask it for the model's configuration.
 
 # %%
-said = {}
-
-
-def outcome(way, who, stream):
-    try:
-        return len(way(who, max_tokens=2, min_tokens=2, stream=stream))
-    except ClientError as error:
-        sentence = str(error).split(". ")[0]
-        return said.setdefault(sentence, f"error {len(said) + 1}")
+config = client.get_model_config("tensorrt_llm_bls", as_json=True)["config"]
+datatypes = {each["name"]: each["data_type"].removeprefix("TYPE_") for each in config["input"]}
+print({name: datatypes[name] for name in ("text_input", "max_tokens", "temperature", "stream", "seed")})
 
 
 # %% [markdown]
-# **Predict:** 5 ways, decoupled or not, stream or not: 20 requests. How many of them fail? The `with` block starts the
-# second server and stops it again, whatever happens inside.
+# So a function can make the tensors of a request from plain values. The configuration writes `STRING` for what the
+# protocol calls `BYTES`.
 
 # %%
-table = {}
-blocking_repository = build_default(Path(scratch.name, "blocking"), precision=precision, decoupled=False)
-with TritonServer(blocking_repository) as other, TritonClient(other.grpc_url, other.http_url) as blocking:
-    for stream in (False, True):
-        for decoupled, who in (("no", blocking), ("yes", client)):
-            table[decoupled, stream] = [outcome(way, who, stream) for way in ways.values()]
-    whole = blocking.http_infer(prompt, max_tokens=few, exclude_input_in_output=True)
-
-# %% [markdown]
-# The columns are the ways, the rows the two other switches.
-
-# %% tags=["nbval-check-output"]
-print("decoupled stream", *(f"{way:>16}" for way in ways))
-for (decoupled, stream), row in sorted(table.items()):
-    print(f"{decoupled:9} {str(stream):6}", *(f"{cell:>16}" for cell in row))
-for sentence, number in said.items():
-    print(f"{number}: {sentence}")
-
-# %% [markdown]
-# Ten of the twenty. Read it row by row:
-#
-# - not decoupled: every way gives one response, and nobody can have a stream;
-# - decoupled: the two one-response ways are closed, even for a request that wants one response;
-# - `/generate` stays open as long as there is exactly one response;
-# - **`ModelStreamInfer` works wherever anything works.** A streaming client is the universal client.
-#
-# The second server also completes section 2: way (a), `/infer`, on a model that may use it.
-
-# %% tags=["nbval-check-output"]
-print("same text as b, c and d:", whole.text == answers["gRPC stream"])
-
-
-# %% [markdown]
-# ## 5 A streaming client by hand
-#
-# Now do what `client.stream` does, with NVIDIA's `tritonclient`. First the tensors. `InferInput` wants name, shape and
-# datatype; the array must already have its batch dimension.
-
-# %%
-def tensor(name, datatype, values):
-    array = np.array(values, object if datatype == "BYTES" else None)
-    made = grpcclient.InferInput(name, array.shape, datatype)
-    made.set_data_from_numpy(array)
+def own_inputs(**values):
+    made = []
+    for name, value in values.items():
+        datatype = datatypes[name].replace("STRING", "BYTES")
+        value = value.encode() if datatype == "BYTES" else value
+        made.append(tensor(name, np.array([[value]], triton_to_np_dtype(datatype)), datatype))
     return made
 
 
-stream_on = tensor("stream", "BOOL", [[True]])
-five = tensor("max_tokens", "INT32", np.array([[5]], np.int32))
-inputs = [tensor("text_input", "BYTES", [[prompt.encode()]]), five, stream_on]
+request = own_inputs(text_input=prompt, max_tokens=5, stream=True)
 
 # %% [markdown]
 # A stream has four steps: open it with a callback, send a request, let responses arrive, close it. The callback runs in
@@ -429,10 +358,9 @@ inputs = [tensor("text_input", "BYTES", [[prompt.encode()]]), five, stream_on]
 
 # %%
 arrived = queue.SimpleQueue()
-plain = grpcclient.InferenceServerClient(server.grpc_url)
-plain.start_stream(lambda result, error: arrived.put((result, error)))
-plain.async_stream_infer("tensorrt_llm_bls", inputs, request_id="fox-2")
-plain.stop_stream()
+client.start_stream(lambda result, error: arrived.put((result, error)))
+client.async_stream_infer("tensorrt_llm_bls", request, request_id="fox-2")
+client.stop_stream()
 while not arrived.empty():
     result, _ = arrived.get()
     print(result.as_numpy("text_output"), result.get_response().id)
@@ -441,12 +369,12 @@ while not arrived.empty():
 # A client object has one stream. Forget to close it, run the cell again, and you meet this:
 
 # %% tags=["nbval-check-output"]
-plain.start_stream(lambda result, error: None)
+client.start_stream(lambda result, error: None)
 try:
-    plain.start_stream(lambda result, error: None)
+    client.start_stream(lambda result, error: None)
 except InferenceServerException as error:
     print(error)
-plain.stop_stream()
+client.stop_stream()
 
 
 # %% [markdown]
@@ -454,16 +382,14 @@ plain.stop_stream()
 #
 # You do not want to close the stream after each request. Then how do you know that an answer is complete? Every
 # response carries the parameter `triton_final_response`. This function writes one letter for each response: `d` for
-# data, `D` for data with the flag set, `F` for the flag alone. Its client lives for one stream; `with` closes it, also
-# when you stop the cell.
+# data, `D` for data with the flag set, `F` for the flag alone.
 
 # %%
-def letters(model, inputs, **options):
+def letters(model, request, **options):
     arrived, found = queue.SimpleQueue(), []
-    with grpcclient.InferenceServerClient(server.grpc_url) as once:
-        once.start_stream(lambda result, error: arrived.put(error or result.get_response()))
-        once.async_stream_infer(model, inputs, **options)
-        once.stop_stream()
+    client.start_stream(lambda result, error: arrived.put(error or result.get_response()))
+    client.async_stream_infer(model, request, **options)
+    client.stop_stream()
     while not arrived.empty():
         response = arrived.get()
         if isinstance(response, Exception):
@@ -478,21 +404,29 @@ def letters(model, inputs, **options):
 
 # %%
 ids = np.array(token_ids["data"], np.int32)[None]
-llm_inputs = [
-    tensor("input_ids", "INT32", ids),
-    tensor("input_lengths", "INT32", np.array([[ids.shape[1]]], np.int32)),
-    tensor("request_output_len", "INT32", np.array([[5]], np.int32)),
-    tensor("streaming", "BOOL", [[True]]),
-]
+size = {"input_lengths": np.array([[ids.shape[1]]], np.int32), "streaming": True}
+
+
+def llm_inputs(request_output_len=5, **more):
+    return inputs(input_ids=ids, request_output_len=request_output_len, **size, **more)
+
 
 # %% [markdown]
 # **Predict:** five tokens each. Where does the flag sit, on the last token or behind it? And what changes if the client
 # does not ask for *empty final responses*?
 
 # %%
-for model, given in (("tensorrt_llm", llm_inputs), ("ensemble", inputs), ("tensorrt_llm_bls", inputs)):
-    for asked in (True, False):
-        print(f"{model:18} asked: {asked!s:5}  {letters(model, given, enable_empty_final_response=asked)}")
+asked = {"tensorrt_llm": llm_inputs(), "ensemble": request, "tensorrt_llm_bls": request}
+flags = {model: letters(model, given, enable_empty_final_response=True) for model, given in asked.items()}
+for model, given in asked.items():
+    print(f"{model:18} asked: {flags[model]:10} not asked: {letters(model, given)}")
+
+# %% [markdown]
+# Time runs down the page; each arrow is a message.
+
+# %%
+summary = "; ".join(f"{model} {sent}" for model, sent in flags.items())
+show(streaming.sequence(flags), "The BLS model sends the final flag alone, behind the data", summary, drawing=True)
 
 
 # %% [markdown]
@@ -512,76 +446,187 @@ check("05.2", is_last)
 
 
 # %% [markdown]
-# With the flag you can write the loop that every streaming client has at its heart. An error arrives like a response;
-# it ends this request, not the stream.
+# ### The whole client
+#
+# With the flag you can write the loop that every streaming client has at its heart. It stamps each result with the
+# seconds since the request was sent, and skips responses without data. `finally` also runs when the reader leaves
+# early: then the answer is not complete, and `cancel_requests=True` tells the server to stop.
 
 # %%
-def receive(arrived):
-    final = False
-    while not final:
-        result, error = arrived.get(timeout=60)
-        if error is not None:
-            raise error
-        final = result.get_response().parameters["triton_final_response"].bool_param
-        yield result
+def own_stream(client, model, request, timeout=60):
+    arrived, done = queue.SimpleQueue(), False
+    client.start_stream(lambda result, error: arrived.put((time.perf_counter(), result, error)), stream_timeout=timeout)
+    try:
+        sent = time.perf_counter()
+        client.async_stream_infer(model, request, enable_empty_final_response=True)
+        while not done:
+            when, result, error = arrived.get()
+            if error is not None:
+                raise error
+            response = result.get_response()
+            done = response.parameters["triton_final_response"].bool_param
+            if response.outputs:
+                result.seconds = when - sent
+                yield result
+    finally:
+        client.stop_stream(cancel_requests=not done)
 
 
 # %% [markdown]
-# `finally` closes the stream also when the loop is left early. That is the whole client. `client.stream` adds what you
-# would add next: a deadline, tensors from plain values, several streams at once, readable errors.
+# That is way (d). **Predict:** does it give the text of b and c?
 
 # %%
-arrived = queue.SimpleQueue()
-plain.start_stream(lambda result, error: arrived.put((result, error)))
-try:
-    plain.async_stream_infer("tensorrt_llm_bls", inputs, enable_empty_final_response=True)
-    texts = [result.as_numpy("text_output") for result in receive(arrived)]
-finally:
-    plain.stop_stream()
-texts
+def text_of(result):
+    return result.as_numpy("text_output")[0].decode()
+
+
+request = own_inputs(text_input=prompt, max_tokens=few, exclude_input_in_output=True, stream=True)
+results = list(own_stream(client, "tensorrt_llm_bls", request))
+print("".join(map(text_of, results)) == whole, f"{results[0].seconds:.3f} s to the first token")
+
+# %% [markdown]
+# The module `servinglab.client` holds just these two functions, and this notebook and those after it use them: `inputs`
+# also makes batches and lists, and `gather` sends several requests over one stream. Are they the same?
+
+# %% tags=["nbval-check-output"]
+theirs = inputs(text_input=prompt, max_tokens=few, exclude_input_in_output=True, stream=True)
+same = [(mine.name(), mine.datatype(), mine.shape()) for mine in request]
+print(same == [(each.name(), each.datatype(), each.shape()) for each in theirs])
+print([text_of(each) for each in stream(client, "tensorrt_llm_bls", theirs)] == [text_of(each) for each in results])
+
+# %% [markdown]
+# ## 5 Decoupled: who may answer how often
+#
+# Three switches on three levels decide whether you see a stream:
+#
+# 1. **decoupled**, in the model's configuration: it *may* send any number of responses;
+# 2. **stream**, an input of the request: *this* request wants many;
+# 3. the **transport**: can it carry many?
+#
+# To see all combinations you need a second server, whose models are not decoupled.
+
+# %%
+blocking = serve(precision=precision, decoupled=False)
+
+# %% [markdown]
+# Five ways to ask. Each function sends `values` to a server and counts the responses that hold data.
+
+# %%
+two = {"text_input": prompt, "max_tokens": 2, "min_tokens": 2}
+
+
+def post(server, verb, body):
+    url = f"{server.http_url}/v2/models/tensorrt_llm_bls/{verb}"
+    answer = httpx.post(url, json=body, timeout=60, trust_env=False)
+    if '"error"' in answer.text:
+        raise ValueError(json.loads(answer.text.removeprefix("data: "))["error"])
+    return answer.text.strip().count("\n\n") + 1
+
+
+def as_json(values):
+    kinds = {each.name(): each.datatype() for each in inputs(**values)}
+    return [{"name": name, "datatype": kinds[name], "shape": [1, 1], "data": [value]} for name, value in values.items()]
 
 
 # %% [markdown]
-# The `None` is the empty final response: `as_numpy` of an output that is not there.
+# Over gRPC there are two methods, `ModelInfer` and `ModelStreamInfer`.
+
+# %%
+def call(server, values, streaming):
+    with grpcclient.InferenceServerClient(server.grpc_url) as once:
+        if streaming:
+            return len(list(stream(once, "tensorrt_llm_bls", inputs(**values))))
+        return len([once.infer("tensorrt_llm_bls", inputs(**values))])
+
+
+ways = {
+    "/infer": lambda server, values: post(server, "infer", {"inputs": as_json(values)}),
+    "ModelInfer": lambda server, values: call(server, values, streaming=False),
+    "/generate": lambda server, values: post(server, "generate", values),
+    "/generate_stream": lambda server, values: post(server, "generate_stream", values),
+    "ModelStreamInfer": lambda server, values: call(server, values, streaming=True),
+}
+
+# %% [markdown]
+# **Predict:** 5 ways, decoupled or not, stream or not: 20 requests. How many of them fail?
+
+# %%
+table, said = {}, {}
+for decoupled, each in (("not decoupled", blocking), ("decoupled", server)):
+    for wanted in (False, True):
+        row = f"{decoupled}\nstream {wanted}"
+        for way, send in ways.items():
+            try:
+                table[row, way] = f"{send(each, {**two, 'stream': wanted})} × data"
+            except (ValueError, InferenceServerException) as error:
+                sentence = str(error).split("] ")[-1].split(". ")[0].rstrip(".")
+                table[row, way] = "error " + said.setdefault(sentence, str(len(said) + 1))
+blocking.stop()
+
+# %% [markdown]
+# A cell of the table is the number of responses to a request for two tokens, or the number of an error message.
+
+# %%
+rows = list(dict.fromkeys(row for row, _ in table))
+failed = sum(cell.startswith("error") for cell in table.values())
+summary = "; ".join(f"{row}: {', '.join(table[row, way] for way in ways)}".replace("\n", ", ") for row in rows)
+show(streaming.matrix(rows, list(ways), table), f"{failed} of the 20 requests fail", summary, drawing=True)
+
+# %% [markdown]
+# The errors, by their numbers:
+
+# %% tags=["nbval-check-output"]
+for sentence, number in said.items():
+    print(f"{number}: {sentence}")
+
+# %% [markdown]
+# Ten of the twenty. Read the picture row by row:
+#
+# - not decoupled: every way gives one response, and nobody can have a stream;
+# - decoupled: the two one-response ways are closed, even for a request that wants one response;
+# - `/generate` stays open as long as there is exactly one response;
+# - **`ModelStreamInfer` works wherever anything works.** A streaming client is the universal client.
 #
 # ## 6 The same with asyncio
 #
 # A web server would not spend threads on waiting. `tritonclient.grpc.aio` takes an iterator of requests and gives an
-# iterator of answers. In a notebook you may write `async for` and `await` right away, because Jupyter runs an event
-# loop for you.
+# iterator of answers. In a notebook you may write `await` right away, because Jupyter runs an event loop for you.
+#
+# Two things to know. Keep your side of the stream open until the answer is complete: to end it earlier can crash this
+# Triton. And this client cannot ask for empty final responses, so it never hears the end of the BLS model. Ask the
+# ensemble: it puts the flag on the last token.
 
 # %%
-async def requests():
-    yield {"model_name": "tensorrt_llm_bls", "inputs": inputs}
+async def tell(request):
+    ended, texts = asyncio.Event(), []
 
+    async def requests():
+        yield {"model_name": "ensemble", "inputs": request}
+        await ended.wait()
 
-async with grpcaio.InferenceServerClient(server.grpc_url) as waiting:
-    async for result, error in waiting.stream_infer(requests()):
-        print(error or result.as_numpy("text_output"), end=" ")
+    async with grpcaio.InferenceServerClient(server.grpc_url) as waiting:
+        async for result, error in waiting.stream_infer(requests(), stream_timeout=60):
+            if error is not None:
+                raise error
+            texts.append(text_of(result))
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                ended.set()
+    return "".join(texts)
 
 
 # %% [markdown]
-# This client cannot ask for empty final responses. It knows the end in another way: `requests()` has ended, so the
-# server closes the stream after the last answer. It works for one request a stream, not for a stream that stays open.
-#
-# `client.astream` asks, and takes plain values. Each of these stories has a seed of its own; `gather` runs them at
-# once.
+# Each of these stories has a seed of its own; `asyncio.gather` runs them at once.
 
 # %% tags=["varies"]
-async def tell(story_seed):
-    pieces = client.astream(prompt, max_tokens=few, exclude_input_in_output=True, top_k=50, seed=story_seed)
-    return "".join([chunk.text async for chunk in pieces])
-
-
-stories = await asyncio.gather(*(tell(seed + i) for i in range(streams)))
-for i, story in enumerate(stories):
-    print(f"seed {seed + i}: {story!r}")
+story = {"text_input": prompt, "max_tokens": few, "exclude_input_in_output": True, "stream": True, "top_k": 50}
+for told in await asyncio.gather(*(tell(inputs(seed=seed + i, **story)) for i in range(streams))):
+    print(repr(told))
 
 # %% [markdown]
 # In a script there is no event loop yet, and `asyncio.run(main())` makes one. In a notebook the same line fails:
 
 # %% tags=["nbval-check-output"]
-coroutine = tell(seed)
+coroutine = tell([])
 try:
     asyncio.run(coroutine)
 except RuntimeError as error:
@@ -590,34 +635,38 @@ finally:
     coroutine.close()
 
 # %% [markdown]
-# So: `await` in a notebook, `asyncio.run` in a script. The functions are the same.
+# So: `await` in a notebook, `asyncio.run` in a script. The functions are the same. (`servinglab.client.astream` is
+# `stream` for an event loop: it lets the callback of the client with threads wake the loop, and so can ask for empty
+# final responses.)
 #
 # ## 7 When do the tokens arrive?
 #
-# Two numbers describe a stream: the **time to first token** (TTFT), and the **gaps** after it. Each chunk has the
-# second of its arrival. `min_tokens` keeps the model from ending early, so that all streams have the same length.
+# Two numbers describe a stream: the **time to first token** (TTFT), and the **gaps** after it. `min_tokens` keeps the
+# model from ending early, so that all streams have the same length.
 
 # %%
 tokens = max(max_tokens, 8)
-options = {"max_tokens": tokens, "min_tokens": tokens, "top_k": 50}
+options = {"max_tokens": tokens, "min_tokens": tokens, "top_k": 50, "stream": True}
 
 
-def arrivals(stream):
-    return [chunk.seconds for chunk in stream if chunk.outputs]
+def arrivals(results):
+    return [result.seconds for result in results]
 
 
-alone = arrivals(client.stream(prompt, seed=seed, **options))
+alone = arrivals(stream(client, "tensorrt_llm_bls", inputs(text_input=prompt, seed=seed, **options)))
 print(f"first token after {alone[0] * 1000:.0f} ms, median gap {np.median(np.diff(alone)) * 1000:.0f} ms")
 
 # %% [markdown]
-# Now several streams at once: `client.stream` sends its request right away, so a list of streams is enough.
+# Now several requests at once. One stream carries them all: `gather` sends them, each with an id of its own, and sorts
+# the responses by these ids.
 #
 # **Predict:** with `streams` requests at once, how much longer does each of them wait for its next token? As many times
-# as there are streams? A little? Not at all?
+# as there are requests? A little? Not at all?
 
 # %%
-together = [client.stream(prompt, seed=seed + i, **options) for i in range(streams)]
-times = {f"{i + 1} of {streams}": arrivals(stream) for i, stream in enumerate(together)}
+together = {f"{i + 1} of {streams}": inputs(text_input=prompt, seed=seed + i, **options) for i in range(streams)}
+answers = gather(client, "tensorrt_llm_bls", together)
+times = {name: arrivals(results) for name, results in answers.items()}
 
 # %% [markdown]
 # The figure answers: each mark is a token; each dot below is one wait.
@@ -625,22 +674,19 @@ times = {f"{i + 1} of {streams}": arrivals(stream) for i, stream in enumerate(to
 # %%
 gap_alone = float(np.median(np.diff(alone)))
 gap_together = float(np.median(np.concatenate([np.diff(each) for each in times.values()])))
-grown = gap_together / gap_alone
-title = f"With {streams} at once, each stream waits {grown:.1f} times as long for a token"
-summary = (
-    f"alone: {1 / gap_alone:.0f} tokens/s; {streams} at once: {1 / gap_together:.0f} tokens/s each, "
-    f"{streams / gap_together:.0f} tokens/s together"
-)
-small_print = style.provenance(lane, seed, weights=precision)
-style.finish(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, small_print, summary)
+summary = f"tokens/s: alone {1 / gap_alone:.0f}; {streams} at once {1 / gap_together:.0f} each, "
+summary += f"{streams / gap_together:.0f} together"
+title = f"With {streams} at once, each waits {gap_together / gap_alone:.1f} times as long for a token"
+show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summary)
 
 # %% [markdown]
 # Not as many times as there are streams, unless something else kept this machine busy. The server does not finish one
 # request before it begins the next: at every step it computes one token for *all* running requests. Reading the weights
 # from memory is most of the work, and it is done once for all of them. That is **in-flight batching**.
 #
-# The first tokens tell another story: the bars grow from stream to stream. Here the prompts are read one after another,
-# and a stream whose prompt has been read waits for the others: look for the hole near the start of the row *1 of …*.
+# The first tokens tell another story: the bars grow from request to request. Here the prompts are read one after
+# another, and a request whose prompt has been read waits for the others: look for the hole near the start of the row
+# *1 of …*.
 #
 # **Exercise 05.3** A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43, 0.51`. What are its
 # time to first token and its mean gap, in milliseconds?
@@ -654,11 +700,12 @@ check("05.3", answer_3)
 # %% [markdown]
 # ## 8 Tokens are not characters
 #
-# A token is a piece of bytes, and a character may need several. Take an emoji apart with the model's tokenizer and
-# decode its tokens one by one, then together.
+# A token is a piece of bytes, and a character may need several. The model `preprocessing` knows where its tokenizer is.
+# Take an emoji apart with it and decode its tokens one by one, then together.
 
 # %% tags=["nbval-check-output"]
-tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+parameters = client.get_model_config("preprocessing").config.parameters
+tokenizer = Tokenizer.from_file(parameters["tokenizer_dir"].string_value + "/tokenizer.json")
 pieces = tokenizer.encode("🦊", add_special_tokens=False).ids
 print(pieces, [tokenizer.decode([piece]) for piece in pieces], tokenizer.decode(pieces))
 
@@ -670,8 +717,8 @@ print(pieces, [tokenizer.decode([piece]) for piece in pieces], tokenizer.decode(
 
 # %%
 for model in ("ensemble", "tensorrt_llm_bls"):
-    pieces = client.stream("🦊🦊🦊🦊", model=model, max_tokens=9)
-    print(f"{model:18}", [chunk.text for chunk in pieces if chunk.outputs])
+    results = stream(client, model, inputs(text_input="🦊🦊🦊🦊", max_tokens=9, stream=True))
+    print(f"{model:18}", [text_of(result) for result in results])
 
 # %% [markdown]
 # The ensemble has lost the text for good: joining `�` does not bring the bytes back. Our BLS model keeps the last
@@ -682,22 +729,24 @@ for model in ("ensemble", "tensorrt_llm_bls"):
 # when a token is decoded alone, so an ensemble would print `Afoxran`. (Gemma's keeps it.)
 #
 # NVIDIA's own BLS model keeps no tokens, so by default it sends `�` like the ensemble. Its cure is `accumulate_tokens`:
-# each response holds the whole text so far. It is a parameter of the model. Write its configuration again and load that
-# one model anew, while the server runs:
+# each response holds the whole text so far. It is a parameter of the model. Change it in `config.pbtxt` and load that
+# model anew, while the server runs:
 
 # %%
-build_default(root, precision=precision, accumulate_tokens=True)
+config = server.repository / "tensorrt_llm_bls" / "config.pbtxt"
+before = config.read_text()
+at = before.index('string_value:', before.index('"accumulate_tokens"'))
+config.write_text(before[:at] + before[at:].replace('"False"', '"True"', 1))
 server.load("tensorrt_llm_bls")
-for chunk in client.stream(prompt, max_tokens=6):
-    if chunk.outputs:
-        print(repr(chunk.text))
+for result in stream(client, "tensorrt_llm_bls", inputs(text_input=prompt, max_tokens=6, stream=True)):
+    print(repr(text_of(result)))
 
 # %% [markdown]
 # Now a client *replaces* the text instead of appending. It is simple, but every token sends the whole text again: the
 # bytes grow with the square of the length. Put it back:
 
 # %%
-build_default(root, precision=precision)
+config.write_text(before)
 server.load("tensorrt_llm_bls")
 
 # %% [markdown]
@@ -711,45 +760,41 @@ process = psutil.Process(server.pid)
 
 
 def cpu_seconds():
-    found = {}
-    for each in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):  # the process of a model that was loaded anew
-            found[each.pid] = sum(each.cpu_times()[:2])
-    return found
+    return sum(sum(each.cpu_times()[:2]) for each in [process, *process.children()])
 
 
 def busy(seconds=0.4):
     before = cpu_seconds()
     time.sleep(seconds)
-    return sum(now - before.get(pid, now) for pid, now in cpu_seconds().items()) / seconds
+    return (cpu_seconds() - before) / seconds
 
 
 # %% [markdown]
 # Ask for 800 tokens, read five, cancel. **Predict** the three numbers: before, during, after.
 
 # %%
-long = {"max_tokens": 800, "min_tokens": 800}
+long = {"text_input": prompt, "max_tokens": 800, "min_tokens": 800, "stream": True}
 print(f"before  {busy():.1f} cores")
-stream = client.stream(prompt, **long)
-first_five = [next(stream).text for _ in range(5)]
+answer = stream(client, "tensorrt_llm_bls", inputs(**long))
+first_five = [text_of(next(answer)) for _ in range(5)]
 print(f"during  {busy():.1f} cores")
-stream.cancel()
+answer.close()
 time.sleep(0.3)
 print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
-# It stopped. The models look every 100 ms whether the client is still there. Leaving a `for` loop over `client.stream`
-# cancels as well. (You asked the BLS model, which passes the news on. The ensemble of this Triton does not: the LLM
-# behind it goes on to `max_tokens` for nobody.)
+# It stopped. `close()` runs the `finally` of `stream`, which cancels; leaving a `for` loop over it does the same. The
+# models look every 100 ms whether the client is still there. (You asked the BLS model, which passes the news on. The
+# ensemble of this Triton does not: the LLM behind it goes on to `max_tokens` for nobody.)
 #
 # **By HTTP:** drop the connection of `/generate_stream`. The server notices when it next writes, which is at the next
 # token.
 
 # %%
-stream = client.generate_stream(prompt, **long)
-first_five = [next(stream).text for _ in range(5)]
-print(f"during  {busy():.1f} cores")
-stream.close()
+with web.stream("POST", "/v2/models/tensorrt_llm_bls/generate_stream", json=long) as response:
+    lines = response.iter_lines()
+    first_lines = [next(lines) for _ in range(10)]  # after each event an empty line
+    print(f"during  {busy():.1f} cores")
 time.sleep(0.3)
 print(f"after   {busy():.1f} cores")
 
@@ -759,10 +804,11 @@ print(f"after   {busy():.1f} cores")
 
 # %%
 enough = max(round(2.5 / gap_alone), 20)  # without streaming tokens come faster
+body = {"text_input": prompt, "max_tokens": enough, "min_tokens": enough}
 try:
-    client.generate(prompt, max_tokens=enough, min_tokens=enough, deadline=0.5)
-except ClientError as error:
-    print(error)
+    web.post("/v2/models/tensorrt_llm_bls/generate", json=body, timeout=0.5)
+except httpx.ReadTimeout as error:
+    print(type(error).__name__)
 print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
@@ -773,28 +819,27 @@ print(f"after   {busy():.1f} cores")
 # there, their values do not matter. The stream then ends by itself, with its final flag.
 
 # %%
-story = {"input_ids": ids, "input_lengths": [[ids.shape[1]]], "request_output_len": [[800]], "streaming": [[True]]}
-story = {**story, "min_tokens": [[800]]}
-stream = client.stream_inputs("tensorrt_llm", story, request_id="fox-3")
-received = [next(stream) for _ in range(3)]
-(stopped,) = client.stream_inputs("tensorrt_llm", {**story, "stop": [[True]]}, request_id="fox-3")
-received += stream
-print(f"{len(received)} responses of 800, final: {received[-1].final}; the stop request: {stopped}")
+story = llm_inputs(request_output_len=800, min_tokens=800)
+answer = stream(client, "tensorrt_llm", story, request_id="fox-3")
+received = [next(answer) for _ in range(3)]
+other = grpcclient.InferenceServerClient(server.grpc_url)  # the first one has a stream already
+stopped = list(stream(other, "tensorrt_llm", llm_inputs(stop=True), request_id="fox-3"))
+received += answer
+print(f"{len(received)} responses of 800; the stop request: {stopped}")
 
 # %% [markdown]
-# A stop for an id that has ended is no error: it gets its empty response, the `F`. A stop without an id is one, and a
-# tool that fills every optional input with something, `stop` too, runs into it.
+# The stop request has no data, only its final flag, the `F`; a stop for an id that has ended gets the same. A stop
+# without an id is an error, and a tool that fills every optional input with something, `stop` too, runs into it.
 
 # %% tags=["nbval-check-output"]
-stop = [*llm_inputs, tensor("stop", "BOOL", [[True]])]
-print("ended:", letters("tensorrt_llm", stop, request_id="fox-3"))
-print("no id:", letters("tensorrt_llm", stop))
+print("ended:", letters("tensorrt_llm", llm_inputs(stop=True), request_id="fox-3"))
+print("no id:", letters("tensorrt_llm", llm_inputs(stop=True)))
 
 # %% [markdown]
 # ## 10 Errors you will meet
 #
-# Make the common mistakes on purpose. Each line below changes one input of a good request and sends it unchecked, so
-# that you read the server's own words.
+# Make the common mistakes on purpose. Each line below changes one input of a good request. `inputs` sends arrays as
+# they are, so you read the server's own words.
 
 # %%
 good = {"text_input": np.array([[prompt.encode()]], object), "max_tokens": np.array([[3]], np.int32)}
@@ -815,10 +860,10 @@ mistakes = {
 # %% tags=["nbval-check-output"]
 for name, change in mistakes.items():
     try:
-        chunks = list(client.stream_inputs("tensorrt_llm_bls", {**good, **change}, checked=False))
-        print(f"{name}: no error, {len(chunks)} chunks")
-    except ClientError as error:
-        print(f"{name}: {error}")
+        results = list(stream(client, "tensorrt_llm_bls", inputs(**{**good, **change})))
+        print(f"{name}: no error, {len(results)} responses")
+    except InferenceServerException as error:
+        print(f"{name}: {error.message()}")
 
 # %% [markdown]
 # The first four are Triton's: it compares the request with `config.pbtxt`. The rest passes that test and comes back
@@ -844,19 +889,6 @@ for name, change in slips.items():
 #   an error.
 # - Status 200 does not mean success: the first response had fixed the status when the second one came. Look at the
 #   body.
-#
-# The course's client asks the server what the model declares, and tells you before it sends:
-
-# %% tags=["nbval-check-output"]
-with warnings.catch_warnings(record=True) as heard:
-    warnings.simplefilter("always")
-    client.generate(prompt, max_tokens=3, runtime_top_k=5)
-print(heard[0].message)
-for mistake in ({"runtime_top_k": 5}, {"top_k": 0.5}, {"model": "tensorrtllm"}):
-    try:
-        list(client.stream(prompt, max_tokens=3, **mistake))
-    except ClientError as error:
-        print(error)
 
 # %% [markdown]
 # ## Recap
@@ -866,7 +898,7 @@ for mistake in ({"runtime_top_k": 5}, {"top_k": 0.5}, {"model": "tensorrtllm"}):
 # - A message is tags, lengths and values; strings in raw contents have a prefix of four bytes.
 # - An answer ends with `triton_final_response`, on the last data or alone. Ask for the empty final response.
 # - Streams share every step of the server, so many at once cost each of them little.
-# - An empty chunk may be half a character. Decode with memory, as our BLS model does.
+# - An empty text may be half a character. Decode with memory, as our BLS model does.
 # - Leaving a stream stops the work; leaving `/generate` does not.
 # - gRPC refuses unknown inputs. `/generate` takes an unknown text, number or truth value for a parameter, and ignores
 #   it.
@@ -877,28 +909,26 @@ for mistake in ({"runtime_top_k": 5}, {"top_k": 0.5}, {"model": "tensorrtllm"}):
 # happened?
 
 # %% tags=["varies"]
+answer = stream(client, "tensorrt_llm_bls", inputs(**long))
+next(answer)
+server.stop()
 try:
-    stream = client.stream(prompt, **long)
-    next(stream)
-    server.stop()
-    print(sum(1 for _ in stream), "more chunks")
-except ClientError as error:
+    print(sum(1 for _ in answer), "more responses")
+except InferenceServerException as error:
     print(error)
 
 # %% [markdown]
 # A text that was cut off must never look complete. Who notices first depends on the moment: a model that can no longer
 # call another one, or the client, whose connection ends. (Triton gives requests under way two seconds. A GPU may be
-# done with this answer by then: all chunks come, and nothing was cut off.)
+# done with this answer by then: all responses come, and nothing was cut off.)
 #
-# Try more: send `stream` as False over `ModelStreamInfer`, leave out `enable_empty_final_response` in section 5's last
-# loop, or ask for `streams = 9` with a batch size of 8 and look at the time to the first token.
+# Try more: send `stream` as False over `ModelStreamInfer`, leave out `enable_empty_final_response` in `own_stream`,
+# or ask for `streams = 9` with a batch size of 8 and look at the time to the first token.
 #
-# The server is gone; the clients and the folder follow. The last line says what produced the numbers on this page.
+# The server is gone; the clients follow. The last line says what produced the numbers on this page.
 
 # %%
-for each in (client, web, plain, channel):
+for each in (client, other, web, channel):
     each.close()
-scratch.cleanup()
 gaps = {"gap_alone_ms": round(gap_alone * 1000, 1), "gap_together_ms": round(gap_together * 1000, 1)}
-first = round(alone[0] * 1000, 1)
-record("05", lane=lane, seed=seed, precision=precision, streams=streams, first_token_ms=first, **gaps)
+record(streams=streams, first_token_ms=round(alone[0] * 1000, 1), **gaps)

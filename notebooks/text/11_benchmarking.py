@@ -16,8 +16,8 @@
 # %% [markdown]
 # # 11 · Benchmarking
 #
-# You measure your own deployment as its users feel it, meet seven mistakes that make such figures wrong, and learn
-# which command of which tool would have measured the same.
+# You write a load generator, measure your deployment as its users feel it, meet seven mistakes that make such figures
+# wrong, and learn which command of which tool would have measured the same.
 #
 # After this notebook you can
 #
@@ -32,6 +32,7 @@
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
 # %%
+import asyncio
 import json
 import math
 import os
@@ -39,29 +40,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import httpx
 import numpy as np
 import psutil
+import tritonclient.grpc.aio as grpcaio
 from tokenizers import Tokenizer
 
-from servinglab import assets
+from servinglab import loadtest
 from servinglab.checks import check
+from servinglab.client import inputs
 from servinglab.figures import load as figures
-from servinglab.figures import style
-from servinglab.loadtest import commands, measures
-from servinglab.loadtest.load import closed_loop, open_loop, triton_ask
-from servinglab.loadtest.power import Meter
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import TritonClient
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
 from servinglab.openai_frontend import OpenAIFrontend
-from servinglab.repository import build_default
 from servinglab.root import find_root
-from servinglab.server import TritonServer
-
-begin()
-style.use()
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -75,22 +69,18 @@ price: float = 1.0  # of the machine, an hour, in your currency
 aiperf: bool = False  # install and run AIPerf as well: 1.2 GB, and minutes
 seed: int = 0  # of the prompts and of the arrivals
 
+# %%
+lane = begin("11", lane, seed=seed, weights=precision, batch=batch)
+assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_tokens at least 3"
+
 # %% [markdown]
 # ## 1 One request, taken apart
 #
-# A benchmark needs a server that is set up as it will be used. Here that is `batch` requests at a time, and a BLS model
-# that turns ids into text itself.
+# A benchmark needs a server that is set up as it will be used. Here that is `batch` requests at a time.
 
 # %%
-assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_tokens at least 3"
-lane = resolve_lane(lane)
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-11-")
-options = {"precision": precision, "max_batch_size": batch, "bls_decodes": True}
-server = TritonServer(build_default(Path(scratch.name, "serving"), **options)).start()
-client = TritonClient(server.grpc_url, server.http_url)
-client.spec("tensorrt_llm_bls")  # asked for now, so that no request has to wait for it
-log = []  # of the very first request, which section 2 needs again
-small_print = style.provenance(lane, seed, weights=precision, batch=batch)
+server = serve(precision=precision, max_batch_size=batch)
+client = grpcaio.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
 # It also needs prompts. Benchmark tools draw them at random, and so does this cell: words in any order. Their meaning
@@ -100,7 +90,9 @@ small_print = style.provenance(lane, seed, weights=precision, batch=batch)
 vocabulary = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud "
 vocabulary += "fox harbour clock bread island mirror forest teacher copper valley storm ladder candle ocean market"
 rng = np.random.default_rng(seed)
-tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+config = await client.get_model_config("preprocessing")
+folder = config.config.parameters["tokenizer_dir"].string_value
+tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
 
 
 def new_prompts(number, length=words):
@@ -112,13 +104,37 @@ def count(text):
 
 
 # %% [markdown]
-# `ask` sends one prompt and gives you each response with the seconds since it was sent. The end token is held back, so
-# every answer has `max_tokens` tokens. Look at the very first request to this server. (There is only one: run
-# this cell again, and it shows the same.)
+# `ask` is the client with asyncio of notebook 05: one request a stream, to the ensemble, which puts the final flag on
+# its last token. It yields the text of each response with the seconds since the request was sent. The end token is held
+# back (`min_tokens`), so every answer has `max_tokens` tokens.
+
+# %%
+clock = time.perf_counter
+fixed = {"max_tokens": max_tokens, "min_tokens": max_tokens, "exclude_input_in_output": True, "stream": True}
+
+
+async def ask(prompt, **more):
+    ended = asyncio.Event()
+
+    async def requests():
+        yield {"model_name": "ensemble", "inputs": inputs(text_input=prompt, **{**fixed, **more})}
+        await ended.wait()
+
+    sent = clock()
+    async for result, error in client.stream_infer(requests(), stream_timeout=120):
+        if error is not None:
+            raise error
+        if result.get_response().parameters["triton_final_response"].bool_param:
+            ended.set()
+        yield clock() - sent, result.as_numpy("text_output")[0].decode()
+
+
+# %% [markdown]
+# Look at the very first request to this server. (There is only one: run this cell again, and it is no longer the
+# first.)
 
 # %% tags=["varies"]
-ask = triton_ask(client, max_tokens=max_tokens)
-log = log or list(ask(new_prompts(1)[0]))
+log = [answer async for answer in ask(new_prompts(1)[0])]
 for seconds, text in [*log[:3], *log[3:][-2:]]:
     print(f"{1000 * seconds:7.1f} ms  {text!r}")
 
@@ -139,8 +155,8 @@ for seconds, text in [*log[:3], *log[3:][-2:]]:
 # **Predict:** you ask without streaming, for the same number of tokens. How many responses come, and how many tokens?
 
 # %% tags=["nbval-check-output"]
-whole = [(s, text) for s, text in triton_ask(client, max_tokens=max_tokens, stream=False)(new_prompts(1)[0]) if text]
-tokens = count("".join(text for _, text in whole))
+whole = [text async for _, text in ask(new_prompts(1)[0], stream=False) if text]
+tokens = count("".join(whole))
 print(len(whole), "response with text;", "as many tokens as asked for:", abs(tokens - max_tokens) <= 1)
 
 
@@ -166,15 +182,39 @@ check("11.1", measure)
 # ## 2 Three more mistakes before the first figure
 #
 # **Mistake 2: no warm-up.** The request above was the first after the server's start: memory was touched for the first
-# time, threads and connections were made. `closed_loop` sends prompts for so many users and keeps the times of each
-# request.
+# time, threads and connections were made. To see how much that was, you need a load generator. It is not long.
+# `measured` sends one request when it is due and keeps its times. `Trace` and `Run` compute from them what the table
+# above defines.
+
+# %%
+async def measured(prompt, due, began, **more):
+    await asyncio.sleep(max(0.0, began + due - clock()))
+    sent = clock() - began
+    answer = [(sent + seconds, text) async for seconds, text in ask(prompt, **more) if text]
+    times, texts = zip(*answer, strict=True)
+    return loadtest.Trace(due, sent, times, count("".join(texts)))
+
+
+async def closed_loop(prompts, users, **more):
+    began, left, traces = clock(), list(prompts), []
+
+    async def user():
+        while left:
+            traces.append(await measured(left.pop(0), clock() - began, began, **more))
+
+    await asyncio.gather(*(user() for _ in range(users)))
+    return loadtest.Run(tuple(traces), clock() - began, {"users": users})
+
+
+# %% [markdown]
+# This is a **closed loop**: each of so many users sends the next prompt as soon as the last one is answered.
 #
 # **Predict:** by what factor was the first TTFT longer than that of later requests?
 
 # %%
 first = next(seconds for seconds, text in log if text)
-warm = closed_loop(ask, new_prompts(5), concurrency=1, count=count)
-later = measures.percentile(warm.values("ttft"), 50)
+warm = await closed_loop(new_prompts(5), users=1)
+later = loadtest.percentile(warm.values("ttft"), 50)
 print(f"first request {1000 * first:.0f} ms, median of the next five {1000 * later:.0f} ms: {first / later:.1f} ×")
 
 # %% [markdown]
@@ -182,26 +222,22 @@ print(f"first request {1000 * first:.0f} ms, median of the next five {1000 * lat
 # loads below come after these.
 #
 # **Mistake 3: the same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only
-# what is new (notebook 04). Five times the same long prompt against five different ones, the first of each left out;
-# `return_perf_metrics` says how many blocks were reused.
+# what is new (notebook 04). Five times the same long prompt against five different ones, the first of each left out.
+# Triton's metrics say how many blocks of the cache were reused.
 #
 # **Predict:** how do the two TTFTs compare?
 
 # %%
 prompt = new_prompts(1, 120)[0]
-blocks = []
+same = await closed_loop([prompt] * 5, users=1, max_tokens=2, min_tokens=2)
+new = await closed_loop(new_prompts(5, 120), users=1, max_tokens=2, min_tokens=2)
+again, fresh = (loadtest.percentile(run.values("ttft")[1:], 50) for run in (same, new))
+print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms")
 
-
-def ask_once(text):
-    for chunk in client.stream(text, max_tokens=2, return_perf_metrics=True, exclude_input_in_output=True):
-        blocks.extend(chunk.outputs.get("kv_cache_reused_blocks", np.array([])).reshape(-1))
-        yield chunk.seconds, chunk.text
-
-
-same = closed_loop(ask_once, [prompt] * 5, concurrency=1, count=count)
-new = closed_loop(ask_once, new_prompts(5, 120), concurrency=1, count=count)
-again, fresh = (measures.percentile(run.values("ttft")[1:], 50) for run in (same, new))
-print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms; reused blocks {sum(blocks):.0f}")
+# %%
+for line in httpx.get(server.metrics_url, trust_env=False).text.splitlines():
+    if "reused" in line and not line.startswith("#"):
+        print(line)
 
 # %% [markdown]
 # If the first number is smaller, you have measured the cache. Only *whole* blocks are reused, of 64 tokens here, and
@@ -222,7 +258,7 @@ def cpu_seconds(processes):
 
 me = [psutil.Process()]
 before = cpu_seconds(me), cpu_seconds(programs)
-closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
+await closed_loop(new_prompts(2 * batch), users=batch)
 used = cpu_seconds(me) - before[0], cpu_seconds(programs) - before[1]
 client_share = used[0] / max(sum(used), 1e-9)
 print(f"processor time: client {used[0]:.2f} s, server {used[1]:.2f} s; the client took {client_share:.0%}")
@@ -233,21 +269,20 @@ print(f"processor time: client {used[0]:.2f} s, server {used[1]:.2f} s; the clie
 #
 # ## 3 A closed loop: latency against throughput
 #
-# In a **closed loop** there are so many users, and each sends a request as soon as the last one is answered. More users
-# share a step of the model, so throughput rises; each of them waits longer.
+# More users share a step of the model, so throughput rises; each of them waits longer.
 #
 # **Predict:** twice as many users: does throughput double? And what becomes of TTFT with more users than the `batch`
 # that the server computes together?
 
 # %%
 sweep = sorted({*(2**n for n in range(batch.bit_length())), batch, 2 * batch})
-closed = {n: closed_loop(ask, new_prompts(max(requests // 2, 2 * n)), concurrency=n, count=count) for n in sweep}
+closed = {n: await closed_loop(new_prompts(max(requests // 2, 2 * n)), users=n) for n in sweep}
 for n, run in closed.items():
-    medians = [1000 * measures.percentile(run.values(name), 50) for name in ("ttft", "itl")]
+    ttft, itl = (1000 * loadtest.percentile(run.values(name), 50) for name in ("ttft", "itl"))
     times = run.tokens_per_second / closed[1].tokens_per_second
-    print(f"{n:2} users: {run.tokens_per_second:6.1f} tokens/s ({times:.1f} × one user)", end="")
     under_way = run.requests_per_second * run.values("latency").mean()
-    print(f", TTFT {medians[0]:5.0f} ms, ITL {medians[1]:5.1f} ms, {under_way:4.1f} under way")
+    print(f"{n:2} users: {run.tokens_per_second:6.1f} tokens/s ({times:.1f} × one user)", end="")
+    print(f", TTFT {ttft:5.0f} ms, ITL {itl:5.1f} ms, {under_way:4.1f} under way")
 
 # %% [markdown]
 # Throughput would double only if a step of the model took no longer with twice the rows; the ITL says how much longer
@@ -263,9 +298,8 @@ for n, run in closed.items():
 gain = closed[batch].tokens_per_second / closed[1].tokens_per_second
 beyond = closed[sweep[-1]].tokens_per_second / closed[batch].tokens_per_second
 title = f"{batch} users get {gain:.1f} times the tokens/s of one; {sweep[-1]} get {beyond:.1f} times that"
-summary = f"tokens/s for {', '.join(map(str, sweep))} users: "
-summary += ", ".join(f"{run.tokens_per_second:.0f}" for run in closed.values())
-style.finish(figures.curves(closed, lane=lane), title, small_print, summary)
+summary = ", ".join(f"{n} users {run.tokens_per_second:.0f} tokens/s" for n, run in closed.items())
+show(figures.curves(closed, lane=lane), title, summary)
 
 # %% [markdown]
 # Beyond `batch` users the server has no place for more: requests queue, and TTFT grows by the wait for a place.
@@ -278,18 +312,29 @@ style.finish(figures.curves(closed, lane=lane), title, small_print, summary)
 # If the arrivals are independent, the gaps between them are exponential: a Poisson process.
 #
 # The rates below are shares of the most requests per second that the closed loop got answered. Chance would give so few
-# arrivals a rate of their own, easily a quarter off. So `open_loop` scales the gaps until their mean is right: a
-# Poisson process in which the first and the last arrival are given. Each load has its own gaps.
-#
+# arrivals a rate of their own, easily a quarter off. So the gaps are scaled until their mean is right. Each load has
+# its own gaps.
+
+# %%
+async def open_loop(prompts, rate, rng):
+    gaps = rng.exponential(size=len(prompts) - 1)
+    due = np.append(0.0, np.cumsum(gaps) / gaps.sum() * (len(prompts) - 1) / rate)
+    began = clock()
+    sent = (measured(prompt, moment, began) for prompt, moment in zip(prompts, due, strict=True))
+    traces = await asyncio.gather(*sent)
+    return loadtest.Run(tuple(traces), max(len(prompts) / rate, clock() - began), {"rate": rate})
+
+
+# %% [markdown]
 # **Predict:** at three times that capacity, what does TTFT look like over time?
 
 # %%
 capacity = max(run.requests_per_second for run in closed.values())
-shares = (0.5, 0.8, 1.2, 3.0)
+shares = (0.15, 0.4, 0.8, 1.2, 3.0)
 opened = {}
 for number, share in enumerate(shares):
-    load = {"rate": share * capacity, "seed": seed + number}
-    opened[share] = open_loop(ask, new_prompts(requests), **load, count=count)
+    many = requests if share > 0.5 else max(4, requests // 2)  # the slow ones take long
+    opened[share] = await open_loop(new_prompts(many), share * capacity, np.random.default_rng(seed + number))
 
 # %% [markdown]
 # A load generator that is late sends less than it was asked for, so the rate at which it really sent is here, too. The
@@ -300,21 +345,20 @@ print("capacity   asked    sent  answered   TTFT p95  first half  second half")
 halves = {share: [np.median(half) for half in np.array_split(run.values("ttft"), 2)] for share, run in opened.items()}
 for share, run in opened.items():
     rates = (run.load["rate"], run.sent_per_second, run.requests_per_second)
-    p95 = measures.percentile(run.values("ttft"), 95)
+    p95 = loadtest.percentile(run.values("ttft"), 95)
     early, late = halves[share]
     print(f"{share:8.0%}", *(f"{rate:5.2f}/s" for rate in rates), end="")
     print(f" {1000 * p95:8.0f} ms {1000 * early:8.0f} ms {1000 * late:9.0f} ms")
 
 # %% [markdown]
-# And each request, at the time it was due:
+# And each request, in the order of the times they were due:
 
 # %%
-labels = {f"{100 * share:.0f} % of capacity": run for share, run in opened.items()}
 early, late = halves[3.0]
-title = f"Median TTFT at 300 % of capacity: first half {1000 * early:.0f} ms, second half {1000 * late:.0f} ms"
-longest = (1000 * max(run.values("ttft")) for run in opened.values())
-summary = "the longest TTFT at each rate: " + ", ".join(f"{wait:.0f} ms" for wait in longest)
-style.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
+title = f"Median TTFT at 300 %: first half {1000 * early:.0f} ms, second half {1000 * late:.0f} ms"
+longest = ", ".join(f"{share:.0%} {1000 * max(run.values('ttft')):.0f} ms" for share, run in opened.items())
+panels = {f"{share:.0%} of capacity" if share < 0.2 else f"{share:.0%}": run for share, run in opened.items()}
+show(figures.open_loops(panels, lane=lane), title, f"the longest TTFT at each share of the capacity: {longest}")
 
 # %% [markdown]
 # Above the capacity a queue grows for as long as you measure: the TTFT at 300 % depends on how long you had patience,
@@ -322,10 +366,9 @@ style.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 #
 # How fast does it grow? At 120 % about one request in six is left over when the last one comes, at 300 % two in three,
 # besides those that are being computed. A sixth of a few dozen requests is no more than a burst brings, so a run this
-# short may not show it: the queue is real, and you would see it after minutes. Two more limits of short runs: the
-# capacity itself was measured in seconds (on a GPU in a fraction of one; there `requests = 200` says more), and a run
-# lasts until its last answer is complete, with fewer and fewer requests on their way. So even below the capacity the
-# answered rate can be lower than the one asked for.
+# short may not show it. Two more limits of short runs: the capacity itself was measured in seconds (on a GPU in a
+# fraction of one; there `requests = 200` says more), and a run lasts until its last answer is complete, with fewer and
+# fewer requests on their way.
 #
 # A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
 # the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
@@ -337,7 +380,7 @@ style.finish(figures.open_loops(labels, lane=lane), title, small_print, summary)
 due = np.arange(500) * 0.020
 busy = np.full(500, 0.010)
 busy[100] = 1.0
-print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 95), "s, slowest", busy.max(), "s")
+print("p50", np.percentile(busy, 50), "s, p95", np.percentile(busy, 95), "s, slowest", busy.max(), "s")
 
 
 # %% [markdown]
@@ -345,7 +388,7 @@ print("p50", measures.percentile(busy, 50), "s, p95", measures.percentile(busy, 
 # their users waited. The sender's silence was coordinated with the server's. **Mistake 5: coordinated omission**, a
 # name by [Gil
 # Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
-# The cure is to count from the time a request was *due*. `open_loop` does, and it gives each request a connection of
+# The cure is to count from the time a request was *due*. `Trace` does, and `open_loop` gives each request a stream of
 # its own.
 #
 # **Exercise 11.2** A sender has one connection. Request i is due at `due[i]` and keeps the connection busy for
@@ -365,8 +408,8 @@ check("11.2", felt)
 # request.
 
 # %% tags=["nbval-check-output"]
-waits = measures.one_connection(due, busy)
-p50, p95 = (measures.percentile(waits, percent) for percent in (50, 95))
+waits = loadtest.one_connection(due, busy)
+p50, p95 = np.percentile(waits, (50, 95))
 print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt it")
 
 # %% [markdown]
@@ -382,7 +425,7 @@ print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt i
 waits = opened[0.8].values("ttft")
 below = np.mean(waits < waits.mean())
 print(f"TTFT at 80 % of capacity: mean {1000 * waits.mean():.0f} ms, and {below:.0%} of the requests are below it")
-print("p50, p90, p95, p99:", *(f"{1000 * measures.percentile(waits, p):.0f} ms" for p in (50, 90, 95, 99)))
+print("p50, p90, p95, p99:", *(f"{1000 * value:.0f} ms" for value in np.percentile(waits, (50, 90, 95, 99))))
 
 # %% [markdown]
 # **Mistake 7: too few requests.** To see something as rare as one in a hundred, a hundred requests are not even enough.
@@ -395,17 +438,17 @@ print(needed, "requests: 0.99 to that power is", round(0.99**needed, 3))
 # %% [markdown]
 # How far off is a percentile of few requests? The **bootstrap** answers by drawing from the values you have, with
 # repetition, as many as there are, and computing the percentile again; a thousand times. The middle 95 % of those
-# results are the interval. `scipy.stats.bootstrap` does it. The rows of the figure are a quarter, a half and all of the
-# requests at 80 % of capacity, picked at random: the first few would all have come before any queue.
+# results are the interval. `scipy.stats.bootstrap` does it. The rows are a quarter, a half and all of the requests at
+# 80 % of capacity, picked at random: the first few would all have come before any queue.
 
 # %%
-sizes = sorted({max(2, len(waits) // 4), len(waits) // 2, len(waits)})
 picked = np.random.default_rng(seed).permutation(waits)
-ends = {p: measures.interval(picked, measures.at(p)) for p in (50, 95)}
-spans = ", ".join(f"p{p} from {1000 * low:.0f} to {1000 * high:.0f} ms" for p, (low, high) in ends.items())
-title = f"With all {len(waits)} requests: {spans}"
-figure = figures.sizes(picked, sizes, (50, 95), lane=lane)
-style.finish(figure, title, small_print, f"95 % intervals from {', '.join(map(str, sizes))} requests; {spans}")
+for size in sorted({max(2, len(waits) // 4), len(waits) // 2, len(waits)}):
+    print(f"{size:3} requests:", end="")
+    for percent in (50, 95):
+        low, high = loadtest.interval(picked[:size], percent)
+        print(f"  p{percent} from {1000 * low:.0f} to {1000 * high:.0f} ms", end="")
+    print()
 
 # %% [markdown]
 # Two cautions. A bootstrap cannot draw what you never saw: the p95 of few requests is nearly their maximum, and its
@@ -419,7 +462,7 @@ style.finish(figure, title, small_print, f"95 % intervals from {', '.join(map(st
 # got, so that it says something on any machine.
 
 # %%
-limits = tuple(slack * measures.percentile(closed[1].values(name), 50) for name in ("ttft", "itl"))
+limits = tuple(slack * loadtest.percentile(closed[1].values(name), 50) for name in ("ttft", "itl"))
 print(f"limits: TTFT {1000 * limits[0]:.0f} ms, ITL {1000 * limits[1]:.0f} ms")
 for run in opened.values():
     kept = run.kept(*limits)
@@ -431,10 +474,10 @@ for run in opened.values():
 # %%
 good = [run.goodput(*limits) for run in opened.values()]
 best = shares[int(np.argmax(good))]
-title = f"Of these four loads, {best:.0%} of capacity had the highest goodput: {max(good):.2f} requests/s"
-title = title if max(good) else "In none of these four loads was any request within both limits"
+title = f"Of these loads, {best:.0%} of capacity had the highest goodput: {max(good):.2f} requests/s"
+title = title if max(good) else "In none of these loads was any request within both limits"
 summary = "goodput at each rate: " + ", ".join(f"{value:.2f}/s" for value in good)
-style.finish(figures.knee(list(opened.values()), limits, lane=lane), title, small_print, summary)
+show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 
 
 # %% [markdown]
@@ -443,7 +486,7 @@ style.finish(figures.knee(list(opened.values()), limits, lane=lane), title, smal
 # may still be too short to break a limit. If that rate is the best on this page, it would not stay so for minutes.
 #
 # The place where the curve of TTFT turns up is the **knee**. A deployment is operated to the left of it. With few
-# requests and four rates its place is rough: at best you know between which two of the rates it lies.
+# requests and five rates its place is rough: at best you know between which two of the rates it lies.
 #
 # **Exercise 11.3** `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for requests that
 # failed. The run took `seconds`. Return the requests per second that kept both limits.
@@ -464,7 +507,7 @@ check("11.3", goodput)
 
 # %%
 for n, run in closed.items():
-    cost = measures.cost_per_million(run.tokens_per_second, price)
+    cost = price / (3600 * run.tokens_per_second) * 1e6
     print(f"{n:2} users: {cost:7.2f} per million output tokens, {run.kept(*limits).mean():4.0%} within the limits")
 
 # %% [markdown]
@@ -476,23 +519,27 @@ for n, run in closed.items():
 # is idle half of the day costs twice as much a token.
 
 # %%
-good_cost = measures.cost_per_million(max(good) * max_tokens, price) if max(good) else math.inf
+good_cost = price / (3600 * max(good) * max_tokens) * 1e6 if max(good) else math.inf
 print(f"within the limits: {good_cost:.2f} per million output tokens; busy half of the day: {2 * good_cost:.2f}")
 
 # %% [markdown]
-# Energy: CPUs from Intel and AMD count theirs (RAPL), and `nvidia-smi` reads a GPU's power. Rented machines often show
-# neither.
+# Energy: `nvidia-smi` reads a GPU's power, here once every half second while the server works. (CPUs from Intel and AMD
+# count theirs in `/sys/class/powercap`; rented machines often show neither.)
 
 # %%
-answered, began = 0, time.perf_counter()
-with Meter() as meter:
-    while meter.readable and time.perf_counter() - began < 3:  # long enough for a slow sensor
-        metered = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
-        answered += sum(trace.tokens or 0 for trace in metered.traces)
-if meter.joules and answered:
-    print(f"{meter.joules / answered:.3f} J per token, {meter.joules / meter.seconds:.0f} W ({meter.source})")
-else:
-    print("energy:", meter.source)
+meter = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits", "--loop-ms=500"]
+with tempfile.TemporaryFile("w+") as told:
+    try:
+        reading = subprocess.Popen(meter, stdout=told, stderr=told)
+        metered = await closed_loop(new_prompts(4 * batch), users=batch)
+        reading.terminate()
+        reading.wait()
+        told.seek(0)
+        watts = np.mean([float(line) for line in told])
+        energy = f"{watts / metered.tokens_per_second:.3f} J per token, {watts:.0f} W"
+    except (FileNotFoundError, ValueError):
+        energy = "no GPU whose power nvidia-smi reads"
+print(energy)
 
 # %% [markdown]
 # ## 8 The tools that people use
@@ -502,48 +549,36 @@ else:
 # inputs in a file: without one it sends random values for *every* input of the model, `stop` and `seed` as well.
 
 # %%
-Path(scratch.name, "data.json").write_text(commands.input_data(new_prompts(2), max_tokens))
-print(commands.as_shell(commands.perf_analyzer("data.json", concurrency=(1, sweep[-1]))))
-print(commands.as_shell(commands.perf_analyzer("data.json", rates=(1, 9, 2))))
+rows = [{"text_input": [text], "max_tokens": [max_tokens], "stream": [True]} for text in new_prompts(2)]
+print(json.dumps({"data": rows}, indent=1)[:160], "…  # data.json\n")
+print(loadtest.as_shell(loadtest.perf_analyzer("data.json", concurrency=(1, sweep[-1]))))
+print(loadtest.as_shell(loadtest.perf_analyzer("data.json", rates=(1, 9, 2))))
 
 # %% [markdown]
-# The first is a closed loop, the second an open one. **GenAI-Perf** adds tokens: TTFT, ITL, synthetic prompts. Its page
-# says that it is [being phased
+# The first is a closed loop, the second an open one. **GenAI-Perf** added tokens to it and is [being phased
 # out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
-# for AIPerf. Its flag `--output-tokens-mean-deterministic` sends `min_length`, which the models since TensorRT-LLM 0.20
-# refuse (the input is called `min_tokens` now). So leave it out.
+# for **AIPerf**, which speaks OpenAI's protocol only. NVIDIA's container has a server for that protocol, in
+# `/opt/tritonserver/python/openai`: `python3 openai_frontend/main.py --model-repository … --tokenizer …`.
+#
+# The server of the embedded lane has none, so the course has a small one. It sits before Triton and renders the chat
+# template. Here is one answer of it, and AIPerf's command against it.
 
 # %%
-print(commands.as_shell(commands.genai_perf("SmolLM2", concurrency=batch, requests=requests)))
-
-# %% [markdown]
-# **AIPerf** speaks OpenAI's protocol only. In NVIDIA's container Triton brings a server for it:
-
-# %%
-print("cd /opt/tritonserver/python/openai")
-print(commands.as_shell(commands.triton_openai("/models", "/models/tokenizer")))
-
-# %% [markdown]
-# The server of the embedded lane has none, so the course has a small one, `servinglab.openai_frontend`. It sits before
-# Triton and renders the chat template. Here is one answer of it, and AIPerf's command against it.
-
-# %%
-folder = assets.tokenizer("smollm2")
 frontend = OpenAIFrontend(server.grpc_url, folder).start()
 question = {"messages": [{"role": "user", "content": "Name a fruit."}], "max_completion_tokens": max_tokens}
 answer = httpx.post(f"{frontend.url}/v1/chat/completions", json=question, timeout=120, trust_env=False).json()
 print(answer["choices"][0]["message"]["content"], answer["usage"], sep="\n")
 target = {"concurrency": batch, "requests": requests, "warmup": batch, "input_tokens": 64, "output_tokens": max_tokens}
-print(commands.as_shell(commands.aiperf("SmolLM2", url="http://127.0.0.1:9000", seed=seed, **target)))
+print(loadtest.as_shell(loadtest.aiperf("SmolLM2", url="http://127.0.0.1:9000", seed=seed, **target)))
 
 # %% [markdown]
 # `min_tokens` matters: without it an answer ends when the model likes, and no two runs do the same work. Give
 # `--tokenizer` a local folder; a name is looked up on the network.
 #
-# AIPerf needs an environment of its own, 1.2 GB. This notebook runs it only with `aiperf = True`. Otherwise the next
-# cells show runs of `benchmarks/aiperf_run.py`, kept in `data/results/cpu/aiperf.json`. Each run is a pair: AIPerf, and
-# beside it the closed loop of this notebook, which sent as many requests through the same front end, half before and
-# half after. Compare the two of a pair only: machine, weights and load are those of its heading, not of this page.
+# AIPerf needs an environment of its own, 1.2 GB. This notebook runs it only with `aiperf = True`. Otherwise it shows
+# kept runs of `benchmarks/aiperf_run.py`. Each is a pair: AIPerf, and a closed loop of as many requests through the
+# same front end, half before and half after it. Compare the two of a pair only: machine, weights and load are those of
+# its heading, not of this page.
 
 # %%
 runs = json.loads((find_root() / "data" / "results" / "cpu" / "aiperf.json").read_text())
@@ -557,34 +592,18 @@ if aiperf:
 # **Predict:** two programs that share nothing but the definitions: how close are they?
 
 # %%
-pairs = {name: [] for name in ("ttft_ms", "itl_ms", "tokens_per_second")}
+names = ("ttft_ms", "itl_ms", "tokens_per_second")
 for run in runs:
-    load = f"load average before {run['load_average']}" if "load_average" in run else "just now"
-    print(*(run[name] for name in ("date", "device", "precision") if name in run), load, sep=" · ")
-    for name, found in pairs.items():
-        found.append((run["aiperf"][name]["avg"], run["closed_loop"][name]))
-        print(f"  {name:18} AIPerf {found[-1][0]:7.1f}, this notebook {found[-1][1]:7.1f}")
+    print(run["date"], run["device"], run["precision"], f"load average before: {run.get('load_average')}", sep=" · ")
+    for name in names:
+        theirs, ours = run["aiperf"][name]["avg"], run["closed_loop"][name]
+        print(f"  {name:18} AIPerf {theirs:7.1f}, closed loop {ours:7.1f}: {theirs / ours:.2f} ×")
 
 # %% [markdown]
-# Is that a difference between the tools, or one between two moments? Compare two spreads: AIPerf over this notebook,
-# pair by pair; and the largest over the smallest value of one tool alone.
-
-# %%
-for name, found in pairs.items():
-    ratios = [theirs / ours for theirs, ours in found]
-    alone = max(max(values) / min(values) for values in zip(*found, strict=True))
-    said = "on both sides of 1" if min(ratios) < 1 < max(ratios) else "always on the same side of 1"
-    said = said if len(found) > 1 else "one pair: no spread to compare with"
-    print(f"{name:18} AIPerf / this notebook {min(ratios):.2f} to {max(ratios):.2f}, {said}")
-    print(f"{'':18} one tool alone: up to {alone:.2f} times as much in another run")
-
-# %% [markdown]
-# Ratios on both sides of 1, or a single tool that changes as much as the two differ: then nothing here tells them
-# apart. Ratios on one side are a hint, and the more pairs there are, the less it can be chance (with n pairs, 1 in
-# 2ⁿ⁻¹). A load average far above the number of cores says that other work ran as well, which is mistake 4. Where two
-# tools differ *again and again*, look first at what they sent (lengths of the prompts, chat template, warm-up), then at
-# the processor time that each takes itself (mistake 4 once more: AIPerf runs as several processes, here on the cores of
-# the server), then at what each does between taking the time and sending.
+# Ratios on both sides of 1: then nothing here tells the tools apart. Ratios on one side are a hint, and the more pairs
+# there are, the less it can be chance (with n pairs, 1 in 2ⁿ⁻¹). A load average far above the number of cores says that
+# other work ran as well, which is mistake 4. Where two tools differ *again and again*, look first at what they sent
+# (lengths of the prompts, chat template, warm-up), then at the processor time that each takes itself.
 #
 # ## Recap
 #
@@ -604,11 +623,11 @@ for name, found in pairs.items():
 # happens to tokens/s and to p95 of TTFT?
 
 # %%
-alone = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
+alone = await closed_loop(new_prompts(2 * batch), users=batch)
 burn = [sys.executable, "-c", "while True: pass"]
 neighbours = [subprocess.Popen(burn) for _ in range(len(os.sched_getaffinity(0)))]
 try:
-    disturbed = closed_loop(ask, new_prompts(2 * batch), concurrency=batch, count=count)
+    disturbed = await closed_loop(new_prompts(2 * batch), users=batch)
 finally:
     for neighbour in neighbours:
         neighbour.kill()
@@ -616,7 +635,7 @@ finally:
 
 # %%
 for name, run in (("alone", alone), ("disturbed", disturbed)):
-    p95 = measures.percentile(run.values("ttft"), 95)
+    p95 = loadtest.percentile(run.values("ttft"), 95)
     print(f"{name:10} {run.tokens_per_second:6.1f} tokens/s, p95 of TTFT {1000 * p95:5.0f} ms")
 
 # %% [markdown]
@@ -627,11 +646,9 @@ for name, run in (("alone", alone), ("disturbed", disturbed)):
 
 # %%
 frontend.stop()
+await client.close()
 server.stop()
-client.close()
-scratch.cleanup()
-measured = {"tokens_per_second": {str(n): round(run.tokens_per_second, 1) for n, run in closed.items()}}
-measured |= {"ttft_p50_ms": {str(n): round(1e3 * np.median(run.values("ttft")), 1) for n, run in closed.items()}}
-measured |= {"capacity_requests_per_second": round(capacity, 2), "best_goodput": round(max(good), 2)}
-measured |= {"client_share": round(client_share, 3), "energy": meter.source}
-record("11", lane=lane, seed=seed, precision=precision, **measured)
+measured_values = {"tokens_per_second": {str(n): round(run.tokens_per_second, 1) for n, run in closed.items()}}
+measured_values |= {"ttft_p50_ms": {str(n): round(1e3 * np.median(run.values("ttft")), 1) for n, run in closed.items()}}
+measured_values |= {"capacity_requests_per_second": round(capacity, 2), "best_goodput": round(max(good), 2)}
+record(client_share=round(client_share, 3), energy=energy, **measured_values)

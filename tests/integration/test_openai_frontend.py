@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from servinglab import chat
+from servinglab.client import explained
 from servinglab.errors import CourseError
-from servinglab.old_client import ClientError
-from servinglab.openai_frontend import OpenAIFrontend, count_tokens, error_status
+from servinglab.openai_frontend import OpenAIFrontend, count_tokens
 
 pytestmark = pytest.mark.integration
 QUESTION = [{"role": "user", "content": "Name three fruits."}]
@@ -184,7 +185,8 @@ def test_a_deadline_that_passes_is_504_and_in_a_stream_an_error_event_and_the_en
 def test_a_fault_of_a_model_is_500_and_a_request_that_it_refuses_400(web):
     from reference_backend.errors import FAULT  # what our models say
 
-    assert error_status(ClientError(f"tensorrt_llm {FAULT} MemoryError: (the server's log …)")) == 500
+    fault = InferenceServerException(f"tensorrt_llm {FAULT} MemoryError: (the server's log …)")
+    assert explained(fault, "127.0.0.1:1", 1.0)[1] == 500
     assert ask(web, max_tokens=4, min_tokens=-1).status_code == 400
 
 
@@ -196,7 +198,7 @@ def test_a_deadline_that_is_none_is_one_sentence(server, smollm2_tokenizer_dir):
 def test_a_model_that_is_not_loaded_is_503(server, smollm2_tokenizer_dir):
     with OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, model="gone") as lost:
         answer = httpx.post(f"{lost.url}/v1/chat/completions", json={"messages": QUESTION}, trust_env=False)
-    assert answer.status_code == 503 and "There is no model 'gone'" in answer.json()["error"]["message"]
+    assert answer.status_code == 503 and "unknown model: 'gone'" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"{", b"[" * 100_000, b" " * 2**21], ids=["utf8", "half", "deep", "large"])

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Text
 
 from servinglab.figures import load as figures
-from servinglab.loadtest.measures import Run, Trace
+from servinglab.loadtest import Run, Trace
 
 mpl.use("Agg")
 pytestmark = pytest.mark.usefixtures("course_style")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("course_style")
 def run(first, pace, **load):
     """Three requests a second apart, four tokens each; `first` seconds to the first, then `pace` a token."""
     traces = [Trace(due, due, tuple(due + first + pace * n for n in range(4)), 4) for due in (0.0, 1.0, 2.0)]
-    failed = Trace(2.5, 2.5, (), error="away")
+    failed = Trace(2.5, 2.5)
     return Run((*traces, failed), 2 + first + 3 * pace, load)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.server
 import json
 import socket
@@ -17,15 +16,12 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from servinglab import notebook
+from servinglab.client import channel_args, explained, inputs, stream
 from servinglab.lane import spare_the_proxy
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.old_client.tensors import InputSpec, ModelSpec
 
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 HERE = "127.0.0.1,localhost,::1"
-SPEC = ModelSpec("m", {"text_input": InputSpec("text_input", "BYTES", [1], False, False)}, [], 0, True)
 WHOLE = b'{"model_name": "m", "text_output": "here"}'
-ANSWERS = {"generate_stream": b'data: {"text_output": "here"}\n\n'}
 
 
 @pytest.fixture
@@ -55,7 +51,7 @@ def web():
             self.rfile.read(int(self.headers.get("content-length", 0)))
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(ANSWERS.get(self.path.rsplit("/", 1)[-1], WHOLE))
+            self.wfile.write(WHOLE)
 
         do_POST = do_GET
 
@@ -75,20 +71,12 @@ def nobody():
         yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
-def test_the_course_s_clients_need_no_setting(proxy, web, nobody, monkeypatch):
-    monkeypatch.setattr(TritonClient, "spec", lambda self, model, deadline: SPEC)
-
-    async def first(stream):
-        async for _ in stream:
-            return
-
-    with TritonClient(nobody, web) as client:
-        assert client.generate("x", model="m")["text_output"] == "here"
-        assert [chunk.text for chunk in client.generate_stream("x", model="m")] == ["here"]
-        for call in (client.models, lambda: client.infer("x"), lambda: list(client.stream("x")),
-                     lambda: asyncio.run(first(client.astream("x")))):  # fmt: skip
-            with pytest.raises(ClientError, match=f"No server answers at {nobody}"):
+def test_the_course_s_clients_need_no_setting(proxy, nobody):
+    with InferenceServerClient(nobody, channel_args=channel_args(nobody)) as client:
+        for call in (client.is_server_live, lambda: list(stream(client, "m", inputs(text_input="x")))):
+            with pytest.raises(InferenceServerException, match="refused") as caught:
                 call()
+            assert explained(caught.value, nobody, 60)[0].startswith(f"No server answers at {nobody}")
 
 
 @pytest.mark.parametrize("user", [{}, {"no_proxy": ".corp,10.0.0.0/8"}, {"NO_PROXY": ".corp"}, {"no_proxy": "*"},
@@ -131,10 +119,3 @@ def test_what_the_user_set_is_kept_and_the_second_time_changes_nothing(user, wan
     for _ in range(2):
         spare_the_proxy(env)
         assert env == {"http_proxy": "http://p:1", **wanted}
-
-
-@pytest.mark.parametrize("name", ["socks5://127.0.0.1:1", "socks://127.0.0.1:1", "http://127.0.0.1:port"])
-def test_a_proxy_that_cannot_be_used_for_a_server_elsewhere_is_one_sentence(name, monkeypatch):
-    monkeypatch.setenv("ALL_PROXY", name)
-    with pytest.raises(ClientError, match="The proxy that the environment names for http://example.org:8000 cannot be"):
-        TritonClient("example.org:8001", "http://example.org:8000")

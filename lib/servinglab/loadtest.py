@@ -1,22 +1,25 @@
-"""What one request and one run say: TTFT, ITL, percentiles, throughput, goodput, and their intervals.
+"""What one request and one run of a load test say, and command lines of NVIDIA's load generators (notebook 11).
 
 Definitions, as in NVIDIA's AIPerf (https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference):
 
 * TTFT, time to first token: from the moment the request was due to the first response that holds text.
 * ITL, inter-token latency of one request: (last response - first response) / (tokens - 1). Tokens, not responses: a
   response that holds five tokens counts as five, and the first response's wait is no part of it.
-* Gaps: the waits between neighbouring responses, whatever they hold. A stall shows here, and not in the ITL.
 * Goodput: requests a second that kept every limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from servinglab.errors import CourseError
+
+BLS = "tensorrt_llm_bls"
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,17 @@ class Trace:
     """One request. All times in seconds since the run began.
 
     due: when it should have been sent; sent: when it was; arrivals: when each response with text came; tokens: how many
-    tokens the answer has in all, None when it failed; error: why; ended: when it was known that no more would come.
+    the answer has in all, None when it failed.
     """
 
     due: float
     sent: float
     arrivals: tuple[float, ...] = ()
     tokens: int | None = None
-    error: str = ""
-    ended: float = 0.0
 
     @property
     def ok(self) -> bool:
-        return not self.error and bool(self.arrivals)
+        return self.tokens is not None
 
     @property
     def ttft(self) -> float:
@@ -46,7 +47,7 @@ class Trace:
     @property
     def itl(self) -> float:
         """Seconds a token after the first; nan for an answer of fewer than two tokens."""
-        if not self.ok or (self.tokens or 0) < 2:
+        if not self.ok or self.tokens < 2:
             return np.nan
         return (self.arrivals[-1] - self.arrivals[0]) / (self.tokens - 1)
 
@@ -54,11 +55,6 @@ class Trace:
     def latency(self) -> float:
         """Seconds from the due time to the last response."""
         return self.arrivals[-1] - self.due if self.ok else np.nan
-
-    @property
-    def gaps(self) -> np.ndarray:
-        """Seconds between neighbouring responses [responses - 1]."""
-        return np.diff(self.arrivals)
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,6 @@ class Run:
         """ "ttft", "itl" or "latency" of every request that has one, in seconds."""
         values = np.array([getattr(trace, name) for trace in self.traces], dtype=float)
         return values[np.isfinite(values)]
-
-    @property
-    def failed(self) -> int:
-        return sum(not trace.ok for trace in self.traces)
 
     @property
     def tokens_per_second(self) -> float:
@@ -108,30 +100,21 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return float(np.percentile(values, percent)) if len(values) else np.nan
 
 
-def interval(
-    values: Sequence[float], statistic: Callable[..., np.ndarray] = np.median, *, confidence: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:  # fmt: skip
-    """Percentile bootstrap of a statistic: (low, high). `statistic` takes values and `axis`, as numpy's do.
+def interval(values: Sequence[float], percent: float = 50, *, seed: int = 0) -> tuple[float, float]:
+    """95 % interval (low, high) of a percentile, by the percentile bootstrap.
 
     The values are drawn again as if they were independent; those of neighbours in one run are not quite, so repeat the
     run as well. Raises CourseError for fewer than two values. Source: Efron and Tibshirani 1993, chapter 13.
     """
     from scipy.stats import bootstrap
 
-    values = np.asarray(values, dtype=float)
     if len(values) < 2:
         raise CourseError(f"An interval needs at least two values, and there is {len(values)}: send more requests.")
     found = bootstrap(
-        (values,), statistic, n_resamples=1000, confidence_level=confidence, method="percentile", vectorized=True,
-        random_state=seed,
-    )  # fmt: skip
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
-
-
-def at(percent: float) -> Callable[..., np.ndarray]:
-    """The percentile as a statistic for `interval`."""
-    return lambda values, axis=-1: np.percentile(values, percent, axis=axis)
+        (np.asarray(values, dtype=float),), lambda drawn, axis: np.percentile(drawn, percent, axis=axis),
+        n_resamples=1000, method="percentile", vectorized=True, random_state=seed,
+    ).confidence_interval  # fmt: skip
+    return float(found.low), float(found.high)
 
 
 def one_connection(due: Sequence[float], busy: Sequence[float]) -> np.ndarray:
@@ -146,8 +129,40 @@ def one_connection(due: Sequence[float], busy: Sequence[float]) -> np.ndarray:
     return np.array(waits)
 
 
-def cost_per_million(tokens_per_second: float, price_per_hour: float) -> float:
-    """What a million tokens cost on a machine with this price an hour, in the same currency, if it is never idle."""
-    if not tokens_per_second > 0 or not price_per_hour >= 0:
-        raise CourseError(f"A cost needs a throughput above 0 and a price, not {tokens_per_second}, {price_per_hour}.")
-    return price_per_hour / (tokens_per_second * 3600) * 1e6
+def perf_analyzer(
+    data: Path | str, *, url: str = "localhost:8001", concurrency: tuple[int, int] = (1, 8),
+    rates: tuple[float, float, float] | None = None,
+) -> list[str]:  # fmt: skip
+    """perf_analyzer with the inputs of the file `data`; a decoupled model needs gRPC and --streaming.
+
+    A closed loop of `concurrency` (first, last), or with `rates` (first, last, step) an open one of Poisson arrivals.
+    """
+    if rates:
+        load = ["--request-rate-range", ":".join(f"{rate:g}" for rate in rates), "--request-distribution", "poisson"]
+    else:
+        load = ["--concurrency-range", f"{concurrency[0]}:{concurrency[1]}:1"]
+    return ["perf_analyzer", "-m", BLS, "-i", "grpc", "-u", url, "--streaming", "--input-data", str(data), *load,
+            "--measurement-interval", "10000", "--profile-export-file", "profile.json"]  # fmt: skip
+
+
+def aiperf(
+    tokenizer: Path | str, *, url: str, concurrency: int, requests: int, warmup: int, input_tokens: int,
+    output_tokens: int, seed: int = 0, folder: Path | str = "aiperf",
+) -> list[str]:  # fmt: skip
+    """AIPerf against /v1/chat/completions, a closed loop. `tokenizer`: a folder; a name is looked up on the network."""
+    return ["aiperf", "profile", "-m", BLS, "--endpoint-type", "chat", "--streaming", "--url", url, "--tokenizer",
+            str(tokenizer), "--synthetic-input-tokens-mean", str(input_tokens), "--synthetic-input-tokens-stddev", "0",
+            "--output-tokens-mean", str(output_tokens), "--output-tokens-stddev", "0", "--extra-inputs",
+            f"min_tokens:{output_tokens}", "--request-count", str(requests), "--warmup-request-count", str(warmup),
+            "--random-seed", str(seed), "--concurrency", str(concurrency), "--artifact-dir", str(folder)]  # fmt: skip
+
+
+def as_shell(command: Sequence[str]) -> str:
+    """For pasting into a shell: one flag with its value a line."""
+    lines: list[str] = []
+    for word in map(shlex.quote, command):
+        if word.startswith("-") or not lines:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n  ".join(lines)
