@@ -22,7 +22,7 @@ from cliplab.indexing import IndexingError, Stores, build, check, reindex
 from cliplab.pictures import Picture
 from cliplab.vectors import VectorStore
 
-PICTURES = 120
+PICTURES = 84
 
 
 def catalogue(folder: Path, count: int) -> list[Picture]:
@@ -195,12 +195,12 @@ def test_a_build_that_is_killed_at_any_moment_goes_on_and_loses_nothing_acknowle
     randomness, kills = random.Random(os.getpid()), 0
     while True:
         before = acknowledged.value
-        limit.value = before + 28 if kills < 4 else PICTURES
+        limit.value = before + 24 if kills < 3 else PICTURES
         child = context.Process(target=build_slowly, args=(tmp_path, server.uri, acknowledged, embedded, limit))
         child.start()
         while child.is_alive() and acknowledged.value == before:
             time.sleep(0.002)
-        child.join(randomness.uniform(0, 0.5) if kills < 4 else None)
+        child.join(randomness.uniform(0, 0.5) if kills < 3 else None)
         if not child.is_alive():
             break
         os.kill(child.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 121 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 384 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -270,6 +270,7 @@ print(f"picture and text {between:.2f}; joint and picture {both @ parts['picture
 print(f"joint and text {both @ parts['text']:.2f}; half-way would be {np.sqrt((1 + between) / 2):.2f}")
 assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 
+
 # %% [markdown]
 # The joint vector halves the angle, exactly. For a cosine of 0.2 that gives √0.6 ≈ 0.77 on both sides.
 #
@@ -294,6 +295,7 @@ asked = {"text only": (b"", sentence), "picture only": (files[0], ""), "both": (
 costs = {name: float(np.median([timed(*pair) for _ in range(6)])) for name, pair in asked.items()}
 for name, cost in costs.items():
     print(f"{name:13} {cost:5.1f} ms")
+
 
 # %% [markdown]
 # Both can cost no less than the picture alone; where it seems so, you see how much six requests scatter. That the text
@@ -448,7 +450,6 @@ answer_3 = {"dims": None, "shape": None}  # two lists of numbers
 # %% tags=["check:14.3", "nbval-check-output"]
 check("14.3", answer_3)
 
-
 # %% [markdown]
 # An ensemble makes such mistakes harder to see, because two models must agree. Here are five ways to get it wrong, each
 # a change in the text of one or two configurations: the batch written into `dims` of one model, or of both sides; a
@@ -504,6 +505,7 @@ assert lint(repository) == []
 stamp = Image.open(pictures[0].file).convert("RGBA")
 photo = Image.alpha_composite(Image.new("RGBA", stamp.size, "white"), stamp).convert("RGB")
 photo.thumbnail((120, 120))
+
 
 # %% [markdown]
 # `save` makes a file of it. EXIF can say how the camera was held, and 16 bits a pixel come from scanners.
