@@ -11,21 +11,6 @@ from servinglab.checks import Verdict, exercise, right, wrong
 from servinglab.repository import contract
 from servinglab.repository.wiring import parameters
 
-# For a folder `postprocessing` of a deployment that streams. Five faults, each one that people really make.
-BROKEN = """\
-name: "postprocess"
-backend: "python"
-max_batch_size: ${triton_max_batch_size}
-instance_group { count: 2 kind: KIND_CPU }
-
-parameters { key: "skip_special_tokens" value { string_value: "true" } }
-parameters { key: "tokenizer_dir" value { string_value: "/models/tokenizer" } }
-
-input { name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1, -1] }
-input { name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [-1] }
-
-output { name: "OUTPUT" data_type: TYPE_BYTES dims: [-1] }
-"""
 BATCH = 8
 PREFIX = "judge-"
 

@@ -1,6 +1,19 @@
 """Answers of notebook 03."""
 
-SETUP = 'from servinglab.checks import module\nBROKEN = module("03").BROKEN'
+SETUP = r'''BROKEN = """\
+name: "postprocess"
+backend: "python"
+max_batch_size: ${triton_max_batch_size}
+instance_group { count: 2 kind: KIND_CPU }
+
+parameters { key: "skip_special_tokens" value { string_value: "true" } }
+parameters { key: "tokenizer_dir" value { string_value: "/models/tokenizer" } }
+
+input { name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1, -1] }
+input { name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [-1] }
+
+output { name: "OUTPUT" data_type: TYPE_BYTES dims: [-1] }
+"""'''
 
 _REPAIRS = {
     "name": '.replace("postprocess\\"", "postprocessing\\"")',

@@ -20,20 +20,44 @@
 #
 # After this notebook you can
 #
-# - write the smallest repository that Triton serves
+# - write the smallest repository that Triton serves, and start `tritonserver` on it by hand
 # - read the `config.pbtxt` of each of the five models of an LLM deployment
 # - fill templates, and tell from the error what kind of placeholder was left
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 51 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 477 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 
 # %%
-from servinglab.notebook import begin, record, resolve_lane, shorten
+import json
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import textwrap
+import time
+from collections import Counter
+from pathlib import Path
+from string import Template
 
-begin()
+import httpx
+import numpy as np
+import tritonclient.grpc as grpcclient
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from servinglab.checks import check
+from servinglab.figures import request_path
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
+from servinglab.repository import build_default, lint, write_templates
+from servinglab.server import TritonServer
+from servinglab.serving import tritonserver
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -43,21 +67,16 @@ max_tokens: int = 24  # length of each answer, in tokens
 seed: int = 0  # seed of every answer
 
 # %% [markdown]
-# Every file of this notebook goes into one temporary folder. The folder and every server are gone when the notebook
-# ends, also when a cell fails. `tell` prints a sentence of the server with that folder's path left out.
+# Every file of this notebook goes into one temporary folder. `tell` prints a sentence of the server without that
+# folder's path.
 
 # %%
-import tempfile
-import textwrap
-from pathlib import Path
-
-lane = resolve_lane(lane)
-workshop = tempfile.TemporaryDirectory(prefix="servinglab-")
-root = Path(workshop.name)
+lane = begin("03", lane, seed=seed, weights=precision)
+root = Path(tempfile.mkdtemp())
 
 
-def tell(message):
-    text = shorten(str(message).replace(f"{root}/", ""))
+def tell(text):
+    text = str(text).replace(f"{root}/", "")
     print(textwrap.fill(text, 110, break_long_words=False, break_on_hyphens=False))
 
 
@@ -111,16 +130,86 @@ for path in sorted(by_hand.rglob("*")):
     print(path.relative_to(root))
 
 # %% [markdown]
+# ### Start the server yourself
+#
+# `tritonserver` is one program with many flags. These say where the models are and which of them to load. *Explicit*
+# control means that it loads what it is told to, and nothing by itself.
+
+# %%
+by_hand_server = None
+program, environment = tritonserver()  # the program, and where its backends are; its environment
+models = [f"--model-repository={by_hand}", "--model-control-mode=explicit", "--load-model=shout"]
+
+# %% [markdown]
+# Three services listen: HTTP, gRPC and metrics, by default on ports 8000 to 8002 of **all** network interfaces.
+# `127.0.0.1` keeps them on this machine. Port numbers are chosen so that they disturb nobody.
+
+# %%
+services = ("http", "grpc", "metrics")
+sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in services}
+port = {name: free.getsockname()[1] for name, free in sockets.items()}
+for free in sockets.values():
+    free.close()
+addresses = [f"--{name}-address=127.0.0.1" for name in services] + [f"--{name}-port={port[name]}" for name in services]
+
+# %% [markdown]
+# Whoever may load a model may bring its `model.py` along, and so runs code as you. Two flags close that door: the
+# server then wants a key in a header of such requests.
+
+# %%
+key = secrets.token_hex(16)
+closed = f"model-repository,shared-memory,trace,logging:admin={key}"
+locks = [f"--http-restricted-api={closed}", f"--grpc-restricted-protocol={closed}"]
+
+# %% [markdown]
+# That is the whole command. `setpriv` in front of it is for this notebook only: it ends the server with the kernel. The
+# print leaves out the key and the beginning of each path.
+
+# %%
+command = ["setpriv", "--pdeathsig", "TERM", *program, *models, *addresses, *locks]
+log = root / "triton.log"
+if by_hand_server:  # if you run this cell again
+    by_hand_server.terminate()
+    by_hand_server.wait()
+with log.open("w") as sink:
+    by_hand_server = subprocess.Popen(command, env=environment, stdout=sink, stderr=sink)
+shown = [re.sub(r"/\S+/", "…/", word).replace(key, "$KEY") for word in command]
+print(" \\\n  ".join(shown), "\nlog: …/triton.log")
+
+# %% [markdown]
+# It returns at once, and the server needs some seconds. A load balancer asks `/v2/health/ready` until the answer is
+# 200; do the same.
+
+# %% tags=["nbval-check-output"]
+http = f"http://127.0.0.1:{port['http']}"
+
+
+def is_ready():
+    try:
+        return httpx.get(f"{http}/v2/health/ready", trust_env=False).status_code == 200
+    except httpx.TransportError:  # nobody listens there yet
+        return False
+
+
+while by_hand_server.poll() is None and not is_ready():
+    time.sleep(0.1)
+print("ready:", is_ready())
+
+# %% [markdown]
 # **Predict:** the config says `dims: [ 1 ]`. You send one text, `hello`. Does the answer have the shape `(1,)` or
 # `(1, 1)`?
 
 # %% tags=["nbval-check-output"]
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.server import ServerError, TritonServer
+client = grpcclient.InferenceServerClient(f"127.0.0.1:{port['grpc']}")
 
-hand = TritonServer(by_hand).start()
-client = TritonClient(hand.grpc_url)
-loud = client.infer_inputs("shout", {"text": "hello"}).outputs["loud"]
+
+def shout(array):
+    text = grpcclient.InferInput("text", array.shape, "BYTES")
+    text.set_data_from_numpy(array)
+    return client.infer("shout", [text], request_id="demo").as_numpy("loud")
+
+
+loud = shout(np.array([[b"hello"]], dtype=object))
 print(loud.tolist(), loud.shape)
 
 # %% [markdown]
@@ -130,55 +219,78 @@ print(loud.tolist(), loud.shape)
 # So what happens to a client that sends what the config says, an array of shape `[1]`?
 
 # %% tags=["nbval-check-output"]
-import numpy as np
-
 try:
-    client.infer_inputs("shout", {"text": np.array([b"hello"], dtype=object)}, request_id="demo")
-except ClientError as error:
-    tell(error)
+    shout(np.array([b"hello"], dtype=object))
+except InferenceServerException as error:
+    tell(error.message().split(" NOTE:")[0])
+
 
 # %% [markdown]
-# `Expected [-1,1], got [1]` is Triton's sentence, and the `-1` in it is the batch: any size up to 8. The second
-# sentence is our client's. You will meet the first one again with every model that batches.
+# The `-1` in `Expected [-1,1], got [1]` is the batch: any size up to 8. You will meet this sentence again with every
+# model that batches.
 #
-# Next, the name. **Predict:** the folder is copied as `whisper`, and the file in it still says `shout`. Whose name
-# counts, the folder's or the file's?
+# ### A name and a version
+#
+# `load_model` tells a running server to load one more model. When that fails, the answer is often shorter than the
+# log. `try_load` shows both: first the answer, then the lines that the log got meanwhile.
+
+# %%
+def try_load(client, name, log, headers):
+    seen = log.stat().st_size
+    try:
+        client.load_model(name, headers=headers)
+        print(name, "loaded")
+    except InferenceServerException as error:
+        tell(error.message().split("\n\nAt:")[0])
+    for line in log.read_text()[seen:].splitlines():
+        if re.match(r"[EW]\d|\[libprotobuf", line) and "At:" not in line:
+            tell("  log: " + line.partition("] ")[2])
+
+
+# %% [markdown]
+# **Predict:** the folder is copied as `whisper`, and the file in it still says `shout`. Whose name counts, the
+# folder's or the file's?
 
 # %% tags=["nbval-check-output"]
-import shutil
-
-
-def try_load(server, name):
-    try:
-        server.load(name)
-        print(name, "loaded")
-    except ServerError as error:
-        tell(error)
-
-
+admin = {"triton-grpc-protocol-admin": key}  # over gRPC the header's name begins like this
 shutil.copytree(by_hand / "shout", by_hand / "whisper", dirs_exist_ok=True)
-try_load(hand, "whisper")
+try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# Both must be the same. (A file without a `name` takes the folder's.)
+# Both must be the same. (A file without a `name` takes the folder's.) The answer alone does not say so: read the log.
 #
-# Last, the version folder. Of several, Triton serves the highest. **Predict:** the name in the file is right now, and
-# the folder is called `v1`. Is that a version?
+# Of several version folders, Triton serves the highest. **Predict:** the name in the file is right now, and the folder
+# is called `v1`. Is that a version?
 
 # %% tags=["nbval-check-output"]
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
 shutil.copytree(by_hand / "shout" / "1", by_hand / "whisper" / "v1")
 (by_hand / "whisper" / "config.pbtxt").write_text(config.replace("shout", "whisper"))
-try_load(hand, "whisper")
+try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# It is none: a version is a whole number. Triton does not say that it saw the folder. That is the whole format: a
-# folder with the model's name, a config, a numbered version. The rest of this notebook is what an LLM writes into it.
+# No: a version is a whole number.
+#
+# Last, the key. **Predict:** another program on this machine, or a web page in your browser, sends the request that
+# loads a model. What does Triton answer?
+
+# %% tags=["nbval-check-output"]
+load = f"{http}/v2/repository/models/shout/load"
+for headers in ({}, {"admin": key}):
+    answer = httpx.post(load, headers=headers, timeout=60, trust_env=False)
+    print(answer.status_code, answer.text)
+
+# %% [markdown]
+# It refuses, unless the request has the key. Without those two flags, anybody who reaches the port runs code here.
+#
+# SIGTERM ends the server in an orderly way. That is the whole format: a folder with the model's name, a config, a
+# numbered version. The rest of this notebook is what an LLM writes into it.
 
 # %%
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
 client.close()
-hand.stop()
+by_hand_server.terminate()
+print("exit status", by_hand_server.wait())
 
 # %% [markdown]
 # ## 2 Five models for one LLM
@@ -187,52 +299,59 @@ hand.stop()
 # ids, ids to more ids, ids to text. Two are front doors. How does a prompt get from the door to the last model?
 
 # %%
-from servinglab.figures import request_path, style
-
-style.use()
-fig = request_path.draw("ensemble")
-title = "The ensemble hands tensors on by a table in its config"
-style.finish(fig, title, "", "client → preprocessing → tensorrt_llm → postprocessing → client, by a table")
+path = "client → preprocessing → tensorrt_llm → postprocessing → client, by a table"
+show(request_path.draw("ensemble"), "The ensemble hands tensors on by a table in its config", path, drawing=True)
 
 # %% [markdown]
 # The second door, `tensorrt_llm_bls`, is a Python model that calls the same three. BLS stands for business logic
 # scripting: what a table cannot express, a loop can.
 
 # %%
-fig = request_path.draw("bls")
-title = "The BLS model calls the same three models from Python"
-style.finish(fig, title, "", "tensorrt_llm_bls calls two models once and postprocessing for every token")
+path = "tensorrt_llm_bls calls two models once and postprocessing for every token"
+show(request_path.draw("bls"), "The BLS model calls the same three models from Python", path, drawing=True)
 
 # %% [markdown]
-# One call of `postprocessing` for every token is NVIDIA's way, and the costliest step of this road. With
-# `bls_decodes=True` in the spec, our BLS model turns the ids into text itself.
+# One call of `postprocessing` for every token is NVIDIA's way, and the costliest step of this path. With
+# `bls_decodes=True` our BLS model turns the ids into text itself.
 #
-# The tensors of these models are a **contract**: clients, tools and other models rely on the names. The course keeps
-# it as data. **Predict:** how many inputs does `tensorrt_llm` declare, and how many of them must a request bring?
+# Writing five configs by hand would teach nothing new. `build_default` writes them for the course's model. The weights
+# are prepared at first use and cached.
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository import contract
+repository = build_default(root / "llm", precision=precision)
+for path in sorted(repository.glob("*")) + sorted(repository.parent.glob("_assets/*/*")):
+    print(path.relative_to(repository.parent).as_posix().replace(f"-{precision}", ""))
 
-for model in contract.MODELS:
-    declared = contract.inputs(model)
-    needed = [tensor.name for tensor in declared if not tensor.optional]
-    print(f"{model:17} {len(declared):2} inputs, needs {', '.join(needed)}")
+# %% [markdown]
+# Five model folders, and beside them `_assets` with the tokenizer and the engine. Section 7 shows why beside and not
+# inside.
+#
+# `config.pbtxt` is the text form of a protobuf message, `ModelConfig`, so protobuf itself reads it. The tensors are a
+# **contract**: clients and other models rely on their names. **Predict:** how many inputs does `tensorrt_llm` declare,
+# and how many of them must a request bring?
+
+# %% tags=["nbval-check-output"]
+names = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble")
+texts = {name: (repository / name / "config.pbtxt").read_text() for name in names}
+configs = {name: text_format.Parse(text, pb.ModelConfig()) for name, text in texts.items()}
+for name, each in configs.items():
+    needed = [tensor.name for tensor in each.input if not tensor.optional]
+    print(f"{name:17} {len(each.input):2} inputs, needs {', '.join(needed)}")
 
 # %% [markdown]
 # Sixty inputs, and two that the config insists on. (A request for our model needs `input_ids` too: it is marked
 # optional only because the inputs of an encoder may take its place.) The rest is optional indeed: sampling, stop words,
-# LoRA, speculation. The names at the two front doors are plain, the names inside are not.
+# LoRA, speculation.
 #
 # Names change at each border. The ensemble's step maps say how. `follow` prints who makes a tensor and who takes it.
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository.wiring import ensemble_steps
+steps = configs["ensemble"].ensemble_scheduling.step
 
 
 def follow(name):
-    steps = ensemble_steps()
-    made = [f"{step.model}.{inner}" for step in steps for inner, outer in step.outputs.items() if outer == name]
-    taken = [f"{step.model}.{inner}" for step in steps for inner, outer in step.inputs.items() if outer == name]
+    made = [f"{step.model_name}.{inner}" for step in steps for inner, outer in step.output_map.items() if outer == name]
+    taken = [f"{step.model_name}.{inner}" for step in steps for inner, outer in step.input_map.items() if outer == name]
     print(" → ".join([*(made or ["client"]), name, *(taken or ["client"])]))
 
 
@@ -249,42 +368,23 @@ for name in ("text_input", "_INPUT_ID", "_TOKENS_BATCH", "text_output"):
 for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k", "stream"):
     follow(name)
 
+
 # %% [markdown]
 # The same knob has one name at the front door and another at the engine. Send `runtime_top_k` to the ensemble and it
 # is an unknown input.
 #
 # ## 3 Read each config
 #
-# Now a real deployment. A `DeploymentSpec` holds everything that differs between deployments; `build` writes the five
-# folders from it. The weights are prepared at first use and cached.
-
-# %% tags=["nbval-check-output"]
-from servinglab import assets
-from servinglab.repository import DeploymentSpec, build
-
-spec = DeploymentSpec(tokenizer_dir=assets.tokenizer("smollm2"), engine_dir=assets.engine("smollm2", precision))
-repository = build(spec, root / "llm")
-for path in sorted(repository.parent.glob("*/*")):
-    print(path.relative_to(root))
-
-# %% [markdown]
-# Five model folders, and beside them `_assets` with the tokenizer and the engine. Section 8 shows why beside and not
-# inside.
-#
-# `show` prints the lines of a config that match a pattern. First `preprocessing`: its head, and four of its inputs.
+# `lines` prints the lines of a config that match a pattern. First `preprocessing`: its head, and four of its inputs.
 
 # %%
-import re
-
-
-def show(model, pattern):
-    text = (repository / model / "config.pbtxt").read_text()
-    for number, line in enumerate(text.splitlines(), start=1):
+def lines(model, pattern):
+    for number, line in enumerate(texts[model].splitlines(), start=1):
         if re.search(pattern, line):
-            print(f"{number:3}  {shorten(line.replace(f'{root}/', ''))}")
+            print(f"{number:3}  {line.replace(f'{root}/', '')}")
 
 
-show("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPUT_LEN|STOP_WORDS_DICT|END_ID)"')
+lines("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPUT_LEN|STOP_WORDS_DICT|END_ID)"')
 
 # %% [markdown]
 # Read a line aloud: `STOP_WORDS_DICT` is text, any number of them (`-1`), and may be missing (`optional`). `QUERY` is
@@ -293,7 +393,7 @@ show("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPUT
 # Two more words appear in `tensorrt_llm`. What could `reshape` and `allow_ragged_batch` be for?
 
 # %%
-show("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
+lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 
 # %% [markdown]
 # `reshape { shape: [] }` takes the last dimension off before the model sees the tensor: the client still sends
@@ -307,8 +407,6 @@ show("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 answer_1 = None  # a list of numbers
 
 # %% tags=["check:03.1", "nbval-check-output"]
-from servinglab.checks import check
-
 check("03.1", answer_1)
 
 # %% [markdown]
@@ -316,63 +414,55 @@ check("03.1", answer_1)
 # streaming needs. **Predict:** how many of the five are decoupled?
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository import parse
-
-for model in contract.MODELS:
-    message = parse((repository / model / "config.pbtxt").read_text())
-    print(f"{model:17} {message.model_transaction_policy.decoupled}")
+for name, each in configs.items():
+    print(f"{name:17} {each.model_transaction_policy.decoupled}")
 
 # %% [markdown]
 # Two say so. `preprocessing` and `postprocessing` answer once for each call. The `ensemble` has no line about it: does
-# it answer once, or as often as its steps? Section 7 asks the server.
+# it answer once, or as often as its steps? Section 6 asks the server.
 #
 # The ensemble's config is a table of steps. These are the lines that move the prompt and the answer.
 
 # %%
-show("ensemble", r'model_name|"(text_input|_INPUT_ID|_TOKENS_BATCH|text_output)" }')
+lines("ensemble", r'model_name|"(text_input|_INPUT_ID|_TOKENS_BATCH|text_output)" }')
 
 # %% [markdown]
-# `key` is the name inside the step, `value` the name in the ensemble. You have seen this before: it is what `follow`
-# reads.
+# `key` is the name inside the step, `value` the name in the ensemble: what `follow` read.
 #
 # The third kind of content is `parameters`: what the model's own code reads when it starts.
 
 # %%
-show("tensorrt_llm", "^parameters|^instance")
-show("tensorrt_llm_bls", "^parameters|^instance")
+lines("tensorrt_llm", "^parameters|^instance")
+lines("tensorrt_llm_bls", "^parameters|^instance")
 
 # %% [markdown]
 # Every parameter is text, numbers and booleans too; each model parses its own. An empty one counts as not set.
 # `gpt_model_path` holds the engine's folder, and the three `…_model_name` tell the BLS whom to call.
 #
 # `instance_group` says how many copies run. One BLS copy is enough here, because ours gives each request a thread.
-# NVIDIA's handles one request at a time, so there `count` limits how many users are served at once. Not so for
-# `postprocessing`: two copies would work on the pieces of one answer at once, and a later piece could overtake an
-# earlier one. Where answers stream, its `count` is 1.
+# NVIDIA's handles one request at a time, so there `count` limits how many users are served at once. For
+# `postprocessing` a second copy is harmful where answers stream: two copies work on the pieces of one answer at once,
+# and a later piece could overtake an earlier one.
 #
 # Three of the five bring a `model.py`. **Predict:** `tensorrt_llm` computes the tokens. What lies in its folder `1`?
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository import to_text
-
-show("tensorrt_llm", "^backend")
-for model in contract.MODELS:
-    print(f"{model:17}", [path.name for path in (repository / model / "1").iterdir()])
+lines("tensorrt_llm", "^backend")
+for name in names:
+    print(f"{name:17}", [path.name for path in (repository / name / "1").iterdir()])
 
 # %% [markdown]
 # Nothing. `backend: "tensorrtllm"` names a program that Triton has in its own backend folder: TensorRT-LLM in NVIDIA's
 # container, and on a machine without it the course's executor under the same name. So the repository is the same in
-# both lanes, byte for byte, but for the folder of the engine, and a client written for one works with the other.
+# both lanes, byte for byte, but for the folder of the engine.
 #
-# `config.pbtxt` itself is the text form of a protobuf message, `ModelConfig`. Nobody has to write it by hand.
+# Nobody has to write the text by hand: build the message, and let protobuf print it.
 
 # %% tags=["nbval-check-output"]
-from tritonclient.grpc import model_config_pb2 as pb
-
 message = pb.ModelConfig(name="shout", backend="python", max_batch_size=8)
 message.input.add(name="text", data_type=pb.TYPE_STRING, dims=[1])
 message.output.add(name="loud", data_type=pb.TYPE_STRING, dims=[1])
-print(to_text(message))
+print(text_format.MessageToString(message, use_short_repeated_primitives=True))
 
 # %% [markdown]
 # A message cannot have a missing brace, and a misspelt field fails in your program rather than in the server.
@@ -387,73 +477,67 @@ except ValueError as error:
 # ## 4 Fill the templates
 #
 # NVIDIA ships the five configs as templates with `${name}` where a deployment decides, and a script that fills them.
-# `template` gives ours, with the same tensors and placeholders. How many holes has `tensorrt_llm`?
+# `write_templates` writes ours, with the same tensors and placeholders. How many holes has `tensorrt_llm`?
 
 # %% tags=["nbval-check-output"]
-from collections import Counter
+templates = write_templates(root / "templates")
+template = {name: (templates / name / "config.pbtxt").read_text() for name in names}
 
-from servinglab.repository import placeholders, template
 
-holes = placeholders(template("tensorrt_llm"))
-print(Counter(hole.kind for hole in holes))
-for hole in holes:
-    if hole.kind == "structural":
-        print(f"{hole.line:4}  {hole.name}")
+def holes(model):
+    for number, line in enumerate(template[model].splitlines(), start=1):
+        for hole in re.findall(r"\$\{(\w+)\}", line):
+            yield "quoted" if f'"${{{hole}}}"' in line else "structural", hole, number
+
+
+print(Counter(kind for kind, *_ in holes("tensorrt_llm")))
+for kind, hole, number in holes("tensorrt_llm"):
+    if kind == "structural":
+        print(f"{number:4}  {hole}")
 
 # %% [markdown]
 # A **quoted** placeholder stands inside a string, as in `string_value: "${engine_dir}"`. A **structural** one stands
 # where protobuf wants a number or a name, as in `max_batch_size: ${triton_max_batch_size}`. The difference decides
 # how you find out that you forgot one.
 #
-# These six values look like enough for a model that only decodes text.
+# These values look like enough for a model that only decodes text. NVIDIA's `fill_template.py` is Python's
+# `safe_substitute`, which leaves what it does not know. Do the same.
+
+# %%
+values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
+values |= dict(engine_dir=configs["tensorrt_llm"].parameters["gpt_model_path"].string_value)
+values |= dict(batching_strategy="inflight_fused_batching", max_queue_size=0, max_queue_delay_microseconds=0)
+half_filled = Template(template["tensorrt_llm"]).safe_substitute(values)
+written = (templates / "tensorrt_llm" / "config.pbtxt").write_text(half_filled)
+
+# %% [markdown]
+# Give the result to Triton. From here on a class of the library starts the server, with the flags of section 1 and a
+# few more. **Predict:** will it name the line, the placeholder, or both?
+
+# %%
+filling = TritonServer(templates, models=[]).start()
+client = grpcclient.InferenceServerClient(filling.grpc_url)
+print(filling.command_line)
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository import TemplateError, fill
+try_load(client, "tensorrt_llm", filling.log_path, filling.admin_headers)
 
-values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
-values |= dict(engine_dir=spec.engine_dir, batching_strategy="inflight_fused_batching")
-try:
-    fill(template("tensorrt_llm"), values, file="tensorrt_llm/config.pbtxt")
-except TemplateError as error:
-    tell(error)
+# %% [markdown]
+# The log has line and column, and not a word about which placeholder. *Integer or identifier* is what an enum such as
+# `data_type` takes, so the wording tells you what kind of value is missing. Which one was it?
+
+# %% tags=["nbval-check-output"]
+tell(half_filled.splitlines()[int(re.findall(r"ModelConfig: (\d+):", filling.log_path.read_text())[-1]) - 1])
 
 # %% [markdown]
 # `encoder_input_features` is an input for encoder models. SmolLM2 has no encoder, and still the line must parse.
 # People run into exactly this key: [TensorRT-LLM issue 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758).
 #
-# NVIDIA's `fill_template.py` has no such check for missing keys: it is Python's `safe_substitute`, which leaves what
-# it does not know. Do the same and give the result to Triton. **Predict:** will it name the line, the placeholder, or
-# both?
-
-# %% tags=["nbval-check-output"]
-from string import Template
-
-from servinglab.repository import write_templates
-
-values |= dict(max_queue_size=0, max_queue_delay_microseconds=0)  # the script adds these two itself
-templates = write_templates(root / "templates")
-(templates / "tensorrt_llm" / "config.pbtxt").write_text(Template(template("tensorrt_llm")).safe_substitute(values))
-filling = TritonServer(templates, models=[]).start()
-try_load(filling, "tensorrt_llm")
-
-# %% [markdown]
-# The right line, and not a word about which placeholder. The sentence sums up two lines of Triton's log. In the log
-# of your own server they read like this (times and source files left out):
-
-# %% tags=["nbval-check-output"]
-for line in filling.log_path.read_text().splitlines():
-    if "text-format" in line or "text proto" in line:
-        tell(line.partition("] ")[2])
-
-# %% [markdown]
-# Line and column come first, without a file; the file comes in the next line. *Integer or identifier* is what an enum
-# such as `data_type` takes, so the wording tells you what kind of value is missing.
-#
 # `postprocessing` has not been filled at all. **Predict:** two of its placeholders are structural. Will Triton list
 # both?
 
 # %% tags=["nbval-check-output"]
-try_load(filling, "postprocessing")
+try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
 # Only the first: the parser stops there. Three forgotten keys cost you three starts. And *integer* alone means a
@@ -462,9 +546,8 @@ try_load(filling, "postprocessing")
 # **Predict:** you filled `tensorrt_llm` only. In how many files does `${triton_max_batch_size}` still stand?
 
 # %% tags=["nbval-check-output"]
-for model in contract.MODELS:
-    text = (templates / model / "config.pbtxt").read_text()
-    print(f"{model:17} lines", [hole.line for hole in placeholders(text) if hole.name == "triton_max_batch_size"])
+for path in sorted(templates.glob("*/config.pbtxt")):
+    print(path.parent.name, path.read_text().count("${triton_max_batch_size}"))
 
 # %% [markdown]
 # In four of five, and in `preprocessing` twice. Each of the five files wants it.
@@ -472,19 +555,17 @@ for model in contract.MODELS:
 # Now the quoted kind. `postprocessing` gets everything but `skip_special_tokens`. **Predict:** does it load?
 
 # %% tags=["nbval-check-output"]
-values = dict(triton_max_batch_size=8, postprocessing_instance_count=1, tokenizer_dir=spec.tokenizer_dir)
-half_filled = Template(template("postprocessing")).safe_substitute(values)
-(templates / "postprocessing" / "config.pbtxt").write_text(half_filled)
-try_load(filling, "postprocessing")
+tokenizer = configs["preprocessing"].parameters["tokenizer_dir"].string_value
+values = dict(triton_max_batch_size=8, postprocessing_instance_count=1, tokenizer_dir=tokenizer)
+file = templates / "postprocessing" / "config.pbtxt"
+file.write_text(Template(template["postprocessing"]).safe_substitute(values))
+try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
 # It loads, and nobody warned you. What does the server believe the value is?
 
 # %% tags=["nbval-check-output"]
-import httpx
-
-answer = httpx.get(f"{filling.http_url}/v2/models/postprocessing/config", trust_env=False).json()
-print(answer["parameters"]["skip_special_tokens"])
+print(client.get_model_config("postprocessing").config.parameters["skip_special_tokens"].string_value)
 
 # %% [markdown]
 # The literal text. The model's code has a rule for it: a value that begins with `${` counts as not set, and the
@@ -493,28 +574,29 @@ print(answer["parameters"]["skip_special_tokens"])
 
 # %%
 values.pop("tokenizer_dir", None)
-half_filled = Template(template("postprocessing")).safe_substitute(values)
-(templates / "postprocessing" / "config.pbtxt").write_text(half_filled)
-try_load(filling, "postprocessing")
+file.write_text(Template(template["postprocessing"]).safe_substitute(values))
+try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
 # The file parses, the process starts, and then the model's own code fails, in its own words. Nothing mentions a
 # template. So: *got: $* means a structural hole, a complaint about an empty or odd value means a quoted one.
 #
+# From a terminal, `course repo fill FOLDER KEY=VALUE …` fills all five files or none, and names every placeholder that
+# is left.
+#
 # The last trap is age. Templates of TensorRT-LLM before 0.20 (containers before 25.06) use two other names.
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository import version_warning
-
-old, new = ({tensor.name for tensor in contract.inputs("tensorrt_llm", age)} for age in ("old", "new"))
-print(sorted(old - new), "became", sorted(new - old))
-tell(version_warning(template("tensorrt_llm", "old"), "25.06"))
+old = (write_templates(root / "old", "old") / "tensorrt_llm" / "config.pbtxt").read_text()
+was, now = (set(re.findall(r'input { name: "(\w+)"', text)) for text in (old, template["tensorrt_llm"]))
+print(sorted(was - now), "became", sorted(now - was))
 
 # %% [markdown]
 # Such a template parses and loads. What fails is the client that sends `seed`. Take the templates from the container
 # that you serve with.
 
 # %%
+client.close()
 filling.stop()
 
 # %% [markdown]
@@ -524,8 +606,6 @@ filling.stop()
 # whole repository at once. Ours should be clean.
 
 # %% tags=["nbval-check-output"]
-from servinglab.repository import lint
-
 lint(repository)
 
 # %% [markdown]
@@ -536,7 +616,7 @@ lint(repository)
 faults = {
     "renamed in the file only": ("tensorrt_llm", 'name: "tensorrt_llm"', 'name: "llm"'),
     "a placeholder left": ("preprocessing", "max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}"),
-    "batch sizes differ": ("postprocessing", "max_batch_size: 8", "max_batch_size: 4"),
+    "batch sizes differ": ("tensorrt_llm_bls", "max_batch_size: 8", "max_batch_size: 4"),
     "batch dimension in dims": ("preprocessing", '"QUERY" data_type: TYPE_STRING dims: [1]',
                                 '"QUERY" data_type: TYPE_STRING dims: [-1, 1]'),
     "one door does not stream": ("tensorrt_llm_bls", "decoupled: true", "decoupled: false"),
@@ -579,11 +659,21 @@ tell(lint_with(*faults["one door does not stream"])[0].message)
 # **Exercise 03.2** The config below is for the folder `postprocessing` of a deployment that streams, with eight rows
 # a batch. It has five faults. Repair them.
 
-# %% tags=["nbval-check-output"]
-from servinglab.checks import module
+# %%
+BROKEN = """\
+name: "postprocess"
+backend: "python"
+max_batch_size: ${triton_max_batch_size}
+instance_group { count: 2 kind: KIND_CPU }
 
-BROKEN = module("03").BROKEN
-print(BROKEN)
+parameters { key: "skip_special_tokens" value { string_value: "true" } }
+parameters { key: "tokenizer_dir" value { string_value: "/models/tokenizer" } }
+
+input { name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1, -1] }
+input { name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [-1] }
+
+output { name: "OUTPUT" data_type: TYPE_BYTES dims: [-1] }
+"""
 
 # %% tags=["exercise:03.2"]
 answer_2 = None  # the repaired text, for example BROKEN.replace("…", "…")
@@ -599,8 +689,8 @@ check("03.2", answer_2)
 # prefix `gemma-gly-`.
 
 # %% tags=["nbval-check-output"]
-gemma = spec.replace(name="gemma-gly", prefix="gemma-gly-")
-build(gemma, root / "llm")
+second = build_default(root / "llm", precision=precision, name="gemma-gly", prefix="gemma-gly-")
+print(second == repository)
 print(*sorted(path.name for path in repository.iterdir()), sep="\n")
 
 # %% [markdown]
@@ -609,8 +699,8 @@ print(*sorted(path.name for path in repository.iterdir()), sep="\n")
 
 # %%
 fig = request_path.draw("bls", prefix="gemma-gly-")
-title = "Every call inside the second deployment carries its prefix"
-style.finish(fig, title, "", "gemma-gly-tensorrt_llm_bls calls the three gemma-gly- models and no other")
+alt = "gemma-gly-tensorrt_llm_bls calls the three gemma-gly- models and no other"
+show(fig, "Every call inside the second deployment carries its prefix", alt, drawing=True)
 
 # %% [markdown]
 # The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by
@@ -629,50 +719,63 @@ answer_3 = None  # {"name of the parameter": "value", …}
 check("03.3", answer_3)
 
 # %% [markdown]
-# ## 7 Load, unload, reload
+# ### Load them one by one
 #
-# The server starts on all ten folders and loads the five of the first deployment only. This is *explicit model
-# control*: Triton loads what it is told to, and nothing by itself.
+# The server starts on all ten folders and loads the five of the first deployment only.
 
 # %%
-server = TritonServer(repository, models=spec.model_names).start()
-client = TritonClient(server.grpc_url, server.http_url)
+server = TritonServer(repository, models=names).start()
+client = grpcclient.InferenceServerClient(server.grpc_url)
+admin = server.admin_headers
+print(server.command_line)
+
+# %% [markdown]
+# The index lists what the server sees. `states` keeps each moment for the figure below. What does the index say about
+# the second five?
+
+# %% tags=["nbval-check-output"]
+moments = {}
 
 
-def states(prefix):
-    for entry in server.repository_index():
-        if entry["name"].startswith(prefix):
-            print(f"{entry['name']:28} {entry['state'] or 'not loaded'}")
+def states(moment):
+    index = client.get_model_repository_index(headers=admin).models
+    moments[moment] = {entry.name: entry.state or "not loaded" for entry in index}
+    for name, state in sorted(moments[moment].items()):
+        if name.startswith("gemma-gly-"):
+            print(f"{name:28} {state}")
+
+
+states("start")
 
 
 # %% [markdown]
-# The server sees ten models. What does it say about the second five, and to somebody who asks one of them?
+# And what does somebody hear who asks one of them? Triton's `generate` takes a request as plain JSON.
 
 # %% tags=["nbval-check-output"]
-def ask(model):
-    return "".join(chunk.text for chunk in client.stream(prompt, model=model, max_tokens=max_tokens, seed=seed))
+def ask(model, **more):
+    request = {"text_input": prompt, "max_tokens": max_tokens, "seed": seed, "exclude_input_in_output": True, **more}
+    url = f"{server.http_url}/v2/models/{model}/generate"
+    answer = httpx.post(url, json=request, timeout=120, trust_env=False).json()
+    return answer.get("text_output", answer.get("error"))
 
 
-states("gemma-gly-")
-try:
-    ask("gemma-gly-ensemble")
-except ClientError as error:
-    tell(error)
+tell(ask("gemma-gly-ensemble"))
 
 # %% [markdown]
-# Listed, but not loaded, and who asks hears *unknown model*: Triton says the same about a misspelt name. Now a single
-# call loads `gemma-gly-ensemble`. **Predict:** how many of the five are ready then?
+# *Unknown model*, as for a misspelt name. Now a single call loads `gemma-gly-ensemble`. **Predict:** how many of the
+# five are ready then?
 
 # %% tags=["nbval-check-output"]
-server.load("gemma-gly-ensemble")
-states("gemma-gly-")
+client.load_model("gemma-gly-ensemble", headers=admin)
+states("load ensemble")
 
 # %% [markdown]
 # Four. Triton reads the steps in the ensemble's config and loads those models first. Whom the BLS calls is known only
 # to its Python code, so nothing pulls it in, and it pulls in nothing. Load it by name, then ask both deployments.
 
 # %%
-server.load("gemma-gly-tensorrt_llm_bls")
+client.load_model("gemma-gly-tensorrt_llm_bls", headers=admin)
+states("load BLS")
 answers = {model: ask(model) for model in ("tensorrt_llm_bls", "gemma-gly-tensorrt_llm_bls")}
 tell(answers["tensorrt_llm_bls"].strip())
 print("the same from both:", len(set(answers.values())) == 1)
@@ -684,7 +787,7 @@ print("the same from both:", len(set(answers.values())) == 1)
 # Section 3 left a question open: the ensemble's config says nothing about decoupled. What does the server say?
 
 # %% tags=["nbval-check-output"]
-print("decoupled:", client.spec("ensemble").decoupled)
+print("decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
 
 # %% [markdown]
 # Triton makes an ensemble decoupled as soon as one of its steps is.
@@ -692,18 +795,17 @@ print("decoupled:", client.spec("ensemble").decoupled)
 # Now take a model away. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front doors notices?
 
 # %% tags=["nbval-check-output"]
-server.unload("gemma-gly-postprocessing")
-states("gemma-gly-")
+client.unload_model("gemma-gly-postprocessing", headers=admin)
+while "UNLOADING" in [entry.state for entry in client.get_model_repository_index(headers=admin).models]:
+    time.sleep(0.05)  # the call returns before the model is gone
+states("unload post")
 
 # %% [markdown]
-# The ensemble is gone with it. The BLS still says `READY`: Triton does not know that it needs the model. Who asks now
-# finds out in the middle of a request.
+# The ensemble is gone with it. The BLS still says `READY`: Triton does not know that it needs the model. A client that
+# asks now fails in the middle of its request.
 
 # %% tags=["nbval-check-output"]
-try:
-    ask("gemma-gly-tensorrt_llm_bls")
-except ClientError as error:
-    tell(error)
+tell(ask("gemma-gly-tensorrt_llm_bls"))
 
 # %% [markdown]
 # So `READY` of a BLS model promises nothing about the models behind it. Check those too.
@@ -711,41 +813,43 @@ except ClientError as error:
 # **Predict:** `gemma-gly-postprocessing` is loaded again. Must the ensemble be loaded again as well?
 
 # %% tags=["nbval-check-output"]
-server.load("gemma-gly-postprocessing")
-states("gemma-gly-")
+client.load_model("gemma-gly-postprocessing", headers=admin)
+states("load post")
 
 # %% [markdown]
-# No: Triton brings it back.
-#
-# Who may load models? The request can bring a `model.py` along, so whoever may send it runs code as you. **Predict:**
-# the request of `server.load`, sent by another program on this machine, or by a web page in your browser. What does
-# Triton answer?
+# No: Triton brings it back. All moments side by side:
 
-# %% tags=["nbval-check-output"]
-load = f"{server.http_url}/v2/repository/models/gemma-gly-postprocessing/load"
-for headers in ({}, server.admin_headers):
-    answer = httpx.post(load, headers=headers, timeout=60, trust_env=False)
-    print(answer.status_code, answer.text)
+# %%
+five = [f"gemma-gly-{name}" for name in names]
+second_five = {moment: {name: found[name] for name in five} for moment, found in moments.items()}
+alt = "the ensemble goes with postprocessing, and the BLS model stays READY"
+show(request_path.states(second_five), "The ensemble follows its models, the BLS model does not", alt)
 
 
 # %% [markdown]
-# It refuses, unless the request has a key. `TritonServer` makes one at each start and gives it to tritonserver with
-# `--http-restricted-api` and `--grpc-restricted-protocol`; `server.load` sends it. Without these two flags, everybody
-# who reaches the port loads models.
+# ### Change a configuration while it runs
 #
-# Last, a change of configuration while the server runs. With `accumulate_tokens` each chunk holds the whole text so
-# far. **Predict:** the new config is written. Does the running server notice?
+# With `accumulate_tokens` each piece of a streamed answer holds the whole text so far. `generate_stream` sends pieces
+# as lines that begin with `data:`.
 
-# %% tags=["nbval-check-output"]
+# %%
 def pieces():
-    return [chunk.text for chunk in client.stream(prompt, max_tokens=6, seed=seed)]
+    request = {"text_input": prompt, "max_tokens": 6, "stream": True, "seed": seed}
+    url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream"
+    with httpx.stream("POST", url, json=request, timeout=120, trust_env=False) as answer:
+        found = [json.loads(line[5:]) for line in answer.iter_lines() if line.startswith("data:")]
+    return [piece["text_output"] for piece in found]
 
 
-build(spec, root / "llm")
-server.load("tensorrt_llm_bls")  # as it was, if you run this cell again
-build(spec.replace(accumulate_tokens=True), root / "llm")
+# %% [markdown]
+# **Predict:** the new config is written. Does the running server notice?
+
+# %% tags=["nbval-check-output"]
+build_default(root / "llm", precision=precision)
+client.load_model("tensorrt_llm_bls", headers=admin)  # as it was, if you run this cell again
+build_default(root / "llm", precision=precision, accumulate_tokens=True)
 print(pieces())
-server.load("tensorrt_llm_bls")
+client.load_model("tensorrt_llm_bls", headers=admin)
 print(pieces())
 
 # %% [markdown]
@@ -756,45 +860,50 @@ print(pieces())
 # %% tags=["nbval-check-output"]
 file = repository / "tensorrt_llm_bls" / "config.pbtxt"
 file.write_text(file.read_text().replace("max_batch_size: 8", "max_batch_size: eight"))
-try_load(server, "tensorrt_llm_bls")
-states("tensorrt_llm_bls")
-print(pieces())
+try_load(client, "tensorrt_llm_bls", server.log_path, admin)
+print("ready:", client.is_model_ready("tensorrt_llm_bls"), pieces())
 
 # %% [markdown]
 # Still up, with the old configuration, until the next start of the server. Until then a failed load is easy to miss.
 #
-# One more sentence to know: what Triton says to a client that still uses a name from before 0.20. (The question at
-# the end is our client's.)
+# One more sentence to know: what Triton says to a client that still uses a name from before 0.20.
 
 # %% tags=["nbval-check-output"]
-arrays = {"text_input": np.array([[b"hi"]], dtype=object), "random_seed": np.array([[7]], dtype=np.uint64)}
-arrays["max_tokens"] = np.array([[4]], dtype=np.int32)
-try:
-    list(client.stream_inputs("tensorrt_llm_bls", arrays, checked=False))
-except ClientError as error:
-    tell(error)
+values = {"text_input": np.array([[b"hi"]], object), "max_tokens": np.array([[4]], np.int32)}
+values |= {"random_seed": np.array([[7]], np.uint64)}
+tensors = []
+for name, array in values.items():
+    kind = {"O": "BYTES", "i": "INT32", "u": "UINT64"}[array.dtype.kind]
+    tensors.append(grpcclient.InferInput(name, array.shape, kind).set_data_from_numpy(array))
+arrived = []
+client.start_stream(lambda result, error: arrived.append(error))
+client.async_stream_infer("tensorrt_llm_bls", tensors)
+client.stop_stream()
+tell(arrived[0])
 
 # %% [markdown]
-# `build` writes the config again as the spec says, so that nothing broken is left for the sections below.
+# The library writes the config again, so that nothing broken is left for the sections below.
 
 # %%
 client.close()
 server.stop()
-repository = build(spec, root / "llm")
+repository = build_default(root / "llm", precision=precision)
 
 # %% [markdown]
-# ## 8 Keep the assets outside
+# ## 7 Keep the assets outside
 #
 # Some guides put tokenizer and engine into the repository itself. With explicit control that works. In Triton's
-# default mode every folder is a model. Try it on the small repository of section 1. **Predict:** does `shout` at
-# least load?
+# default mode every folder is a model. Try it on the small repository of section 1, without its two flags for models.
+# **Predict:** does `shout` at least load?
 
-# %%
+# %% tags=["nbval-check-output"]
 (by_hand / "_assets" / "tokenizer").mkdir(parents=True, exist_ok=True)
-try:
-    TritonServer(by_hand, models=[], extra_args=["--model-control-mode=none"]).start()
-except ServerError as error:
-    tell(error)
+default = ["timeout", "60", *program, models[0], *addresses]
+ended = subprocess.run(default, env=environment, capture_output=True, text=True, errors="replace")
+print("exit status", ended.returncode)
+for line in ended.stderr.splitlines():
+    if re.match(r"E\d", line) and "poll" in line.lower():
+        tell(line.partition("] ")[2])
 
 # %% [markdown]
 # One folder that is no model, and the whole server does not start. JupyterLab's `.ipynb_checkpoints` does the same.
@@ -802,14 +911,13 @@ except ServerError as error:
 
 # %% tags=["nbval-check-output"]
 for found in lint(by_hand):
-    print(found.code, found.severity)
-    tell(found.message)
-    tell(found.cure)
+    tell(f"{found.code} {found.severity}: {found.message} {found.cure}")
 
 # %% [markdown]
 # ## Recap
 #
 # - A model is a folder: its name, a `config.pbtxt`, a numbered version.
+# - `tritonserver` listens everywhere and lets anybody load models, unless its flags say otherwise.
 # - `dims` leaves out the batch; the wire has `[batch, …]`.
 # - A structural hole stops the parser (`got: $`), a quoted one reaches the model as text.
 # - Ensembles find models by their config, a BLS by its code: only the first is visible to Triton.
@@ -818,7 +926,7 @@ for found in lint(by_hand):
 # ## Break it
 #
 # The ensemble has no code in the repository, nor has `tensorrt_llm`: their folders `1` are empty, and git does not keep
-# empty folders. See what your colleague gets who cloned your repository.
+# empty folders. See what a colleague gets who cloned your repository.
 
 # %% tags=["nbval-check-output"]
 version = repository / "ensemble" / "1"
@@ -828,12 +936,9 @@ for found in lint(repository):
 version.mkdir()
 
 # %% [markdown]
-# A larger one, before the last cell: start the server of section 7 again with all ten models, delete the parameter
+# A larger one, before the last cell: start the server of section 6 again with all ten models, delete the parameter
 # `preprocessing_model_name` from the config of `gemma-gly-tensorrt_llm_bls`, load that model again, unload
 # `preprocessing` and ask. That is what a hard-coded name does. `lint` cannot see it: the name it falls back to exists.
-#
-# The last cell deletes the temporary folder and says what produced the numbers on this page.
 
 # %%
-workshop.cleanup()
-record("03", lane=lane, seed=seed, precision=precision, models=10)
+record(models=10)
