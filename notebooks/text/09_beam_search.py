@@ -27,7 +27,7 @@
 # - say what a length penalty divides, and what it cannot mend
 # - choose between beams and sampling by the task and by what they cost
 #
-# **Time:** 40 minutes (last run: 250 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 1119 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [10 · Speculation](10_speculative_decoding.ipynb)
 
@@ -35,24 +35,23 @@
 import json
 import math
 import os
-import tempfile
+from pathlib import Path
 
 import numpy as np
+import tritonclient.grpc as grpcclient
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import binomtest
 from tokenizers import Tokenizer
+from tritonclient.utils import InferenceServerException
 
-from servinglab import assets, decoding
 from servinglab.checks import check
-from servinglab.errors import CourseError
+from servinglab.client import gather, inputs
+from servinglab.decoding import beam_search
 from servinglab.explore import explore
 from servinglab.figures import beam_search as figures
-from servinglab.figures import style
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
-from servinglab.server import TritonServer
-
-begin()
-style.use()
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -68,20 +67,13 @@ seed: int = 0  # seed of the samples and of the random languages
 # ## 1 A server with room for beams
 #
 # Each beam takes a row of the running batch, so a server is told at its start how many beams a request may have. The
-# default is 1. Here you build the repository with 8. (`normalize_log_probs` is for NVIDIA's backend. Notebook 08 has
-# what it does without beams; here it only makes sure that nothing is divided.) The first lines refuse parameters with
-# which there is nothing to compare.
+# default is 1. You ask for 8. (`normalize_log_probs` is for NVIDIA's backend, notebook 08: nothing shall be divided.)
 
 # %%
-if not (1 <= width <= 8 and max_tokens >= 2 and 1 <= items <= 60 and prompt and question):
-    raise CourseError("give width 1 to 8, max_tokens at least 2, items 1 to 60, a prompt and a question")
-lane = resolve_lane(lane)
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-09-")
-repository = {"precision": precision, "max_beam_width": 8}
-repository["parameters"] = {"normalize_log_probs": False}
-server = TritonServer(build_default(scratch.name, **repository)).start()
-client = TritonClient(server.grpc_url, server.http_url)
-small_print = style.provenance(lane, seed, weights=precision)
+lane = begin("09", lane, seed=seed, weights=precision)
+assert 1 <= width <= 8 and max_tokens >= 2 and 1 <= items <= 60, "width 1 to 8, max_tokens at least 2, items 1 to 60"
+server = serve(precision=precision, max_beam_width=8, parameters={"normalize_log_probs": False})
+client = grpcclient.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
 # ## 2 Greedy can miss
@@ -100,7 +92,7 @@ toy = {
 # **Predict:** greedy decoding takes the likeliest word, twice. Which sentence does it write? Which sentence is the
 # likeliest of all? Multiply on paper.
 #
-# The search below adds logarithms, as notebook 08 taught. `next_log_probs` gets a list of paths and returns a row of
+# The search below adds logarithms, as notebook 08 taught. `toy_log_probs` gets a list of paths and returns a row of
 # log probabilities for each; a word that cannot come has -inf.
 
 # %%
@@ -143,28 +135,27 @@ for w in (1, 2, None):
 # Greedy gets 0.5 · 0.4 = 0.20. *The dog ran* has 0.4 · 0.9 = 0.36, but begins with the second best word. A second beam
 # keeps it alive.
 #
-# `decoding.beam_search` is the same search, and it remembers everything it looked at. Each box shows a word and the
-# probability of the path so far. Filled boxes were kept, faint ones were looked at and pruned; the winner is black.
+# `beam_search` of the library is the same search, and it remembers everything it looked at. Each box shows a word and
+# the probability of the path so far. Filled boxes were kept, faint ones were looked at and pruned; the winner is black.
 
 # %%
 def draw(axes, width):
-    result = decoding.beam_search(toy_log_probs, [], width=width, max_tokens=2)
+    result = beam_search(toy_log_probs, [], width=width, max_tokens=2)
     label = lambda node: f"{words[node.token].strip()} {math.exp(node.cum_log_prob):.3g}"  # noqa: E731
     figures.draw_tree(axes, result, label, root="the")
 
 
 title = "One beam ends at 0.2; two beams find 0.36, and a third adds nothing"
-summary = "width 1: the fox ran, 0.2; widths 2 and 3: the dog ran, 0.36"
-explore(draw, title=title, summary=summary, small_print="probabilities of the toy language above", width=[1, 2, 3])
+explore(draw, title=title, summary="width 1: the fox ran, 0.2; widths 2 and 3: the dog ran, 0.36", width=[1, 2, 3])
 
 
 # %% [markdown]
 # With `width` beams a step looks at the best 2 × `width` continuations, so that enough are left when some of them have
 # ended. That is why the left panel has two boxes a column.
 #
-# **Exercise 09.1** Write one step. `totals` has the log probability of each of B beams, `log_probs` a row of V
-# next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token, total), best
-# first; parent is the number of the beam.
+# **Exercise 09.1** (5 minutes) Write one step. `totals` has the log probability of each of B beams, `log_probs` a row
+# of V next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token, total),
+# best first; parent is the number of the beam.
 
 # %% tags=["exercise:09.1"]
 def step(totals, log_probs, width):
@@ -177,21 +168,25 @@ check("09.1", step)
 # %% [markdown]
 # ## 3 The same search over the served model
 #
-# The model's language has 49,152 words, and its rows come from the server. `tensorrt_llm` returns the logits of what it
-# generates; one request for one token is one row. All rows of a step are sent at once.
+# The model's language has 49,152 words. The server says where its tokenizer lies.
 
 # %%
-tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
-prompt_ids = tokenizer.encode(prompt).ids
+settings = client.get_model_config("preprocessing", as_json=True)["config"]["parameters"]
+tokenizer = Tokenizer.from_file(settings["tokenizer_dir"]["string_value"] + "/tokenizer.json")
+prompt_ids, end_id = tokenizer.encode(prompt).ids, tokenizer.token_to_id("<|im_end|>")
 
 
+# %% [markdown]
+# `tensorrt_llm` returns the logits of what it generates, so one request for one token is one row of the search. All
+# rows of a step are sent at once; `sent` counts them.
+
+# %%
 def next_log_probs(paths):
     sent.extend(paths)
-    one = {"request_output_len": [[1]], "return_generation_logits": [[True]]}
-    rows = [{"input_ids": [path], "input_lengths": [[len(path)]], **one} for path in paths]
-    streams = [client.stream_inputs("tensorrt_llm", row, deadline=300) for row in rows]
-    found = [next(chunk.outputs for chunk in stream if chunk.outputs) for stream in streams]
-    return decoding.log_softmax([outputs["generation_logits"][0, 0, 0] for outputs in found])
+    one = {"request_output_len": 1, "return_generation_logits": True}
+    rows = {n: inputs(input_ids=path, input_lengths=len(path), **one) for n, path in enumerate(paths)}
+    found = gather(client, "tensorrt_llm", rows)
+    return log_softmax([found[n][0].as_numpy("generation_logits")[0, 0, 0] for n in rows], axis=-1)
 
 
 # %% [markdown]
@@ -199,9 +194,8 @@ def next_log_probs(paths):
 # many requests does it take?
 
 # %%
-end_id = tokenizer.token_to_id("<|im_end|>")
-sent = []  # next_log_probs notes here what it asks for
-found = decoding.beam_search(next_log_probs, prompt_ids, width=width, max_tokens=4, end_id=end_id)
+sent = []
+found = beam_search(next_log_probs, prompt_ids, width=width, max_tokens=4, end_id=end_id)
 best = found.hypotheses[0]
 print(repr(tokenizer.decode(best.tokens)), f"log prob {best.log_prob:.3f}, after {len(sent)} requests")
 
@@ -216,32 +210,33 @@ def token_label(node):
     return text if node.depth < 4 else f"{text} → {node.cum_log_prob:.2f}"
 
 
-first_tokens = [node.token for node in found.tree if node.depth == 1]
-rank = first_tokens.index(best.tokens[0]) + 1
-kept = sum(node.kept for node in found.tree) - 1
-title = f"The winner's first token was number {rank}; of {len(found.tree) - 1} looked at, {kept} were kept"
+rank = [node.token for node in found.tree if node.depth == 1].index(best.tokens[0]) + 1
 summary = f"a tree of 4 steps with {width} beams; the winner begins with first token number {rank}"
-style.finish(figures.tree(found, token_label, root="prompt"), title, small_print, summary)
+show(figures.tree(found, token_label, root="prompt"), f"The winner's first token was number {rank}", summary)
 
 # %% [markdown]
 # The requests: one for the prompt, then `width` for each of the three further steps; with three beams 1 + 3 · 3 = 10. A
-# whole row of logits, about 200 kB, had to travel for every path that was extended. That is why the search belongs into
+# whole row of logits, about 200 kB, had to travel for every path that was extended. That is why the search belongs in
 # the server, where the logits are. Ask it for `beam_width`, and for `min_tokens` 0, because your own search may end at
 # once, too:
 
 # %%
-whole = {"stream": False, "exclude_input_in_output": True, "return_log_probs": True, "deadline": 300}
+whole = {"stream": False, "exclude_input_in_output": True, "return_log_probs": True}
 
 
-def read(stream):
-    """Texts of all answers, and the tensors of the last. Samples arrive as they end, so they are put in order."""
-    responses = [chunk.outputs for chunk in stream if chunk.outputs]
-    responses.sort(key=lambda outputs: int(outputs.get("sequence_index", np.zeros(1)).flat[0]))
-    return [text.decode() for outputs in responses for text in outputs["text_output"]], responses[-1]
+def texts_of(results):
+    """All texts of an answer. Samples are responses of their own that arrive as they end, so they are put in order."""
+    ordered = sorted(results, key=lambda result: result.as_numpy("sequence_index").flat[0]) if results[1:] else results
+    return [text.decode() for result in ordered for text in result.as_numpy("text_output")]
 
 
-texts, outputs = read(client.stream(prompt, max_tokens=4, beam_width=width, min_tokens=0, **whole))
-for text, log_prob in zip(texts, outputs["cum_log_probs"][0], strict=True):
+def ask(text, **more):
+    return gather(client, "tensorrt_llm_bls", {"": inputs(text_input=text, **{**whole, **more})})[""]
+
+
+# %%
+(result,) = ask(prompt, max_tokens=4, beam_width=width, min_tokens=0)
+for text, log_prob in zip(texts_of([result]), result.as_numpy("cum_log_probs")[0], strict=True):
     print(f"{log_prob:7.3f}  {text!r}")
 
 # %% [markdown]
@@ -251,42 +246,41 @@ for text, log_prob in zip(texts, outputs["cum_log_probs"][0], strict=True):
 # **Predict:** are these the numbers of your own search?
 
 # %%
-yours = [hypothesis.log_prob for hypothesis in found.hypotheses]
-served = outputs["cum_log_probs"][0]
+yours, served = [each.log_prob for each in found.hypotheses], result.as_numpy("cum_log_probs")[0]
 print("yours :", *np.round(yours, 3))
 print("served:", *np.round(served, 3))
 assert precision != "fp32" or np.allclose(yours, served, atol=1e-3)
-assert all(np.diff(served) <= 0)
 
 # %% [markdown]
 # They are, and the server did it with one request. (With int4 weights the logits depend on how many rows are computed
-# together, and your requests read each path as a prompt: expect differences of 0.1 to 0.3.)
+# together: expect differences of 0.1 to 0.3.)
 #
 # `num_return_sequences` returns fewer than were searched for, the best ones. More beams than the server was started
-# with are an error. A stream of beams is odd: the best path may change from its first word on, so each response holds
-# *whole* texts, and you show the last one only.
+# with are an error:
 
 # %% tags=["nbval-check-output"]
-texts, _ = read(client.stream(prompt, max_tokens=4, beam_width=8, num_return_sequences=2, **whole))
-print(len(texts), "texts of 8 beams")
+print(len(texts_of(ask(prompt, max_tokens=4, beam_width=8, num_return_sequences=2))), "texts of 8 beams")
 try:
-    read(client.stream(prompt, beam_width=9, **whole))
-except ClientError as error:
-    print(error)
+    ask(prompt, max_tokens=4, beam_width=9)
+except InferenceServerException as error:
+    print(error.message())
+
+# %% [markdown]
+# A stream of beams is odd: the best path may change from its first word on. So each response holds *whole* texts, and
+# you show the last one only.
 
 # %%
-for chunk in client.stream(prompt, max_tokens=6, beam_width=4, exclude_input_in_output=True, deadline=300):
-    if chunk.outputs:
-        print(repr(chunk.text))
+for response in ask(prompt, max_tokens=6, beam_width=4, stream=True):
+    print(repr(response.as_numpy("text_output")[0].decode()))
 
 
 # %% [markdown]
 # How does a server get a path out of such a search? It does not copy paths. Each step notes, for each row, the token
 # that was chosen and the row of the step before that it continues. At the end it walks back.
 #
-# **Exercise 09.2** `tokens[t][row]` is the token that row `row` got in step t, and `parents[t][row]` the row in step
-# t − 1 that it continued; in step 0 every parent is the prompt. Recover the tokens of the beam that ends in `row`, in
-# reading order.
+# **Exercise 09.2** (5 minutes) `tokens[t][row]` is the token that row `row` got in step t, and `parents[t][row]` the
+# row in step t − 1 that it continued; in step 0 every parent is the prompt. Recover the tokens of the beam that ends in
+# `row`, in reading order.
 
 # %% tags=["exercise:09.2"]
 def recover(parents, tokens, row):
@@ -299,33 +293,31 @@ check("09.2", recover)
 # %% [markdown]
 # ## 4 Beam search can miss, too
 #
-# Two beams solved the toy. Are two always enough? Do not search for a counter-example by thinking; let random languages
-# find one. Each has four words and sentences of four, 256 in all, so that trying all of them is easy.
+# Two beams solved the toy. Are two always enough? Let random languages find a counter-example. Each has four words and
+# sentences of four, 256 in all, so that your own search can try all of them.
 
 # %%
 rng = np.random.default_rng(seed)
 
 
 def random_language():
-    tables = [decoding.log_softmax(rng.normal(size=(4,) * (depth + 1))) for depth in range(4)]
+    tables = [log_softmax(rng.normal(size=(4,) * (depth + 1)), axis=-1) for depth in range(4)]
     return lambda paths: np.array([tables[len(path)][tuple(path)] for path in paths])
 
 
 languages = [random_language() for _ in range(200)]
-truth = [decoding.exhaustive_search(language, [], max_tokens=4) for language in languages]
+truth = [search(language, None, steps=4)[0] for language in languages]
 
 # %% [markdown]
 # **Predict:** in how many of 200 languages does the search miss the likeliest sentence, with 1, 2, 3 and 4 beams?
 
 # %%
-results = {w: [decoding.beam_search(each, [], width=w, max_tokens=4) for each in languages] for w in (1, 2, 3, 4)}
-top = {w: np.array([result.hypotheses[0].log_prob for result in found]) for w, found in results.items()}
-optimum = np.array([result.hypotheses[0].log_prob for result in truth])
+optimum = np.array([log_prob for _, log_prob in truth])
+top = {w: np.array([search(each, w, steps=4)[0][1] for each in languages]) for w in (1, 2, 3, 4)}
 missed = {w: int(np.sum(top[w] < optimum - 1e-9)) for w in top}
 for w, count in missed.items():
     print(f"width {w} misses {count:2} of {len(languages)}")
-worse = {w: int(np.sum(top[w] < top[w - 1] - 1e-9)) for w in (2, 3, 4)}
-print("languages in which one beam more finds less:", sum(worse.values()))
+print("languages in which one beam more finds less:", sum(np.sum(top[w] < top[w - 1] - 1e-9) for w in (2, 3, 4)))
 
 # %% [markdown]
 # More beams miss less. Only 64 beams are sure to miss nothing here: as many as there are paths of three words. A wider
@@ -336,22 +328,21 @@ print("languages in which one beam more finds less:", sum(worse.values()))
 
 # %%
 number = int(np.flatnonzero(top[2] < optimum - 1e-9)[0])
-result, winner = results[2][number], truth[number].hypotheses[0]
-alive = {tuple(result.path(node.id)) for node in result.tree if node.kept}
-cut = next(depth for depth in (1, 2, 3, 4) if tuple(winner.tokens[:depth]) not in alive)
+result, (winner, log_prob) = beam_search(languages[number], [], width=2, max_tokens=4), truth[number]
 letters = lambda node: f"{'ABCD'[node.token]} {math.exp(node.cum_log_prob):.3f}"  # noqa: E731
-name = "".join("ABCD"[token] for token in winner.tokens)
-best_two = math.exp(result.hypotheses[0].log_prob)
-title = f"Two beams end at {best_two:.3f}; {name} has {math.exp(winner.log_prob):.3f}, but was cut after step {cut}"
-summary = f"{name} is the likeliest of 256 sentences; a search with two beams loses it after step {cut}"
-drawing = figures.tree(result, letters, root="start", best=winner.tokens)
-style.finish(drawing, title, style.provenance(lane, seed), summary)
+name, ended = "".join("ABCD"[token] for token in winner), math.exp(top[2][number])
+
+# %%
+title = f"Two beams end at {ended:.3f}; {name} has {math.exp(log_prob):.3f}, but was cut"
+summary = f"{name} is the likeliest of 256 sentences; a search with two beams loses it on the way"
+show(figures.tree(result, letters, root="start", best=winner), title, summary)
 
 # %% [markdown]
 # That is the price of the cut: beam search is fast because it never comes back to what it has dropped. For the real
 # model, 49,152 to the power of `max_tokens` sentences, nobody knows the optimum. All you can say is: wider searches
 # usually find something likelier.
-#
+
+# %% [markdown]
 # ## 5 The length bias
 #
 # Every further token multiplies the probability by a number below 1. So a search for the likeliest answer likes short
@@ -363,29 +354,25 @@ style.finish(drawing, title, style.provenance(lane, seed), summary)
 # of the sum. p = 0 is TensorRT-LLM's default; transformers' is 1, the mean per token. The name misleads: the larger p,
 # the *longer* the winners, because log P is negative.
 #
-# A text does not say how many tokens it has, nor whether it ended or was cut off. So ask `tensorrt_llm`, the model
-# inside, which takes and returns token ids and says how many. An answer of fewer ids than there was `room` for has
-# ended; its end token is not among the ids, but it counts.
+# A text does not say how many tokens it has. So ask `tensorrt_llm`, the model inside, which takes and returns ids.
 
 # %%
 room = 24
 question_ids = tokenizer.encode(question).ids
-asked = {"input_ids": [question_ids], "input_lengths": [[len(question_ids)]], "request_output_len": [[room]]}
-asked |= {"end_id": [[end_id]], "exclude_input_in_output": [[True]], "return_log_probs": [[True]]}
-
-
-def ask(width, penalty, **more):
-    given = {**asked, "beam_width": [[width]], "len_penalty": [[penalty]], **more}
-    return client.stream_inputs("tensorrt_llm", given, deadline=300)
+asked = {"input_ids": question_ids, "input_lengths": len(question_ids), "request_output_len": room, "end_id": end_id}
+asked |= {"exclude_input_in_output": True, "return_log_probs": True}
 
 
 # %% [markdown]
-# Each answer becomes a log probability, a length, and its text, with a note if it was cut off.
+# Each answer becomes a log probability, a length, and its text. One of fewer ids than there was `room` for has ended:
+# its end token is not among the ids, but it counts.
 
 # %%
-def answers(stream):
-    outputs, found = next(chunk.outputs for chunk in stream if chunk.outputs), []
-    columns = (outputs[name][0] for name in ("output_ids", "sequence_length", "cum_log_probs"))
+def answers(beams, penalty, **more):
+    request = inputs(**asked, beam_width=beams, len_penalty=penalty, **more)
+    result = gather(client, "tensorrt_llm", {"": request})[""][0]
+    columns = (result.as_numpy(name)[0] for name in ("output_ids", "sequence_length", "cum_log_probs"))
+    found = []
     for ids, size, log_prob in zip(*columns, strict=True):
         text = repr(tokenizer.decode(ids[:size])[:48]) + ("" if size < room else " (cut off)")
         found.append((float(log_prob), min(int(size) + 1, room), text))
@@ -396,35 +383,31 @@ def answers(stream):
 # **Predict:** four beams, `room` for 24 tokens. How long is the winner with p = 0, 1 and 2?
 
 # %%
-streams = {p: ask(4, p) for p in (0.0, 1.0, 2.0)}
-ranked = {p: answers(stream) for p, stream in streams.items()}
+ranked = {p: answers(4, p) for p in (0.0, 1.0, 2.0)}
 for p, found in ranked.items():
     log_prob, length, text = found[0]
     print(f"p = {p:.0f}: {length:2} tokens, log prob {log_prob:6.2f}, score {log_prob / length**p:7.3f}: {text}")
 
 # %% [markdown]
 # With p = 0 nothing speaks for a long answer, whatever was asked for, and a short way out tends to win. At the limit,
-# paths that still run are ranked as they are: an answer may win that is none yet. The figure compares two of the four
-# answers over all penalties.
+# paths that still run are ranked as they are, so an unfinished answer may win.
+#
+# Take the shortest and the longest of the four answers. At which penalty do they change places?
 
 # %%
 by_length = sorted((length, log_prob) for log_prob, length, _ in ranked[0.0])
-(short, likely), (long, unlikely) = by_length[0], by_length[-1]
-pair = {f"{length} tokens": (log_prob, length) for length, log_prob in (by_length[0], by_length[-1])}
-crossing = math.log(unlikely / likely) / math.log(long / short) if long > short else None
-
-# %%
-if crossing is None:
-    title = summary = "All four answers have one length, so no penalty changes their order"
+(length, likely), (longer, unlikely) = by_length[0], by_length[-1]
+if longer > length:
+    crossing = math.log(unlikely / likely) / math.log(longer / length)
+    title = f"The answer of {length} tokens leads until the penalty passes {crossing:.2f}"
+    summary = f"the ratio of the two scores passes 1 at a penalty of {crossing:.2f}"
+    show(figures.penalty((likely, length), (unlikely, longer)), title, summary)
 else:
-    title = f"The answer of {short} tokens leads until the penalty passes {crossing:.2f}"
-    summary = f"the lines cross where (length ratio)^penalty equals the ratio of the log probs: {crossing:.2f}"
-lines = figures.penalty_lines(np.linspace(0, 2, 21), pair, crossing)
-style.finish(lines, title, style.provenance(lane, weights=precision), summary)
+    print("All four answers have one length, so no penalty changes their order")
 
 
 # %% [markdown]
-# **Exercise 09.3** Write the score of an answer. Not every argument is of use.
+# **Exercise 09.3** (2 minutes) Write the score of an answer. Not every argument is of use.
 
 # %% tags=["exercise:09.3"]
 def score(log_prob, length, prompt_length, length_penalty):
@@ -435,69 +418,70 @@ def score(log_prob, length, prompt_length, length_penalty):
 check("09.3", score)
 
 # %% [markdown]
-# A penalty can only rank what is there. `early_stopping` decides when the search ends: with True, TensorRT-LLM's
-# default, as soon as `beam_width` answers are complete, even if all of them are short. With False, transformers'
-# default, it goes on while the best running beam has a better score than the worst complete answer. `tensorrt_llm` has
-# this input; the BLS model has none, like NVIDIA's before
-# [pull request 13692](https://github.com/NVIDIA/TensorRT-LLM/pull/13692) of 2026.
+# A penalty can only rank what is there. `early_stopping`, an input of `tensorrt_llm`, decides when the search ends:
+#
+# - **True**, TensorRT-LLM's default: as soon as `beam_width` answers are complete, even if all of them are short.
+# - **False**, transformers' default: it goes on while the best running beam has a better score than the worst complete
+#   answer.
 #
 # **Predict:** eight beams, p = 2. Does a long answer win now?
 
 # %%
 for stopping in (True, False):
-    log_prob, length, text = answers(ask(8, 2.0, early_stopping=[[stopping]]))[0]
+    log_prob, length, text = answers(8, 2.0, early_stopping=stopping)[0]
     print(f"early_stopping {stopping!s:5}: {length:2} tokens, {text}")
 
 # %% [markdown]
 # With True, a wide beam can fill up with short answers before any long one is complete. No penalty brings back what was
 # never finished. With False the search goes on, and may find a longer one.
 #
-# On NVIDIA's server neither may do anything. TensorRT-LLM 1.2.0, which is in container 26.03, ignores both in Triton:
-# an argument was added before them, and each took the place of another one
-# ([pull request 13633](https://github.com/NVIDIA/TensorRT-LLM/pull/13633) has the cure). If a penalty changes nothing
-# there, that is why.
+# <details><summary>On NVIDIA's server: versions in which these settings do nothing or something else</summary>
 #
-# Two libraries, two details. transformers, and newer TensorRT-LLM in beam search
-# ([penaltyLayer.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/layers/penaltyLayer.cpp)), take
-# the log softmax *before* penalties and bans; older TensorRT-LLM and this server after them. So with a penalty their
-# scores differ. And with False, TensorRT-LLM compares with the best continuation of the step even if it has just ended;
-# transformers and this server with the best that goes on.
+# - The BLS model has no input `early_stopping`, like NVIDIA's before
+#   [pull request 13692](https://github.com/NVIDIA/TensorRT-LLM/pull/13692) of 2026.
+# - TensorRT-LLM 1.2.0, in container 26.03, ignores penalty and `early_stopping` in Triton: an argument was added before
+#   them ([pull request 13633](https://github.com/NVIDIA/TensorRT-LLM/pull/13633) has the cure).
+# - transformers, and newer TensorRT-LLM
+#   ([penaltyLayer.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/layers/penaltyLayer.cpp)),
+#   take the log softmax *before* penalties and bans; older TensorRT-LLM and this server after them.
+# - With False, TensorRT-LLM compares with the best continuation of the step even if it has just ended; transformers
+#   and this server with the best that goes on.
 #
+# </details>
+
+# %% [markdown]
 # ## 6 Likely, repetitive, expensive
 #
-# Now the question that matters: is the likeliest story the best one? Ten strategies continue three beginnings. You
-# measure
-#
-# - the mean log probability per token of an answer, as the model sees it;
-# - the share of word pairs that occurred before in the same answer (`decoding.repetition_rate`);
-# - how different *two* answers to one prompt are: the share of distinct word pairs in both together, distinct-2
-#   (`decoding.distinct_n`); the same text twice has 50 % at most;
-# - what an answer costs: tokens per second, and memory.
+# Now the question that matters: is the likeliest story the best one? Ten strategies continue three beginnings.
 
 # %%
 beginnings = [prompt, "The best thing about the sea is", "My grandmother always told me that"]
 ways = {"greedy": {}} | {f"beam {w}": {"beam_width": w} for w in (2, 4, 8)}
 for t in (0.7, 1.0, 1.3):
-    settings = {"temperature": t, "return_generation_logits": t != 1}  # a use for them follows
-    ways |= {f"top-k 50, T {t}": {"top_k": 50, **settings}, f"top-p 0.9, T {t}": {"top_p": 0.9, **settings}}
+    warm = {"temperature": t, "return_generation_logits": t != 1}  # a use for them follows
+    ways |= {f"top-k 50, T {t}": {"top_k": 50, **warm}, f"top-p 0.9, T {t}": {"top_p": 0.9, **warm}}
 
 # %% [markdown]
-# **Predict:** which strategy repeats itself most? Which has the highest log probability? Send everything at once;
+# **Predict:** which strategy has the highest log probability? Which repeats itself most? Send everything at once;
 # `min_tokens` makes all answers equally long.
 
 # %%
-fixed = {"max_tokens": max_tokens, "min_tokens": max_tokens, "seed": seed, **whole}
-streams = {(name, at): client.stream(at, **way, **fixed) for name, way in ways.items() for at in beginnings}
-stories = {key: read(stream) for key, stream in streams.items()}
+fixed = {**whole, "max_tokens": max_tokens, "min_tokens": max_tokens}
+keys = [(name, at) for name in ways for at in beginnings]
+requests = {(name, at): inputs(text_input=at, **fixed, **ways[name], seed=seed) for name, at in keys}
+stories = gather(client, "tensorrt_llm_bls", requests)
 
 # %% [markdown]
-# The second answer: of a beam search its second beam, of a sampling another seed. Greedy has only one.
+# For each strategy a second answer to the same prompt: of a beam search its second beam, of a sampling another seed.
+# Greedy has only one, which stands in twice.
 
 # %%
-again = {**fixed, "seed": seed + 1, "return_generation_logits": False}
-streams = {(n, at): client.stream(at, **{**ways[n], **again}) for n, at in stories if n.startswith("top")}
-second = {key: read(stream)[0][0] for key, stream in streams.items()}
-pairs = {key: [texts[0], second.get(key, texts[min(1, len(texts) - 1)])] for key, (texts, _) in stories.items()}
+again = {key: inputs(text_input=key[1], **fixed, **ways[key[0]], seed=seed + 1) for key in keys if "top" in key[0]}
+second = gather(client, "tensorrt_llm_bls", again)
+pairs = {}
+for key in keys:
+    texts = texts_of(stories[key]) + texts_of(second.get(key, []))
+    pairs[key] = [texts[0], texts[min(1, len(texts) - 1)]]
 
 
 # %% [markdown]
@@ -506,35 +490,86 @@ pairs = {key: [texts[0], second.get(key, texts[min(1, len(texts) - 1)])] for key
 # logit z of the chosen token, then write the same formula with T = 1.
 
 # %%
-def mean_log_prob(outputs, temperature=1.0):
-    log_probs = outputs["output_log_probs"][0, 0]
-    if "generation_logits" in outputs:
-        logits = outputs["generation_logits"][0, 0].astype(np.float64)
-        chosen = temperature * (log_probs + decoding.logsumexp(logits / temperature))
-        log_probs = chosen - decoding.logsumexp(logits)
+def mean_log_prob(result, temperature=1.0):
+    log_probs, logits = result.as_numpy("output_log_probs")[0, 0], result.as_numpy("generation_logits")
+    if temperature != 1:
+        logits = logits[0, 0].astype(np.float64)
+        chosen = temperature * (log_probs + logsumexp(logits / temperature, axis=-1))
+        log_probs = chosen - logsumexp(logits, axis=-1)
     return float(np.mean(log_probs))
 
 
 # %% [markdown]
-# Next the cost. Ask each kind of strategy alone and divide the tokens of *one* answer by the seconds: seven of eight
-# beams are thrown away. The kinds take turns, because something else may be busy on this machine. Of sampling one
-# setting is timed; another one changes numbers, not the work.
+# Two more numbers count word pairs. In one text: the share of pairs that occurred before. In two answers together: the
+# share of *different* pairs, which is 50 % at most when both are the same.
 
 # %%
-alone = {"max_tokens": 12, "min_tokens": 12, "stream": False, "deadline": 300}
+def distinct(texts):
+    counted = [pair for text in texts for pair in zip(text.split(), text.split()[1:], strict=False)]
+    return 100 * len(set(counted)) / max(len(counted), 1)
+
+
+measured = {"log prob\n(nats/token)": {}, "repeated\npairs (%)": {}, "two answers:\ndifferent pairs (%)": {}}
+for name, way in ways.items():
+    likelihoods = [mean_log_prob(stories[name, at][0], way.get("temperature", 1.0)) for at in beginnings]
+    repeated = [100 - distinct(pairs[name, at][:1]) for at in beginnings]
+    rows = (likelihoods, repeated, [distinct(pairs[name, at]) for at in beginnings])
+    for panel, values in zip(measured.values(), rows, strict=True):
+        panel[name] = values
+
+# %% [markdown]
+# A coloured dot is one of the three beginnings, the black mark their mean.
+
+# %%
+palette = {"greedy": "#222222", "beam": "#CC79A7", "top-k": "#56B4E9", "top-p": "#009E73"}
+colours = {name: next(colour for word, colour in palette.items() if name.startswith(word)) for name in ways}
+likely, repeats, differ = ({name: float(np.mean(v)) for name, v in panel.items()} for panel in measured.values())
+likeliest = max(likely, key=likely.get)
+summary = f"{likeliest}: {likely[likeliest]:.2f} nats per token, {repeats[likeliest]:.0f} % repeated pairs on average"
+show(figures.strategies(measured, colours), f"{likeliest} is the likeliest; two samples differ most", summary)
+
+# %% [markdown]
+# Read it with care: three beginnings, one or two answers each. The dots of one row lie far apart, so a small difference
+# between two rows means nothing. Two things stand out: the log probability, highest for wide beams, lowest for hot
+# samples, and how alike two beams are.
+#
+# The first is what each strategy aims at; it does not say whether a story is worth reading. Read two of them:
+
+# %%
+for name in ("beam 8", "top-p 0.9, T 1.0"):
+    print(f"{name}: {pairs[name, prompt][0]}\n")
+
+# %% [markdown]
+# With the default parameters the likely text reads better: at T = 1 the tail of this small model leads it astray. So
+# likely is not bad. If beams have a price, it shows in the beginning with the most repeated pairs:
+
+# %%
+loops = dict(zip(beginnings, measured["repeated\npairs (%)"]["beam 8"], strict=True))
+worst = max(loops, key=loops.get)
+print("eight beams repeat", ", ".join(f"{rate:.0f} %" for rate in loops.values()), "of their pairs; the most here:")
+print(worst + pairs["beam 8", worst][0])
+
+# %% [markdown]
+# One story of three that loops, or none, is an anecdote. With large models and many texts it is a finding: the
+# likeliest text repeats itself and is bland, while people surprise each other all the time
+# ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)).
+#
+# What does an answer cost? Ask each kind of strategy alone and divide the tokens of *one* answer by the seconds: seven
+# of eight beams are thrown away. The kinds take turns, because something else may be busy on this machine.
+# **Predict:** the speed of eight beams, in per cent of greedy's.
+
+# %%
 timed = {name: [] for name in ("greedy", "beam 2", "beam 4", "beam 8", "top-k 50, T 1.0")}
 for name in list(timed) * 3:
-    way = {**ways[name], "return_generation_logits": False}
-    answer, *_ = client.stream(prompt, **way, **alone)  # to its end: one that is dropped is cancelled
-    timed[name].append(12 / answer.seconds)
+    (result,) = ask(prompt, max_tokens=12, min_tokens=12, **ways[name])
+    timed[name].append(12 / result.seconds)
 speed = {name: float(np.mean(rates)) for name, rates in timed.items()}
 for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
 # Sampling and a second beam do a little more than greedy decoding. If one of them looks faster here, that is noise:
-# read the ranges. (On a GPU this executor chooses the greedy token there. For the others the logits, 200 kB a row, go
-# to the processor first: beside a step of under a millisecond that is no little more.)
+# read the ranges.
 #
 # And the memory, which is not measured but calculated. For each token of each beam every layer keeps a key and a value
 # for each of its KV heads. The engine's configuration has the numbers; this server keeps them in float32, 4 bytes (in
@@ -543,71 +578,19 @@ for name, rates in timed.items():
 # **Predict:** how many megabytes does the longest of these stories need with 8 beams, how many with one?
 
 # %%
-config = json.loads((assets.engine("smollm2", precision) / "config.json").read_text())["pretrained_config"]
+settings = client.get_model_config("tensorrt_llm", as_json=True)["config"]["parameters"]
+engine = Path(settings["gpt_model_path"]["string_value"])
+config = json.loads((engine / "config.json").read_text())["pretrained_config"]
 token_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_size"] * 4
-longest = len(prompt_ids) + max_tokens
-memory = {name: way.get("beam_width", 1) * longest * token_bytes / 1e6 for name, way in ways.items()}
-print(f"{token_bytes:,} bytes a token; {longest} tokens: {memory['greedy']:.1f} MB, 8 beams {memory['beam 8']:.1f} MB")
+one = (len(prompt_ids) + max_tokens) * token_bytes / 1e6
+print(f"{token_bytes:,} bytes a token; {len(prompt_ids) + max_tokens} tokens: {one:.1f} MB, 8 beams {8 * one:.1f} MB")
+
 
 # %% [markdown]
 # Here each beam keeps the prompt as well. TensorRT-LLM lets beams share the full blocks of the prompt; only the last,
 # which is still written to, each has for itself
 # ([kvCacheManager.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp)).
 # So there the factor 8 holds for the generated tokens.
-#
-# The figure puts quality beside cost. A coloured dot is one of the three beginnings (of the speed, one run), the black
-# mark their mean.
-
-# %%
-rows = {}
-for name, way in ways.items():
-    told = [stories[name, at] for at in beginnings]
-    rows[name] = {
-        "log prob\n(nats/token)": [mean_log_prob(outputs, way.get("temperature", 1.0)) for _, outputs in told],
-        "repeated\npairs (%)": [100 * decoding.repetition_rate(texts[0], 2) for texts, _ in told],
-        "two answers:\ndistinct pairs (%)": [100 * decoding.distinct_n(pairs[name, at], 2) for at in beginnings],
-        "speed alone\n(tokens/s)": timed.get(name, []),
-        "KV memory (MB,\ncalculated)": [memory[name]],
-    }
-
-# %%
-groups = {"greedy": "greedy", "beam": "beam", "top-k": "top_k", "samples": "top_k", "top-p": "top_p"}
-colour_of = lambda name: style.STRATEGIES[next(groups[word] for word in groups if word in name)]  # noqa: E731
-likely, repeated, distinct = (
-    {name: float(np.mean(list(row.values())[column])) for name, row in rows.items()} for column in range(3)
-)
-likeliest, share = max(likely, key=likely.get), 100 * speed["beam 8"] / speed["greedy"]
-most = max(distinct, key=distinct.get)
-title = f"Likeliest: {likeliest}. Eight beams have {share:.0f} % of greedy's speed.\nDistinct pairs in two answers: "
-title += f"beam 8 {distinct['beam 8']:.0f} %, {most} {distinct[most]:.0f} %"
-summary = f"{likeliest}: {likely[likeliest]:.2f} nats per token, {repeated[likeliest]:.0f} % repeated pairs on average"
-style.finish(figures.strategies(rows, {name: colour_of(name) for name in rows}), title, small_print, summary)
-
-# %% [markdown]
-# Read it with care: three beginnings, one or two answers each. The dots of one row lie far apart, so a small difference
-# between two rows means nothing. Two things stand out: the log probability, highest for wide beams, lowest for hot
-# samples, and how alike two beams are. The first is what each strategy aims at; it does not say whether a story is
-# worth reading. Read two of them:
-
-# %%
-for name in ("beam 8", "top-p 0.9, T 1.0"):
-    print(f"{name}: {stories[name, prompt][0][0]}\n")
-
-# %% [markdown]
-# With the default parameters the likely text reads better: at T = 1 the tail of this small model leads it astray. So
-# likely is not bad. If beams have a price, it shows in the beginning with the most repeated pairs:
-
-# %%
-loops = {at: 100 * decoding.repetition_rate(stories["beam 8", at][0][0], 2) for at in beginnings}
-worst = max(loops, key=loops.get)
-print("eight beams repeat", ", ".join(f"{rate:.0f} %" for rate in loops.values()), "of their pairs; the most here:")
-print(worst + stories["beam 8", worst][0][0])
-
-
-# %% [markdown]
-# One story of three that loops, or none, is an anecdote. With large models and many texts it is a finding: the
-# likeliest text repeats itself and is bland, while people surprise each other all the time
-# ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)).
 #
 # Now all four texts of a beam search, and four samples. **Predict:** how different are four beams from each other, and
 # where do they part?
@@ -618,21 +601,21 @@ def shared(texts):
     shares = []
     for i, text in enumerate(texts):
         others = texts[:i] + texts[i + 1 :]
-        shares.append(max(len(os.path.commonprefix([text, other])) for other in others) / len(text))
+        shares.append(max(len(os.path.commonprefix([text, other])) for other in others) / max(len(text), 1))
     return float(np.mean(shares))
 
 
 # %%
-samples = read(client.stream(prompt, top_k=50, num_return_sequences=4, **fixed))[0]
-for name, texts in {"beam 4": stories["beam 4", prompt][0], "top-k 50": samples}.items():
-    print(f"{name}: {decoding.distinct_n(texts, 2):.0%} distinct pairs, self-BLEU {decoding.self_bleu(texts):.2f};")
-    print(f"a text shares its first {shared(texts):.0%} with another one")
+samples = texts_of(ask(prompt, **fixed, top_k=50, num_return_sequences=4, seed=seed))
+for name, texts in {"beam 4": texts_of(stories["beam 4", prompt]), "top-k 50": samples}.items():
+    print(f"{name}: {distinct(texts):.0f} % different pairs; a text shares its first {shared(texts):.0%} with another")
     print(*(f"  …{text[-60:]!r}" for text in texts), sep="\n")
 
 # %% [markdown]
 # Beams are branches of one tree: you get nearly the same text, with another ending or a few other words. If you want
 # four different answers, sample four.
-#
+
+# %% [markdown]
 # ## 7 When the likely answer is right
 #
 # Some tasks have one right answer, and there a likely answer is a good one. First, copying a line.
@@ -645,9 +628,10 @@ copying = "Copy each line.\nbird on wire -> bird on wire\nold clay jug -> old cl
 
 
 def answers_to(template, questions, **way):
-    one_line = {"max_tokens": 8, "stop_words": ["\n"], "seed": seed, **whole, **way}
-    streams = [client.stream(template.format(each), **one_line) for each in questions]
-    return [[text.strip() for text in read(stream)[0]] for stream in streams]
+    one_line = {**whole, "max_tokens": 8, "stop_words": ["\n"], "seed": seed, **way}
+    asked_for = {each: inputs(text_input=template.format(each), **one_line) for each in questions}
+    found = gather(client, "tensorrt_llm_bls", asked_for)
+    return [[text.strip() for text in texts_of(found[each])] for each in questions]
 
 
 # %% [markdown]
@@ -657,8 +641,8 @@ def answers_to(template, questions, **way):
 copied = {}
 for name, way in {"greedy": {}, "beam 4": {"beam_width": 4}, "top-p 1, T 1": {"top_p": 1.0}}.items():
     got = answers_to(copying, lines, **way)
-    copied[name] = (sum(texts[0] == line for texts, line in zip(got, lines, strict=True)), len(lines))
-    print(name, copied[name], got[0][:2])
+    copied[name] = sum(texts[0] == line for texts, line in zip(got, lines, strict=True))
+    print(f"{name}: {copied[name]} of {len(lines)}", got[0][:2])
 
 # %% [markdown]
 # Here beams do not beat greedy decoding: in a copy nearly every step is certain, so the greedy path *is* the likeliest.
@@ -682,10 +666,6 @@ puzzles = [phrase.replace(" ", "") for phrase in phrases]
 spacing = "Put the spaces back.\nthedogran -> the dog ran\nredcar -> red car\nwecansing -> we can sing\n{} ->"
 
 
-def first_valid(texts, puzzle):
-    return next((text for text in texts if text.replace(" ", "") == puzzle), texts[0])
-
-
 # %% [markdown]
 # Four beams against four samples at temperature 0.7: the same number of rows in the server. Once take the first text,
 # once the first that passes the check.
@@ -693,66 +673,53 @@ def first_valid(texts, puzzle):
 # **Predict:** which of the five rows has most right answers? How many of four samples are different texts?
 
 # %%
-four = {
-    "greedy": {},
-    "beam 4": {"beam_width": 4, "length_penalty": 1.0},
-    "4 samples": {"top_k": 50, "temperature": 0.7, "num_return_sequences": 4},
-}
+def first_valid(texts, puzzle):
+    return next((text for text in texts if text.replace(" ", "") == puzzle), texts[0])
+
+
+samples4 = {"top_k": 50, "temperature": 0.7, "num_return_sequences": 4}
+four = {"greedy": {}, "beam 4": {"beam_width": 4, "length_penalty": 1.0}, "top-k 50, four": samples4}
 solved = {}
 for name, way in four.items():
-    got = answers_to(spacing, puzzles, max_tokens=6, **way)
+    got = answers_to(spacing, puzzles, **{"max_tokens": 6, **way})
     solved[name] = np.array([texts[0] == phrase for texts, phrase in zip(got, phrases, strict=True)])
     if len(got[0]) > 1:
         checked = [first_valid(texts, puzzle) for texts, puzzle in zip(got, puzzles, strict=True)]
         solved[f"{name}, checked"] = np.array([a == b for a, b in zip(checked, phrases, strict=True)])
         print(f"{name}: {np.mean([len(set(texts)) for texts in got]):.1f} different texts a puzzle")
 
-
 # %% [markdown]
-# All had the same puzzles, so compare two of them puzzle by puzzle: only those that one alone has solved tell them
-# apart. The **sign test** asks how often a fair coin, tossed once for each of those, would be as one-sided. Call it p.
+# The share of right answers in both tasks:
 
 # %%
-def sign_test(one, other):
-    only, only_other = int(np.sum(one & ~other)), int(np.sum(other & ~one))
-    tosses = only + only_other
-    tail = sum(math.comb(tosses, k) for k in range(min(only, only_other) + 1)) / 2**tosses
-    return only, only_other, min(1.0, 2 * tail)
-
-
-p_values = []
-for one, other in (("beam 4", "4 samples"), ("beam 4", "greedy"), ("4 samples", "greedy")):
-    names = [f"{name}, checked" if name != "greedy" else name for name in (one, other)]
-    only, only_other, p_value = sign_test(*(solved[name] for name in names))
-    p_values.append(p_value)
-    print(f"{names[0]}: {only} puzzles alone; {names[1]}: {only_other}; p = {p_value:.4f}")
-
-# %%
-spaced = {name: (int(np.sum(each)), len(phrases)) for name, each in solved.items()}
-panels = {"copy a line": copied, "put the spaces back": spaced}
-greedy, beam, sampled = (good for good, _ in copied.values())
-beams, drawn = (spaced[f"{name}, checked"][0] for name in ("beam 4", "4 samples"))
-title = f"Copying: greedy {greedy}, beams {beam}, sampling {sampled} of {len(lines)}\nSpaces, the first that passes a "
-title += f"check: beams {beams}, samples {drawn}; greedy {spaced['greedy'][0]} of {len(phrases)}"
-summary = "; ".join(f"{name} {good}/{asked_for}" for name, (good, asked_for) in spaced.items())
-summary += f"; beams against samples p = {p_values[0]:.3f}, against greedy {p_values[1]:.4f}"
-task_colours = {name: colour_of(name) for panel in panels.values() for name in panel}
-style.finish(figures.right_answers(panels, task_colours), title, small_print, summary)
+right = {name: int(np.sum(each)) for name, each in solved.items()}
+panels = {"copy a line: right (%)": {name: [100 * good / len(lines)] for name, good in copied.items()}}
+panels["put the spaces back: right (%)"] = {name: [100 * good / len(phrases)] for name, good in right.items()}
+colours = {n: next(c for word, c in palette.items() if n.startswith(word)) for panel in panels.values() for n in panel}
+title = f"Spaces: beams and a check solve {right['beam 4, checked']} of {len(phrases)}, greedy {right['greedy']}"
+show(figures.strategies(panels, colours), title, "; ".join(f"{name} {good}" for name, good in right.items()))
 
 # %% [markdown]
-# The bars are 95 % intervals. With the default parameters the gap between sampling and the rest is real in copying. In
-# the right panel the bars overlap, but all rows had the same puzzles, so look at the p. Beams with a check solved
-# twelve puzzles that greedy decoding did not, and lost none: p = 0.0005. Against checked samples they lead by seven to
-# none, p = 0.016. Whoever asks three questions finds a p below 0.05 more easily, so multiply by 3: 0.0015 and 0.047.
-# The first is shown, the second just so. `items = 60` asks all puzzles there are. (Those counts are of this page's run
-# on a CPU. Another device has other last digits, so a close choice, and a count with it, may come out differently.)
+# Is that more than chance? All had the same puzzles, so compare two strategies puzzle by puzzle: only those that one
+# alone has solved tell them apart. The **sign test** asks how often a fair coin, tossed once for each of those, would
+# be as one-sided. That share is p.
+
+# %%
+one, other = solved["beam 4, checked"], solved["greedy"]
+only, only_other = int(np.sum(one & ~other)), int(np.sum(other & ~one))
+p_value = binomtest(only, only + only_other).pvalue if only + only_other else 1.0
+print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_value:.4f}")
+
+# %% [markdown]
+# With the default parameters p is far below 0.05: the lead is no accident. (A close choice may come out differently on
+# another device, and a count with it. `items = 60` asks all puzzles there are.)
 #
 # Without the check beams hardly lead, and that tells where they win. They are the *likeliest* candidates that the
 # search found, none twice in the same tokens; samples repeat the likely ones and waste others. So the right answer is
 # among four beams more often, and the check finds it. Give beams to tasks with few right answers and something that
-# recognises one, and measure. Translation is said to be such a task; this model knows too little of other languages to
-# show it. For copying, greedy decoding is enough. Sample where many answers are good.
-#
+# recognises one, and measure. For copying, greedy decoding is enough. Sample where many answers are good.
+
+# %% [markdown]
 # ## Recap
 #
 # - Beam search is a breadth-first search whose queue is cut to the best `width` after each step. Width 1 is greedy.
@@ -761,10 +728,10 @@ style.finish(figures.right_answers(panels, task_colours), title, small_print, su
 # - score = log P / length^p. With p = 0, TensorRT-LLM's default, short answers win. A penalty ranks only what
 #   `early_stopping` has let be finished.
 # - Beams cost rows and KV memory, `width` times as much, and speed, for texts that are nearly the same.
-# - Likely is good where one answer is right. With the default parameters, four beams and a check solve more puzzles
-#   than greedy decoding; in copying both do the same. So compare on the same questions. Open-ended text can become
-#   bland.
-#
+# - Likely is good where one answer is right: four beams and a check solve more puzzles than greedy decoding. Open-ended
+#   text can become bland.
+
+# %% [markdown]
 # ## Break it
 #
 # This server keeps the model from ending before its first token (`min_tokens` is 1 unless you say otherwise; in
@@ -773,10 +740,10 @@ style.finish(figures.right_answers(panels, task_colours), title, small_print, su
 # answers is the likeliest? And does a length penalty of 1 help?
 
 # %%
-early = {"max_tokens": 12, "beam_width": 8, "min_tokens": 0, **whole}
 for p in (0.0, 1.0):
-    texts, outputs = read(client.stream(question, length_penalty=p, **early))
-    for text, log_prob in list(zip(texts, outputs["cum_log_probs"][0], strict=True))[:3]:
+    (result,) = ask(question, max_tokens=12, beam_width=8, min_tokens=0, length_penalty=p)
+    texts = texts_of([result])
+    for text, log_prob in list(zip(texts, result.as_numpy("cum_log_probs")[0], strict=True))[:3]:
         print(f"p = {p:.0f}: {log_prob:6.2f}  {text!r}")
     print(f"p = {p:.0f}: the {'empty' if not texts[0] else 'longer'} answer wins")
 
@@ -788,29 +755,27 @@ for p in (0.0, 1.0):
 # errors of the search had hidden an error of the model.
 #
 # A second one. `accumulate_tokens` of notebook 05 makes each streamed response the whole text so far. Does it go
-# together with beams?
+# together with beams? Change the parameter in the model's `config.pbtxt`, and load the model again.
 
 # %% tags=["nbval-check-output"]
-build_default(scratch.name, **repository, accumulate_tokens=True)
+file = server.repository / "tensorrt_llm_bls" / "config.pbtxt"
+before = 'key: "accumulate_tokens" value { string_value: "false" }'
+file.write_text(file.read_text().replace(before, before.replace("false", "true")))
 server.load("tensorrt_llm_bls")
 try:
-    print(list(client.stream(prompt, max_tokens=4, beam_width=2)))
-except ClientError as error:
-    print(error)
+    ask(prompt, max_tokens=4, beam_width=2, stream=True)
+except InferenceServerException as error:
+    print(error.message())
 
 # %% [markdown]
 # It does not, and the model says so. Try more: `width = 8` in section 3, a temperature in the languages of section 4
 # (multiply `rng.normal` by 3: do beams miss more or less?), or `beam_search_diversity_rate`, an input of
 # `tensorrt_llm`, where four beams were too alike.
-#
-# Stop the server. The last line says what produced the numbers on this page.
 
 # %%
-server.stop()
 client.close()
-scratch.cleanup()
-measured = {"repeated_pairs_percent": {name: round(value, 1) for name, value in repeated.items()}}
-measured |= {"nats_per_token": {name: round(value, 2) for name, value in likely.items()}, "missed_of_200": missed}
-measured |= {"tokens_per_second": {name: round(rate, 1) for name, rate in speed.items()}}
-measured |= {"copied": copied, "spaced": spaced, "sign_tests": [round(p, 5) for p in p_values]}
-record("09", lane=lane, seed=seed, precision=precision, **measured)
+server.stop()
+numbers = {"nats_per_token": {name: round(value, 2) for name, value in likely.items()}, "missed_of_200": missed}
+numbers |= {"repeated_pairs_percent": {name: round(value, 1) for name, value in repeats.items()}}
+numbers |= {"tokens_per_second": {name: round(rate, 1) for name, rate in speed.items()}, "copied": copied}
+record(**numbers, spaced=right, sign_test=round(p_value, 5))

@@ -70,8 +70,8 @@ def penalty(short: tuple[float, int], long: tuple[float, int], most: float = 2.0
     fig, axes = plt.subplots(figsize=(WIDTH, 3.0))
     axes.plot(penalties, ratio, color=_COLOUR, linewidth=2.5)
     axes.axhspan(1, max(1.2, ratio.max()), color=tint(_COLOUR, 0.15))
-    for height, answer in ((1, f"above: {long[1]} tokens win"), (0, f"below: {short[1]} tokens win")):
-        note(axes, answer, 0, height, (6, 9))
+    note(axes, f"above: {long[1]} tokens win", 0, max(1.2, ratio.max()), (6, -9))
+    note(axes, f"below: {short[1]} tokens win", most, 0, (-6, 9), ha="right")
     axes.set(xlim=(0, most), ylim=(0, max(1.2, ratio.max())), xlabel="length penalty p")
     axes.set_ylabel("score of the short answer\n/ score of the long one")
     return fig
