@@ -21,8 +21,6 @@ import onnx.parser
 import torch
 from onnx import numpy_helper
 
-from engines import EngineError, plan
-
 LAUNCHES, ROUNDS, REPEATS = 99, 7, 100
 NETWORK = (
     '<ir_version: 8, opset_import: ["" : 17]> mlp (float[4, 64] x) => (float[4, 64] y) { a = MatMul(x, w) y = Relu(a) }'
@@ -79,20 +77,42 @@ def microseconds(call) -> float:
 
 
 def runtime() -> dict[str, str | None]:
-    model = onnx.parser.parse_model(NETWORK)
+    """What TensorRT-RTX says here, in its own words; notebook 01 explains the calls."""
+    import tensorrt_rtx_bindings as trt
+
+    class Log(trt.ILogger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lines: list[str] = []
+
+        def log(self, severity, text: str) -> None:
+            self.lines.append(f"{severity.name} {text}")
+
+    def build(*flags):
+        builder = trt.Builder(log)
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        assert trt.OnnxParser(network, log).parse(model.SerializeToString())
+        config = builder.create_builder_config()
+        for flag in flags:
+            config.set_flag(flag)
+        return builder.build_serialized_network(network, config)
+
+    def error() -> str:
+        return next(line for line in log.lines if line.split()[0].endswith("ERROR"))
+
+    log, model = Log(), onnx.parser.parse_model(NETWORK)
     model.graph.initializer.append(numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))
-    made = plan.build(model)
-    said = plan.refusals(made.data)
-    try:
-        plan.build(model, refit=True)
-        refit = None
-    except EngineError as error:
-        refit = str(error)
+    made = bytes(build())
+    kinds = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    log.lines.clear()
+    loaded = trt.Runtime(log).deserialize_cuda_engine(made)
+    says = None if loaded else error()
+    log.lines.clear()
     return {
-        "tensorrt_rtx": made.version,
-        "targets": " ".join(made.targets),
-        "runtime_says": said[0] if said else None,
-        "refit_says": refit,
+        "tensorrt_rtx": trt.__version__,
+        "targets": " ".join(kind for bit, kind in enumerate(kinds) if made[32] >> bit & 1),
+        "runtime_says": says,
+        "refit_says": None if build(trt.BuilderFlag.REFIT) else error(),
     }
 
 

@@ -3,7 +3,7 @@
 trtllm-build writes config.json (version, pretrained_config, build_config) and one rankN.engine for each rank; the
 TensorRT version stands in the engine file only. TensorRT has no API for the head of a file: its `trtexec
 --getPlanVersionOnly` (samples/common/sampleEngines.cpp, printPlanVersion) reads the tag "ftrt", a zero and, at byte 24,
-four numbers. Engines of the course's own backend are safetensors files; plans of TensorRT-RTX begin as in module plan.
+four numbers; plans of TensorRT-RTX begin with "vtrt". Engines of the course's own backend are safetensors files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from engines import EngineError, flags
 from engines.config import Config, read_json
 from engines.footprint import from_config
 from engines.memory import gigabytes
-from engines.plan import MAGIC
 from engines.versions import containers, table
 
 LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width")
@@ -119,7 +118,7 @@ def look(path: Path) -> EngineFile:
             return EngineFile(path.name, size, TENSORRT, problem=f"is cut: it has {size} bytes")
         known = head[4:8] == b"\0\0\0\0"  # the only layout that trtexec knows
         return EngineFile(path.name, size, TENSORRT, ".".join(map(str, head[24:28])) if known else None)
-    if head[:4] == MAGIC:
+    if head[:4] == b"vtrt":
         return EngineFile(path.name, size, TENSORRT_RTX)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
         return EngineFile(path.name, size, SAFETENSORS)

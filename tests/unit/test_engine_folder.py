@@ -146,7 +146,7 @@ def test_an_engine_of_the_courses_backend_is_told_from_nvidias(engine):
 
 
 def test_a_plan_of_tensorrt_rtx_is_refused(engine):
-    (engine / "rank0.engine").write_bytes(b"vtrt" + bytes(99))  # as test_engine_plan.py finds it in real ones
+    (engine / "rank0.engine").write_bytes(b"vtrt" + bytes(99))
     assert "engine of TensorRT-RTX" in one_sentence(incompatibility(engine, HERE))
 
 

@@ -377,16 +377,3 @@ def test_the_command_says_the_same():
     assert found == json.loads(json.dumps(asdict(estimate("gpt2-medium", dtype="float16"))))
     shown = CliRunner().invoke(app, ["engine", "estimate", "llama-7b", "--gpu", "24gb", "--max-batch-size", "6"])
     assert shown.exit_code == 0 and "13.48 GB" in shown.stdout and "fits L4 24 GB" in shown.stdout
-
-
-def test_the_bars_of_the_figure_are_the_estimates():
-    from servinglab.figures.engines import memory_bars
-
-    both = {"small": estimate("gpt2-medium", gpu="24gb"), "large": estimate("llama-7b", max_batch_size=64, gpu="24gb")}
-    (axes,) = memory_bars(both).axes
-    lengths = {0: 0.0, 1: 0.0}
-    for bar in axes.patches:
-        lengths[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
-    assert "L4 24 GB: 23.6 GB" in {text.get_text() for text in axes.texts}
-    assert [round(lengths[row], 6) for row in (0, 1)] == [round(e.total_bytes / 1e9, 6) for e in both.values()]
-    assert min(text.get_fontsize() for text in axes.texts) >= 9

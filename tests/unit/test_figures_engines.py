@@ -1,0 +1,47 @@
+"""The figures of notebooks 01 and 02 show what they were given."""
+
+from __future__ import annotations
+
+from engines.memory import estimate
+from servinglab.figures import engines as figures
+
+LAYERS = (
+    "Name: FcAddRelu, LayerType: runtime_fusion, Metadata: [ONNX Layer: one][ONNX Layer: bias][ONNX Layer: relu]",
+    "Name: two_gemm, LayerType: gemm, Metadata: [ONNX Layer: two]",
+    "Name: MoveReplConc, LayerType: kgen, Metadata: [ONNX Layer: one]",
+)
+
+
+def test_the_figure_of_fusions_has_a_row_for_each_layer_and_a_box_for_each_node():
+    operators = {"one": "MatMul", "bias": "Add", "relu": "Relu", "two": "MatMul"}
+    axes = figures.fusions({"fp32": LAYERS[:2], "fp16": LAYERS}, operators).axes[0]
+    words = [text.get_text() for text in axes.texts]
+    assert words.count("MatMul") == 4 and words.count("Add") == words.count("Relu") == 2
+    assert words.count("for MatMul") == 1, "a layer that only prepares tensors"
+    assert {"fp32: 2 layers", "fp16: 3 layers", "3"} <= set(words) and "4" not in words
+    assert words.index("MatMul") < words.index("Add") < words.index("Relu")
+
+
+def test_the_figure_of_sizes_writes_what_its_bars_show():
+    axes = figures.sizes({"plan": (90e6, 4.7e6), "checkpoint": (90e6, 11_400)}).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["90.0 MB + 4.7 MB", "90.0 MB + 11.4 kB"]
+    assert [round(bar.get_width(), 4) for bar in axes.patches] == [90, 4.7, 90, 0.0114]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(figures.CONTENTS)
+
+
+def test_the_bars_of_the_figure_are_the_estimates():
+    both = {"small": estimate("gpt2-medium", gpu="24gb"), "large": estimate("llama-7b", max_batch_size=64, gpu="24gb")}
+    (axes,) = figures.memory_bars(both).axes
+    lengths = {0: 0.0, 1: 0.0}
+    for bar in axes.patches:
+        lengths[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
+    assert "L4 24 GB: 23.6 GB" in {text.get_text() for text in axes.texts}
+    assert [round(lengths[row], 6) for row in (0, 1)] == [round(e.total_bytes / 1e9, 6) for e in both.values()]
+    assert min(text.get_fontsize() for text in axes.texts) >= 9
+
+
+def test_each_rank_of_the_drawing_has_its_rows_and_its_columns():
+    words = [text.get_text() for text in figures.tensor_parallel(2).axes[0].texts]
+    assert {"rows 1/2 of fc and gate", "rows 2/2 of fc and gate", "columns 1/2 of proj", "columns 2/2 of proj"} < set(
+        words
+    )
