@@ -33,36 +33,28 @@
 
 # %%
 import itertools
-import json
 import queue
-import tempfile
 import time
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression
-from scipy.stats import chisquare
+import tritonclient.grpc as grpcclient
+from scipy.special import softmax
+from scipy.stats import chisquare, entropy
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
+from tritonclient.utils import InferenceServerException
 
-from engines import flags
-from reference_backend.executor import Executor, Request, SamplingParams
-from reference_backend.executor.drafters import DraftModel, PromptLookup
-from servinglab import assets, decoding
+from reference_backend import executor
+from servinglab import assets
 from servinglab.checks import check
-from servinglab.decoding import speculative
+from servinglab.client import gather, inputs
 from servinglab.figures import speculative as figures
-from servinglab.figures import style
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
-from servinglab.root import find_root
-from servinglab.server import TritonServer
-
-begin()
-style.use()
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded" or "auto"
@@ -80,18 +72,27 @@ seed: int = 0  # seed of the tests and of the sampled answers
 #
 # To generate a token, the model reads all of its weights once: 135 million numbers for one token. Reading *four* tokens
 # takes the same weights from memory, once, and multiplies them with four columns instead of one. That is how a prompt
-# is read. So if somebody told you the next three tokens, one step could check them all.
+# is read. So if somebody told you the next three tokens, one step could check them all. One **round**:
+
+# %%
+lane = begin("10", lane, seed=seed, weights=precision)
+guesses, chosen = ["ran", "into", "a"], ["ran", "into", "the", "dark"]
+title = "Two of three guesses agree: one step brings three tokens"
+summary = "draft three tokens, verify them in one step, accept two and one more"
+show(figures.one_round(["The", "fox"], guesses, chosen), title, summary, drawing=True)
+
+# %% [markdown]
+# The guesses come from a small **draft** model, or from anything else that is cheap; the model that checks is the
+# **target**. *dark* is thrown away: the target chose it behind *a*, which is not in the text.
 #
-# You start with the executor itself, inside this notebook. (On a machine with a GPU it runs there; `executor.device`
-# says where.)
+# You start with the executor that runs behind `tensorrt_llm`, inside this notebook. (On a machine with a GPU it runs
+# there.)
 
 # %%
 assert trials >= 1000 and longest >= 3, "trials must be at least 1,000, longest at least 3"
-lane = resolve_lane(lane)
-executor = Executor(assets.engine("smollm2", precision), max_batch_size=4, max_seq_len=512)
+target = executor.Executor(assets.engine("smollm2", precision), max_batch_size=4, max_seq_len=512)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
 end_id = tokenizer.token_to_id("<|im_end|>")
-small_print = style.provenance(lane, seed, weights=precision, executor=executor.device)
 
 
 def chat(text):
@@ -99,6 +100,21 @@ def chat(text):
 
 
 prompt_ids = chat(question)
+
+
+# %% [markdown]
+# A **drafter** is anything with a method `propose(tokens, at_most)` that returns guesses. This one passes on what
+# another says, and counts.
+
+# %%
+class Counted:
+    def __init__(self, drafter):
+        self.drafter, self.lengths = drafter, []
+
+    def propose(self, tokens, at_most):
+        guesses = self.drafter.propose(tokens, at_most) if self.drafter else []
+        self.lengths.append(len(guesses))
+        return guesses
 
 
 # %% [markdown]
@@ -120,38 +136,7 @@ class Run(NamedTuple):
 
 
 # %% [markdown]
-# Other programs on this machine can only make a step slower. So each step below counts as long as the **fastest** one
-# that read as many guesses.
-
-# %%
-def fastest_steps(runs):
-    """{number of guesses: seconds of the fastest step that read so many}"""
-    steps, guesses = (np.concatenate([getattr(run, name) for run in runs]) for name in ("steps", "guesses"))
-    return {int(k): float(steps[guesses == k].min()) for k in np.unique(guesses)}
-
-
-def speed(run, fastest):
-    """Tokens per second, if nothing had disturbed a step."""
-    return run.made / sum(fastest[k] for k in run.guesses.tolist())
-
-
-# %% [markdown]
-# A **drafter** is anything with a method `propose(tokens, at_most)` that returns guesses. This one passes on what
-# another says, and counts.
-
-# %%
-class Counted:
-    def __init__(self, drafter):
-        self.drafter, self.lengths = drafter, []
-
-    def propose(self, tokens, at_most):
-        guesses = self.drafter.propose(tokens, at_most) if self.drafter else []
-        self.lengths.append(len(guesses))
-        return guesses
-
-
-# %% [markdown]
-# And `run`, which sends a request to the executor.
+# And `run`, which sends a request to the executor and collects its outputs, one a step.
 
 # %%
 numbers = itertools.count()
@@ -160,16 +145,17 @@ numbers = itertools.count()
 def run(drafter=None, ids=prompt_ids, length=max_tokens, **sampling):
     outputs, told, counted = queue.SimpleQueue(), [], Counted(drafter)
     note = lambda output: outputs.put((time.perf_counter(), output))  # noqa: E731
-    params = SamplingParams(**sampling)
-    executor.submit(Request(str(next(numbers)), ids, length, params, end_id, on_output=note, drafter=counted))
+    params, name = executor.SamplingParams(**sampling), str(next(numbers))
+    target.submit(executor.Request(name, ids, length, params, end_id, on_output=note, drafter=counted))
     while not told or not told[-1][1].finish_reason:
         told.append(outputs.get(timeout=300))
-    assert not told[-1][1].error, told[-1][1].error
+    (_, first), (_, last) = told[0], told[-1]
+    assert not last.error, last.error
     tokens = [token for _, output in told for token in output.tokens]
-    made = len(tokens) - len(told[0][1].tokens) + (told[-1][1].finish_reason == "end_id")
-    seconds, metrics = np.diff([at for at, _ in told]), told[-1][1].metrics
+    made = len(tokens) - len(first.tokens) + (last.finish_reason == "end_id")
     guesses = np.array([*counted.lengths, 0])[1 : len(told)]  # the first were read with the prompt; no room, no call
-    return Run(tokens, seconds, guesses, made, metrics.total_draft_tokens, metrics.total_accepted_draft_tokens)
+    drafted, accepted = last.metrics.total_draft_tokens, last.metrics.total_accepted_draft_tokens
+    return Run(tokens, np.diff([at for at, _ in told]), guesses, made, drafted, accepted)
 
 
 # %% [markdown]
@@ -193,7 +179,7 @@ class Oracle:
     def propose(self, tokens, at_most):
         begun = len(tokens) - len(prompt_ids)
         truth = answer[begun : begun + min(self.length, at_most)]
-        return [(token + 1) % executor.limits.vocab_size for token in truth] if self.lies else truth
+        return [(token + 1) % target.limits.vocab_size for token in truth] if self.lies else truth
 
 
 # %% [markdown]
@@ -209,14 +195,15 @@ for name, found in tried_out.items():
 
 # %% [markdown]
 # The oracle saves three of four steps. The liar saves none: every step rejects all guesses and still brings the one
-# token that the target chooses itself. (The step that reads the prompt reads three guesses, too. They are counted
-# here, though that step is not: so the oracle may get more than three times its steps. With int4 weights the last
-# digits of the logits depend on how many tokens are read together, so a text may part from the plain one where two
-# tokens are nearly equal; behind that place the oracle guesses no better than the liar. In fp32 it must not.)
+# token that the target chooses itself. (The step that reads the prompt reads three guesses, too. With int4 weights the
+# last digits of the logits depend on how many tokens are read together, so a text may part from the plain one where two
+# tokens are nearly equal. In fp32 it must not.)
 #
 # What do longer steps cost? Let v(k) be the time of a step that reads the last token and k guesses, divided by the time
-# of a step without guesses: the **verify cost**. A machine is not equally fast all the time. So the lengths take turns,
-# one step each in shuffled order, and the fastest step of each counts. **Predict** v(1) and v(8).
+# of a step without guesses: the **verify cost**. **Predict** v(1) and v(8).
+#
+# Other programs on this machine can only make a step slower. So the lengths take turns, one step each in shuffled
+# order, and the **fastest** step of each counts.
 
 # %%
 tried = sorted({0, 1, 2, 3, 4, longest, 8})
@@ -237,6 +224,12 @@ class Turns:
 # ends it, too):
 
 # %%
+def fastest_steps(runs):
+    """{number of guesses: seconds of the fastest step that read so many}"""
+    steps, guesses = (np.concatenate([getattr(run, name) for run in runs]) for name in ("steps", "guesses"))
+    return {int(k): float(steps[guesses == k].min()) for k in np.unique(guesses)}
+
+
 def in_turn(drafter, lengths):
     turns, timed = Turns(drafter, lengths), []
     for _ in range(30):
@@ -247,30 +240,24 @@ def in_turn(drafter, lengths):
     return fastest_steps(timed)
 
 
-step_ms = {k: 1e3 * value for k, value in in_turn(Oracle(max(tried)), tried).items() if k in tried}
-tried = list(step_ms)
-
 # %% [markdown]
-# More guesses are more work, so v cannot really fall. Where the measured one does, it is noise (or a length that this
-# machine computes badly): `isotonic_regression` gives the nearest values that never fall.
+# More guesses are more work, so v cannot really fall. Where the measured one does, it is noise, and the largest value
+# so far stands.
 
 # %% tags=["varies"]
-measured_cost = np.array([step_ms[k] / step_ms[0] for k in tried])
-rising = isotonic_regression(measured_cost).x
-verify_cost = {k: float(value) for k, value in zip(tried, rising / rising[0], strict=True)}
-for k, raw in zip(tried, measured_cost, strict=True):
-    print(f"v({k}) = {verify_cost[k]:.2f}   (measured {raw:.2f}, {step_ms[k]:.1f} ms)")
-if (np.diff(measured_cost) < -0.1).any():
-    print("Warning: the measured v falls by more than 0.1. A prediction made from it may be far off.")
+step_ms = {k: 1e3 * value for k, value in in_turn(Oracle(max(tried)), tried).items() if k in tried}
+rising = np.maximum.accumulate([step_ms[k] / step_ms[0] for k in step_ms])
+verify_cost = {k: float(value) for k, value in zip(step_ms, rising, strict=True)}
+for k, value in verify_cost.items():
+    print(f"v({k}) = {value:.2f}   ({step_ms[k]:.1f} ms)")
 
 # %% [markdown]
 # Compare v(8) with 9, which nine steps of their own would cost. That difference is the whole basis of speculative
 # decoding, and its limit, too: v(k) grows as soon as the arithmetic takes longer than the weights' way from memory. A
 # GPU has more arithmetic for each byte, so there v stays near 1 for longer; a batch of many requests uses that
-# arithmetic up. (If this page ran on a GPU, its v says more about this executor: it chooses a plain greedy token on the
-# GPU, but has the logits of guesses, 200 kB each, sent to the processor. Beside a step of under a millisecond that is
-# much.)
-#
+# arithmetic up.
+
+# %% [markdown]
 # ## 2 Which guesses may be kept
 #
 # In greedy decoding the answer is simple: keep a guess as long as it is the token that the target would have chosen.
@@ -286,10 +273,9 @@ q = np.array([0.20, 0.60, 0.10, 0.10])
 # What both have in common, min(p, q), is green:
 
 # %%
-shared = speculative.acceptance(p, q)
+shared = np.minimum(p, q).sum()
 title = f"Both share {shared:.2f} of their probability: so many drafts are kept"
-summary = f"the sum of min(p, q) over the words is {shared:.2f}"
-style.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
+show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words is {shared:.2f}", drawing=True)
 
 
 # %% [markdown]
@@ -298,7 +284,8 @@ style.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
 #
 # - keep x with probability $\min(1,\ p(x)/q(x))$;
 # - else draw a replacement from what is missing, $r(x) = \max(0,\ p(x) - q(x)) \,/\, \sum_y \max(0,\ p(y) - q(y))$.
-#
+
+# %% [markdown]
 # Why is that exact? A word x is drawn and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. Summed
 # over all words, $\beta = \sum_x \min(p(x), q(x))$ is the probability that a draft is kept. Something is rejected
 # with probability $1 - \beta$. What is missing sums to the same: $\sum_y \max(0, p(y) - q(y)) = \sum_y (p(y) -
@@ -309,8 +296,8 @@ style.finish(figures.overlap(words, p, q), title, "an example by hand", summary)
 # No word of it says that q is any good. A bad draft costs time, never quality
 # ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
 #
-# **Exercise 10.1** Write the rule for a drafted `token`: return the probability of keeping it, and the distribution of
-# the replacement if it is not kept. p and q are arrays.
+# **Exercise 10.1** (5 minutes) Write the rule for a drafted `token`: return the probability of keeping it, and the
+# distribution of the replacement if it is not kept. p and q are arrays.
 
 # %% tags=["exercise:10.1"]
 def rule(p, q, token):
@@ -329,18 +316,18 @@ check("10.1", rule)
 # `verify_with` is the rule with two holes, so that you can fill in others: when to keep, and what to replace from.
 
 # %%
+def draw(p, rng, size=None):
+    return rng.choice(len(p), size, p=p / p.sum())
+
+
 def verify_with(keep, replacement):
     def verify(p, q, draft, rng):
         for at, x in enumerate(draft):
             if not keep(p[at, x], q[at, x], rng):
-                return [*draft[:at], decoding.categorical(replacement(p[at], q[at]), rng)]
-        return [*draft, decoding.categorical(p[-1], rng)]  # all kept: one more from the target
+                return [*draft[:at], draw(replacement(p[at], q[at]), rng)]
+        return [*draft, draw(p[-1], rng)]  # all kept: one more from the target
 
     return verify
-
-
-def fair(p, q, rng):
-    return rng.random(np.shape(p)) * q < p
 
 
 # %% [markdown]
@@ -348,30 +335,35 @@ def fair(p, q, rng):
 # place of the random number.
 
 # %%
+def fair(p, q, rng):
+    return rng.random(np.shape(p)) * q < p
+
+
+def missing(p, q):
+    return np.maximum(p - q, 0)
+
+
 rules = {
-    "keep p/q, replace the missing": verify_with(fair, speculative.residual),
+    "keep p/q, replace the missing": verify_with(fair, missing),
     "keep p/q, replace from p": verify_with(fair, lambda p, q: p),
-    "keep if p/q is above 0.5": verify_with(lambda p, q, rng: p > 0.5 * q, speculative.residual),
+    "keep if p/q is above 0.5": verify_with(lambda p, q, rng: p > 0.5 * q, missing),
 }
 
 # %% [markdown]
-# The language: a row of probabilities after each word, and one after the start, of target and draft.
+# The language: a row of probabilities after each word, and one after the start, of target and draft. And the first two
+# words of a text that is written in rounds:
 
 # %%
 tables = np.random.default_rng(seed)
 P, Q = tables.dirichlet(np.ones(4), 5), tables.dirichlet(np.ones(4), 5)  # after each word, and after the start (4)
 
 
-# %% [markdown]
-# The first two words of a text that is written in rounds:
-
-# %%
 def two_words(verify, rng):
     text = [4]
     while len(text) < 3:
         context = [text[-1]]
         for _ in range(2):
-            context.append(decoding.categorical(Q[context[-1]], rng))
+            context.append(draw(Q[context[-1]], rng))
         text += verify(P[context], Q[context[:-1]], context[1:], rng)
     return text[1:3]
 
@@ -400,34 +392,27 @@ assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
 # %% [markdown]
 # Only the rule survives. Replacing from p looks innocent and is the most common mistake: the kept words come on top.
 # The threshold buys speed with another distribution; that may be worth it, but it is not lossless any more.
-#
+
+# %% [markdown]
 # ## 3 The same on real distributions
 #
 # The draft is a model of two layers that shares embedding, output head and tokenizer with SmolLM2. It was trained on
 # texts that SmolLM2 wrote, to give the same probabilities. How, and how well it does on 40 prompts that it never saw,
 # is in [data/draft](../data/draft/README.md). A shared tokenizer is a must: the target checks token ids.
 #
-# Both models read the answer once and return their logits at every place.
+# Both models read the answer once and return their logits at every place (`return_context_logits` of notebook 08).
 
 # %%
-draft_precision = "int4" if executor.device == "cpu" else "fp32"
+draft_precision = "int4" if target.device == "cpu" else "fp32"
 draft_engine = assets.engine("smollm2-draft", draft_precision)
 
 
-# %% [markdown]
-# `return_context_logits` of notebook 08 gives the logits behind every token that was read.
-
-# %%
-def logits_of(executor, ids):
+def logits_of(model, ids):
     outputs = queue.SimpleQueue()
-    executor.submit(Request(str(next(numbers)), ids, 1, return_context_logits=True, on_output=outputs.put))
-    return outputs.get(timeout=300).context_logits
-
-
-def both_logits(prompt, tokens):
-    """What target and draft expect before each of the tokens, [tokens, vocab] each."""
-    rows = slice(len(prompt) - 1, len(prompt) + len(tokens) - 1)
-    return (logits_of(each, prompt + tokens)[rows] for each in (executor, drafting))
+    name = str(next(numbers))
+    model.submit(executor.Request(name, ids, 1, return_context_logits=True, on_output=outputs.put))
+    rows = slice(len(prompt_ids) - 1, len(ids) - 1)  # what is expected before each token of the answer
+    return outputs.get(timeout=300).context_logits[rows].astype(np.float64)
 
 
 # %% [markdown]
@@ -435,10 +420,10 @@ def both_logits(prompt, tokens):
 # it is not? At what share of the places do both have the same likeliest token?
 
 # %%
-with Executor(draft_engine, max_batch_size=1, max_seq_len=512) as drafting:
-    target_logits, draft_logits = both_logits(prompt_ids, answer)
-target_p, draft_q = (decoding.softmax(logits, temperature) for logits in (target_logits, draft_logits))
-beta = speculative.acceptance(target_p, draft_q)
+with executor.Executor(draft_engine, max_batch_size=1, max_seq_len=512) as drafting:
+    target_logits, draft_logits = (logits_of(model, prompt_ids + answer) for model in (target, drafting))
+target_p, draft_q = (softmax(logits / temperature, axis=-1) for logits in (target_logits, draft_logits))
+beta = np.minimum(target_p, draft_q).sum(-1)
 agree = target_logits.argmax(-1) == draft_logits.argmax(-1)
 hit_rate = float(agree.mean())
 
@@ -446,76 +431,73 @@ hit_rate = float(agree.mean())
 # One bar for each token of the answer:
 
 # %%
-title = f"Kept at {beta.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
 labels = [repr(tokenizer.decode([token]))[1:-1] for token in answer]
-summary = f"the probability of being kept goes from {beta.min():.2f} to {beta.max():.2f}"
-style.finish(figures.kept(labels, beta, agree), title, f"{small_print} · temperature {temperature}", summary)
+title = f"Kept at {beta.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
+summary = f"at temperature {temperature} the probability of being kept goes from {beta.min():.2f} to {beta.max():.2f}"
+show(figures.kept(labels, beta, agree), title, summary)
 
 # %% [markdown]
-# How sure the target is, is its entropy. The half of the places where it is lower, and the other half:
+# The bars differ widely: one number for all places, as used below, is a simplification. How sure the target is, is its
+# entropy. The half of the places where it is lower, and the other half:
 
 # %%
-sure, unsure = np.array_split(np.argsort(decoding.entropy(target_p)), 2)
+sure, unsure = np.array_split(np.argsort(entropy(target_p, axis=-1)), 2)
 print(f"the target is more certain: kept {beta[sure].mean():.2f}; less certain: kept {beta[unsure].mean():.2f}")
 
 # %% [markdown]
-# The bars differ widely: one number for all places, as used below, is a simplification.
-#
-# Now chi-squared with 49,152 words, at a place where much is open: both whether a draft is kept, and what comes next.
-# First the drafts, from q. Then the rule for all of them at once, and what comes out: the eight likeliest tokens, and
-# all others together.
+# Now the rule with 49,152 words, at a place where much is open: both whether a draft is kept, and what comes next. All
+# drafts from q at once.
 
 # %%
-at = int((beta * (1 - beta) * decoding.entropy(target_p))[:-1].argmax())
+at = int((beta * (1 - beta) * entropy(target_p, axis=-1))[:-1].argmax())
 rng = np.random.default_rng(seed)
-drafts = decoding.categorical(draft_q[at], rng, size=trials)
+drafts = draw(draft_q[at], rng, size=trials)
 keep = fair(target_p[at][drafts], draft_q[at][drafts], rng)
-replacements = decoding.categorical(speculative.residual(target_p[at], draft_q[at]), rng, size=trials)
-drawn = np.where(keep, drafts, replacements)
-top = np.argsort(-target_p[at])[:8]
-counts = np.array([*(np.sum(drawn == token) for token in top), 0])
-counts[-1] = trials - counts.sum()
+drawn = np.where(keep, drafts, draw(missing(target_p[at], draft_q[at]), rng, size=trials))
 
 # %% [markdown]
 # **Predict:** which column will the last one follow?
 
 # %%
-kept_mass = target_p[at][top]
-for token, count in zip(top, counts, strict=False):
-    text = repr(tokenizer.decode([token]))
-    print(f"{text:14} target {target_p[at][token]:.3f}  draft {draft_q[at][token]:.3f}  came out {count / trials:.3f}")
+top = np.argsort(-target_p[at])[:8]
+for token in top:
+    text, came = repr(tokenizer.decode([token])), np.mean(drawn == token)
+    print(f"{text:14} target {target_p[at][token]:.3f}  draft {draft_q[at][token]:.3f}  came out {came:.3f}")
 
 # %% [markdown]
-# The chi-squared test again, over cells that expect at least one draw:
+# Chi-squared again, over these eight tokens and all others together:
 
 # %%
-cells = trials * np.array([*kept_mass, 1 - kept_mass.sum()])
+counts = np.array([*(np.sum(drawn == token) for token in top), np.sum(~np.isin(drawn, top))])
+cells = trials * np.array([*target_p[at][top], 1 - target_p[at][top].sum()])
 enough = cells >= 1  # chi-squared needs expected counts that are not tiny
 real_p = float(chisquare(counts[enough], cells[enough] * counts[enough].sum() / cells[enough].sum()).pvalue)
 print(f"drafts kept: {keep.mean():.2f}, expected {beta[at]:.2f}; p-value {real_p:.2g}")
 assert real_p > 1e-4
 
 # %% [markdown]
-# What came out follows the target's column, not the draft's. (A replacement can never be the drafted token: it was
-# rejected because the draft has too much of it, and there the residual is 0.)
-#
+# What came out follows the target's column, not the draft's.
+
+# %% [markdown]
 # ## 4 What a server accepts
 #
 # The rule needs the draft's probabilities. The executor here, and TensorRT-LLM when it gets `draft_input_ids` without
 # `draft_logits`, does something simpler: at each place the target chooses its own token as ever, and a guess is kept
-# if it is that token. That is the same rule for a draft that is *certain*, q = 1 on its guess: it is kept with
-# probability p(x), and the residual is p without x. Random numbers are used one a token, as without a draft, so even
-# a sampled text is the same, token for token.
+# if it is that token.
+#
+# That is the same rule for a draft that is *certain*, q = 1 on its guess: it is kept with probability p(x), and the
+# residual is p without x. Random numbers are used one a token, as without a draft, so even a sampled text is the same,
+# token for token.
 #
 # **Predict:** two drafters, greedy and sampled. In how many of the four cases is the text the one without a draft?
 # Which accepts more?
 
 # %%
 sampled = {"temperature": temperature, "top_p": 0.95, "seed": seed}
-draft, in_notebook = DraftModel(draft_engine, max_draft=3), {}
+draft, in_notebook = executor.DraftModel(draft_engine, max_draft=3), {}
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     expected = run(**sampling).tokens if sampling else answer
-    for name, drafter in (("draft model", draft), ("prompt lookup", PromptLookup())):
+    for name, drafter in (("draft model", draft), ("prompt lookup", executor.PromptLookup())):
         found = run(drafter, **sampling)
         same = found.tokens == expected
         in_notebook.setdefault(label, found)  # the draft model's, for section 7
@@ -523,10 +505,8 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
         assert precision != "fp32" or same
 
 # %% [markdown]
-# With fp32 weights, in all four. Which case accepts more, one short text cannot say; another seed may turn it round.
-# The distributions can. Greedy, the draft's likeliest token is kept always or never: always where it is the target's
-# likeliest as well. Drawn, it is kept with its probability p in either case. And with the rule of section 2, the draft
-# draws, too. The averages over the places above:
+# With fp32 weights, in all four. Which case accepts more, one short text cannot say; another seed may reverse it. The
+# distributions can. The averages over the places above:
 
 # %%
 certain = np.take_along_axis(target_p, draft_logits.argmax(-1)[:, None], 1)[:, 0]
@@ -535,10 +515,14 @@ print(f"tokens drawn, the draft's likeliest token, no probabilities: kept {certa
 print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mean():.2f}")
 
 # %% [markdown]
+# Greedy, a guess is kept where it is the target's likeliest token. Drawn, it is kept with its probability p. With the
+# rule of section 2, the draft draws, too.
+#
 # With probabilities (`use_draft_logits` of the BLS model in NVIDIA's container) a whole row of logits travels for
 # every guess: 49,152 numbers for one id. NVIDIA has `speculative_decoding_fast_logits`, which sends them from one
 # engine to the other directly.
-#
+
+# %% [markdown]
 # ## 5 Where guesses come from
 #
 # **Prompt lookup** has no model at all. It looks for the last few tokens earlier in the text and proposes what came
@@ -550,23 +534,21 @@ print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mea
 # %%
 copy_ids = chat(f"Repeat this text exactly, without comments:\n\n{to_copy}")
 tasks = {"copy": copy_ids, "question": prompt_ids}
-drafters = {"no draft": None, "prompt lookup": PromptLookup(max_draft=longest), "draft model": draft}
+lookup = executor.PromptLookup(max_draft=longest)
 undrafted = {}
 for task, ids in tasks.items():
-    for name, drafter in drafters.items():
+    for name, drafter in {"no draft": None, "prompt lookup": lookup, "draft model": draft}.items():
         found = run(drafter, ids)
         undrafted.setdefault(task, found.tokens)  # for section 7
-        per_second = speed(found, fastest_steps([found]))
-        print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step,{per_second:6.1f} tokens/s")
+        print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step, in {len(found.steps)} steps")
 
 # %% [markdown]
-# Look at the tokens a step, which no clock disturbs. For copying, a drafter without a model does very well; in the
-# free answer it finds little. Which one is better is a question about your traffic.
+# For copying, a drafter without a model does very well; in the free answer it finds little. Which one is better is a
+# question about your traffic.
 #
 # A draft model must be small and must agree. Can you get one for free, by stopping the target early? Compute only its
-# first n layers, then the output head: **layer skipping**. One pass through the target gives the guess after every
-# layer: transformers opens a model with `output_hidden_states`. And the training started from the first and the last
-# layer of the target: how good are those two alone?
+# first n layers, then the output head: **layer skipping**. transformers gives what every layer hands on
+# (`output_hidden_states`).
 
 # %%
 disable_progress_bar()
@@ -585,40 +567,28 @@ def hits(state):
 
 # %%
 with torch.inference_mode():
-    whole.model.layers = layers
     _, *states, last = whole.model(text_ids, output_hidden_states=True).hidden_states  # the last one is normed already
     by_layer = [*(hits(whole.model.norm(state)) for state in states), hits(last)]
     whole.model.layers = layers[:1] + layers[-1:]  # the first and the last alone
     untrained = hits(whole.model(text_ids, use_cache=False).last_hidden_state)
-
-# %% [markdown]
-# The trained draft has two layers as well; it stands in the same figure.
+    whole.model.layers = layers
 
 # %%
-half = next((n for n, share in enumerate(by_layer, 1) if share >= 0.5), len(by_layer))
-others = {"two layers, trained": (2, hit_rate), "the same two before": (2, untrained)}
-title = f"Every second token takes {half} of {len(by_layer)} layers; two trained ones get {hit_rate:.0%}"
-summary = f"first and last layer, untrained: {untrained:.0%}; all layers but three: {by_layer[-4]:.0%}"
-figure = figures.layers(range(1, len(by_layer) + 1), by_layer, others)
-style.finish(figure, title, small_print, summary)
+for n in (10, 20, 25, 27, 28, 29, 30):
+    print(f"{n:2} layers: {by_layer[n - 1]:4.0%} right {'█' * round(30 * by_layer[n - 1])}")
+print(f" 2 layers, the first and the last: {untrained:.0%}; the same two, trained: {hit_rate:.0%}")
 
 # %% [markdown]
 # A layer of the target is made for the next layer, not for the output head. Where skipping begins to agree, it costs
 # nearly as much as the target. (Models can be trained for early exits; this one is not.) Two layers *trained* for it
-# are another matter. On the 40 unseen prompts:
-
-# %%
-measured = json.loads((find_root() / "data" / "draft" / "smollm2-draft.json").read_text())["held_out"]
-for name in ("draft", "untrained"):
-    figures_of = measured[name]["all"]
-    print(f"{name:10} agreement {figures_of['agreement']:.2f}, {figures_of['tokens_per_round']:.2f} tokens a round")
+# are another matter: on the 40 unseen prompts of [data/draft](../data/draft/README.md) the draft agrees at 55 % of the
+# places, and the same two layers before the training at none.
 
 # %% [markdown]
 # ## 6 How many guesses pay
 #
 # Three numbers decide. v(k) you have. The **acceptance** a: with what probability is a guess right? The **draft
-# cost** c: how long does one guess take, in steps of the target? (Their time is taken again, in turn with the guesses:
-# the machine may be faster or slower now than in section 1.)
+# cost** c: how long does one guess take, in steps of the target? Both are timed in turn, and the fastest counts.
 
 # %%
 proposing, plain_steps = [], []
@@ -628,21 +598,18 @@ for _ in range(4):
         started = time.perf_counter()
         draft.propose(prompt_ids + answer[:begun], 1)
         proposing.append(time.perf_counter() - started)
-guess_ms = 1e3 * min(proposing)
 draft_cost = min(proposing) / min(plain_steps)
-print(f"one guess takes {guess_ms:.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
-print(f"weights: draft {draft_precision}, target {precision}")
+print(f"one guess takes {1e3 * min(proposing):.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
 
 
 # %% [markdown]
-# The draft has 2 of 30 layers, but the whole output head, 49,152 × 576 numbers: 35 of the target's 135 million weights,
-# or 0.26. If both had the same kind of weights, and nothing else took time, c would be that. On a CPU the draft's
-# weights are int4 (section 3), about an eighth of the bytes of fp32, so beside a target in fp32 a guess costs less. Not
-# eight times less: int4 numbers must be unpacked before they are multiplied, and each call has a price of its own.
+# The draft has 2 of 30 layers, but the whole output head: 35 of the target's 135 million weights, or 0.26. On a CPU the
+# draft's weights are int4, an eighth of the bytes of fp32, so beside a target in fp32 a guess costs less.
 #
 # If each guess is right with probability a, independently, the i-th guess counts only if all before it were right: aⁱ.
 #
-# **Exercise 10.2** How many tokens does a step bring on average with k guesses, for any a from 0 to 1, both included?
+# **Exercise 10.2** (5 minutes) How many tokens does a step bring on average with k guesses, for any a from 0 to 1, both
+# included?
 
 # %% tags=["exercise:10.2"]
 def tokens_per_step(a, k):
@@ -658,8 +625,8 @@ check("10.2", tokens_per_step)
 #
 # $$S(k) = \frac{1 + a + a^2 + \dots + a^k}{k\,c + v(k)}.$$
 #
-# **Exercise 10.3** Choose the k with the largest speed-up. `v` is a list: v[0] is 1, v[1] the verify cost of one guess,
-# and so on to the longest draft.
+# **Exercise 10.3** (5 minutes) Choose the k with the largest speed-up. `v` is a list: v[0] is 1, v[1] the verify cost
+# of one guess, and so on to the longest draft.
 
 # %% tags=["exercise:10.3"]
 def best_length(a, c, v):
@@ -670,47 +637,50 @@ def best_length(a, c, v):
 check("10.3", best_length)
 
 # %% [markdown]
-# Now with the numbers of this machine. **Predict** the best k.
+# Now with the numbers of this machine; v is interpolated where it was not measured. **Predict** the best k.
 
 # %%
 lengths = list(range(1, longest + 1))
-verify = lambda k: float(np.interp(k, tried, [verify_cost[n] for n in tried]))  # noqa: E731
-predicted = [speculative.speedup(hit_rate, k, draft_cost, verify) for k in lengths]
-best, best_speedup = speculative.best_k(hit_rate, draft_cost, verify, longest)
-for k, value in zip(lengths, predicted, strict=True):
-    source = "" if k in tried else f"   (v({k}) is interpolated)"
-    print(f"k = {k}: {speculative.expected_tokens(hit_rate, k):.2f} tokens a step, speed-up {value:.2f}{source}")
-print(f"predicted best: k = {best}, {best_speedup:.2f} times as fast")
+expected = [sum(hit_rate**i for i in range(k + 1)) for k in lengths]
+v = np.interp(lengths, list(verify_cost), list(verify_cost.values()))
+predicted = [float(tokens / (k * draft_cost + cost)) for k, tokens, cost in zip(lengths, expected, v, strict=True)]
+for k, tokens, value in zip(lengths, expected, predicted, strict=True):
+    print(f"k = {k}: {tokens:.2f} tokens a step, speed-up {value:.2f}")
+best = int(np.argmax([1.0, *predicted]))  # 0: not to draft
+print(f"predicted best: k = {best}, {max(1.0, *predicted):.2f} times as fast")
+
 
 # %% [markdown]
 # The prediction is made. Now measure. Each length, from none to the longest, writes the answer once: that counts the
 # tokens a step. For the clock they take turns again, step by step, so that all of them meet the same machine.
 
 # %%
+def speed(run, fastest):
+    """Tokens per second, if nothing had disturbed a step."""
+    return run.made / sum(fastest[k] for k in run.guesses.tolist())
+
+
 draft.max_draft = longest
 runs = [run(Turns(draft, [k])) for k in [0, *lengths]]
 assert precision != "fp32" or all(each.tokens == answer for each in runs)
 clock = fastest_steps(runs) | in_turn(draft, [0, *lengths])
-speeds = [speed(each, clock) for each in runs]
-gained = [value / speeds[0] for value in speeds[1:]]
+gained = [speed(each, clock) / speed(runs[0], clock) for each in runs[1:]]
 per_step = [each.per_step for each in runs[1:]]
 
 # %% [markdown]
 # Predicted and measured in one figure:
 
 # %%
-expected = [speculative.expected_tokens(hit_rate, k) for k in lengths]
 fastest = int(np.argmax([1.0, *gained]))  # 0: not to draft
 error = float(np.mean(np.abs(np.array(gained) / predicted - 1)))
-title = f"Predicted best k = {best} ({best_speedup:.2f} ×), measured k = {fastest} ({max(1.0, *gained):.2f} ×)"
+title = f"Predicted best k = {best} ({max(1.0, *predicted):.2f} ×), measured k = {fastest} ({max(1.0, *gained):.2f} ×)"
 summary = f"measured speed-ups differ from the predicted ones by {error:.0%} on average"
-style.finish(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, small_print, summary)
+show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, summary)
 
 # %% [markdown]
 # Read the left panel first; it has no clock in it. The line takes hits and misses as independent. Dots below it mean
-# that both come in runs, dots above that they are spread more evenly than by chance. (One short answer has few places;
-# chance alone moves the dots as well.) The right panel adds the clock, and the noise of this machine. How much hangs on
-# the choice of k?
+# that both come in runs, dots above that they are spread more evenly than by chance. The right panel adds the clock,
+# and the noise of this machine. How much hangs on the choice of k?
 
 # %%
 close = [k for k, value in zip(lengths, gained, strict=True) if value >= 0.9 * max(gained)]
@@ -720,7 +690,8 @@ print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no
 # %% [markdown]
 # Every guess is paid for, but the last one of a long draft counts only if it and all before it were right: with
 # probability aᵏ. So a longer draft wins less and less, while its cost goes on growing.
-#
+
+# %% [markdown]
 # ## 7 Served
 #
 # Now through Triton. `draft_engine_dir` adds a second LLM, `tensorrt_llm_draft`, to the repository, and tells the BLS
@@ -729,75 +700,72 @@ print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no
 # what it has read, so a round reads only what is new.
 
 # %%
-executor.shutdown()
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-10-")
-root = build_default(scratch.name, precision=precision, draft_engine_dir=draft_engine)
-server = TritonServer(root).start()
-client = TritonClient(server.grpc_url, server.http_url)
-print(*sorted(path.name for path in root.iterdir()), sep="\n")
+target.shutdown()
+server = serve(precision=precision, draft_engine_dir=draft_engine)
+client = grpcclient.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
-# **Predict:** does the served draft accept as much as the one in the notebook? Is the answer faster?
+# A request names the number of guesses; without it there is no draft.
 
 # %%
-asked = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-whole_answer = {"stream": False, "exclude_input_in_output": True, "return_perf_metrics": True, "deadline": 300}
+asked = {"text_input": f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n", "max_tokens": max_tokens}
+asked |= {"stream": False, "exclude_input_in_output": True, "return_perf_metrics": True}
 
 
-def served(length=max_tokens, **inputs):
-    (found,) = [c for c in client.stream(asked, max_tokens=length, **whole_answer, **inputs) if c.outputs]
-    return found
+def served(**more):
+    return gather(client, "tensorrt_llm_bls", {"": inputs(**{**asked, **more})})[""][0]
+
+
+def text(result):
+    return result.as_numpy("text_output")[0].decode()
 
 
 # %% [markdown]
-# The first request of each model is slower, so one goes ahead. Then each way is asked three times, in turns, and its
-# fastest counts.
+# **Predict:** does the served draft accept as much as the one in the notebook? Is the answer faster? One request goes
+# ahead, since the first of each model is slower. Then each way is asked three times, in turns, and its fastest counts.
 
 # %%
-served(length=6, num_draft_tokens=3)
+served(max_tokens=6, num_draft_tokens=3)
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     turns = [(served(**sampling), served(num_draft_tokens=3, **sampling)) for _ in range(3)]
     (without, found), here = turns[0], in_notebook[label]
     plain_seconds, seconds = (min(one.seconds for one in way) for way in zip(*turns, strict=True))
-    drafted, accepted = (int(found.outputs[f"total_{n}draft_tokens"].item()) for n in ("", "accepted_"))
-    print(f"{label}: same text: {found.text == without.text}; {accepted} of {drafted} accepted,",
-          f"in the notebook {here.accepted} of {here.drafted};",
-          f"acceptance_rate {found.outputs['acceptance_rate'].item():.2f};",
-          f"{seconds:.2f} s, {plain_seconds / seconds:.2f} times as fast as without a draft")  # fmt: skip
-    assert precision != "fp32" or found.text == without.text
-
+    drafted, accepted = (found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_"))
+    print(f"{label}: same text: {text(found) == text(without)}; {accepted} of {drafted} accepted,", end=" ")
+    print(f"in the notebook {here.accepted} of {here.drafted};", end=" ")
+    print(f"acceptance_rate {found.as_numpy('acceptance_rate').item():.2f}; {plain_seconds / seconds:.2f} × as fast")
+    assert precision != "fp32" or text(found) == text(without)
 
 # %% [markdown]
 # Greedy, the served draft is the one of the notebook, and in fp32 it makes the same guesses. Sampled, it is not: the
 # BLS model hands seed, temperature and top_p on to the draft as well, so that one draws its guesses, while `DraftModel`
-# takes its likeliest token. Which of the two accepts more, one short text cannot say (section 4). Where the last column
-# is below 1.00, the rounds cost more than the accepted guesses saved.
+# takes its likeliest token. Where the last number is below 1.00, the rounds cost more than the accepted guesses saved.
 #
 # `acceptance_rate` divides by *all* guesses, also those behind a miss, which had no chance; so expect it below a. The
 # metrics count over all rounds of the request (NVIDIA's BLS model returns those of the last round only). A round is
 # two requests to other models, with their queues and copies, where the executor above only called a function. That
 # overhead is the same for a large model, but small beside its step.
-#
+
+# %% [markdown]
 # A client may draft, too. `draft_input_ids` of `tensorrt_llm` takes guesses from anywhere; here from prompt lookup,
 # in your process. **Predict:** how many requests does the copy take?
 
 # %%
 def continued(ids, guesses, room):
-    given = {"input_ids": [ids], "input_lengths": [[len(ids)]], "request_output_len": [[room]], "end_id": [[end_id]]}
-    given |= {"exclude_input_in_output": [[True]], "draft_input_ids": [guesses]}
-    given |= {"min_tokens": [[0]]}  # the default, 1, would forbid the end at the first token of every request
+    given = {"input_ids": ids, "input_lengths": len(ids), "request_output_len": room, "end_id": end_id}
+    given |= {"exclude_input_in_output": True, "draft_input_ids": guesses}
+    given |= {"min_tokens": 0}  # the default, 1, would forbid the end at the first token of every request
     if not guesses:  # nothing to verify: one token
-        given |= {"request_output_len": [[1]]}
-        del given["draft_input_ids"]
-    outputs = next(client.stream_inputs("tensorrt_llm", given, deadline=300)).outputs
-    return outputs["output_ids"][0, 0, : outputs["sequence_length"].item()].tolist()
+        given |= {"request_output_len": 1, "draft_input_ids": None}
+    result = gather(client, "tensorrt_llm", {"": inputs(**given)})[""][0]
+    return result.as_numpy("output_ids")[0, 0, : result.as_numpy("sequence_length").item()].tolist()
 
 
 # %% [markdown]
 # The loop that the BLS model runs in the server, here in the client:
 
 # %%
-lookup, copied, requests = PromptLookup(max_draft=longest), [], 0
+copied, requests = [], 0
 while len(copied) < max_tokens:
     room = max_tokens - len(copied)
     guesses = lookup.propose(copy_ids + copied, room - 1) if room > 1 else []
@@ -812,72 +780,67 @@ assert precision != "fp32" or copied == list(undrafted["copy"]), "the text of se
 # Speculation has limits, most of them NVIDIA's: one prompt, one beam, no streaming, no logits.
 
 # %% tags=["nbval-check-output"]
-for inputs in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"num_draft_tokens": -1}):
+for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"num_draft_tokens": -1}):
     try:
-        list(client.stream(asked, max_tokens=4, deadline=60, **{"num_draft_tokens": 2, "stream": False, **inputs}))
-    except ClientError as error:
-        print(error)
+        served(**{"max_tokens": 4, "num_draft_tokens": 2, **more})
+    except InferenceServerException as error:
+        print(error.message())
 
 # %% [markdown]
 # ## 8 The relatives
 #
-# All others keep the verifying step and change where guesses come from. The speed-ups are those of the papers, one
-# stream, their models and their machines: not comparable with each other, nor with this page.
+# All others keep the verifying step and change where guesses come from. An engine of TensorRT is built for one method:
+# the third column is the value of `trtllm-build --speculative_decoding_mode`, with the first of the versions 0.10 to
+# 0.17 that takes it. None of these methods ran here; the list is read from papers, documents and sources.
 #
-# - **Draft model.** Needs one with the same tokenizer, and memory for its weights and its KV cache. 2 to 3 × with
-#   T5-XXL ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)), 2 to 2.5 × with Chinchilla 70B ([Chen et al.
-#   2023](https://arxiv.org/abs/2302.01318)).
-# - **Prompt lookup, n-grams.** Needs answers that repeat their prompt. 2 to 4 × on such tasks ([Saxena
-#   2023](https://github.com/apoorvumang/prompt-lookup-decoding)).
-# - **MEDUSA.** Extra heads on the last hidden state, one for each later token, span a tree of candidates. Needs
-#   training: of the heads alone (Medusa-1, over 2.2 ×) or with the model (Medusa-2, 2.3 to 3.6 ×) ([Cai et al.
-#   2024](https://arxiv.org/abs/2401.10774)).
-# - **EAGLE.** One layer continues the hidden *features* of the target, and the target's own head reads them. Needs
-#   that layer, trained on hidden states of this target. 2.7 to 3.5 × with LLaMA2-Chat 70B ([Li et al.
-#   2024](https://arxiv.org/abs/2401.15077)). EAGLE-2 lets the tree grow where the draft is confident: 3.05 to 4.26 ×
-#   ([2024](https://arxiv.org/abs/2406.16858)). EAGLE-3 guesses tokens instead of features, from hidden states of
-#   several depths, trained on more data: up to 6.5 × ([2025](https://arxiv.org/abs/2503.01840)).
-# - **Lookahead.** The target itself guesses many places of the future at once and collects the n-grams that appear.
-#   Needs no training, only spare arithmetic. Up to 1.8 × on MT-bench, 4 × on several GPUs for code ([Fu et al.
-#   2024](https://arxiv.org/abs/2402.02057)).
-# - **ReDrafter.** A small recurrent network on the last hidden state, with a beam search of its own. Needs training
-#   by distillation. Up to 2.5 × in TensorRT-LLM on an H100 ([Cheng et al. 2024](https://arxiv.org/abs/2403.09919)).
-#
-# Trees hold several guesses for one place and verify all branches in one step, with an attention mask that lets a
-# token see only its own branch. That is worth it where v(k) is nearly flat.
-#
-# An engine of TensorRT is built for one method. The modes that `trtllm-build` takes, from the course's table of flags
-# (notebook 02):
-
-# %% tags=["nbval-check-output"]
-for version in ("0.10.0", "0.12.0", "0.15.0", "0.17.0"):
-    modes = flags.known("trtllm-build", version)["--speculative_decoding_mode"].choices_for(version)
-    print(f"TensorRT-LLM {version}: {', '.join(modes)}")
-
+# | method | a guess comes from | mode, since | needs |
+# |---|---|---|---|
+# | draft model | a small model | `draft_tokens_external`, 0.10 | a model with the same tokenizer |
+# | prompt lookup | an earlier place in the text | as above | answers that repeat their prompt |
+# | MEDUSA | extra heads on the last hidden state | `medusa`, 0.10 | training of the heads |
+# | EAGLE | a layer that continues the hidden features | `eagle`, 0.15 | training of that layer |
+# | lookahead | the target itself, many places at once | `lookahead_decoding`, 0.12 | spare arithmetic |
+# | ReDrafter | a small recurrent network | `explicit_draft_tokens`, 0.12 | training by distillation |
 
 # %% [markdown]
-# And who is told what:
+# MEDUSA, EAGLE and ReDrafter verify **trees**: several guesses for one place, all branches in one step, with an
+# attention mask that lets a token see only its own branch. That is worth it where v(k) is nearly flat.
 #
-# - **Draft model.** `trtllm-build` of the target: `--speculative_decoding_mode draft_tokens_external --max_draft_len
-#   N`; the draft is built as usual. In Triton: parameter `tensorrt_llm_draft_model_name` of the BLS model, in a
-#   request `num_draft_tokens` and `use_draft_logits`; `speculative_decoding_fast_logits` of both engines.
-# - **Prompt lookup.** The target as above; the client sends `draft_input_ids`.
-# - **MEDUSA.** `--speculative_decoding_mode medusa`, with the heads in the checkpoint. In Triton: `decoding_mode`
-#   medusa and `medusa_choices`, the tree.
-# - **EAGLE.** `--speculative_decoding_mode eagle`. In Triton: `decoding_mode` eagle and `eagle_choices`.
-# - **Lookahead.** `--speculative_decoding_mode lookahead_decoding`. In Triton: `decoding_mode` lookahead, with
-#   `lookahead_window_size`, `lookahead_ngram_size` and `lookahead_verification_set_size`, all three.
-# - **ReDrafter.** `--speculative_decoding_mode explicit_draft_tokens`. In Triton: `decoding_mode` redrafter.
+# <details><summary>Speed-ups that the papers report: one stream, their models, their machines</summary>
 #
-# `trtllm-build` belongs to the engines of TensorRT (notebook 02). With the LLM API of notebook 12 you pass a
-# `speculative_config`
-# ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)): with `max_draft_len` a
-# `DraftTargetDecodingConfig` (a draft model), an `NGramDecodingConfig` (prompt lookup) or an `EagleDecodingConfig`
-# (EAGLE-3; `Eagle3DecodingConfig` in later versions), or an `MTPDecodingConfig` (multi-token prediction, for models
-# trained with it; in version 1.0 with `num_nextn_predict_layers`). In `model.yaml` of Triton's `llmapi` model,
-# `decoding_type` takes the place of the class. There EAGLE-3 lives; MEDUSA and lookahead stay behind. Both lists are
-# read from documents and sources; none of these methods ran here.
+# - Draft model: 2 to 3 × with T5-XXL ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)), 2 to 2.5 × with
+#   Chinchilla 70B ([Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
+# - Prompt lookup: 2 to 4 × where answers repeat ([Saxena
+#   2023](https://github.com/apoorvumang/prompt-lookup-decoding)).
+# - MEDUSA: over 2.2 ×, 2.3 to 3.6 × with the model trained too ([Cai et al. 2024](https://arxiv.org/abs/2401.10774)).
+# - EAGLE: 2.7 to 3.5 × with LLaMA2-Chat 70B ([Li et al. 2024](https://arxiv.org/abs/2401.15077)); EAGLE-2, whose tree
+#   grows where the draft is confident, 3.05 to 4.26 × ([2024](https://arxiv.org/abs/2406.16858)); EAGLE-3, which
+#   guesses tokens from hidden states of several depths, up to 6.5 × ([2025](https://arxiv.org/abs/2503.01840)).
+# - Lookahead: up to 1.8 × on MT-bench, 4 × on several GPUs for code ([Fu et al.
+#   2024](https://arxiv.org/abs/2402.02057)).
+# - ReDrafter: up to 2.5 × in TensorRT-LLM on an H100 ([Cheng et al. 2024](https://arxiv.org/abs/2403.09919)).
 #
+# </details>
+
+# %% [markdown]
+# <details><summary>Switches in Triton and in the LLM API</summary>
+#
+# - Draft model: the target is built with `--max_draft_len N`, too, the draft as usual. BLS parameter
+#   `tensorrt_llm_draft_model_name`; in a request `num_draft_tokens`, `use_draft_logits`;
+#   `speculative_decoding_fast_logits` of both engines.
+# - Others: parameter `decoding_mode` of `tensorrt_llm` (`medusa`, `eagle`, `lookahead`, `redrafter`), with
+#   `medusa_choices` or `eagle_choices`, the tree; lookahead with `lookahead_window_size`, `lookahead_ngram_size` and
+#   `lookahead_verification_set_size`, all three.
+# - LLM API (notebook 12): a `speculative_config`
+#   ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)):
+#   `DraftTargetDecodingConfig`, `NGramDecodingConfig` (prompt lookup), `EagleDecodingConfig` (EAGLE-3;
+#   `Eagle3DecodingConfig` in later versions), each with `max_draft_len`, or `MTPDecodingConfig` (multi-token
+#   prediction; in version 1.0 with `num_nextn_predict_layers`). In `model.yaml` of Triton's `llmapi` model,
+#   `decoding_type` takes the place of the class. MEDUSA and lookahead stay behind.
+#
+# </details>
+
+# %% [markdown]
 # ## Recap
 #
 # - A step that reads k guesses costs v(k), less than k + 1 steps, as long as memory and not arithmetic is the
@@ -888,7 +851,8 @@ for version in ("0.10.0", "0.12.0", "0.15.0", "0.17.0"):
 # - a, c and v(k) predict the best draft length: S(k) = (1 + a + … + a^k) / (k c + v(k)). 0 is a length, too.
 # - Lookup is for answers that repeat; a draft model must be trained for its target; skipped layers are a bad draft.
 # - Served through BLS, each round is two more requests; `acceptance_rate` says whether they are worth it.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Everything above was one stream. Send four at once. Their plain steps share one reading of the weights, and
@@ -896,46 +860,36 @@ for version in ("0.10.0", "0.12.0", "0.15.0", "0.17.0"):
 # a step of its own, which makes it worse than it must be; TensorRT-LLM verifies those of a batch together.)
 
 # %%
-def four_at_once(**inputs):
-    began = time.perf_counter()
-    short = {**whole_answer, "max_tokens": 16, "min_tokens": 16}
-    streams = [client.stream(f"{asked}Number {n}:", **short, **inputs) for n in range(4)]
-    for stream in streams:
-        list(stream)
-    return 4 * 16 / (time.perf_counter() - began)
-
-
-# %% [markdown]
-# Without a draft, then with one:
-
-# %%
-together = {k: four_at_once(**({"num_draft_tokens": k} if k else {})) for k in (0, 3)}
-print(*(f"{k} guesses: {speed:.1f} tokens/s for four streams together" for k, speed in together.items()), sep="\n")
+together = {}
+for k in (0, 3):
+    short = {**asked, "max_tokens": 16, "min_tokens": 16, "num_draft_tokens": k or None}
+    four = {n: inputs(**{**short, "text_input": f"{asked['text_input']}Number {n}:"}) for n in range(4)}
+    found = gather(client, "tensorrt_llm_bls", four)
+    together[k] = 4 * 16 / max(result.seconds for (result,) in found.values())
+    print(f"{k} guesses: {together[k]:.1f} tokens/s for four streams together")
 
 # %% [markdown]
 # NVIDIA's documentation (section 8) says the same of its own: speculation is for low batch sizes. Use it where latency
 # counts and the server has arithmetic to spare; a full batch has none.
 #
-# A second one: ask for a draft where there is none. What does the server say?
-
-# %% tags=["nbval-check-output"]
-client.close()
-server.stop()
-small = {"engine_dir": draft_engine}  # any engine will do, a small one starts sooner
-plain_root = build_default(scratch.name + "/plain", **small)
-with TritonServer(plain_root) as bare:
-    with TritonClient(bare.grpc_url, bare.http_url) as asking:
-        try:
-            list(asking.stream("Hello", max_tokens=4, num_draft_tokens=2))
-        except ClientError as error:
-            print(error)
-scratch.cleanup()
+# A second one: ask for a draft where there is none. Stop this server, and start one with a single LLM (the small
+# engine will do, it starts sooner).
 
 # %%
+server.stop()
+bare = serve(engine_dir=draft_engine)
+client = grpcclient.InferenceServerClient(bare.grpc_url)
+
+# %% tags=["nbval-check-output"]
+try:
+    served(num_draft_tokens=2)
+except InferenceServerException as error:
+    print(error.message())
+
+# %%
+client.close()
+bare.stop()
 record(
-    "10",
-    lane=lane,
-    seed=seed,
     verify_cost={str(k): round(value, 3) for k, value in verify_cost.items()},
     draft_cost=round(draft_cost, 3),
     agreement=round(hit_rate, 3),
