@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import typer
 from typer import Argument, Option
 
 from course import engine_tables as tables
+from servinglab.root import module
 
 app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM engines: versions, commands, memory, what is in them.")
 FLAGS_OF_ANOTHER = {"allow_extra_args": True, "ignore_unknown_options": True}  # flags as NVIDIA's programs name them
@@ -76,7 +76,7 @@ def build(context: typer.Context) -> None:
     for caution in flags.check("trtllm-build", versions.NEWEST, given):
         typer.echo(caution, err=True)
     # The backend is a program like trtllm-build: nothing of it is imported here.
-    command = [sys.executable, "-m", "reference_backend.trtllm_build", *context.args]
+    command = module("reference_backend.trtllm_build", *context.args)
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     raise typer.Exit(subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode)
 

@@ -16,9 +16,13 @@ from pathlib import Path
 from course.manifest import Course
 from servinglab import keep, scratch
 from servinglab.errors import CourseError
-from servinglab.root import MANIFEST
+from servinglab.root import MANIFEST, module
 
 FLAGS = ["--ip=127.0.0.1", "--KernelManager.transport=ipc"]
+KERNEL = {
+    "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+    "display_name": "Python 3 (ipykernel)", "language": "python", "metadata": {"debugger": False},
+}  # fmt: skip
 # The manifest is what makes a folder the course's root, for whoever looks upwards from a notebook.
 _NOT_LINKED = {"text", "build", "dist", keep.YOURS, MANIFEST, "__pycache__"}
 
@@ -42,13 +46,17 @@ def open_jupyterlab(folder: Path, arguments: list[str]) -> int:
     """Run JupyterLab on `folder` until it ends; its exit code. `arguments`: more options of its own.
 
     Kernels listen on socket files in a folder of yours, with a short name, as theirs must not be long: over TCP every
-    user of the machine could read what a notebook prints.
+    user of the machine could read what a notebook prints. And they come without JupyterLab's debugger, which listens on
+    TCP ports that ask for no password.
     """
-    command = [sys.executable, "-m", "jupyterlab", *FLAGS, f"--ServerApp.root_dir={folder}"]
+    command = module("jupyterlab", *FLAGS, f"--ServerApp.root_dir={folder}")
     command += ["--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb", *arguments]
     command += ["--allow-root"] * (os.geteuid() == 0)  # root is refused otherwise, also in a container
     with scratch.folder("/tmp") as runtime:
         env = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_RUNTIME_DIR": str(runtime)}
+        env["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(runtime), os.environ.get("JUPYTER_PATH")]))
+        (spec := runtime / "kernels" / "python3").mkdir(parents=True)
+        (spec / "kernel.json").write_text(json.dumps(KERNEL), encoding="utf-8")
         signal.signal(signal.SIGINT, lambda *_: None)  # JupyterLab hears Ctrl-C too, and asks what is meant
         child = subprocess.Popen(command, env=env)
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -20,6 +20,7 @@ from course.manifest import Course, Notebook
 from servinglab import scratch
 from servinglab.errors import CourseError
 from servinglab.keep import Keeper
+from servinglab.root import module
 
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
@@ -75,8 +76,8 @@ def run_notebook(
         made = own / target.name  # not in `out`, where you may open it meanwhile
         state, reached = Progress(notebook.id), None
         child = subprocess.Popen(
-            [sys.executable, "-m", "course.execute", str(notebook.path), str(made), json.dumps(parameters),
-             str(folder or notebook.path.parent), str(told)],
+            module("course.execute", str(notebook.path), str(made), json.dumps(parameters),
+                   str(folder or notebook.path.parent), str(told)),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             # A session of its own: Ctrl-C in the terminal reaches us, and we end the notebook in order.
             start_new_session=True,

@@ -12,6 +12,7 @@ head that is the embedding is left out.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -29,10 +30,11 @@ from reference_backend.executor.rank_files import ENGINE_VERSION, tensors
 ARCHITECTURES = ("LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
 WEIGHTS = ("checkpoint", "q4_1")
 MAX_SEQ_LEN = 2048
+MAX_RANKS = 1024
 _BITS = {"W8A16": 8, "W4A16": 4}
 _QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj))\.weight")
 _EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
-_OURS = re.compile(r"config\.json|rank\d+\.engine|model\.cache|\..*")
+_OURS = re.compile(r"config\.json|rank\d+\.engine")
 
 
 class BuildError(BackendError):
@@ -87,13 +89,8 @@ def build(
         raise BuildError(
             f"max_seq_len is {max_seq_len}, and the model has {config['max_position_embeddings']} positions."
         )
-    if out.exists():
-        plain = out.is_dir() and not out.is_symlink()
-        foreign = (
-            [path.name for path in out.iterdir() if not _OURS.fullmatch(path.name)] if plain else ["a file or a link"]
-        )
-        if foreign:
-            raise BuildError(f"{out} holds something else ({min(foreign)}); name a new folder.")
+    if foreign := _foreign(out):
+        raise BuildError(f"{out} holds something else ({foreign}); name a new folder.")
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
     try:
@@ -125,13 +122,30 @@ def build(
     return out
 
 
+def _foreign(out: Path) -> str:
+    """What a build would destroy at this place: whatever is no engine, and a config.json that was edited since."""
+    if not os.path.lexists(out):
+        return ""
+    if out.is_symlink() or not out.is_dir():
+        return "a file or a link"
+    written = {path.name: path.stat().st_mtime for path in out.iterdir()}
+    if others := sorted(name for name in written if not _OURS.fullmatch(name)):
+        return others[0]
+    if "config.json" in written and written["config.json"] > written.get("rank0.engine", 0) + 1:
+        return "a config.json of yours"
+    return ""
+
+
 def _checkpoint(source: Path) -> dict[str, Any]:
     """The config.json of a checkpoint that can be built here. Raises BuildError."""
     try:
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
         mapping, quantization = config["mapping"], config.setdefault("quantization", {})
         architecture, algorithm = config["architecture"], quantization.setdefault("quant_algo", None)
-        ranks = [source / f"rank{rank}.safetensors" for rank in range(mapping["world_size"])]
+        world = mapping["world_size"]
+        if not 1 <= world <= MAX_RANKS:
+            raise ValueError(world)
+        ranks = [source / f"rank{rank}.safetensors" for rank in range(world)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BuildError(
             f"{source} is no TensorRT-LLM checkpoint (config.json with a mapping, rank0.safetensors); convert it first."

@@ -13,7 +13,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,12 +21,12 @@ from typing import Any
 from servinglab import scratch
 from servinglab.errors import CourseError
 from servinglab.lane import resolve_lane, spare_the_proxy
+from servinglab.root import find_root, module
 
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
 
-_started = time.perf_counter()
-_page: dict[str, Any] = {}  # of this kernel's notebook: its id, lane and seed, and what else its figures shall say
+_page: dict[str, Any] = {}  # of this kernel's notebook: id, start, lane and seed, and what else its figures shall say
 
 
 def device(lane: str = "auto") -> str:
@@ -46,36 +45,29 @@ def _cuda(wanted: str) -> str:
     """The CUDA device on which the backend of the embedded lane runs engines, asked in a process of its own; or ""."""
     if wanted == "cpu" or not any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/dxg")):
         return ""
-    ask = [sys.executable, "-m", "reference_backend.executor.device"]
+    ask = module("reference_backend.executor.device")
     return subprocess.run(ask, capture_output=True, text=True, timeout=120, check=False).stdout.strip()
 
 
 def versions() -> dict[str, str]:
     """Versions of what can change a result: {"python": "3.11.7", "triton": "2.51.0", …}; "-" for what is missing."""
-    packages = {package: _version(package) or "-" for package in ("tritonclient", "numpy", "onnxruntime")}
-    return {"python": platform.python_version(), "triton": _triton(), **packages}
+    wheel = _version("nvidia-pytriton")
+    triton = "-" if wheel == "-" else f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})"
+    found = {"python": platform.python_version(), "triton": os.environ.get("TRITON_SERVER_VERSION") or triton}
+    return found | {package: _version(package) for package in ("tritonclient", "numpy", "onnxruntime")}
 
 
-def begin(notebook: str = "", lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
+def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
     """Start the notebook's clock, give it a temporary folder of its own, set matplotlib's style; the lane by its name.
+    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed."""
+    from servinglab.figures import style
 
-    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed.
-    """
-    global _started
     scratch.adopt()
-    _started = time.perf_counter()
     spare_the_proxy()
     lane = resolve_lane(lane)
     _page.clear()
-    _page.update(notebook=notebook, lane=lane, seed=seed, facts=facts)
-    if not notebook:  # the notebooks that have not moved yet
-        rows = {**versions(), "lane": lane, "device": device(lane)}
-        width = max(map(len, rows))
-        print("\n".join(f"{name:<{width}}  {value}" for name, value in rows.items()))
-    else:
-        from servinglab.figures import style
-
-        style.use()
+    _page.update(notebook=notebook, started=time.perf_counter(), lane=lane, seed=seed, facts=facts)
+    style.use()
     return lane
 
 
@@ -86,36 +78,32 @@ def provenance() -> str:
     return " · ".join(parts + [f"{name} {value}" for name, value in _page.get("facts", {}).items()])
 
 
-def record(notebook: str = "", *, lane: str = "", seed: int | None = None, **values: Any) -> None:
+def record(**values: Any) -> None:
     """Print one line: which lane, device and versions produced this notebook's numbers, in how many seconds.
 
     ``values`` are the numbers worth keeping, named with their unit ("first_token_ms"). With COURSE_RECORD_DIR set they
     are written to ``<that folder>/<notebook>.json`` with the rest. Raises CourseError for what JSON cannot hold.
     """
-    quiet = not notebook
-    if quiet:
-        notebook, lane, seed = _page["notebook"], _page["lane"], _page["seed"]
-        values = {**_page["facts"], **values}
-    line: dict[str, Any] = {"notebook": notebook, "lane": resolve_lane(lane), "device": device(lane)}
-    line |= {"versions": versions(), "seed": seed, "seconds": round(time.perf_counter() - _started, 1)}
+    line: dict[str, Any] = {"notebook": _page["notebook"], "lane": _page["lane"], "device": device(_page["lane"])}
+    line |= {"versions": versions(), "seed": _page["seed"], "seconds": round(time.perf_counter() - _page["started"], 1)}
+    values = {**_page["facts"], **values}
     if taken := sorted(set(values) & set(line)):
         raise CourseError(f"record: {', '.join(taken)} is filled in already; choose another name")
     try:
-        text = json.dumps({**line, **values}, default=_plain, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = json.dumps({**line, **values}, default=lambda array: array.tolist(), allow_nan=False)
+    except (AttributeError, TypeError, ValueError) as error:
         raise CourseError(f"record: pass plain numbers, text, lists or dicts ({error})") from None
     made_by = " · ".join(f"{name} {version}" for name, version in versions().items())
-    print(f"{provenance()} · {made_by} · {line['seconds']:.0f} s" if quiet else text)
+    print(f"{provenance()} · {made_by} · {line['seconds']:.0f} s")
     if folder := os.environ.get("COURSE_RECORD_DIR"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{notebook}.json").write_text(text + "\n", encoding="utf-8")
+        Path(folder, f"{line['notebook']}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def shorten(text: str) -> str:
     """``text`` with this machine's folders shortened, so that what you see is what another reader sees: those in the
     course folder relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary folder ``$TMPDIR``."""
     from servinglab import assets
-    from servinglab.root import find_root
 
     root = str(find_root())
     folders = {root + os.sep: "", root: ".", scratch.outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR"}
@@ -127,25 +115,11 @@ def shorten(text: str) -> str:
     return text
 
 
-def _plain(value: Any) -> Any:
-    """numpy scalars and arrays as Python values."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not one of them")
-
-
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _triton() -> str:
-    if container := os.environ.get("TRITON_SERVER_VERSION"):
-        return container
-    wheel = _version("nvidia-pytriton")
-    return f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})" if wheel else "-"
+        return "-"
 
 
 def cpu_name() -> str:

@@ -113,6 +113,8 @@ def test_the_command_opens_jupyterlab_where_all_of_them_can_be_reached_and_leave
         for notebook in checkout.notebooks:
             address = f"{found[1]}api/contents/{notebook.folder}/{notebook.id}.ipynb?content=0&token={found[2]}"
             assert fetch(address)["type"] == "notebook"
+        specs = fetch(f"{found[1]}api/kernelspecs?token={found[2]}")["kernelspecs"]
+        assert [spec["spec"]["metadata"]["debugger"] for spec in specs.values()] == [False], "it opens doors"
         (runtime,) = {Path(path) for path in re.findall(r"/tmp/servinglab-\w+", said)}
         assert runtime.is_dir()
         process.send_signal(signal.SIGTERM)

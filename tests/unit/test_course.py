@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,13 @@ def test_the_root_is_found_from_a_folder_below_and_from_elsewhere(tmp_path):
     below.mkdir(parents=True)
     assert manifest.find_root(below) == tmp_path.resolve()
     assert manifest.find_root(Path("/")) == ROOT
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_manifest_of_another_user_is_passed_by(tmp_path):
+    """What it names is executed, and in /tmp anybody can put one above your folder."""
+    write(tmp_path, GOOD)
+    (below := tmp_path / "mine").mkdir()
+    assert manifest.find_root(below) == tmp_path.resolve()
+    os.chown(tmp_path / "course.toml", 65534, 65534)
+    assert manifest.find_root(below) == ROOT

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -383,3 +386,39 @@ def test_checkpoints_that_cannot_be_built_get_one_sentence(llama, tmp_path):
     with pytest.raises(Exception, match=r"rank0\.safetensors is damaged or of another kind \(it has \d+ bytes and"):
         build(tmp_path, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes", "rank0.safetensors"]
+
+
+def test_what_a_person_wrote_at_the_place_of_an_engine_stays(llama, tmp_path):
+    checkpoint, out = f"{llama[2]}.checkpoint", tmp_path / "engine"
+    built = build(checkpoint, out)
+    build(checkpoint, out)  # an engine that nobody touched is replaced
+    config = built / "config.json"
+    config.write_text(config.read_text() + " ")
+    os.utime(config, (time.time() + 60,) * 2)
+    with pytest.raises(BuildError, match="a config.json of yours"):
+        build(checkpoint, out)
+    assert config.read_text().endswith(" ")
+    for name in (".git", ".env", "config.json"):
+        (folder := tmp_path / f"of {name}").mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(BuildError, match="holds something else"):
+            build(checkpoint, folder)
+        assert (folder / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("world_size", [10**30, -1, "4", None])
+def test_a_number_of_ranks_that_cannot_be_is_refused_at_once(world_size, tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architecture": "LlamaForCausalLM", "mapping": {"world_size": world_size, "tp_size": world_size}})
+    )
+    with pytest.raises(BuildError, match="no TensorRT-LLM checkpoint"):
+        build(tmp_path, tmp_path / "out")
+
+
+def test_course_build_runs_no_python_of_the_current_folder(tmp_path):
+    for name in ("numpy", "safetensors", "argparse", "json"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
+    course = Path(sys.executable).with_name("course")
+    subprocess.run([course, "build", "--help"], cwd=tmp_path, capture_output=True)
+    subprocess.run([course, "build", "--checkpoint_dir", "x", "--output_dir", "y"], cwd=tmp_path, capture_output=True)
+    assert not (tmp_path / "ran").exists()
