@@ -41,8 +41,8 @@ MUTANTS = {
          "temperature alone changes nothing"),
         ("the LLM API follows the engine's rule", _samples(["completions"], ["completions"]), "is enough"),
         ("a temperature makes trtllm-serve greedy", _samples(["completions"], ["llm_api"]), "does not turn off"),
-        ("one road needs no list", _samples("completions", ["llm_api", "completions"]), "a list for each"),
-        ("another road", _samples(["completions"], ["ensemble"]), "is not one of"),
+        ("one API needs no list", _samples("completions", ["llm_api", "completions"]), "a list for each"),
+        ("another API", _samples(["completions"], ["ensemble"]), "is not one of"),
     ],
     "12.2": [
         ("n is a number of beams", _request("num_return_sequences", beam_width=3), "independent samples"),
