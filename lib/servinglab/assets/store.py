@@ -20,11 +20,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets.catalogue import AssetError
+from servinglab.errors import CourseError
 
 STAMP = ".servinglab.json"
 _PARTIAL = ".partial-"
 OFFLINE = ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE")
+
+
+class AssetError(CourseError):
+    """A model cannot be found, fetched or prepared."""
+
+
+def missing_package(error: ModuleNotFoundError) -> AssetError:
+    """The client needs none of the packages that prepare models."""
+    cure = "install it with: pip install 'servinglab[models]'"
+    return AssetError(f"Preparing models needs the package {error.name}; {cure}")
 
 
 def told_offline(*variables: str) -> bool:
@@ -44,10 +54,17 @@ def cache_dir() -> Path:
         raise AssetError(f"There is no cache folder ({error}): set SERVINGLAB_CACHE.") from None
 
 
+def say(name: str, stage: str) -> None:
+    """What a preparation is doing, on standard error."""
+    print(f"{name}: {stage}", file=sys.stderr, flush=True)
+
+
 def stamp(folder: Path, recipe: str, **facts: Any) -> None:
     """Record what a finished folder holds, so that a damaged or outdated one is noticed and made again."""
-    files = {str(p.relative_to(folder)): _entry(p) for p in sorted(folder.rglob("*")) if p.is_file()}
-    _write_stamp(folder, {"recipe": recipe, **facts, "files": files})
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = {str(p.relative_to(folder)): [p.stat().st_size, p.stat().st_mtime_ns, sha256(p)] for p in paths}
+    content = {"recipe": recipe, **facts, "files": files}
+    (folder / STAMP).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_stamp(folder: Path, *, whole: bool = False) -> dict[str, Any] | None:
@@ -58,21 +75,15 @@ def read_stamp(folder: Path, *, whole: bool = False) -> dict[str, Any] | None:
     """
     try:
         found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
-        changed = {}
-        for name, (size, time, digest) in found["files"].items():
+        for name, (length, time, digest) in found["files"].items():
             status = (folder / name).stat()
-            if status.st_size != size:
+            if status.st_size != length or ((whole or status.st_mtime_ns != time) and sha256(folder / name) != digest):
                 return None
-            if whole or status.st_mtime_ns != time:
-                changed[name] = _entry(folder / name)
-                if changed[name][2] != digest:
-                    return None
+            if status.st_mtime_ns != time:  # a copied cache: the next look need not read it again
+                with contextlib.suppress(OSError):
+                    os.utime(folder / name, ns=(time, time))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if (now := found["files"] | changed) != found["files"]:
-        found["files"] = now
-        with contextlib.suppress(OSError):  # a cache that cannot be written is read again next time
-            _write_stamp(folder, found)
     return found
 
 
@@ -85,15 +96,9 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _entry(path: Path) -> list[Any]:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, sha256(path)]
-
-
-def _write_stamp(folder: Path, content: dict[str, Any]) -> None:
-    draft = folder / f"{STAMP}.{os.getpid()}"
-    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    draft.replace(folder / STAMP)
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def publish(made: Path, final: Path) -> None:
@@ -115,26 +120,20 @@ def workspace(home: Path, need: int) -> Iterator[Path]:
         home.mkdir(parents=True, exist_ok=True)
         lock = FileLock(home / ".lock")  # the kernel frees it when its holder dies
         try:
-            lock.acquire(timeout=0.2)
+            held = lock.acquire(timeout=0.2)
         except Timeout:
-            print(f"{home.name}: another process is preparing it; waiting", file=sys.stderr, flush=True)
-            lock.acquire()
-        try:
+            say(home.name, "another process is preparing it; waiting")
+            held = lock.acquire()
+        with held:
             for old in home.glob(f"{_PARTIAL}*"):
                 shutil.rmtree(old, ignore_errors=True)
-            free = shutil.disk_usage(home).free
-            if free < need:
+            if (free := shutil.disk_usage(home).free) < need:
                 raise AssetError(
                     f"Preparing {home.name} needs {need / 1e9:.1f} GB and {home} has {free / 1e9:.1f} GB left; "
                     "free some, or set SERVINGLAB_CACHE to a folder on a larger disk."
                 )
-            scratch = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=home))
-            try:
-                yield scratch
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-        finally:
-            lock.release()
+            with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=home, ignore_cleanup_errors=True) as scratch:
+                yield Path(scratch)
 
 
 @contextlib.contextmanager
@@ -143,15 +142,8 @@ def disk_errors(home: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise disk_error(home, error) from error
-
-
-def disk_error(home: Path, error: OSError) -> AssetError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return AssetError(
-            f"The disk under {home} became full; free some space, or set SERVINGLAB_CACHE to a folder on a larger disk."
-        )
-    reason = error.strerror or str(error)
-    return AssetError(
-        f"The cache folder {home} cannot be used ({reason}); set SERVINGLAB_CACHE to a folder that you can write."
-    )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cure = "became full; free some space, or set SERVINGLAB_CACHE to a folder on a larger disk."
+            raise AssetError(f"The disk under {home} {cure}") from error
+        cure = f"cannot be used ({error.strerror or error}); set SERVINGLAB_CACHE to a folder that you can write."
+        raise AssetError(f"The cache folder {home} {cure}") from error

