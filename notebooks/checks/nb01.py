@@ -8,7 +8,7 @@ from servinglab.checks import Verdict, exercise, right, wrong
 from servinglab.errors import did_you_mean
 
 NODES = ("dense_1", "bias_1", "relu_1", "dense_2")
-CHANGES = ("weights", "batch", "tokens", "precision", "library", "card", "tokenizer")
+CHANGES = ("weights", "batch", "tokens", "precision", "library", "gpu", "tokenizer")
 
 
 @exercise("01.1", expects="a list of lists of node names")
@@ -42,29 +42,29 @@ def _groups(*lines: str) -> frozenset[frozenset[str]]:
     return frozenset(frozenset(line.split()) for line in lines)
 
 
-# Questions (plan's version, its targets, runtime's version, card) and what a wrong answer to one of them shows.
+# Questions (plan's version, its targets, runtime's version, GPU) and what a wrong answer to one of them shows.
 _RUNS = ("1.7.1", ("sm80", "sm89"), "1.7.1", "sm89")
 _CASES = [
     (("1.7.1", ("sm80", "sm89"), "1.8.0", "sm89"), "a newer runtime does not read the plan of an older version"),
     (("1.8.0", ("sm80", "sm89"), "1.7.1", "sm89"), "an older runtime does not read the plan of a newer version"),
     (("1.7.1", ("sm80", "sm89"), "1.7.2", "sm89"), "all of the version must be the same, not only its first numbers"),
-    (("1.7.1", ("sm80", "sm89"), "1.7.1", "sm120"), "a newer card is no exception: the plan must name it"),
-    (("1.7.1", ("sm80", "sm89"), "1.7.1", "sm86"), "a card between two targets is still not one of them"),
+    (("1.7.1", ("sm80", "sm89"), "1.7.1", "sm120"), "a newer GPU is no exception: the plan must name it"),
+    (("1.7.1", ("sm80", "sm89"), "1.7.1", "sm86"), "a GPU between two targets is still not one of them"),
 ]
 
 
 @exercise("01.2", expects="a function that returns True or False")
 def runs_here(answer: Callable[..., bool]) -> Verdict:
     if not answer(*_RUNS):
-        return wrong("this one runs: version and card are those of the plan (1.7.1 on sm89, made for sm80 and sm89)")
+        return wrong("this one runs: version and GPU are those of the plan (1.7.1 on sm89, made for sm80 and sm89)")
     accepted = [said for question, said in _CASES if answer(*question)]
     if len(accepted) == len(_CASES):
         return wrong("your function accepts every plan; two lines of a header can refuse one (sections 3 and 9)")
     if accepted[:3] == [said for _, said in _CASES[:3]]:
-        return wrong("the card is checked, the version is not: a plan runs under the version that built it only")
+        return wrong("the GPU is checked, the version is not: a plan runs under the version that built it only")
     if accepted[-2:] == [said for _, said in _CASES[-2:]]:
-        return wrong("the version is checked, the card is not: the plan must name it among its targets")
-    return wrong(accepted[0]) if accepted else right("the same version, and a card that the plan names; nothing else")
+        return wrong("the version is checked, the GPU is not: the plan must name it among its targets")
+    return wrong(accepted[0]) if accepted else right("the same version, and a GPU that the plan names; nothing else")
 
 
 @exercise("01.3", expects="a set of names")
@@ -83,7 +83,7 @@ def new_build(answer: set[str]) -> Verdict:
         "tokens": "400 tokens are beyond the profile's most, and the memory was planned for 256",
         "precision": "types decide which kernels and fusions there are (section 6)",
         "library": "a plan runs under the version that built it only (section 9)",
-        "card": "sm120 is not among the plan's targets, though the card is newer",
+        "gpu": "sm120 is not among the plan's targets, though the GPU is newer",
     }
     for name, why in needless.items():
         if name in chosen:
@@ -91,4 +91,4 @@ def new_build(answer: set[str]) -> Verdict:
     for name, why in needed.items():
         if name not in chosen:
             return wrong(f"{name} needs one: {why}")
-    return right("sizes beyond the profile, types, version and card are compiled in; numbers and text are not")
+    return right("sizes beyond the profile, types, version and GPU are compiled in; numbers and text are not")
