@@ -32,7 +32,6 @@
 
 # %%
 import json
-import re
 import textwrap
 import time
 from pathlib import Path
@@ -141,8 +140,8 @@ for folder in sorted(server.repository.iterdir()):
 # From then on it is read from a cache folder, also without a network. The configuration of `tensorrt_llm` says where.
 
 # %%
-config = (server.repository / "tensorrt_llm" / "config.pbtxt").read_text()
-engine = Path(re.search(r'"gpt_model_path"\s*value:\s*\{\s*string_value:\s*"([^"]+)"', config)[1])
+config = httpx.get(f"{url}/v2/models/tensorrt_llm/config", trust_env=False).json()
+engine = Path(config["parameters"]["gpt_model_path"]["string_value"])
 print(shorten(engine))
 for file in sorted(engine.iterdir()):
     print(f"{file.stat().st_size / 1e6:8.1f} MB  {file.name}")

@@ -36,6 +36,7 @@ import asyncio
 import base64
 import json
 import queue
+import re
 import struct
 import time
 
@@ -586,7 +587,8 @@ for sentence, number in said.items():
 # - decoupled: the two one-response ways are closed, even for a request that wants one response;
 # - `/generate` stays open as long as there is exactly one response;
 # - **`ModelStreamInfer` works wherever anything works.** A streaming client is the universal client.
-#
+
+# %% [markdown]
 # ## 6 The same with asyncio
 #
 # A web server would not spend threads on waiting. `tritonclient.grpc.aio` takes an iterator of requests and gives an
@@ -735,8 +737,7 @@ for model in ("ensemble", "tensorrt_llm_bls"):
 # %%
 config = server.repository / "tensorrt_llm_bls" / "config.pbtxt"
 before = config.read_text()
-at = before.index('string_value:', before.index('"accumulate_tokens"'))
-config.write_text(before[:at] + before[at:].replace('"False"', '"True"', 1))
+config.write_text(re.sub(r'("accumulate_tokens"[^"]*)"false"', r'\1"true"', before))
 server.load("tensorrt_llm_bls")
 for result in stream(client, "tensorrt_llm_bls", inputs(text_input=prompt, max_tokens=6, stream=True)):
     print(repr(text_of(result)))
@@ -902,7 +903,8 @@ for name, change in slips.items():
 # - Leaving a stream stops the work; leaving `/generate` does not.
 # - gRPC refuses unknown inputs. `/generate` takes an unknown text, number or truth value for a parameter, and ignores
 #   it.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Stop the server in the middle of an answer. **Predict:** does the loop hang, end as if all were well, or say what

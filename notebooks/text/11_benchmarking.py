@@ -36,9 +36,9 @@ import asyncio
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 import httpx
@@ -90,13 +90,19 @@ client = grpcaio.InferenceServerClient(server.grpc_url)
 vocabulary = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud "
 vocabulary += "fox harbour clock bread island mirror forest teacher copper valley storm ladder candle ocean market"
 rng = np.random.default_rng(seed)
-config = await client.get_model_config("preprocessing")
-folder = config.config.parameters["tokenizer_dir"].string_value
-tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
 
 
 def new_prompts(number, length=words):
     return [" ".join(rng.choice(vocabulary.split(), length)) for _ in range(number)]
+
+
+# %% [markdown]
+# Answers are counted with the model's tokenizer, whose folder the model `preprocessing` knows.
+
+# %%
+config = await client.get_model_config("preprocessing")
+folder = config.config.parameters["tokenizer_dir"].string_value
+tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
 
 
 def count(text):
@@ -183,8 +189,8 @@ check("11.1", measure)
 #
 # **Mistake 2: no warm-up.** The request above was the first after the server's start: memory was touched for the first
 # time, threads and connections were made. To see how much that was, you need a load generator. It is not long.
-# `measured` sends one request when it is due and keeps its times. `Trace` and `Run` compute from them what the table
-# above defines.
+# `measured` sends one request when it is due and keeps its times. `Trace` computes from them what the table above
+# defines.
 
 # %%
 async def measured(prompt, due, began, **more):
@@ -195,6 +201,10 @@ async def measured(prompt, due, began, **more):
     return loadtest.Trace(due, sent, times, count("".join(texts)))
 
 
+# %% [markdown]
+# In a **closed loop** there are so many users, and each sends the next prompt as soon as the last one is answered.
+
+# %%
 async def closed_loop(prompts, users, **more):
     began, left, traces = clock(), list(prompts), []
 
@@ -207,9 +217,7 @@ async def closed_loop(prompts, users, **more):
 
 
 # %% [markdown]
-# This is a **closed loop**: each of so many users sends the next prompt as soon as the last one is answered.
-#
-# **Predict:** by what factor was the first TTFT longer than that of later requests?
+# That is the whole load generator. **Predict:** by what factor was the first TTFT longer than that of later requests?
 
 # %%
 first = next(seconds for seconds, text in log if text)
@@ -249,14 +257,16 @@ for line in httpx.get(server.metrics_url, trust_env=False).text.splitlines():
 # times that are too long.
 
 # %%
-programs = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)] if server.pid else []
+me, programs = [psutil.Process()], []
+if server.pid:
+    programs = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
 
 
 def cpu_seconds(processes):
     return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
 
 
-me = [psutil.Process()]
+# %%
 before = cpu_seconds(me), cpu_seconds(programs)
 await closed_loop(new_prompts(2 * batch), users=batch)
 used = cpu_seconds(me) - before[0], cpu_seconds(programs) - before[1]
@@ -305,7 +315,8 @@ show(figures.curves(closed, lane=lane), title, summary)
 # Beyond `batch` users the server has no place for more: requests queue, and TTFT grows by the wait for a place.
 # Throughput can gain only what empty places had cost: with a queue, a place that falls free is taken at the next step,
 # without a client's pause in between. The bars are 95 % intervals of the medians; section 5 says what they are.
-#
+
+# %% [markdown]
 # ## 4 An open loop: arrivals that wait for nobody
 #
 # Real users do not wait for each other. In an **open loop** requests arrive at a rate, however many are on their way.
@@ -364,15 +375,14 @@ show(figures.open_loops(panels, lane=lane), title, f"the longest TTFT at each sh
 # Above the capacity a queue grows for as long as you measure: the TTFT at 300 % depends on how long you had patience,
 # and no number describes it. Below, waits come and go with the bursts of chance.
 #
-# How fast does it grow? At 120 % about one request in six is left over when the last one comes, at 300 % two in three,
-# besides those that are being computed. A sixth of a few dozen requests is no more than a burst brings, so a run this
-# short may not show it. Two more limits of short runs: the capacity itself was measured in seconds (on a GPU in a
-# fraction of one; there `requests = 200` says more), and a run lasts until its last answer is complete, with fewer and
-# fewer requests on their way.
+# At 120 % only one request in six is left over when the last one comes, no more than a burst brings, so a short run
+# may not show the queue. Two more limits of it: the capacity itself was measured in seconds (on a GPU say
+# `requests = 200`), and a run lasts until its last answer is complete, with fewer and fewer requests on their way.
 #
 # A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
 # the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
-#
+
+# %% [markdown]
 # The same error hides in tools that *try* to hold a rate with too few connections. Say a sender with one connection
 # wants to send every 20 ms. The server takes 10 ms, but once it stalls for a second.
 
@@ -528,17 +538,13 @@ print(f"within the limits: {good_cost:.2f} per million output tokens; busy half 
 
 # %%
 meter = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits", "--loop-ms=500"]
-with tempfile.TemporaryFile("w+") as told:
-    try:
-        reading = subprocess.Popen(meter, stdout=told, stderr=told)
+energy = "no GPU here whose power nvidia-smi reads"
+if shutil.which("nvidia-smi"):
+    with subprocess.Popen(meter, stdout=subprocess.PIPE, text=True) as reading:
         metered = await closed_loop(new_prompts(4 * batch), users=batch)
         reading.terminate()
-        reading.wait()
-        told.seek(0)
-        watts = np.mean([float(line) for line in told])
-        energy = f"{watts / metered.tokens_per_second:.3f} J per token, {watts:.0f} W"
-    except (FileNotFoundError, ValueError):
-        energy = "no GPU whose power nvidia-smi reads"
+        watts = np.mean([float(line) for line in reading.stdout])
+    energy = f"{watts / metered.tokens_per_second:.3f} J per token, {watts:.0f} W"
 print(energy)
 
 # %% [markdown]
@@ -604,7 +610,8 @@ for run in runs:
 # there are, the less it can be chance (with n pairs, 1 in 2ⁿ⁻¹). A load average far above the number of cores says that
 # other work ran as well, which is mistake 4. Where two tools differ *again and again*, look first at what they sent
 # (lengths of the prompts, chat template, warm-up), then at the processor time that each takes itself.
-#
+
+# %% [markdown]
 # ## Recap
 #
 # - TTFT is felt by who waits, and counts from when a request was due; ITL by who reads, and counts from the first
