@@ -144,7 +144,7 @@ SAMPLED = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SAMPLED, st.sampled_from(["llm_api", "completions", "llmapi"]))
 def test_what_is_not_lost_means_the_same_there_and_back(request, api):
     there, notes = translate(request, "engine", api)
