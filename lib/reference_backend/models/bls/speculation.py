@@ -152,22 +152,14 @@ class _Answer:
         for name, arrays in named.items():
             if name == "output_log_probs":
                 found[name] = np.concatenate(arrays, axis=2)
-            elif name == "cum_log_probs":
+            elif name.endswith("_ns"):
+                found[name] = arrays[-1 if name == "last_token_time_ns" else 0]
+            elif name == "cum_log_probs" or name in PERF_METRICS:
                 found[name] = sum(arrays)
-            elif name in PERF_METRICS:
-                found[name] = _metric(name, arrays, named)
+        if "acceptance_rate" in found:
+            drafted, accepted = (found.get(f"total_{what}draft_tokens", np.zeros((1, 1))) for what in ("", "accepted_"))
+            found["acceptance_rate"] = (accepted / np.maximum(drafted, 1)).astype(np.float32)
         return found
-
-
-def _metric(name: str, arrays: list[np.ndarray], named: dict[str, list[np.ndarray]]) -> np.ndarray:
-    """Of all rounds together."""
-    if name == "acceptance_rate":
-        drafted = sum(named.get("total_draft_tokens", [np.zeros((1, 1))]))
-        accepted = sum(named.get("total_accepted_draft_tokens", [np.zeros((1, 1))]))
-        return (accepted / np.maximum(drafted, 1)).astype(np.float32)
-    if name.endswith("_ns"):
-        return arrays[-1 if name == "last_token_time_ns" else 0]
-    return sum(arrays)
 
 
 def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any) -> bool:
@@ -183,13 +175,9 @@ def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any)
 
 
 def _call(
-    models: InnerModels,
-    inputs: dict[str, np.ndarray],
-    reply: Any,
-    outputs: list[str],
-    model: str = "",
+    models: InnerModels, inputs: dict[str, np.ndarray], reply: Any, outputs: list[str], model: str = "",
     generated: int = 0,
-) -> dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:  # fmt: skip
     """The one response of a call, copied."""
     inputs = {name: array for name, array in inputs.items() if name != "streaming"}
     found: dict[str, np.ndarray] = {}
