@@ -1,19 +1,13 @@
 """Checks of the exercises: a right answer is explained, a wrong one has its misconception named, a stub passes by.
 
-In a notebook the exercise is two cells, a stub tagged ``exercise:05.1`` and a check tagged ``check:05.1``::
-
-    answer_1 = None  # your answer: which field of the response carries the final flag?
-
-    check("05.1", answer_1)
-
-The check itself is a small function in ``notebooks/checks/nb05.py`` (a lab has a folder ``checks`` of its own)::
+In a notebook the exercise is two cells, a stub tagged ``exercise:05.1`` (`answer_1 = None`) and a check tagged
+``check:05.1`` (`check("05.1", answer_1)`). The check itself is a small function in ``notebooks/checks/nb05.py`` (a lab
+has a folder ``checks`` of its own)::
 
     @exercise("05.1", expects="the name of a response parameter")
     def final_flag(answer):
         if answer == "triton_final_response":
             return right("the flag travels in the response's parameters, beside the outputs")
-        if answer == "sequence_end":
-            return wrong("that is an output tensor of tensorrt_llm; the flag is a parameter of every response")
         return wrong("look at response.parameters of the last message")
 
 Solutions and mutants (one for each known misconception) live in ``notebooks/solutions/05.py``.
@@ -21,7 +15,6 @@ Solutions and mutants (one for each known misconception) live in ``notebooks/sol
 
 from __future__ import annotations
 
-import dis
 import functools
 import importlib.util
 import sys
@@ -65,48 +58,37 @@ def unattempted() -> Verdict:
     return Verdict(STUB, "replace the stub in the cell above, then run both cells again")
 
 
-@dataclass(frozen=True)
-class _Exercise:
-    function: Callable[[Any], Verdict]
-    expects: str
+Check = Callable[[Any], Verdict]
+_EXERCISES: dict[str, tuple[Check, str]] = {}  # id → the check, and what kind of answer it expects
 
 
-_EXERCISES: dict[str, _Exercise] = {}
+def exercise(exercise_id: str, *, expects: str) -> Callable[[Check], Check]:
+    """Register a check function under an id such as "05.1". ``expects`` says what kind of answer is wanted ("a list of
+    token ids"); the learner reads it when the check function raises."""
 
-
-def exercise(exercise_id: str, *, expects: str) -> Callable[[Callable[[Any], Verdict]], Callable[[Any], Verdict]]:
-    """Register a check function under an id such as "05.1".
-
-    ``expects`` says what kind of answer is wanted ("a list of token ids"); the learner reads it when the answer is of
-    another kind and the check function raises.
-    """
-
-    def register(function: Callable[[Any], Verdict]) -> Callable[[Any], Verdict]:
-        known = _EXERCISES.get(exercise_id)
-        if known and known.function.__code__.co_filename != function.__code__.co_filename:
+    def register(function: Check) -> Check:
+        known, _ = _EXERCISES.get(exercise_id, (function, ""))
+        if known.__code__.co_filename != function.__code__.co_filename:
             raise CourseError(f"exercise {exercise_id!r} is registered twice; give one of them another id")
-        _EXERCISES[exercise_id] = _Exercise(function, expects)
+        _EXERCISES[exercise_id] = function, expects
         return function
 
     return register
 
 
 @functools.cache
-def module(notebook: str) -> types.ModuleType | None:
-    """The checks of one notebook ("05"), the file `checks/nb05.py` beside it; None when it has none."""
+def _load(notebook: str) -> None:
     name, root = f"servinglab_checks_nb{notebook}", find_root()
     for path in (root / "notebooks" / "checks" / f"nb{notebook}.py", *root.glob(f"labs/*/checks/nb{notebook}.py")):
         if path.is_file():
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = made = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(made)
-            return made
-    return None
 
 
 def known_exercises(notebook: str) -> list[str]:
-    """Ids of the exercises of one notebook ("05"), in order; [] for a notebook without a checks module."""
-    module(notebook)
+    """Ids of the exercises of one notebook ("05"), in order, from `checks/nb05.py` beside it if it has that."""
+    _load(notebook)
     return sorted(i for i in _EXERCISES if i.split(".")[0] == notebook)
 
 
@@ -120,44 +102,35 @@ def check(exercise_id: str, answer: Any) -> Verdict:
     if exercise_id not in known:
         have = ", ".join(known) or "none"
         raise CourseError(f"there is no exercise {exercise_id!r}; this notebook has: {have}")
-    entry = _EXERCISES[exercise_id]
-    verdict = unattempted() if is_stub(answer) else _ask(entry, answer)
-    print(f"{exercise_id} {verdict.status}: {verdict.message}")
-    return verdict
-
-
-def _ask(entry: _Exercise, answer: Any) -> Verdict:
+    function, expects = _EXERCISES[exercise_id]
     try:
-        return entry.function(answer)
+        verdict = unattempted() if is_stub(answer) else function(answer)
     except Exception as error:
         # One sentence instead of a traceback through our code, which would teach nothing about the exercise.
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return wrong(f"expected {entry.expects}, but using your answer raised {what}")
+        verdict = wrong(f"expected {expects}, but using your answer raised {what}")
+    print(f"{exercise_id} {verdict.status}: {verdict.message}")
+    return verdict
 
 
 def is_stub(answer: Any) -> bool:
     """Whether nothing was filled in: None, ``...``, a function whose body is only that, or a container of stubs."""
     if answer is None or answer is Ellipsis:
         return True
-    if isinstance(answer, types.FunctionType):
-        return _does_nothing(answer)
-    if isinstance(answer, dict):
-        return bool(answer) and all(is_stub(value) for value in answer.values())
-    if isinstance(answer, list | tuple):
-        return bool(answer) and all(is_stub(value) for value in answer)
-    return False
+    if isinstance(answer, types.FunctionType):  # the bytecode of a stub, and no constant but the None it returns
+        return answer.__code__.co_code in _STUBS and answer.__code__.co_consts[-1:] == (None,)
+    parts = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list | tuple) else ()
+    return bool(parts) and all(map(is_stub, parts))
 
 
-# What every function is made of, in the Pythons 3.10 to 3.12; the last five belong to ``async def``.
-_FRAME = {"RESUME", "NOP", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "GEN_START", "CALL_INTRINSIC_1", "RERAISE"}
+def _stub(): ...
 
 
-def _does_nothing(function: types.FunctionType) -> bool:
-    """True when the body is a docstring, ``pass``, ``...`` or ``return None``: bytecode that only returns None."""
-    for step in dis.get_instructions(function):
-        if step.opname in _FRAME:
-            continue
-        if step.opname in ("LOAD_CONST", "RETURN_CONST") and (step.argval is None or step.argval is Ellipsis):
-            continue
-        return False
-    return True
+def _documented():
+    """As a stub may be."""
+
+
+async def _awaited(): ...
+
+
+_STUBS = {function.__code__.co_code for function in (_stub, _documented, _awaited)}

@@ -16,25 +16,20 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from servinglab.errors import CourseError
-from servinglab.figures.style import WIDTH, finish
+from servinglab.figures.style import WIDTH, show
 
 _MOST_PANELS = 9
 
 
 def explore(
-    draw: Callable[..., None],
-    *,
-    title: str,
-    summary: str,
-    small_print: str = "",
-    live: Mapping[str, Sequence[Any]] | None = None,
+    draw: Callable[..., None], *, title: str, summary: str, live: Mapping[str, Sequence[Any]] | None = None,
     **grid: Sequence[Any],
-) -> None:
+) -> None:  # fmt: skip
     """Draw ``draw(axes, **values)`` for every combination of values in ``grid``, at most nine; add sliders when live.
 
-    One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title``,
-    ``small_print`` and ``summary`` are those of ``style.finish``. ``live``: other values for the slider of a name, as
-    many as you like. Raises CourseError for an empty or a too large grid, or an unknown or empty name in ``live``.
+    One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title`` and
+    ``summary`` are those of ``style.show``. ``live``: other values for the slider of a name, as many as you like.
+    Raises CourseError for an empty or a too large grid, or an unknown or empty name in ``live``.
     """
     if not grid or not all(map(len, grid.values())):
         raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")
@@ -43,7 +38,7 @@ def explore(
             raise CourseError(f"explore has no slider {name!r} with values for live; it has {', '.join(grid)}")
     if (panels := math.prod(map(len, grid.values()))) > _MOST_PANELS:
         raise CourseError(f"explore would draw {panels} panels; give values for at most {_MOST_PANELS}")
-    _panels(draw, grid, title, small_print, summary)
+    _panels(draw, grid, title, summary)
     if is_live():
         _sliders(draw, grid, {**grid, **(live or {})})
 
@@ -53,10 +48,8 @@ def is_live() -> bool:
 
     False unless there is a sign of one: widgets under papermill, nbclient, nbval and nbconvert hang or leave state.
     """
-    if os.environ.get("SERVINGLAB_STATIC"):  # set by everything in this course that runs notebooks
-        return False
     request = _execute_request()
-    if request is None:
+    if os.environ.get("SERVINGLAB_STATIC") or request is None:  # the first: whatever in this course runs notebooks
         return False
     if "google.colab" in sys.modules:
         return True
@@ -75,16 +68,13 @@ def _execute_request() -> dict[str, Any] | None:
     return kernel.get_parent("shell") if kernel is not None else None
 
 
-def _panels(
-    draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, small_print: str, summary: str
-) -> None:
+def _panels(draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, summary: str) -> None:
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     varying = [name for name, values in grid.items() if len(values) > 1]
     columns = min(4, len(grid[varying[-1]])) if len(varying) > 1 else min(3, len(combinations))
     rows = -(-len(combinations) // columns)
-    fig, panels = plt.subplots(
-        rows, columns, figsize=(WIDTH, 0.8 + 1.9 * rows), sharex=True, sharey=True, squeeze=False
-    )
+    size = (WIDTH, 0.8 + 1.9 * rows)
+    fig, panels = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
     for axes, values in itertools.zip_longest(panels.flat, combinations):
         if values is None:
             axes.axis("off")
@@ -92,14 +82,14 @@ def _panels(
         draw(axes, **values)
         axes.set_title(", ".join(f"{name} {values[name]}" for name in varying or grid), fontsize=9)
         axes.label_outer()
-    finish(fig, title, small_print, summary)
+    show(fig, title, summary)
 
 
 def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]], live: dict[str, Sequence[Any]]) -> None:
     import ipywidgets
     from IPython.display import display
 
-    def show(**values: Any) -> None:
+    def redraw(**values: Any) -> None:
         fig, axes = plt.subplots(figsize=(WIDTH, 2.8), layout="constrained")
         draw(axes, **values)
         display(fig)
@@ -111,4 +101,4 @@ def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]], live: di
         return ipywidgets.SelectionSlider(options=values, value=start, description=name)
 
     controls = {name: slider(name) for name in grid}
-    display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(show, controls))
+    display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(redraw, controls))

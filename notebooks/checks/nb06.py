@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import log_softmax, logsumexp, softmax
 
-from servinglab import decoding
 from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
 
 # --- 06.1: softmax for a batch ----------------------------------------------------------------------------------------
@@ -53,11 +53,11 @@ def _batch_mistakes() -> list[tuple[str, np.ndarray]]:
     ]
 
 
-@exercise("06.1", expects="a function softmax(logits, temperature) that returns an array of the same shape")
-def batch_softmax(softmax: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
+@exercise("06.1", expects="a function batch_softmax(logits, temperature) that returns an array of the same shape")
+def for_a_batch(function: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
     given = _ROWS.copy()
     try:
-        answer = np.asarray(softmax(given, _T), dtype=float)
+        answer = np.asarray(function(given, _T), dtype=float)
     except ValueError as error:
         if "(2,)" in str(error):
             return wrong("one number a row has shape [2], which does not go with rows [2, 3]: use keepdims=True")
@@ -68,14 +68,14 @@ def batch_softmax(softmax: Callable[[np.ndarray, float], np.ndarray]) -> Verdict
         return wrong(f"for logits of shape [2, 3] it returns {list(answer.shape)}: one probability for each logit")
     if not np.array_equal(given, _ROWS):
         return wrong("it changes the logits it was given: write z = logits / temperature, not logits /= temperature")
-    if not np.allclose(answer, decoding.softmax(_ROWS, _T), atol=1e-6):
+    if not np.allclose(answer, softmax(_ROWS / _T, axis=1), atol=1e-6):
         known = [said for said, values in _batch_mistakes() if np.allclose(answer, values, atol=1e-6)]
         return wrong(known[0] if known else "row 1 at temperature 0.5 must be about 0.867, 0.117, 0.016")
     with np.errstate(all="ignore"):
-        large = np.asarray(softmax(np.array([[1000.0, 999.0]]), 1.0), dtype=float)
-        mixed = np.asarray(softmax(np.array([[1000.0, 999.0], [1.0, 0.0]]), 1.0), dtype=float)
-        wide = np.asarray(softmax(np.array([[2000.0, 0.0]]), 1.0), dtype=float)
-        colder = np.asarray(softmax(np.array([[1000.0, 999.0]]), _T), dtype=float)
+        large = np.asarray(function(np.array([[1000.0, 999.0]]), 1.0), dtype=float)
+        mixed = np.asarray(function(np.array([[1000.0, 999.0], [1.0, 0.0]]), 1.0), dtype=float)
+        wide = np.asarray(function(np.array([[2000.0, 0.0]]), 1.0), dtype=float)
+        colder = np.asarray(function(np.array([[1000.0, 999.0]]), _T), dtype=float)
     if not np.isfinite(large).all():
         return wrong("logits of 1000 give nan: exp overflows. Subtract the row's maximum before exp")
     if not np.isfinite(mixed).all():
@@ -98,13 +98,13 @@ _WARM = 4.0  # not 2, where two mistakes give the same
 def _log_mistakes() -> dict[str, np.ndarray]:
     """What a wrong function gives for _Z at _WARM: message → values."""
     shrunk = _Z.max() / _WARM - _Z.max()  # the maximum of z/T less that of z
-    truth, total = decoding.log_softmax(_Z, _WARM), decoding.logsumexp(_Z / _WARM)
+    truth, total = log_softmax(_Z / _WARM), logsumexp(_Z / _WARM)
     return {
         "that is in base 2: np.log2 counts bits, the formula is in natural logarithms": truth / math.log(2),
         "that is in base 10: the formula is in natural logarithms, np.log": truth / math.log(10),
-        "T is missing inside the log of the sum: the sum runs over exp(z/T)": _Z / _WARM - decoding.logsumexp(_Z),
+        "T is missing inside the log of the sum: the sum runs over exp(z/T)": _Z / _WARM - logsumexp(_Z),
         "T is missing inside the log of the sum: it runs over exp(z/T - m), with the same m outside": (
-            _Z / _WARM - decoding.logsumexp(_Z) - shrunk
+            _Z / _WARM - logsumexp(_Z) - shrunk
         ),
         "after log you add the maximum of z, but before exp you subtracted that of z/T: take that of z/T twice": (
             truth + shrunk
@@ -114,9 +114,9 @@ def _log_mistakes() -> dict[str, np.ndarray]:
         ),
         "T is missing in front: it is z/T minus the log of the sum, not z": _Z - total,
         "you divide the log probability by T, and it is no longer normalised: divide the logits": (
-            decoding.log_softmax(_Z) / _WARM
+            log_softmax(_Z) / _WARM
         ),
-        "the temperature has no effect: these are the log probabilities at temperature 1": decoding.log_softmax(_Z),
+        "the temperature has no effect: these are the log probabilities at temperature 1": log_softmax(_Z),
         "the maximum is missing: what you subtracted before exp must be added after log": truth + _Z.max() / _WARM,
         "the sign is turned: a probability is at most 1, so its logarithm is at most 0": -truth,
         "these are probabilities: the logarithm is asked for": np.exp(truth),
@@ -124,19 +124,19 @@ def _log_mistakes() -> dict[str, np.ndarray]:
     }
 
 
-@exercise("06.2", expects="a function log_softmax(logits, temperature) that returns an array of the same shape")
-def log_form(log_softmax: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
-    answer = np.asarray(log_softmax(_Z.copy(), _WARM), dtype=float)
+@exercise("06.2", expects="a function log_form(logits, temperature) that returns an array of the same shape")
+def in_logs(function: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
+    answer = np.asarray(function(_Z.copy(), _WARM), dtype=float)
     if answer.shape != _Z.shape:
         return wrong(f"for three logits it returns shape {list(answer.shape)}: one log probability for each logit")
-    if not np.allclose(answer, decoding.log_softmax(_Z, _WARM), atol=1e-6):
+    if not np.allclose(answer, log_softmax(_Z / _WARM), atol=1e-6):
         known = [said for said, values in _log_mistakes().items() if np.allclose(answer, values, atol=1e-6)]
         return wrong(known[0] if known else "logits 4, 1, 0 at temperature 4 must give about -0.610, -1.360, -1.610")
     with np.errstate(all="ignore"):
-        far = np.asarray(log_softmax(np.array([0.0, -1000.0]), 1.0), dtype=float)
-        high = np.asarray(log_softmax(np.array([1000.0, 999.0]), 1.0), dtype=float)
-        colder = np.asarray(log_softmax(np.array([1000.0, 999.0]), _T), dtype=float)
-        wide = np.asarray(log_softmax(np.array([0.0, -4000.0]), 1.0), dtype=float)
+        far = np.asarray(function(np.array([0.0, -1000.0]), 1.0), dtype=float)
+        high = np.asarray(function(np.array([1000.0, 999.0]), 1.0), dtype=float)
+        colder = np.asarray(function(np.array([1000.0, 999.0]), _T), dtype=float)
+        wide = np.asarray(function(np.array([0.0, -4000.0]), 1.0), dtype=float)
     if not np.isfinite(high).all():
         return wrong("a logit of 1000 overflows in exp: subtract the maximum inside the log of the sum")
     if not np.isfinite(wide.flat[0]):  # only here: the log of an underflowed probability is -inf for the second

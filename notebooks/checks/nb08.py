@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy.special import log_softmax
 
 from servinglab.checks import Verdict, exercise, right, wrong
-from servinglab.decoding import log_softmax
 
 Known = Sequence[tuple[float, str]]  # what a misconception gives, and what to say then
 
@@ -57,7 +57,7 @@ _EPSILON = "a small number added before the log hides -inf behind an invented va
 @exercise("08.1", expects="a function sequence_log_prob(logits, ids) that returns one number")
 def from_logits(sequence_log_prob: Callable[[np.ndarray, np.ndarray], float]) -> Verdict:
     logits, ids = _plain()
-    value, own = _number(sequence_log_prob, logits, ids), log_softmax(logits)
+    value, own = _number(sequence_log_prob, logits, ids), log_softmax(logits, axis=-1)
     steps = own[np.arange(3), ids[1:]]
     truth = float(steps.sum())
     if not math.isclose(value, truth, rel_tol=1e-6):
@@ -78,7 +78,7 @@ def from_logits(sequence_log_prob: Callable[[np.ndarray, np.ndarray], float]) ->
 
 def _wrong_from_logits(logits: np.ndarray, ids: np.ndarray, own: np.ndarray, truth: float) -> Known:
     rows, others = np.arange(4), log_softmax(logits, axis=0)
-    raw = logits[rows[:3], ids[1:]]
+    raw, together = logits[rows[:3], ids[1:]], log_softmax(logits)[rows[:3], ids[1:]]
     steps = np.exp(own[rows[:3], ids[1:]])
     return [
         (math.exp(truth), "that is the probability, a product; asked is its log, which is the sum of the logs"),
@@ -88,6 +88,7 @@ def _wrong_from_logits(logits: np.ndarray, ids: np.ndarray, own: np.ndarray, tru
         *((own[:end].max(axis=1).sum(), _LIKELIEST) for end in (3, 4)),
         *((own[:end][:, ids[begin:]].sum(), _OUTER) for end in (3, 4) for begin in (0, 1)),
         (others[rows[:3], ids[1:]].sum(), "axis 0 is positions; the tokens of the vocabulary lie along axis 1 (-1)"),
+        (together.sum(), "one softmax over all rows together: each row is a distribution of its own, so axis=-1"),
         (truth / math.log(2), "that is in bits, base 2; log probabilities here are natural, base e"),
         (truth / math.log(10), "that is base 10; log probabilities here are natural, base e"),
         (raw.sum(), "these are raw logits; they become log probabilities by subtracting the log-sum-exp of their row"),

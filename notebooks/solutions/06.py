@@ -4,13 +4,13 @@ SETUP = "import numpy as np"
 
 SOLUTIONS = {
     "06.1": """
-def softmax(logits, temperature):
+def batch_softmax(logits, temperature):
     z = logits / temperature
     weights = np.exp(z - z.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 """,
     "06.2": """
-def log_softmax(logits, temperature):
+def log_form(logits, temperature):
     z = logits / temperature
     highest = z.max()
     return z - (highest + np.log(np.exp(z - highest).sum()))
@@ -26,11 +26,11 @@ _P = "np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)"
 
 
 def _softmax(*lines: str) -> str:
-    return "\n    ".join(["def softmax(logits, temperature):", *lines])
+    return "\n    ".join(["def batch_softmax(logits, temperature):", *lines])
 
 
 def _log(*lines: str) -> str:
-    return "\n    ".join(["def log_softmax(logits, temperature):", "z = logits / temperature", *lines])
+    return "\n    ".join(["def log_form(logits, temperature):", "z = logits / temperature", *lines])
 
 
 def _wanted(**changed: str) -> str:

@@ -1,11 +1,11 @@
 """Answers of notebook 08, and what people believe instead."""
 
-SETUP = "import numpy as np\nfrom servinglab import decoding"
+SETUP = "import numpy as np\nfrom scipy.special import log_softmax, softmax"
 
 SOLUTIONS = {
     "08.1": """
 def sequence_log_prob(logits, ids):
-    rows = decoding.log_softmax(logits)
+    rows = log_softmax(logits, axis=-1)
     return sum(rows[t, ids[t + 1]] for t in range(len(ids) - 1))
 """,
     "08.2": """
@@ -21,10 +21,10 @@ def perplexity(log_probs):
 
 _PICK = "rows[np.arange(len(ids) - 1), ids[1:]]"
 _EXP, _EXP_SUM = "np.exp(logits)", "np.exp(logits).sum(-1, keepdims=True)"
-_SOFT = "decoding.softmax(logits)"
+_SOFT = "softmax(logits, axis=-1)"
 
 
-def _sequence(result: str, rows: str = "decoding.log_softmax(logits)") -> str:
+def _sequence(result: str, rows: str = "log_softmax(logits, axis=-1)") -> str:
     return f"def sequence_log_prob(logits, ids):\n    rows = {rows}\n    return {result}"
 
 
@@ -42,7 +42,8 @@ MUTANTS = {
         ("row t predicts token t", _sequence("rows[np.arange(len(ids)), ids].sum()"), "predicts the next"),
         ("row t predicts token t, from 1 on", _sequence("rows[np.arange(1, len(ids)), ids[1:]].sum()"), "before"),
         ("shifted the wrong way", _sequence("rows[np.arange(1, len(ids)), ids[:-1]].sum()"), "wrong way"),
-        ("softmax over positions", _sequence(f"{_PICK}.sum()", "decoding.log_softmax(logits, axis=0)"), "axis 0"),
+        ("softmax over positions", _sequence(f"{_PICK}.sum()", "log_softmax(logits, axis=0)"), "axis 0"),
+        ("one softmax for the whole array", _sequence(f"{_PICK}.sum()", "log_softmax(logits)"), "all rows together"),
         ("a text is what greedy writes", _sequence("rows[:-1].max(axis=-1).sum()"), "the likeliest token of each row"),
         ("a comma pairs rows and ids", _sequence("rows[:-1, ids[1:]].sum()"), "every id from every row"),
         (
@@ -55,7 +56,7 @@ MUTANTS = {
         ("logits are log probs", _sequence(f"{_PICK}.sum()", "logits"), "raw logits"),
         ("mean instead of sum", _sequence(f"{_PICK}.mean()"), "the mean"),
         ("loss instead of log prob", _sequence(f"-{_PICK}.sum()"), "the loss"),
-        ("log of a softmax that is zero", _sequence(f"{_PICK}.sum()", "np.log(decoding.softmax(logits))"), "became 0"),
+        ("log of a softmax that is zero", _sequence(f"{_PICK}.sum()", "np.log(softmax(logits, axis=-1))"), "became 0"),
         ("an epsilon cures the log of zero", _sequence(f"{_PICK}.sum()", f"np.log({_SOFT} + 1e-12)"), "invented value"),
         ("a large epsilon, too", _sequence(f"{_PICK}.sum()", f"np.log({_SOFT} + 1e-6)"), "invented value"),
         ("no max subtraction", _sequence(f"{_PICK}.sum()", f"np.log({_EXP} / {_EXP_SUM})"), "nan for"),

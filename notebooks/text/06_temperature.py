@@ -27,30 +27,29 @@
 # - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 73 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 546 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 
 # %%
 import math
-import tempfile
 from collections import Counter
 
 import numpy as np
+import tritonclient.grpc as grpcclient
+from scipy.special import entr, log_softmax, softmax
+from scipy.stats import binomtest
 from tokenizers import Tokenizer
+from tritonclient.utils import InferenceServerException
 
-from servinglab import assets, decoding
+from servinglab import assets
 from servinglab.checks import check
-from servinglab.errors import CourseError
+from servinglab.client import inputs, stream
 from servinglab.explore import explore
-from servinglab.figures import style
-from servinglab.figures import temperature as figures
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
-from servinglab.server import TritonServer
-
-begin()
+from servinglab.figures import sampling as figures
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -60,6 +59,14 @@ cold: float = 0.5  # a temperature below 1
 hot: float = 1.5  # a temperature above 1
 samples: int = 200  # served tokens at each of the two, for the test at the end
 seed: int = 0  # seed of every random choice
+
+# %% [markdown]
+# `begin` notes when this page started and what its figures say in small print. Parameters with which the page has
+# nothing to show stop it here.
+
+# %%
+assert cold > 0 and hot > 0 and samples >= 1, "the formulas of this page hold for temperatures above 0"
+lane = begin("06", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 Three tokens on paper
@@ -97,18 +104,13 @@ for temperature in (0.5, 1.0, 2.0):
 #
 # ## 2 The logits of a served model
 #
-# The next cell builds a repository and starts a Triton, as in notebook 05. Both vanish when this kernel ends. Its first
-# lines refuse parameters with which this page says nothing.
+# The next cell builds a repository and starts a Triton, as in notebook 05; both vanish when this kernel ends. The
+# client is Triton's own.
 
-# %% tags=["nbval-check-output"]
-if not (cold > 0 and hot > 0 and samples >= 1):
-    raise CourseError("cold and hot must be above 0, where the formulas of this page hold, and samples at least 1")
-lane = resolve_lane(lane)
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-06-")
-server = TritonServer(build_default(scratch.name, precision=precision)).start()
-client = TritonClient(server.grpc_url, server.http_url)
+# %%
+server = serve(precision=precision)
+client = grpcclient.InferenceServerClient(server.grpc_url)
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
-client.models()
 
 
 # %% [markdown]
@@ -118,18 +120,21 @@ client.models()
 # **Predict:** how many logits come back for one token?
 
 # %%
-def next_token(text, **options):
-    whole = {"stream": False, "exclude_input_in_output": True}
-    (chunk,) = (c for c in client.stream(text, max_tokens=1, **whole, **options) if c.outputs)
-    return chunk
+def answer(text, max_tokens, **settings):
+    """The one response to a request that does not stream."""
+    request = inputs(text_input=text, max_tokens=max_tokens, stream=False, exclude_input_in_output=True, **settings)
+    (result,) = stream(client, "tensorrt_llm_bls", request)
+    return result
 
 
 def next_logits(text):
-    return next_token(text, return_generation_logits=True).outputs["generation_logits"].reshape(-1)
+    result = answer(text, 1, return_generation_logits=True)
+    return result.as_numpy("generation_logits").reshape(-1).astype(float)  # the server computed them in float32
 
 
+# %%
 z = next_logits(prompt)
-print(z.dtype, f"{z.size:,} logits from {z.min():.2f} to {z.max():.2f}, mean {z.mean():.2f}")
+print(f"{z.size:,} logits from {z.min():.2f} to {z.max():.2f}, mean {z.mean():.2f}")
 
 
 # %% [markdown]
@@ -206,21 +211,21 @@ for temperature in (1.0, 0.1):
 # `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
 
 # %% tags=["exercise:06.1"]
-def softmax(logits, temperature):
+def batch_softmax(logits, temperature):
     ...  # your code
 
 
 # %% tags=["check:06.1", "nbval-check-output"]
-check("06.1", softmax)
+check("06.1", batch_softmax)
 
 # %% [markdown]
-# From here on the page uses `decoding.softmax`, which does this along any axis. Two prompts, one call. The second is
-# the beginning of a sentence that has one good end.
+# From here on the page uses SciPy's `softmax`, which does this along any axis. Two prompts, one call. The second is the
+# beginning of a sentence that has one good end.
 
 # %%
 sure_prompt = "The capital of France is"
 sure = next_logits(sure_prompt)
-p = decoding.softmax(np.stack([z, sure]), axis=1)
+p = softmax(np.stack([z, sure]), axis=1)
 print("sums", p.sum(axis=1), "· highest", p.max(axis=1).round(3), "·", *(name(row.argmax()) for row in p))
 
 # %% [markdown]
@@ -251,11 +256,11 @@ for dtype in (np.float16, np.float32, np.float64):
     p = stable_softmax(z.astype(dtype), dtype(0.1))
     with np.errstate(divide="ignore"):
         print(f"{dtype.__name__}: {np.isneginf(np.log(p)).sum():6,} of {z.size:,} are -inf")
-print(f"log form: {np.isneginf(decoding.log_softmax(z, 0.1)).sum()}, lowest {decoding.log_softmax(z, 0.1).min():.1f}")
+print(f"log form: {np.isneginf(log_softmax(z / 0.1)).sum()}, lowest {log_softmax(z / 0.1).min():.1f}")
 
 # %% [markdown]
 # Most tokens have vanished in single precision, and none in the log form. You may not want tokens of that kind; but a
-# program that adds up log probabilities (notebook 08) loses everything by one `-inf`. A tiny number, added before `log`
+# program that adds up log probabilities (notebook 08) loses everything to one `-inf`. A tiny number, added before `log`
 # to prevent that, only hides it: each lost token then has the same invented value.
 #
 # The server computes log probabilities as well. `return_log_probs` gives that of the chosen token, at the temperature
@@ -263,13 +268,12 @@ print(f"log form: {np.isneginf(decoding.log_softmax(z, 0.1)).sum()}, lowest {dec
 # for the nearest, and compares the names.
 
 # %%
-options = {"temperature": cold, "top_p": 1.0, "seed": seed, "return_log_probs": True}
-chunk = next_token(prompt, **options)
-served = float(chunk.outputs["cum_log_probs"].reshape(-1)[0])
-log_p = decoding.log_softmax(z, cold)
+one = answer(prompt, 1, temperature=cold, top_p=1.0, seed=seed, return_log_probs=True)
+served, chosen = one.as_numpy("output_log_probs").item(), one.as_numpy("text_output")[0].decode()
+log_p = log_softmax(z / cold)
 nearest = int(np.abs(log_p - served).argmin())
-print(f"served {served:.4f} for {chunk.text!r} · yours {log_p[nearest]:.4f} for {name(nearest)}")
-assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chunk.text)
+print(f"served {served:.4f} for {chosen!r} · yours {log_p[nearest]:.4f} for {name(nearest)}")
+assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chosen)
 
 
 # %% [markdown]
@@ -280,12 +284,12 @@ assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chunk.text)
 # first one, at T = 1.
 
 # %% tags=["exercise:06.2"]
-def log_softmax(logits, temperature):
+def log_form(logits, temperature):
     ...  # your code
 
 
 # %% tags=["check:06.2", "nbval-check-output"]
-check("06.2", log_softmax)
+check("06.2", log_form)
 
 # %% [markdown]
 # ## 5 One distribution, many temperatures
@@ -294,20 +298,19 @@ check("06.2", log_softmax)
 # all of its probability? And who gets it? (In a live notebook a slider with finer steps appears below the figure.)
 
 # %%
-style.use()
 top = order[:6]
-small_print = style.provenance(lane, seed, weights=precision)
 
 
 def draw(axes, T):
-    figures.token_bars(axes, [name(token) for token in top], decoding.softmax(z, T)[top])
+    figures.token_bars(axes, [name(token) for token in top], softmax(z / T)[top])
 
 
-at_1, at_2 = (decoding.softmax(z, T)[top].sum() for T in (1, 2))
-title = "A low temperature feeds the winner, a high one feeds the crowd"
-summary = f"the six likeliest tokens share {at_1:.0%} of the probability at T = 1 and {at_2:.0%} at T = 2"
+# %%
 finer = {"T": [round(0.05 * step, 2) for step in range(2, 101)]}
-explore(draw, title=title, summary=summary, small_print=small_print, live=finer, T=[0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+shares = " and ".join(f"{softmax(z / T)[top].sum():.0%} at T = {T}" for T in (1, 2))
+title = "A low temperature feeds the winner, a high one feeds the crowd"
+summary = f"the six likeliest tokens share {shares}"
+explore(draw, title=title, summary=summary, live=finer, T=[0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
 
 # %% [markdown]
 # Nearly all, and it goes to no token that you would notice: thousands of them rise a little. That is why a text at
@@ -321,11 +324,10 @@ explore(draw, title=title, summary=summary, small_print=small_print, live=finer,
 # T → ∞?
 
 # %%
-ranks = [1, 10, 100, 1000, 40000]
-title = "Towards 0 one token takes all; towards infinity all become equal"
-ends = decoding.softmax(z, 0.01).max(), decoding.softmax(z, 1000).max() * z.size
+ends = softmax(z / 0.01).max(), softmax(z / 1000).max() * z.size
 summary = f"rank 1: probability {ends[0]:.3f} at T = 0.01, and {ends[1]:.2f} times 1/vocabulary at T = 1000"
-style.finish(figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks), title, small_print, summary)
+curves = figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks=[1, 10, 100, 1000, 40000])
+show(curves, "Towards 0 one token takes all; towards infinity all become equal", summary)
 
 # %% [markdown]
 # - T → 0: every `exp(-d/T)` goes to 0 except the winner's own, which is 1. So P_1 → 1: **greedy** is the limit.
@@ -335,11 +337,13 @@ style.finish(figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks), t
 #   mean sinks as T grows, towards the plain mean of all logits. So tokens above the plain mean, all but the first, have
 #   a peak and fall again. Tokens below it only rise, as rank 40,000 does.
 #
-# A program cannot divide by 0, so `decoding.softmax` takes 0 and infinity as these limits. For the three tokens:
+# A program cannot divide by 0. A server that is asked for temperature 0 takes the limit: the token of highest logit.
+# For the three tokens:
 
 # %% tags=["nbval-check-output"]
-for temperature in (0, 0.01, 1, 100, math.inf):
-    print(f"T = {temperature:<5}", decoding.softmax(paper, temperature).round(3))
+for temperature in (0.01, 0.1, 1, 100, 1e9):
+    print(f"T = {temperature:<12}", softmax(paper / temperature).round(3))
+
 
 # %% [markdown]
 # ### How undecided is the model?
@@ -351,32 +355,40 @@ for temperature in (0, 0.01, 1, 100, math.inf):
 # **Predict:** which prompt has the higher entropy at T = 1? And at T = 5?
 
 # %%
+def entropy(logits, temperature):
+    return entr(softmax(logits / temperature)).sum()  # entr(p) is -p log p, and 0 for p = 0
+
+
 grid = np.linspace(0.05, 5, 100)
-rows = {"your prompt": z, sure_prompt: sure}
-curves = {label: [decoding.entropy(decoding.softmax(row, t)) for t in grid] for label, row in rows.items()}
-title = "Entropy grows with temperature, from 0 to the log of the vocabulary"
-one = decoding.entropy(decoding.softmax(np.stack([z, sure])))
-summary = f"at T = 1: {one[0]:.2f} nats for your prompt, {one[1]:.2f} nats for {sure_prompt!r}"
-style.finish(figures.entropy_curves(grid, curves, z.size), title, small_print, summary)
+curves = {label: [entropy(row, T) for T in grid] for label, row in (("your prompt", z), (sure_prompt, sure))}
 assert all((np.diff(curve) > 0).all() for curve in curves.values())
+
+# %%
+summary = f"at T = 1: {entropy(z, 1):.2f} nats for your prompt, {entropy(sure, 1):.2f} nats for {sure_prompt!r}"
+fig = figures.entropy_curves(grid, curves, z.size)
+show(fig, "Entropy grows with temperature, from 0 to the log of the vocabulary", summary)
+
+# %% [markdown]
+# Where do they cross?
+
+# %%
 yours, france = map(np.array, curves.values())
 crossing = grid[1:][np.diff(np.sign(yours - france)) != 0]
 print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", end=" ")
-print("near T = " + ", ".join(f"{t:.1f}" for t in crossing) if crossing.size else "nowhere")
+print("near T = " + ", ".join(f"{T:.1f}" for T in crossing) if crossing.size else "nowhere")
 
 # %% [markdown]
 # Both curves only ever rise: a temperature above 1 makes even a sure model undecided. At T = 5 both lie close to the
-# ceiling, and the prompt that was the surer one at T = 1 may now be the less sure. For what counts there is no longer
-# by how much the favourite leads, but how far apart the thousands behind it lie.
+# ceiling, and the prompt that was the surer one at T = 1 may now be the less sure. At a high T the favourite's lead no
+# longer matters; how far apart the thousands behind it lie does.
 #
 # `exp(H)` makes the number tangible: the model is as undecided as between so many equal tokens.
 
 # %%
 print("   T   nats   bits   exp(H)")
 for temperature in (0.25, cold, 1.0, hot, 5.0):
-    p = decoding.softmax(z, temperature)
-    nats, bits = decoding.entropy(p), decoding.entropy(p, base=2)
-    print(f"{temperature:4.2f}  {nats:5.2f}  {bits:5.2f}  {math.exp(nats):7,.0f}")
+    nats = entropy(z, temperature)
+    print(f"{temperature:4.2f}  {nats:5.2f}  {nats / math.log(2):5.2f}  {math.exp(nats):7,.0f}")
 
 # %% [markdown]
 # ## 6 What stays and what changes
@@ -395,7 +407,7 @@ for temperature in (0.25, cold, 1.0, hot, 5.0):
 first, tenth = order[0], order[9]
 print("   T   ratio  log-odds  log-odds × T  tokens with another rank")
 for temperature in (1.0, 0.5, 2.0, 10.0):
-    log_p = decoding.log_softmax(z, temperature)
+    log_p = log_softmax(z / temperature)
     odds = log_p[first] - log_p[tenth]
     moved = (np.argsort(-log_p, kind="stable") != order).sum()
     print(f"{temperature:4}  {math.exp(odds):6.2f}  {odds:8.3f}  {odds * temperature:12.3f}  {moved:24}")
@@ -423,17 +435,17 @@ check("06.3", answer_3)
 # **Predict:** which of the seven sum to 1? Which are the right distribution?
 
 # %%
-wide, T = z.astype(float), hot
-plain = decoding.softmax(wide)
+T = hot
+plain = softmax(z)
 power = plain ** (1 / T)
 tries = {
-    "exp(z/T) / Σ exp(z/T)": decoding.softmax(wide, T),
-    "exp(z/T) / Σ exp(z)": np.exp(wide / T) / np.exp(wide).sum(),
+    "exp(z/T) / Σ exp(z/T)": softmax(z / T),
+    "exp(z/T) / Σ exp(z)": np.exp(z / T) / np.exp(z).sum(),
     "p / T": plain / T,
     "p / T, divided by its sum": plain / T / (plain / T).sum(),
     "p ** (1/T)": power,
     "p ** (1/T), divided by its sum": power / power.sum(),
-    "softmax(p / T)": decoding.softmax(plain, T),
+    "softmax(p / T)": softmax(plain / T),
 }
 
 # %% [markdown]
@@ -456,7 +468,8 @@ for formula, p in tries.items():
 #   uniform.
 #
 # A sum of 1 proves nothing: four of them have it, and only two are right.
-#
+
+# %% [markdown]
 # ## 8 "Temperature has no effect"
 #
 # So said users of the real backend ([issue 221](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221)).
@@ -465,8 +478,8 @@ for formula, p in tries.items():
 # **Predict:** how many different texts?
 
 # %%
-def continued(**options):
-    return "".join(chunk.text for chunk in client.stream(prompt, max_tokens=10, seed=seed, **options))
+def continued(**settings):
+    return answer(prompt, 10, seed=seed, **settings).as_numpy("text_output")[0].decode()
 
 
 greedy = [continued(temperature=temperature) for temperature in (0.1, 1.0, 2.0)]
@@ -502,16 +515,20 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
 
 # %%
 def draws(temperature, first_seed):
+    """How many of `samples` drawn tokens are each of the `top` ones, and, last, any other."""
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids
-    values = {"input_ids": [ids], "input_lengths": [[len(ids)]], "request_output_len": [[1]], "seed": [[first_seed]]}
-    values |= {"temperature": [[temperature]], "runtime_top_p": [[1.0]], "num_return_sequences": [[samples]]}
-    answers = client.stream_inputs("tensorrt_llm", values | {"exclude_input_in_output": [[True]]}, deadline=300)
-    drawn = Counter(int(chunk.outputs["output_ids"].item()) for chunk in answers if chunk.outputs)
+    request = inputs(
+        input_ids=ids, input_lengths=len(ids), request_output_len=1, exclude_input_in_output=True,
+        temperature=temperature, runtime_top_p=1.0, seed=first_seed, num_return_sequences=samples,
+    )  # fmt: skip
+    results = stream(client, "tensorrt_llm", request, timeout=300)
+    drawn = Counter(result.as_numpy("output_ids").item() for result in results)
     assert drawn.total() == samples
-    counts = [drawn[int(token)] for token in top]
+    counts = [drawn[token] for token in top]
     return np.array([*counts, samples - sum(counts)])
 
 
+# %%
 counts = [(cold, draws(cold, seed)), (hot, draws(hot, seed + samples))]
 for temperature, row in counts:
     print(f"T = {temperature}:", *(f"{n} {label}," for label, n in zip(map(name, top), row, strict=False)), end=" ")
@@ -524,24 +541,28 @@ for temperature, row in counts:
 
 # %%
 def exact(temperature):
-    p = decoding.softmax(z, temperature)[top]
+    p = softmax(z / temperature)[top]
     return np.array([*p, max(0, 1 - p.sum())])
 
 
-panels = {f"{which}: T = {t}": (exact(t), row) for which, (t, row) in zip(("cold", "hot"), counts, strict=True)}
-cells = [(p, int(n)) for t, row in counts for p, n in zip(exact(t), row, strict=True)]
-bounds = [(p, *decoding.wilson_interval(n, samples)) for p, n in cells]
-inside = sum(low <= p <= high for p, low, high in bounds)
-title = f"The softmax of z/T lies inside {inside} of {len(bounds)} intervals of served samples"
-summary = f"{inside} of {len(bounds)} exact probabilities lie inside the 95 % interval of {samples} served samples each"
-labels = [*map(name, top), "all others"]
-style.finish(figures.samples_against_exact(labels, panels), title, small_print, summary)
+inside = 0
+for temperature, row in counts:
+    for n, p in zip(row, exact(temperature), strict=True):
+        low, high = binomtest(int(n), samples).proportion_ci(method="wilson")
+        inside += low <= p <= high
+print(f"{inside} of {2 * len(row)} exact probabilities lie inside their interval")
+
+# %%
+panels = {f"T = {t}": ({"exact": exact(t)}, row) for t, row in counts}
+fig = figures.samples_against_exact([*map(name, top), "all others"], panels)
+summary = f"{inside} of {2 * len(row)} exact probabilities lie inside the 95 % interval of {samples} samples each"
+show(fig, f"The softmax of z/T lies inside {inside} of {2 * len(row)} intervals of served samples", summary)
 
 
 # %% [markdown]
-# One or two misses are normal. A single number is better than a feeling: **chi-squared** sums the squared distances
-# between counted and expected, each divided by the expected count. Is yours large? Let the exact probabilities play
-# the same game 10,000 times. The share of games in which chance alone gives as much is the **p-value**.
+# One or two misses are normal. A single number says more: **chi-squared** sums the squared distances between counted
+# and expected, each divided by the expected count. Is yours large? Let the exact probabilities play the same game
+# 10,000 times. The share of games in which chance alone gives as much is the **p-value**.
 
 # %%
 def chi_squared(counts, p):
@@ -564,18 +585,16 @@ for temperature, row in counts:
         share = p_value(row, exact(claimed))
         print(f"drawn at T = {temperature}, held against T = {claimed}: ", end="")
         print(f"chi-squared {chi_squared(row, exact(claimed)):6.1f}, p-value", f"{share:.4f}" if share else "< 0.0001")
-        if claimed == temperature:
-            assert share, "chance alone never strays so far: the server does not draw from the softmax of z/T"
-        elif share >= 0.001:
-            print(f"   too few samples to tell T = {temperature} from T = {claimed}")
+        assert share or claimed != temperature, "chance never strays so far: the server draws from something else"
 
 # %% [markdown]
 # Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
-# one says that chance alone would not have strayed so far: a reason to doubt that temperature. Where the last line says
-# "too few samples", you could not have seen the difference, whatever the server does: a temperature close to 1, or a
-# sure model, needs more draws. For the same reason these draws do not prove the formula. They give no reason to doubt
-# it, and a small error would need more of them to show.
-#
+# one says that chance alone would not have strayed so far: a reason to doubt that temperature. With a larger p-value
+# against T = 1 you could not have seen the difference, whatever the server does: a temperature close to 1, or a sure
+# model, needs more draws. For the same reason these draws do not prove the formula. They give no reason to doubt it,
+# and a small error would need more of them to show.
+
+# %% [markdown]
 # ## Recap
 #
 # - P_i = exp(z_i/T) / Σ_j exp(z_j/T): T divides the logits, above and below the line, before the softmax.
@@ -584,7 +603,8 @@ for temperature, row in counts:
 # - Ranks stay. Log-odds scale with 1/T, so ratios are taken to the power of 1/T.
 # - A sum other than 1 gives a wrong formula away; a sum of 1 does not prove it right.
 # - Without `top_k` or `top_p` this server is greedy, and then `temperature` does nothing.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # What would a *negative* temperature do? **Predict** it from the formula: which token has the highest probability at
@@ -592,15 +612,14 @@ for temperature, row in counts:
 
 # %%
 print("by the formula:", stable_softmax(paper, -1.0).round(3))
-for attempt in (lambda: decoding.softmax(paper, -1), lambda: continued(temperature=-1.0, top_p=1.0)):
-    try:
-        print(attempt())
-    except (CourseError, ClientError) as error:
-        print(error)
+try:
+    print(continued(temperature=-1.0, top_p=1.0))
+except InferenceServerException as error:
+    print("the server:", error.message())
 
 # %% [markdown]
 # Dividing by a negative number turns the order around: the least likely token wins. Nobody wants that from a language
-# model, so both refuse.
+# model, so the server refuses.
 #
 # Try more: ask for `temperature=50.0` with `top_p=1.0` and read what uniform sampling from a vocabulary looks like. Or
 # hold the samples of `cold` against the probabilities of `hot`, and the reverse.
@@ -610,6 +629,6 @@ for attempt in (lambda: decoding.softmax(paper, -1), lambda: continued(temperatu
 # %%
 client.close()
 server.stop()
-scratch.cleanup()
-found = {"highest_probability": float(decoding.softmax(z).max()), "entropy_nats": float(one[0])}
-record("06", lane=lane, seed=seed, precision=precision, samples=samples, intervals_inside=inside, **found)
+record(
+    samples=samples, intervals_inside=int(inside), highest_probability=softmax(z).max(), entropy_nats=entropy(z, 1)
+)

@@ -27,32 +27,28 @@
 # - add probabilities whose logs are all you have, and score a text by its perplexity
 # - use the probability of an answer as a signal, with a threshold and its uncertainty
 #
-# **Time:** 45 minutes (last run: 90 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 532 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [07 · Sampling](07_sampling.ipynb) · Next: [09 · Beam search](09_beam_search.ipynb)
 
 # %%
 import json
-import tempfile
 import timeit
-from pathlib import Path
 
 import numpy as np
+import tritonclient.grpc as grpcclient
+from scipy.special import log_softmax, logsumexp, softmax
+from scipy.stats import binomtest
 from tokenizers import Tokenizer
 
-from servinglab import assets, decoding
 from servinglab.checks import check
-from servinglab.errors import CourseError
+from servinglab.client import gather, inputs
 from servinglab.explore import explore
 from servinglab.figures import log_probs as figures
-from servinglab.figures import style
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import TritonClient
-from servinglab.repository import build_default
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
 from servinglab.root import find_root
-from servinglab.server import TritonServer
-
-begin()
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -61,6 +57,13 @@ prompt: str = "Once upon a time, a fox"  # what the model continues
 max_tokens: int = 320  # length of the two stories, in tokens, at least 21
 temperature: float = 1.0  # of the stories; the lower, the likelier each token
 seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
+
+# %% [markdown]
+# `begin` notes when this page started. Stories that are too short for section 6 stop it here.
+
+# %%
+assert max_tokens >= 21, "section 6 looks at the last 20 tokens of the stories"
+lane = begin("08", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 Three tokens by hand
@@ -114,47 +117,57 @@ print(f"from base 10 {10 ** (-2.447 - -2.486):.3f} (with the report's digits)")
 #
 # ## 3 Log probabilities from the server
 #
-# Build a repository, start a server, and ask for two more outputs: `return_log_probs` gives a number for each generated
-# token, `return_generation_logits` the model's raw scores for all tokens of the vocabulary. The parameter
-# `normalize_log_probs` is meant for NVIDIA's backend; what it does follows below. (The first lines refuse stories that
-# are too short for section 6.)
+# Start a server, and ask for two more outputs: `return_log_probs` gives a number for each generated token,
+# `return_generation_logits` the model's raw scores for all tokens of the vocabulary. The parameter
+# `normalize_log_probs` is meant for NVIDIA's backend; what it does follows below.
 
 # %%
-if max_tokens < 21:
-    raise CourseError(f"max_tokens is {max_tokens}; it must be at least 21, for section 6 looks at the last 20 of them")
-lane = resolve_lane(lane)
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-08-")
-choices = {"precision": precision, "parameters": {"normalize_log_probs": False}}
-server = TritonServer(build_default(Path(scratch.name), **choices)).start()
-client = TritonClient(server.grpc_url, server.http_url)
+server = serve(precision=precision, parameters={"normalize_log_probs": False})
+client = grpcclient.InferenceServerClient(server.grpc_url)
+
+
+# %% [markdown]
+# `ask` sends requests all at once, each with the settings that they share.
+
+# %%
+def ask(requests, **shared):
+    """{key: settings} → {key: results}, in the order in which they arrived."""
+    shared = {"return_log_probs": True, "exclude_input_in_output": True, **shared}
+    return gather(client, "tensorrt_llm_bls", {key: inputs(**shared | each) for key, each in requests.items()})
+
+
+def text(result):
+    return result.as_numpy("text_output")[0].decode()
+
 
 # %% [markdown]
 # Eight tokens, the likeliest one each time. While streaming, each response holds the log probs of *all* tokens so far,
 # so the last one has them all; the logits are those of the new token alone.
 
 # %%
-wanted = {"return_log_probs": True, "return_generation_logits": True}
-stream = client.stream(prompt, max_tokens=8, min_tokens=0, exclude_input_in_output=True, **wanted)
-chunks = [chunk for chunk in stream if chunk.outputs]
-log_probs = chunks[-1].outputs["output_log_probs"][0, 0]
-logits = np.concatenate([chunk.outputs["generation_logits"][0, 0] for chunk in chunks])
+eight = {"text_input": prompt, "max_tokens": 8, "return_generation_logits": True}
+chunks = ask({"eight": eight}, stream=True)["eight"]
+log_probs = chunks[-1].as_numpy("output_log_probs")[0, 0]
+logits = np.concatenate([chunk.as_numpy("generation_logits")[0, 0] for chunk in chunks])
 print("log probs", log_probs.shape, " logits", logits.shape)
 for chunk, log_prob in zip(chunks, log_probs, strict=False):
-    print(f"{chunk.text!r:12} log prob {log_prob:7.3f}  probability {np.exp(log_prob):.3f}")
+    print(f"{text(chunk)!r:12} log prob {log_prob:7.3f}  probability {np.exp(log_prob):.3f}")
 
 # %% [markdown]
 # **Predict:** from which softmax do these numbers come? Of the logits as they are, or of something else? Take the
 # softmax yourself. Greedy took the highest logit of each row.
 
 # %% tags=["nbval-check-output"]
-own = decoding.log_softmax(logits).max(axis=-1)
+own = log_softmax(logits, axis=-1).max(axis=-1)
 print("as in the response:", np.allclose(own, log_probs[: len(own)], atol=1e-3))
-print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].outputs["cum_log_probs"], atol=1e-3))
+print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy("cum_log_probs"), atol=1e-3))
 
 # %% [markdown]
 # The natural log of a softmax over the whole vocabulary. With penalties, a bias, or a temperature in sampling, it is
 # the softmax of what those made of the logits: of the distribution that the token was drawn from, before `top_k` and
 # `top_p` cut it.
+#
+# <details><summary>What TensorRT-LLM does</summary>
 #
 # TensorRT-LLM differs in one point: with `normalize_log_probs` true its `output_log_probs` are relative to the tokens
 # that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1, and
@@ -163,14 +176,17 @@ print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].outputs["
 # repository above says `False`, so that it does not depend on the version. The embedded server has only this one kind
 # of log prob and ignores the parameter.
 #
+# </details>
+
+# %% [markdown]
 # Log softmax is `z − logsumexp(z)`. Is `log(softmax(z))` not the same? On paper it is. Take the logits of the first
 # token, and keep the results in half precision, as is common on a GPU. **Predict:** for how many tokens of the
 # vocabulary does each way give no usable answer?
 
 # %%
 with np.errstate(divide="ignore"):
-    detour = np.log(decoding.softmax(logits[0]).astype(np.float16))
-direct = decoding.log_softmax(logits[0]).astype(np.float16)
+    detour = np.log(softmax(logits[0]).astype(np.float16))
+direct = log_softmax(logits[0]).astype(np.float16)
 print(f"log(softmax): {np.isneginf(detour).sum():,} of {detour.size:,} are -inf")
 print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.min():.1f}")
 
@@ -229,13 +245,12 @@ for dtype in dtypes:
 # `min_tokens` keeps the end token away.
 
 # %% tags=["varies"]
-tell = {"temperature": temperature, "top_p": 1.0, "max_tokens": max_tokens, "min_tokens": max_tokens, "stream": False}
-tell |= {"return_log_probs": True, "deadline": 120 + max_tokens}
-streams = [client.stream(prompt, seed=seed + i, **tell) for i in range(2)]
-stories = [list(stream)[0] for stream in streams]
-story, other = (told.outputs["output_log_probs"][0, 0].astype(np.float64) for told in stories)
-print(stories[0].text[:200], "…")
+tell = {"text_input": prompt, "max_tokens": max_tokens, "min_tokens": max_tokens, "top_p": 1.0}
+both = ask({seed + i: tell | {"temperature": temperature, "seed": seed + i} for i in range(2)}, stream=False)
+stories = [result for (result,) in both.values()]
+story, other = (result.as_numpy("output_log_probs")[0, 0].astype(float) for result in stories)
 mean = story.mean()
+print(text(stories[0])[:200], "…")
 print(f"{len(story)} tokens, mean log prob {mean:.2f} nats: a typical probability is {np.exp(mean):.2g}")
 
 # %% [markdown]
@@ -266,13 +281,11 @@ for name, product in products.items():
 # thin black line is the sum of the logs.
 
 # %%
-style.use()
 gone = [str(token) for token in zero_at.values() if token <= len(story)]
-title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of logs goes on"
-small_print = style.provenance(lane, seed, weights=precision, temperature=temperature)
 power = log_sum[-1] / np.log(10)
 summary = f"after {len(story)} tokens the sum is {log_sum[-1]:.0f} nats: 10 to the power {power:.0f}"
-style.finish(figures.underflow(products, log_sum), title, small_print, summary)
+title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of logs goes on"
+show(figures.underflow(products, log_sum), title, summary)
 
 # %% [markdown]
 # A product that is lost went through the band or jumped over it. In the band it is a whole multiple of the smallest
@@ -307,7 +320,7 @@ logs = np.array([-1000.0, -1001.0, -1002.0])
 with np.errstate(divide="ignore"):
     print("direct:", np.log(np.exp(logs).sum()))
 print("largest taken out:", round(logs.max() + np.log(np.exp(logs - logs.max()).sum()), 3))
-print("decoding.logsumexp:", decoding.logsumexp(logs).round(3))
+print("scipy's logsumexp:", logsumexp(logs).round(3))
 
 # %% [markdown]
 # −∞, the log of zero. Subtracting the largest makes one exponential e⁰ = 1, so the sum can be neither 0 nor too large.
@@ -318,7 +331,7 @@ print("decoding.logsumexp:", decoding.logsumexp(logs).round(3))
 
 # %%
 a, b = story.sum(), other.sum()
-either = decoding.logsumexp([a, b])
+either = logsumexp([a, b])
 print(f"log probs {a:.1f} and {b:.1f}; of one or the other {either:.1f}")
 print(f"directly p is {np.exp(a)} and {np.exp(b)}")
 print(f"given one of the two, the first has {np.exp(a - either):.2g}, the second {np.exp(b - either):.2g}")
@@ -342,96 +355,58 @@ check("08.2", log_add)
 # ## 6 Is log space cheaper?
 #
 # One reads that logs are faster, because adding is cheaper than multiplying. Compare like with like: 5,000 answers of
-# 64 tokens, short enough for a product that is still right. The first five ways read the same number of float64 values;
-# two of them from a table that lies the other way in memory, so that NumPy's loop is the same for product and sum.
-#
-# A fair comparison also asks where the numbers come from. So the last three rows are a softmax over the vocabulary, a
-# log softmax, and a step of the model as a client sees it: from one streamed token to the next, sending included.
+# 64 tokens, short enough for a product that is still right. And ask where the numbers come from: from a softmax over
+# the vocabulary, in a step of the model. **Predict** the order of the four, and by what factors they differ.
 
 # %%
 kept = np.random.default_rng(seed).choice(story, (5000, 64))  # log probs that the server sent
-p = np.exp(kept)
-across, across_kept = np.ascontiguousarray(p.T), np.ascontiguousarray(kept.T)  # 64 rows of 5,000
-row = logits[0].astype(np.float64)
+p, row = np.exp(kept), logits[0].astype(float)
 ways = {
     "product": (lambda: p.prod(axis=1), p.size),
     "sum of kept logs": (lambda: kept.sum(axis=1), p.size),
-    "product, other layout": (lambda: across.prod(axis=0), p.size),
-    "sum, other layout": (lambda: across_kept.sum(axis=0), p.size),
     "take logs, then sum": (lambda: np.log(p).sum(axis=1), p.size),
-    "softmax of the logits": (lambda: decoding.softmax(row), 1),
-    "log softmax of the logits": (lambda: decoding.log_softmax(row), 1),
+    "softmax of the logits": (lambda: softmax(row), 1),
 }
 
-# %% [markdown]
-# **Predict** the order of the first five, and by what factor the slowest loses.
-
 # %%
-samples = {}
-for name, (work, tokens) in ways.items():
-    samples[name] = 1e9 * np.array(timeit.repeat(work, number=1, repeat=21)[1:]) / tokens
-plain = client.stream(prompt, max_tokens=24, min_tokens=24)  # without logits, which take time to send
-samples["a step of the model"] = 1e9 * np.diff([chunk.seconds for chunk in plain if chunk.outputs])
-ns = {name: np.median(values) for name, values in samples.items()}
-for name, values in samples.items():
-    low, high = np.percentile(values, [25, 75])
-    low, middle, high = (figures.in_words(value) for value in (low, ns[name], high))
-    print(f"{name:26}{middle:>8} a token, half of the runs between {low} and {high}")
+plain = gather(client, "tensorrt_llm_bls", {0: inputs(text_input=prompt, max_tokens=24, min_tokens=24, stream=True)})[0]
+ns = {way: 1e9 * np.median(timeit.repeat(work, number=1, repeat=21)) / n for way, (work, n) in ways.items()}
+ns["a step of the model"] = 1e9 * np.median(np.diff([chunk.seconds for chunk in plain]))
+for way, value in ns.items():
+    print(f"{way:22} {value:14,.1f} ns for one token")
 
 # %% [markdown]
-# Every dot is one repetition, the line is the median. The axis is logarithmic.
-
-# %%
-ratio, other_layout = ns["sum of kept logs"] / ns["product"], ns["sum, other layout"] / ns["product, other layout"]
-again = ns["take logs, then sum"] / ns["sum of kept logs"]
-softmax, product = (figures.in_words(ns[name]) for name in ("softmax of the logits", "product"))
-title = f"A product takes {product} a token, the softmax that both ways need {softmax}"
-summary = f"sum : product = {ratio:.2f}, in the other layout {other_layout:.2f}; logs anew take {again:.0f} times a sum"
-style.finish(figures.costs(samples), title, small_print, summary)
-
-# %% [markdown]
-# The honest answer: do not choose logs for speed. A processor adds about as fast as it multiplies; compare the two rows
-# of the other layout. Where product and sum differ, NumPy's loop does it: its sum keeps several partial sums. Logs cost
-# time when you take them again and again, so keep those you have. And all of it is small beside the softmax, which both
-# ways need, and on a CPU smaller still beside the model.
+# Do not choose logs for speed. A processor adds about as fast as it multiplies; logs cost time when you take them again
+# and again, so keep those you have. And all of it is small beside the softmax, which both ways need, and smaller still
+# beside the model.
 #
 # Where logs do save work is with **parts** of a sequence. Keep the running sum, and the log prob of any span is one
 # subtraction. **Predict:** the last 20 tokens of the story, from running products?
 
 # %%
-n = len(story)
-for name, product in products.items():
+for dtype, product in products.items():
     with np.errstate(invalid="ignore", divide="ignore"):
-        print(f"{name}: ratio of running products {float(product[-1] / product[-21])}")
+        print(f"{dtype}: ratio of running products {float(product[-1] / product[-21])}")
 print(f"running logs: {log_sum[-1] - log_sum[-21]:.4f}, and added again {story[-20:].sum():.4f} nats")
 
 # %% [markdown]
 # Where a product has vanished, 0 divided by 0 is no number. And **memory**: a log takes as many bytes as a probability
-# of the same dtype. But a smaller dtype will do. Add the story's logs in each of them.
-
-# %%
-exact = story.sum()
-for dtype in dtypes:
-    stored = story.astype(dtype)
-    narrow, wide = np.add.accumulate(stored)[-1], stored.astype(np.float64).sum()
-    off, less = (np.exp(abs(float(total) - exact)) for total in (narrow, wide))
-    print(f"{dtype.__name__}: {stored.nbytes:5} bytes; wrong by a factor {off:.4f}, or {less:.4f} if added in float64")
-
-# %% [markdown]
-# Logs in float32 are half the bytes of float64 probabilities and never vanish. In float16 keep single logs if you must,
-# but do not add them up there: beyond −512 its numbers are 0.5 apart, so each addition may err by 0.25.
-#
-# Float32 has the same trouble, later. **Predict:** how far off is it after a story a thousand times longer?
+# of the same dtype, but a smaller dtype will do. **Predict:** how far off is a sum of a thousand such stories, added
+# one by one in float32?
 
 # %%
 long = np.random.default_rng(seed).choice(story, 1000 * len(story))  # its log probs, as if it went on like this
 narrow = np.add.accumulate(long.astype(np.float32))[-1]
-print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32: {narrow - long.sum():+.1f} nats off")
+wide = long.astype(np.float32).sum(dtype=float)
+print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32: {narrow - long.sum():+.1f} nats off,")
+print(f"kept in float32 and added in float64: {wide - long.sum():+.5f} nats off")
 
 # %% [markdown]
-# A nat is a factor of 2.7. NumPy's own `sum` errs less, because it adds in blocks; a loop, or a running sum on a
-# server, adds one by one. Keep logs in float32, add them in float64.
-#
+# A nat is a factor of 2.7. Keep logs in float32, add them in float64. (NumPy's own `sum` errs less than the first line,
+# because it adds in blocks; a loop, or a running sum on a server, adds one by one. In float16 keep single logs if you
+# must: beyond −512 its numbers are 0.5 apart.)
+
+# %% [markdown]
 # ## 7 Perplexity
 #
 # How well does the model predict a text that it did not write? The sum of the log probs falls with every token, so take
@@ -441,7 +416,7 @@ print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32
 # %% tags=["nbval-check-output"]
 logs = np.log([1 / 2, 1 / 4, 1 / 8])
 print(f"base e: exp({-logs.mean():.3f}) = {np.exp(-logs.mean()):.3f}")
-print(f"decoding.perplexity: {decoding.perplexity(logs):.3f}")
+print(f"base 2: 2 ** {-np.log2(np.exp(logs)).mean():.3f} = {2 ** -np.log2(np.exp(logs)).mean():.3f}")
 
 
 # %% [markdown]
@@ -450,12 +425,11 @@ print(f"decoding.perplexity: {decoding.perplexity(logs):.3f}")
 # built with `--gather_context_logits` for this.)
 
 # %%
-def score(text):
-    length = np.array([[1]], np.int32)
-    made = client.infer_inputs("preprocessing", {"QUERY": [[text]], "REQUEST_OUTPUT_LEN": length})
-    ids = made.outputs["INPUT_ID"][0]
-    (answer, *_) = client.stream(text, max_tokens=1, stream=False, return_context_logits=True)
-    rows = decoding.log_softmax(answer.outputs["context_logits"][0])
+def score(words):
+    """The ids of a text, and the log prob of each but the first."""
+    ids = client.infer("preprocessing", inputs(QUERY=words, REQUEST_OUTPUT_LEN=1)).as_numpy("INPUT_ID")[0]
+    (result,) = ask({0: {"text_input": words}}, max_tokens=1, stream=False, return_context_logits=True)[0]
+    rows = log_softmax(result.as_numpy("context_logits")[0].astype(float), axis=-1)
     return ids, rows[np.arange(len(ids) - 1), ids[1:]]
 
 
@@ -468,27 +442,30 @@ def score(text):
 sentence = "The dog ran across the street and chased the ball into the garden."
 words = list(np.random.default_rng(seed).permutation(sentence.rstrip(".").split()))
 texts = {"sentence": sentence, "scrambled": " ".join(words) + ".", "four words": " ".join(words[:4])}
-scored = {name: score(text) for name, text in texts.items()}
+scored = {name: score(words) for name, words in texts.items()}
 for name, (_, logs) in scored.items():
-    print(f"{name:10} {len(logs):2} tokens, log prob {logs.sum():7.1f}, perplexity {decoding.perplexity(logs):9.1f}")
+    perplexed = np.exp(-logs.mean())
+    print(f"{name:10} {len(logs):2} tokens, log prob {logs.sum():7.1f}, perplexity {perplexed:9.1f}")
 
 # %% [markdown]
 # Four words without sense can be "more probable" than a good long sentence, simply because they are few: every factor
 # below 1 lowers a product. That is **length bias**. The mean, and so the perplexity, compares texts of different
 # lengths. (Only with the same tokenizer: it decides what a token is.)
 #
-# Where does the disorder surprise the model?
+# Where does the disorder surprise the model? The names of the tokens come from the tokenizer that the server uses.
 
 # %%
-tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+configuration = client.get_model_config("preprocessing").config.parameters
+tokenizer = Tokenizer.from_file(configuration["tokenizer_dir"].string_value + "/tokenizer.json")
 bars = {
     texts[name]: ([tokenizer.decode([int(i)]) for i in scored[name][0]], scored[name][1])
     for name in ("sentence", "scrambled")
 }
+
+# %%
 worse = np.exp(scored["sentence"][1].mean() - scored["scrambled"][1].mean())
-title = f"In disorder a token is {worse:.0f} times less likely (geometric mean)"
 summary = ", ".join(f"{name}: {-scored[name][1].mean():.1f} nats a token" for name in ("sentence", "scrambled"))
-style.finish(figures.surprise(bars), title, style.provenance(lane, seed, weights=precision), summary)
+show(figures.surprise(bars), f"In disorder a token is {worse:.0f} times less likely (geometric mean)", summary)
 
 
 # %% [markdown]
@@ -519,11 +496,11 @@ print(repr(example))
 # out at once; the server takes as many together as it has room for.
 
 # %%
-def ask(entries, **options):
-    options = {"max_tokens": 8, "stop_words": ["\n"], "stream": False, "deadline": 300, **options}
-    prompts = [f"{example}Q: {entry['question']}\nA:" for entry in entries]
-    streams = [client.stream(p, exclude_input_in_output=True, return_log_probs=True, **options) for p in prompts]
-    return [list(stream)[0] for stream in streams]
+def answer(entries, **settings):
+    """One result for each question."""
+    requests = {n: {"text_input": f"{example}Q: {entry['question']}\nA:"} for n, entry in enumerate(entries)}
+    found = ask(requests, max_tokens=8, stop_words=["\n"], stream=False, **settings)
+    return [result for (result,) in found.values()]
 
 
 # %% [markdown]
@@ -531,16 +508,17 @@ def ask(entries, **options):
 # the sum over both. An answer that is cut off at 8 tokens did not end; that factor is missing, so its number is too
 # high. An answer is right if it is one of the accepted ones.
 
+# %%
+answers = answer(questions)
+given = [text(each).strip() for each in answers]
+accepted = [list(map(str.lower, entry["answers"])) for entry in questions]
+right = np.array([words.rstrip(".").lower() in known for words, known in zip(given, accepted, strict=True)])
+sums = np.array([each.as_numpy("cum_log_probs")[0, 0] for each in answers], float)
+tokens = np.array([each.as_numpy("output_log_probs").shape[-1] for each in answers])
+probability = np.minimum(np.exp(sums), 1)
+
 # %% tags=["varies"]
-answers = ask(questions)
-given = [each.text.strip() for each in answers]
-right = np.array(
-    [text.rstrip(".").lower() in map(str.lower, q["answers"]) for text, q in zip(given, questions, strict=True)]
-)
-sums = np.array([each.outputs["cum_log_probs"][0, 0] for each in answers], np.float64)
-tokens = np.array([each.outputs["output_log_probs"].shape[-1] for each in answers])
-probability = np.exp(sums)
-cut = sum("\n" not in each.text and n == 8 for each, n in zip(answers, tokens, strict=True))
+cut = sum("\n" not in text(each) and n == 8 for each, n in zip(answers, tokens, strict=True))
 print(f"{cut} of {len(answers)} answers were cut off; the three likeliest and the three least likely:")
 for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
     print(f"{probability[i]:.3f} {'right' if right[i] else 'wrong'}  {questions[i]['question']} {given[i]}")
@@ -549,28 +527,24 @@ for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
 # **Predict:** of the answers with a probability near 0.8, are 80 % right? And how many are right of all?
 #
 # A **reliability plot** sorts answers into bins by confidence and compares each bin with its share of right answers. On
-# the dashed line, confidence is what it says. The bars are Wilson's 95 % intervals, the numbers how many answers a bin
-# has: with so few, the bars are long. Beside it stands the mean per token, exp(mean log p). The **calibration error**
-# is the mean distance of the dots from the line, each weighted by its answers.
+# the dashed line, confidence is what it says. The bars are Wilson's 95 % intervals (notebook 06), the numbers how many
+# answers a bin has: with so few, the bars are long. Beside it stands the mean per token, exp(mean log p).
 
 # %%
-per_token = np.exp(sums / tokens)
-signals = {"probability of the answer": probability, "per token (geometric mean)": per_token}
-bins = {name: decoding.reliability(np.minimum(values, 1), right, n_bins=5) for name, values in signals.items()}
-error = {name: decoding.expected_calibration_error(np.minimum(v, 1), right, n_bins=5) for name, v in signals.items()}
+signals = {"probability of the answer": probability, "per token (geometric mean)": np.exp(sums / tokens)}
 title = f"{100 * right.mean():.0f} % are right; the answers' probabilities say {100 * probability.mean():.0f} %"
-summary = ", ".join(f"{name}: calibration error {value:.2f}" for name, value in error.items())
-small_print = style.provenance(lane, None, weights=precision, answers=len(right))
-style.finish(figures.reliability(bins), title, small_print, summary)
+summary = f"of {len(right)} answers {right.sum()} are right; the mean probability is {probability.mean():.2f}"
+show(figures.reliability(signals, right), title, summary)
 
 # %% [markdown]
 # The left panel in numbers:
 
 # %%
-left = bins["probability of the answer"]
-for said, share, count in zip(left.confidence, left.accuracy, left.count, strict=True):
-    low, high = decoding.wilson_interval(round(share * count), int(count))
-    print(f"said {said:.2f}: {share:.2f} of {count:2} are right, 95 % interval {low:.2f} to {high:.2f}")
+bin_of = np.minimum((probability * 5).astype(int), 4)
+for rights, said in ((right[bin_of == b], probability[bin_of == b]) for b in np.unique(bin_of)):
+    low, high = binomtest(int(rights.sum()), len(rights)).proportion_ci(method="wilson")
+    print(f"said {said.mean():.2f}: {rights.mean():.2f} of {len(rights):2} are right, 95 % interval", end=" ")
+    print(f"{low:.2f} to {high:.2f}")
 
 # %% [markdown]
 # On the whole, likelier answers are right more often: the order carries information. And the level? With the default
@@ -578,19 +552,22 @@ for said, share, count in zip(left.confidence, left.accuracy, left.count, strict
 # three quarters are right, and the interval lies above 0.3. So the number is no share of right answers until you have
 # measured it.
 #
-# For the probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways
+# The probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways
 # ("kitten", "A kitten"), each with its share, and the model may believe in a wrong one. (The mean per token is the
 # probability of nothing at all. If its dots lie nearer to the line, that is a property of this set of questions.)
-#
-# Use it as a signal: answer above a threshold, pass the rest on. What does a threshold buy? The band is Wilson's 95 %
-# interval again.
+
+# %% [markdown]
+# Use it as a signal: answer above a threshold, pass the rest on. What does a threshold buy? A dot is an answer. (In a
+# live notebook, move the slider.)
 
 # %%
-thresholds = np.linspace(0, probability.max(), 60)
-sure = probability >= 0.5
-title = f"With a threshold of 0.5, {right[sure].sum()} of {sure.sum()} kept answers are right"
-summary = f"without a threshold {right.sum()} of {len(right)} are right; at 0.5 {right[sure].sum()} of {sure.sum()}"
-style.finish(figures.trade(thresholds, probability, right), title, small_print, summary)
+explore(
+    lambda axes, threshold: figures.kept(axes, probability, right, threshold),
+    title=f"Wrong answers reach up to {probability[~right].max():.2f}, right ones go down to "
+    f"{probability[right].min():.2f}",
+    summary=f"{right.sum()} right and {(~right).sum()} wrong answers by probability",
+    threshold=[0.2, 0.5, 0.7], live={"threshold": [n / 20 for n in range(20)]},
+)  # fmt: skip
 
 # %% [markdown]
 # You buy **precision**, the share of right ones among those kept, with **coverage**, the share kept. A threshold chosen
@@ -602,7 +579,7 @@ even = np.arange(len(right)) % 2 == 0
 good = [t for t in np.sort(probability[even]) if right[even & (probability >= t)].mean() >= 0.8]
 threshold = float(good[0]) if good else 1.0
 chosen, judged = (right[half & (probability >= threshold)] for half in (even, ~even))
-low, high = decoding.wilson_interval(int(judged.sum()), len(judged)) if len(judged) else (0, 1)
+low, high = binomtest(int(judged.sum()), len(judged)).proportion_ci(method="wilson") if len(judged) else (0, 1)
 print(f"even, chosen here: from {threshold:.2f} on, {chosen.sum()} of {len(chosen)} right")
 print(f"odd, judged here: {judged.sum()} of {len(judged)} right; 95 % interval {100 * low:.0f} to {100 * high:.0f} %")
 
@@ -610,19 +587,6 @@ print(f"odd, judged here: {judged.sum()} of {len(judged)} right; 95 % interval {
 # Only the odd half gets an interval: on the even one the threshold was picked because it looks good. The interval says
 # how little 30 questions can promise. A real threshold needs hundreds of labelled answers from your own task.
 #
-# Every answer at once, for three thresholds (in a live notebook, move the slider):
-
-# %%
-most, least = probability[~right].max(), probability[right].min()
-explore(
-    lambda axes, threshold: figures.kept(axes, probability, right, threshold),
-    title=f"Wrong answers reach up to {most:.2f}, right ones go down to {least:.2f}",
-    summary=f"{right.sum()} right and {(~right).sum()} wrong answers by probability",
-    small_print=small_print,
-    threshold=[0.2, 0.5, 0.7],
-)
-
-# %% [markdown]
 # The most confident wrong answers show what no useful threshold can catch:
 
 # %% tags=["varies"]
@@ -646,11 +610,11 @@ for i in mistaken:
 # do the answers change? Do their probabilities?
 
 # %% tags=["varies"]
-cold = ask(questions[:10], top_k=1, temperature=0.3)
-same = sum(each.text.strip() == text for each, text in zip(cold, given, strict=False))
+cold = answer(questions[:10], top_k=1, temperature=0.3)
+same = sum(text(each).strip() == words for each, words in zip(cold, given, strict=False))
 print(f"same answers: {same} of {len(cold)}")
 for i in range(3):
-    print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(cold[i].outputs['cum_log_probs'][0, 0]):.3f}")
+    print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(cold[i].as_numpy('cum_log_probs')[0, 0]):.3f}")
 
 # %% [markdown]
 # The same texts, and suddenly the model seems sure. The log probs belong to the distribution after the temperature,
@@ -662,9 +626,7 @@ for i in range(3):
 # The last line says what produced the numbers on this page.
 
 # %%
-server.stop()
 client.close()
-scratch.cleanup()
+server.stop()
 zeros = {f"zero_at_{name}": token if token <= len(story) else None for name, token in zero_at.items()}
-quality = {"right": int(right.sum()), "asked": len(right), "threshold": round(threshold, 3)}
-record("08", lane=lane, seed=seed, precision=precision, tokens=len(story), **zeros, **quality)
+record(tokens=len(story), **zeros, right=int(right.sum()), asked=len(right), threshold=round(threshold, 3))

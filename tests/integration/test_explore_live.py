@@ -13,28 +13,27 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 # What the cell needs from those before it: logits, here without a server, and names of tokens.
 BEFORE = """\
 import numpy as np
-from servinglab import decoding
-from servinglab.figures import style
-from servinglab.figures import temperature as figures
+from scipy.special import softmax
+from servinglab.figures import sampling as figures
 from servinglab.explore import explore
 
-lane, seed, precision, name = "embedded", 0, "fp32", str
-z = np.random.default_rng(seed).normal(scale=3, size=1000)
+name = str
+z = np.random.default_rng(0).normal(scale=3, size=1000)
 order = np.argsort(-z)"""
 
 
-def own_cell():
-    """The source of the one cell of notebook 06 that calls `explore`."""
+def own_cells():
+    """The source of the one cell of notebook 06 that calls `explore`, after that of the one that draws a panel."""
     notebook = nbformat.read(find_root() / "notebooks" / "06_temperature.ipynb", as_version=4)
-    (source,) = (cell.source for cell in notebook.cells if "\nexplore(" in cell.source)
-    return source
+    wanted = ("def draw(", "\nexplore(")
+    return "\n\n".join(cell.source for text in wanted for cell in notebook.cells if text in cell.source)
 
 
 def test_a_moved_slider_redraws_the_figure(live_page):
     from playwright.sync_api import expect
 
     expect.set_options(timeout=60_000)
-    page = live_page(BEFORE, own_cell())
+    page = live_page(BEFORE, own_cells())
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
 

@@ -88,7 +88,7 @@ def test_solutions_are_right_and_parameters_reach_what_is_derived_from_them(fres
     solved = exercises.with_solutions(fresh, answers.solutions)
     executed, _ = execute_notebooks.execute(solved, example_entry, {"first": 1000})
     assert exercises.verdicts(executed) == {"99.1": ("right", "1 and 2 make 3"), "99.2": ("right", "it adds")}
-    assert '"total": 2001' in executed.cells[-1].outputs[0].text
+    assert cell_with(executed, "print(first + second)").outputs[0].text == "2001\n"
 
 
 def test_nbval_fails_on_a_changed_result_but_not_on_a_changed_duration(executed, tmp_path):
@@ -107,9 +107,9 @@ def test_nbval_is_killed_at_its_limit_and_says_where(executed, tmp_path):
     executed.cells[4].source = "import time\ntime.sleep(600)"
     nbformat.write(executed, tmp_path / "99_example.ipynb")
     marker = str(tmp_path / "marker")
-    code, printed = nbval(tmp_path / "99_example.ipynb", limit=45, marker=marker)
+    code, printed = nbval(tmp_path / "99_example.ipynb", limit=25, marker=marker)
     assert code == 124
-    assert "Cell 1 PASSED" in printed and "Cell 3 PASSED" not in printed and "stopped after 45 s" in printed
+    assert "Cell 1 PASSED" in printed and "Cell 3 PASSED" not in printed and "stopped after 25 s" in printed
     assert leftovers(marker) == []
 
 

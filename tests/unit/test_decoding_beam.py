@@ -223,6 +223,10 @@ def test_with_a_negative_length_penalty_the_most_hopeful_length_is_the_present_o
     assert result.hypotheses[1].score == pytest.approx(math.log(0.5 * 0.65 * 0.99) * 3)
 
 
+def test_scores_by_hand():
+    assert [decoding.score(-6.0, 4, penalty) for penalty in (0, 0.5, 1, 2)] == [-6, -3, -1.5, -0.375]
+
+
 def test_an_end_outside_the_first_width_is_dropped():
     result = decoding.beam_search(table(ENDING), [], width=1, max_tokens=4, end_id=1)
     assert sequences(result) == [[0, 0, 0, 1]]
@@ -287,6 +291,8 @@ def test_a_large_vocabulary_is_searched_without_sorting_it_whole():
         ({"width": 0}, "width is 0"),
         ({"max_tokens": 0}, "max_tokens 0"),
         ({"length_penalty": math.inf}, "length_penalty is inf"),
+        ({"length_penalty": math.nan}, "length_penalty is nan"),
+        ({"length_penalty": -1e6}, r"length_penalty is -1e\+06: "),
         ({"next_log_probs": lambda batch: np.ones((len(batch), 3))}, "log_softmax first"),
         ({"next_log_probs": lambda batch: np.full((len(batch), 3), math.nan)}, "log_softmax first"),
         ({"next_log_probs": lambda batch: np.full((len(batch), 3), -math.inf)}, "Every continuation"),

@@ -11,7 +11,6 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from servinglab import decoding
 from servinglab.figures import log_probs as figures
 from servinglab.root import find_root
 
@@ -25,10 +24,8 @@ CONFIDENCES, OUTCOMES = np.array([0.1, 0.15, 0.3, 0.7, 0.9]), np.array([False, T
 
 FIGURES = {
     "underflow": lambda: figures.underflow(PRODUCTS, np.cumsum(LOGS)),
-    "costs": lambda: figures.costs({"sum": [0.5, 0.6, 0.7], "softmax": [4e5, 5e5, 6e5]}),
     "surprise": lambda: figures.surprise({"a b": (["a", " b"], [-2.0]), "b a": (["b", " a"], [-9.0])}),
-    "reliability": lambda: figures.reliability({"all": decoding.reliability(CONFIDENCES, OUTCOMES, 5)}),
-    "trade": lambda: figures.trade([0, 0.2, 0.5, 0.95], CONFIDENCES, OUTCOMES),
+    "reliability": lambda: figures.reliability({"all": CONFIDENCES}, OUTCOMES),
 }
 
 
@@ -50,34 +47,24 @@ def test_a_product_ends_where_it_becomes_zero():
     assert len(line) == 8 and line[-1] == pytest.approx(-24 * np.log10(2), rel=1e-6)
 
 
-def test_costs_show_medians_with_their_unit():
-    assert [figures.in_words(ns) for ns in (0.612, 1.04, 12.4, 999.7, 52_300, 4.2e7, 2e9)] == [
-        "0.61 ns", "1.0 ns", "12 ns", "1.0 µs", "52 µs", "42 ms", "2.0 s",
-    ]  # fmt: skip
-    shown = {text.get_text() for text in FIGURES["costs"]().axes[0].texts}
-    assert shown == {"0.60 ns", "500 µs"}
-
-
 def test_reliability_shows_share_interval_and_count():
     axes = FIGURES["reliability"]().axes[0]
-    points = axes.lines[1]
-    np.testing.assert_allclose(points.get_xdata(), [0.125, 0.3, 0.7, 0.9])
-    np.testing.assert_allclose(points.get_ydata(), [0.5, 0, 1, 1])
+    points = np.concatenate([line.get_xydata() for line in axes.lines[1:]])
+    np.testing.assert_allclose(points, [(0.125, 0.5), (0.3, 0), (0.7, 1), (0.9, 1)])
     first = axes.collections[0].get_segments()[0][:, 1]
-    np.testing.assert_allclose(first, decoding.wilson_interval(1, 2))
+    np.testing.assert_allclose(first, [0.0945, 0.9055], atol=1e-4)  # Wilson's interval of 1 of 2
     assert [text.get_text() for text in axes.texts] == ["2", "1", "1", "1"]
 
 
-def test_trade_leaves_out_thresholds_that_nothing_reaches():
-    precision, coverage = FIGURES["trade"]().axes[0].lines
-    np.testing.assert_allclose(precision.get_xydata(), [(0, 0.6), (0.2, 2 / 3), (0.5, 1)])
-    np.testing.assert_allclose(coverage.get_ydata(), [1, 0.6, 0.4])
+def test_a_confidence_of_1_is_in_the_last_bin():
+    axes = figures.reliability({"all": np.array([0.85, 1.0])}, np.array([True, False])).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["2"]
 
 
 def test_kept_counts_right_and_wrong_at_a_threshold():
     fig, axes = plt.subplots()
     figures.kept(axes, CONFIDENCES, OUTCOMES, 0.3)
-    assert [text.get_text() for text in axes.texts] == ["2 kept", "1 kept"]
+    assert [text.get_text() for text in axes.texts] == ["2 kept", "1 kept", "67% right"]
     rights, wrongs = axes.lines[1:]
     assert sorted(rights.get_xdata()) == [0.15, 0.7, 0.9] and sorted(wrongs.get_xdata()) == [0.1, 0.3]
     assert to_hex(rights.get_color()) != to_hex(wrongs.get_color())

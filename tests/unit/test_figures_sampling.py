@@ -37,17 +37,14 @@ def test_alternatives_share_one_beginning():
     assert "cut" not in words(last) and not any(bar.get_hatch() for bar in last.patches)
 
 
-def test_samples_stand_at_their_shares():
-    axes = figures.served_against_exact(["a", "b"], [30, 10], {"right": [0.7, 0.3], "wrong": [0.5, 0.5]}).axes[0]
-    assert axes.lines[0].get_xdata() == pytest.approx([0.75, 0.25])
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.7, 0.3, 0.5, 0.5])
-
-
-def test_diversity_is_across_and_quality_up():
-    measured = {("k 5", "T 1"): ((0.6, 0.1), (-1.0, 0.2)), ("k 5", "T 2"): ((0.9, 0.1), (-3.0, 0.2))}
-    axes = figures.diversity_quality(measured, ("loop", -0.5)).axes[0]
-    line = next(line for line in axes.lines if line.get_label() == "k 5")
-    assert line.get_xydata() == pytest.approx(np.array([[0.6, -1.0], [0.9, -3.0]]))
+def test_temperature_is_across_and_every_text_is_a_dot():
+    measured = {"k 5": {0.5: (0.6, [-1.0, -2.0]), 1.5: (0.9, [-3.0, -5.0])}}
+    left, right = figures.diversity_quality(measured, ("loop", -0.5)).axes
+    assert left.lines[0].get_xydata() == pytest.approx(np.array([[0.5, 0.6], [1.5, 0.9]]))
+    reference, mean, *dots = right.lines
+    assert mean.get_xydata() == pytest.approx(np.array([[0.5, -1.5], [1.5, -4.0]]))
+    assert [line.get_ydata().tolist() for line in dots] == [[-1.0, -2.0], [-3.0, -5.0]]
+    assert reference.get_ydata()[0] == -0.5 and words(right) == ["loop"]
 
 
 def test_pass_grid_ends_with_the_mean():

@@ -8,10 +8,11 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 from matplotlib.text import Text
 
-from servinglab import decoding
-from servinglab.figures import temperature as figures
+from servinglab.figures import sampling as figures
 
 mpl.use("Agg")
 pytestmark = pytest.mark.usefixtures("course_style")
@@ -27,12 +28,13 @@ def bars_figure():
 
 
 def entropy_figure():
-    curve = [decoding.entropy(decoding.softmax(LOGITS, t)) for t in GRID]
+    curve = [scipy.stats.entropy(scipy.special.softmax(LOGITS / t)) for t in GRID]
     return figures.entropy_curves(GRID, {"flat": curve, "sure": np.multiply(curve, 0.5)}, LOGITS.size)
 
 
 def samples_figure():
-    return figures.samples_against_exact(["' a'", "others"], {"T = 1": ([0.6, 0.4], [50, 50])})
+    hypotheses = {"right": [0.6, 0.4], "wrong": [0.2, 0.8]}
+    return figures.samples_against_exact(["' a'", "others"], {"T = 1": (hypotheses, [15, 133])})
 
 
 FIGURES = {
@@ -86,8 +88,9 @@ def test_entropy_is_below_its_ceiling_and_bits_are_nats_by_ln_2():
 
 
 def test_samples_stand_at_their_share_inside_wilsons_interval():
+    """Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method 3: 15 of 148."""
     axes = samples_figure().axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [0.6, 0.4]
-    assert axes.lines[0].get_xdata().tolist() == [0.5, 0.5]
+    assert [bar.get_width() for bar in axes.patches] == [0.6, 0.4, 0.2, 0.8]
+    assert axes.lines[0].get_xdata().tolist() == pytest.approx([15 / 148, 133 / 148])
     (segment, _) = axes.collections[0].get_segments()
-    assert segment[:, 0] == pytest.approx(decoding.wilson_interval(50, 100))
+    assert segment[:, 0] == pytest.approx([0.0624, 0.1605], abs=6e-5)

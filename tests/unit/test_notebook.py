@@ -1,4 +1,4 @@
-"""Versions first, a record last, and no machine path in between."""
+"""A quiet begin, a record last, and no machine path in between."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ def test_unknown_lanes_name_the_known_ones(lane):
         notebook.resolve_lane(lane)
 
 
-def test_begin_prints_a_small_table(capsys):
-    notebook.begin()
-    lines = capsys.readouterr().out.splitlines()
-    rows = dict(line.split(maxsplit=1) for line in lines)
-    assert list(rows) == ["python", "triton", "tritonclient", "numpy", "onnxruntime", "lane", "device"]
-    assert rows["python"] == platform.python_version() and rows["numpy"] == np.__version__
-    assert rows["lane"] == "embedded" and rows["device"].startswith("cpu, ")
-    assert all(len(line) < 80 for line in lines)
+def test_begin_is_quiet_names_the_lane_and_makes_the_small_print_of_the_figures(capsys):
+    assert notebook.begin("05", "auto", seed=0, weights="int4") == "embedded"
+    assert capsys.readouterr().out == ""
+    text = notebook.provenance()
+    assert text.startswith("embedded lane · cpu, ") and text.endswith("· seed 0 · weights int4")
+    notebook.begin("06")
+    assert "seed" not in notebook.provenance() and "weights" not in notebook.provenance()
 
 
 def test_a_cuda_device_is_asked_in_a_process_of_its_own(monkeypatch, tmp_path):
@@ -63,42 +62,45 @@ def test_a_cuda_device_is_asked_in_a_process_of_its_own(monkeypatch, tmp_path):
 
 
 def test_what_is_missing_is_a_dash(monkeypatch):
-    monkeypatch.setattr(notebook, "_version", lambda package: None)
+    monkeypatch.setattr(notebook, "_version", lambda package: "-")
     monkeypatch.delenv("TRITON_SERVER_VERSION", raising=False)
     assert notebook.versions()["onnxruntime"] == "-" and notebook.versions()["triton"] == "-"
 
 
-def test_record_is_one_line_of_json_and_a_file_on_demand(monkeypatch, tmp_path, capsys):
-    notebook.begin()
-    capsys.readouterr()
+def test_record_prints_one_line_and_writes_json_on_demand(monkeypatch, tmp_path, capsys):
+    notebook.begin("05", seed=7, weights="int4")
     monkeypatch.setenv("COURSE_RECORD_DIR", str(tmp_path / "records"))
-    notebook.record("05", lane="auto", seed=7, first_token_ms=np.float32(121.5), rates=np.array([1, 2]), n=np.int64(3))
+    notebook.record(first_token_ms=np.float32(121.5), rates=np.array([1, 2]), n=np.int64(3))
     printed = capsys.readouterr().out
-    line = json.loads(printed)
-    assert printed.count("\n") == 1
+    assert (
+        printed.count("\n") == 1 and printed.startswith("embedded lane · cpu, ") and "seed 7 · weights int4" in printed
+    )
+    assert f"python {platform.python_version()} · " in printed and f"numpy {np.__version__} · " in printed
+    line = json.loads((tmp_path / "records" / "05.json").read_text())
     assert list(line)[:6] == ["notebook", "lane", "device", "versions", "seed", "seconds"]
     assert line["seed"] == 7 and line["lane"] == "embedded" and 0 <= line["seconds"] < 60
     assert (line["first_token_ms"], line["rates"], line["n"]) == (121.5, [1, 2], 3)
-    assert json.loads((tmp_path / "records" / "05.json").read_text()) == line
+    assert line["weights"] == "int4" and line["versions"]["numpy"] == np.__version__
 
 
 @pytest.mark.parametrize(
     "values, said",
     [
         ({"seconds": 1}, "seconds is filled in already"),
-        ({"x": object()}, "object is not one of them"),
+        ({"x": object()}, "object. object has no attribute"),
         ({"x": float("nan")}, "not JSON compliant"),
-        ({"x": {1j}}, "set is not one of them"),
+        ({"x": {1j}}, "set. object has no attribute"),
     ],
 )
 def test_record_refuses_what_cannot_be_read_back(values, said):
+    notebook.begin("05")
     with pytest.raises(CourseError, match=said):
-        notebook.record("05", lane="auto", **values)
+        notebook.record(**values)
 
 
 def test_paths_are_shortened_the_same_way_everywhere(monkeypatch, tmp_path):
     root, cache = tmp_path / "somewhere" / "course", tmp_path / "cache"
-    monkeypatch.setattr("servinglab.root.find_root", lambda: root)
+    monkeypatch.setattr(notebook, "find_root", lambda: root)
     monkeypatch.setattr(assets, "cache_dir", lambda: cache)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/tmp/me")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))

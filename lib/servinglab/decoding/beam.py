@@ -13,14 +13,13 @@ rule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from servinglab.errors import CourseError
-
-from .scores import score as score_of
 
 #: From token sequences [B][t] to the log probs of their next token [B, vocab] (from a log_softmax, -inf = forbidden).
 NextLogProbs = Callable[[list[list[int]]], np.ndarray]
@@ -72,6 +71,21 @@ class BeamResult:
         return tokens[::-1]
 
 
+def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
+    """log_prob / length**length_penalty, the measure by which beams are ranked. A penalty of 0 leaves the log prob as
+    it is and so favours short sequences; 1 is the mean per token; more favours long ones."""
+    try:
+        divisor = float(length) ** float(length_penalty)
+    except OverflowError:
+        divisor = math.inf
+    if not 0 < divisor < math.inf:
+        raise CourseError(
+            f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power, "
+            f"and for {length} tokens that is no usable number; use one nearer to 0, such as 1 (the mean per token)."
+        )
+    return float(log_prob) / divisor
+
+
 def beam_search(
     next_log_probs: NextLogProbs,
     start: Sequence[int],
@@ -108,7 +122,7 @@ def beam_search(
         for node in ranked[:width]:
             if node.finished or length == max_tokens:
                 node.kept, path = True, result.path(node.id)
-                points = score_of(node.cum_log_prob, length, length_penalty)
+                points = score(node.cum_log_prob, length, length_penalty)
                 result.hypotheses.append(Hypothesis(path, node.cum_log_prob, points, node.finished, node.id))
         result.hypotheses.sort(key=lambda hypothesis: -hypothesis.score)  # among equals the older stays in front
         del result.hypotheses[width:]
@@ -119,7 +133,7 @@ def beam_search(
             break
         if len(result.hypotheses) == width:
             hopeful = max_tokens if early_stopping == 2 and length_penalty > 0 else length
-            reachable = score_of(live[0].cum_log_prob, hopeful, length_penalty)
+            reachable = score(live[0].cum_log_prob, hopeful, length_penalty)
             if early_stopping == 1 or reachable <= result.hypotheses[-1].score:
                 break
     if not result.hypotheses:

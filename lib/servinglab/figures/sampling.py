@@ -1,30 +1,138 @@
-"""Figures of notebook 07: one distribution under a microscope, samples against it, and what a strategy costs."""
+"""Figures of notebooks 06 and 07: what a temperature and the filters do to one next-token distribution, samples against
+it, and what a strategy costs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+import scipy.special
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-from servinglab.figures.style import CARD, DASHES, FAINT, INK, QUIET, STRATEGIES, WIDTH, name_rows, note, tint
-from servinglab.figures.temperature import in_percent, percent, sample_dots
+from servinglab.figures.style import (
+    CARD,
+    DASHES,
+    FAINT,
+    INK,
+    QUIET,
+    STRATEGIES,
+    WIDTH,
+    beside,
+    name_rows,
+    note,
+    tint,
+    wilson,
+)
 
+_COLOUR = STRATEGIES["temperature"]
+_EDGE = "#9A6A00"  # the same orange, dark enough for a line or a small text
 _BLUES = (STRATEGIES["top_k"], "#0072B2", "#00304D")  # one family, light to dark
 _COLOURS = {**STRATEGIES, "model": QUIET, "penalty": INK}
+Step = tuple[str, str, ArrayLike]  # title, colour by strategy (or "model", "penalty"), probabilities [vocab]
 
 
-def microscope(
-    steps: Sequence[tuple[str, str, ArrayLike]], tokens: Mapping[int, str], previous: ArrayLike | None = None
+def token_bars(axes: Axes, tokens: Sequence[str], probabilities: ArrayLike) -> None:
+    """One bar for each of `tokens`, the first on top, and one for all the others together; numbers beside them in %.
+
+    probabilities: [tokens], a part of a distribution whose sum is 1.
+    """
+    values = [*np.asarray(probabilities), 1 - float(np.sum(probabilities))]
+    axes.barh(range(len(values)), values, height=0.72, color=[tint(_COLOUR, 0.75)] * len(tokens) + [FAINT])
+    for row, value in enumerate(values):
+        note(axes, percent(value), value, row, (3, 0))
+    name_rows(axes, [*tokens, "all others"])
+    axes.set(xlim=(0, 1.32), xticks=[0, 0.5, 1], xlabel="probability")  # room for "99.9 %" behind the longest bar
+    in_percent(axes.xaxis)
+
+
+def percent(share: float) -> str:
+    """ "12 %" or "1.3 %", with "< 0.1 %" for what is too small to read off a bar."""
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.{0 if share >= 0.095 else 1}f} %"
+
+
+def in_percent(axis: Axis) -> None:
+    axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+
+
+def probability_curves(temperatures: np.ndarray, logits: np.ndarray, ranks: Sequence[int]) -> Figure:
+    """Probability of the tokens at some ranks against temperature, both axes logarithmic, with the limit 1/vocabulary.
+
+    temperatures: ascending, above 0. logits: [vocab]. ranks: ascending, 1 is the likeliest token.
+    """
+    ids = np.argsort(-logits, kind="stable")[np.asarray(ranks) - 1]
+    curves = np.array([scipy.special.softmax(logits / t)[ids] for t in temperatures])
+    fig, axes = plt.subplots(figsize=(WIDTH, 3.9))
+    axes.axvline(1, color=FAINT, linewidth=1.2)
+    axes.axhline(1 / logits.size, color=QUIET, linewidth=1, linestyle=DASHES)
+    beside(axes, f"1/{logits.size:,}:\nall equal", 1 / logits.size)
+    for rank, curve, share in zip(ranks, curves.T, np.linspace(1, 0.5, len(ranks)), strict=True):
+        axes.plot(temperatures, curve, color=tint(_EDGE, share), linewidth=1.8)
+        at = int(np.argmax(curve > curve.max() / 2))  # on the way up, or at the left end
+        note(axes, f"rank {rank:,}", temperatures[at], curve[at], (8, -4), va="top")
+    axes.set(xscale="log", yscale="log", ylim=(1e-7, 4), xlim=(temperatures[0], temperatures[-1]))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel="temperature T (no unit, logarithmic)", ylabel="probability (logarithmic)")
+    return fig
+
+
+def entropy_curves(temperatures: np.ndarray, curves: Mapping[str, ArrayLike], vocabulary: int) -> Figure:
+    """Entropy against temperature, in nats on the left and in bits on the right, below log(vocabulary).
+
+    temperatures: [n], ascending from near 0. curves: label → entropy in nats [n]; two prompts at most.
+    """
+    most, bit = math.log(vocabulary), math.log(2)
+    fig, axes = plt.subplots(figsize=(WIDTH, 3.4))
+    axes.axhline(most, color=QUIET, linewidth=1, linestyle=DASHES)
+    note(axes, f"the most there is: {most:.1f} nats = {most / bit:.1f} bits", 0, most, (4, 3), va="bottom")
+    axes.axvline(1, color=FAINT, linewidth=1.2)
+    for (label, curve), dashes in zip(curves.items(), ("-", (0, (5, 2))), strict=False):
+        axes.plot(temperatures, curve, color=_COLOUR, linewidth=2, linestyle=dashes, label=label)
+    axes.legend(loc="center right")
+    axes.set(xlim=(0, temperatures[-1]), ylim=(0, most * 1.12), xlabel="temperature T", ylabel="entropy (nats)")
+    bits = axes.secondary_yaxis("right", functions=(lambda nats: nats / bit, lambda bits: bits * bit))
+    bits.set_ylabel("entropy (bits)")
+    return fig
+
+
+def samples_against_exact(
+    tokens: Sequence[str], panels: Mapping[str, tuple[Mapping[str, ArrayLike], ArrayLike]]
 ) -> Figure:
+    """Exact probabilities as bars, shares of served samples as dots with 95 % intervals (Wilson); one panel a setting.
+
+    panels: title → ({hypothesis: probabilities [tokens]}, counts [tokens]): one hypothesis, or a second as an outline.
+    """
+    fig, row = plt.subplots(1, len(panels), figsize=(WIDTH, 1.3 + 0.3 * len(tokens)), sharey=True, squeeze=False)
+    looks = ({"color": tint(_COLOUR, 0.55)}, {"color": "none", "edgecolor": INK, "linestyle": (0, (3, 2))})
+    for axes, (title, (hypotheses, counts)) in zip(row.flat, panels.items(), strict=True):
+        rows, drawn = np.arange(len(tokens)), int(np.sum(counts))
+        for (name, probabilities), look in zip(hypotheses.items(), looks, strict=False):
+            axes.barh(rows, probabilities, height=0.74, label=name, **look)
+        axes.hlines(rows, *np.transpose([wilson(int(count), drawn) for count in counts]), color=INK, linewidth=1.4)
+        axes.plot(np.asarray(counts) / drawn, rows, "o", color=INK, markersize=4, label=f"{drawn} served samples")
+        name_rows(axes, tokens)
+        axes.set(xlim=(0, None), xlabel="probability; line: 95 % interval")
+        axes.set_title(title, fontsize=10)
+        in_percent(axes.xaxis)
+    axes.legend(loc="lower right" if len(panels) == 1 else "center right")
+    return fig
+
+
+def microscope(steps: Sequence[Step], tokens: Mapping[int, str], previous: ArrayLike | None = None) -> Figure:
     """The same tokens after each step of a strategy, one panel a step; see `zoom` for what a panel shows.
 
-    steps: (title, colour by strategy: "model", "temperature", "top_k", "top_p" or "penalty", probabilities [vocab]).
-    tokens: id → label, the first on top. previous: [vocab], what every step but the first begins with, for alternatives
-    instead of a sequence of steps.
+    tokens: id → label, the first on top. previous: [vocab], what later panels are compared with if not with their left.
     """
     fig, row = plt.subplots(1, len(steps), figsize=(WIDTH, 1.35 + 0.26 * len(tokens)), sharey=True, squeeze=False)
     highest = max(_shown(p, tokens).max() for _, _, p in steps)
@@ -39,9 +147,9 @@ def microscope(
 def zoom(
     axes: Axes, tokens: Mapping[int, str], before: ArrayLike | None, after: ArrayLike, kind: str, highest: float
 ) -> None:
-    """One step: bars are the probabilities after it, outlines those before it, hatched what it cut.
+    """One step: bars are the probabilities after it, outlines those before it (None: no step yet), hatched what it cut.
 
-    before, after: probabilities [vocab]; None before the first step. highest: the longest bar of all panels.
+    before, after: probabilities [vocab]. highest: the longest bar of all panels.
     """
     new = _shown(after, tokens)
     old = new if before is None else _shown(before, tokens)
@@ -57,59 +165,37 @@ def zoom(
         words = "cut" if gone[row] else percent(value) if value else ""
         note(axes, words, max(value, old[row]), row, (3, 0), color=QUIET if gone[row] else INK)
     name_rows(axes, [*tokens.values(), "all others"])
-    axes.set_xlim(0, highest * 1.4)  # room for the numbers
-    axes.set_xticks([0, 0.4, 0.8] if highest > 0.5 else [0, 0.2, 0.4])
+    ticks = [0, 0.4, 0.8] if highest > 0.5 else [0, 0.2, 0.4]
+    axes.set(xlim=(0, highest * 1.4), xticks=ticks, xlabel="probability")  # room for the numbers
     in_percent(axes.xaxis)
-    axes.set_xlabel("probability")
 
 
-def _shown(p: ArrayLike, tokens: Mapping[int, str]) -> np.ndarray:
+def _shown(p: np.ndarray, tokens: Mapping[int, str]) -> np.ndarray:
     """Probabilities of `tokens`, and last of all other tokens together, exactly 0 when they are cut."""
-    p = np.asarray(p, float)
     return np.array([*p[list(tokens)], np.delete(p, list(tokens)).sum()])
 
 
-def served_against_exact(tokens: Sequence[str], counts: ArrayLike, exact: Mapping[str, ArrayLike]) -> Figure:
-    """Shares of served samples as dots with 95 % intervals (Wilson), above bars of what each hypothesis predicts.
-
-    tokens: labels, the first on top. counts: [tokens], their sum is the number of samples. exact: one or two
-    hypotheses, name → probabilities [tokens]; the first is filled, the second an outline.
-    """
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.1 + 0.32 * len(tokens)))
-    looks = [{"color": tint(STRATEGIES["top_p"], 0.5)}, {"color": "none", "edgecolor": INK, "linestyle": (0, (3, 2))}]
-    for (name, probabilities), look in zip(exact.items(), looks, strict=False):
-        axes.barh(range(len(tokens)), probabilities, height=0.74, label=name, **look)
-    sample_dots(axes, counts, f"{np.sum(counts)} served samples, 95 % interval")
-    name_rows(axes, tokens)
-    axes.set_xlabel("probability, and share of the samples")
-    axes.legend(loc="lower right")
-    return fig
-
-
 def diversity_quality(
-    measured: Mapping[tuple[str, str], tuple[tuple[float, float], tuple[float, float]]], reference: tuple[str, float]
+    measured: Mapping[str, Mapping[float, tuple[float, Sequence[float]]]], reference: tuple[str, float]
 ) -> Figure:
-    """How different the texts of each setting are, against how usual the model finds them; crosses are ±2 std. errors.
+    """How different the texts of each setting are, and how usual the model finds each of them, against temperature.
 
-    measured: (line, marker) → ((distinct-2, error), (mean log prob in nats per token, error)); settings of one line are
-    joined and have one colour. reference: label and mean log prob of a text to compare with.
+    measured: line → temperature → (distinct-2 of the texts together, mean log prob of each text in nats per token).
+    reference: label and mean log prob of a text to compare with.
     """
-    lines, marks = (list(dict.fromkeys(key[i] for key in measured)) for i in (0, 1))
-    fig, axes = plt.subplots(figsize=(WIDTH, 4.2))
-    axes.axhline(reference[1], color=QUIET, linewidth=1, linestyle=DASHES)
-    note(axes, reference[0], 0.01, reference[1], (0, 3), xycoords=("axes fraction", "data"), va="baseline")
-    for line, colour in zip(lines, _BLUES, strict=False):
-        (x, wide), (y, high) = np.transpose([measured[line, mark] for mark in marks], (1, 2, 0))
-        axes.plot(x, y, color=colour, linewidth=1.6, label=line)
-        for at, shape in zip(range(len(marks)), "os^Dv", strict=False):
-            axes.errorbar(x[at], y[at], high[at], wide[at], color=colour, marker=shape, markersize=6, elinewidth=0.9)
-    for mark, shape in zip(marks, "os^Dv", strict=False):
-        axes.plot([], [], shape, color=QUIET, markersize=6, label=mark)
-    axes.set(
-        xlabel="distinct-2: different token pairs by all token pairs (1 = no pair occurs twice)",
-        ylabel="mean log probability at T = 1\n(nats per token; higher = more usual)",
-    )
-    axes.legend(loc="lower left", ncols=2)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.7), sharex=True)
+    right.axhline(reference[1], color=QUIET, linewidth=1, linestyle=DASHES)
+    note(right, reference[0], 0.02, reference[1], (0, 4), xycoords=("axes fraction", "data"), va="bottom")
+    for line, colour, shift in zip(measured, _BLUES, (-0.03, 0, 0.03), strict=False):
+        at = np.array(list(measured[line]))
+        distinct, texts = zip(*measured[line].values(), strict=True)
+        left.plot(at, distinct, "o-", color=colour, markersize=5, label=line)
+        right.plot(at, [np.mean(each) for each in texts], color=colour, linewidth=1.6)
+        for temperature, each in zip(at, texts, strict=True):
+            right.plot(np.full(len(each), temperature + shift), each, "o", color=colour, markersize=3, alpha=0.5)
+    left.set(xticks=at, xlabel="temperature", ylabel="distinct-2", ylim=(0, 1.05), title="different (1: no pair twice)")
+    right.set(xlabel="temperature", ylabel="nats per token, at T = 1", ylim=(None, 0.5), title="usual: a dot is a text")
+    left.legend(loc="lower right")
     return fig
 
 
@@ -119,15 +205,16 @@ def pass_grid(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     shares: task → strategy → share from 0 to 1; the last line is the mean over the tasks.
     """
     values = np.array([list(row.values()) for row in shares.values()])
-    places = [*range(len(shares)), len(shares) + 0.15]  # the mean stands apart
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(places)))
-    for (row, column), value in np.ndenumerate(np.vstack([values, values.mean(axis=0)])):
-        colour = tint("#0072B2", 0.12 + 0.5 * value) if value else FAINT
-        axes.add_patch(plt.Rectangle((column - 0.48, places[row] - 0.45), 0.96, 0.9, color=colour))
-        axes.text(column, places[row], percent(value) if value else "0 %", ha="center", va="center", fontsize=9)
-    axes.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(len(shares) + 0.65, -0.5))
-    axes.set_xticks(range(values.shape[1]), list(next(iter(shares.values()))))
-    axes.set_yticks(places, [*shares, "mean"])
+    values = np.vstack([values, values.mean(axis=0)])
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(values)))
+    axes.pcolormesh(values, cmap=LinearSegmentedColormap.from_list("", [FAINT, tint("#0072B2", 0.6)]), vmin=0, vmax=1,
+                    edgecolors=CARD, linewidth=4)  # fmt: skip
+    axes.axhline(len(shares), color=CARD, linewidth=10)  # the mean stands apart
+    for (row, column), value in np.ndenumerate(values):
+        axes.text(column + 0.5, row + 0.5, percent(value) if value else "0 %", ha="center", va="center", fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xticks(np.arange(values.shape[1]) + 0.5, list(next(iter(shares.values()))))
+    axes.set_yticks(np.arange(len(values)) + 0.5, [*shares, "mean"])
     axes.tick_params(length=0, labelcolor=INK)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)

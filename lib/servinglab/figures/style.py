@@ -7,6 +7,7 @@ tell apart (https://jfly.uni-koeln.de/color/).
 from __future__ import annotations
 
 import io
+import sys
 import warnings
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from servinglab.notebook import device, resolve_lane
+from servinglab.notebook import provenance
 
 INK, QUIET, FAINT, CARD = "#222222", "#5F5F5F", "#E4E4E4", "#FFFFFF"
 
@@ -26,51 +27,30 @@ _BLUE, _VERMILION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 STRATEGIES = {"greedy": INK, "temperature": _ORANGE, "top_k": _SKY, "top_p": _GREEN, "beam": _PURPLE}
 LANES = {"embedded": _BLUE, "trtllm": _VERMILION}
 MODELS = {
-    "preprocessing": _SKY,
-    "tensorrt_llm": _VERMILION,
-    "postprocessing": _GREEN,
-    "tensorrt_llm_bls": _PURPLE,
+    "preprocessing": _SKY, "tensorrt_llm": _VERMILION, "postprocessing": _GREEN, "tensorrt_llm_bls": _PURPLE,
     "ensemble": _YELLOW,
-}
+}  # fmt: skip
 BYTES = {"tag": _SKY, "length": _ORANGE, "value": FAINT}
 
-WIDTH = 7.5  # inches
+WIDTH, DPI = 7.5, 110  # inches; with more dots some pictures would exceed 150 kB
 DASHES = (0, (4, 3))  # of a limit or a reference
 
 
 def use() -> None:
     """Set matplotlib's defaults for this course; call it once, before the first figure."""
     warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a token may be of any script; a box stands for it
-    mpl.rcParams.update(
-        {
-            # Without a colour of its own a figure is transparent, and dark text vanishes on a dark page.
-            "figure.facecolor": CARD,
-            "savefig.facecolor": CARD,
-            "axes.facecolor": CARD,
-            "figure.figsize": (WIDTH, 3.4),
-            "figure.dpi": 110,
-            "savefig.dpi": 110,
-            "font.size": 10,
-            "axes.titlesize": 11,
-            "axes.titlelocation": "left",
-            "axes.labelsize": 10,
-            "xtick.labelsize": 9,
-            "ytick.labelsize": 9,
-            "legend.fontsize": 9,
-            "legend.frameon": False,
-            "font.family": "DejaVu Sans",  # ships with matplotlib, so a figure looks the same everywhere
-            "text.parse_math": False,  # a token, a prompt or a file's name may hold "$$"; no figure here needs formulas
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": QUIET,
-            "xtick.color": QUIET,
-            "ytick.color": QUIET,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.prop_cycle": mpl.cycler(color=[_BLUE, _ORANGE, _GREEN, _PURPLE, _VERMILION, _SKY]),
-            "svg.hashsalt": "servinglab",  # same figure, same bytes
-        }
-    )
+    # Without a colour of its own a figure is transparent, and dark text vanishes on a dark page.
+    mpl.rc("figure", facecolor=CARD, figsize=(WIDTH, 3.4), dpi=DPI)
+    mpl.rc("savefig", facecolor=CARD, dpi=DPI)
+    mpl.rc("font", size=10, family="DejaVu Sans")  # it ships with matplotlib, so a figure looks the same everywhere
+    # A token, a prompt or a file's name may hold "$$"; no figure here needs formulas.
+    mpl.rc("text", color=INK, parse_math=False)
+    mpl.rc("axes", facecolor=CARD, edgecolor=QUIET, labelcolor=INK, labelsize=10, titlesize=11, titlelocation="left")
+    mpl.rc("axes", prop_cycle=mpl.cycler(color=[_BLUE, _ORANGE, _GREEN, _PURPLE, _VERMILION, _SKY]))
+    mpl.rc("axes.spines", top=False, right=False)
+    mpl.rc(("xtick", "ytick"), color=QUIET, labelsize=9)
+    mpl.rc("legend", fontsize=9, frameon=False)
+    mpl.rc("svg", hashsalt="servinglab")  # same figure, same bytes
 
 
 def tint(colour: str, share: float = 0.25) -> str:
@@ -79,32 +59,14 @@ def tint(colour: str, share: float = 0.25) -> str:
     return "#" + "".join(f"{round(255 - share * (255 - part)):02X}" for part in parts)
 
 
-def provenance(lane: str = "auto", seed: int | None = None, **more: object) -> str:
-    """Small print of a figure: lane, device, seed and whatever else made it, such as ``precision="int4"``."""
-    parts = [f"{resolve_lane(lane)} lane", device(lane)]
-    parts += [f"seed {seed}"] * (seed is not None) + [f"{name} {value}" for name, value in more.items()]
-    return " · ".join(parts)
-
-
 def show(fig: Figure, title: str, summary: str, *, drawing: bool = False, photos: bool = False) -> None:
-    """Put a title and the notebook's provenance on a figure, show it, and print the summary, which is its alt text.
+    """Put a title and the notebook's provenance on a figure, show it, close it, and print the summary, its alt text.
 
     ``title``: the answer to the question before the figure, at most 80 characters. ``summary``: one line that says the
     same in words; only deterministic words where nbval is to compare it. ``drawing``: nothing in it was measured.
     ``photos``: store it as JPEG, a third of the size when the figure is full of photographs.
     """
-    from servinglab.notebook import provenance as of_page
-
-    finish(fig, title, "" if drawing else of_page(), summary, photos=photos)
-
-
-def finish(fig: Figure, title: str, small_print: str, summary: str, *, photos: bool = False) -> None:
-    """Put title and provenance on a figure, show it once, close it, and print the summary.
-
-    ``title``: the answer to the question before the figure. ``small_print``: see ``provenance``; "" for a drawing.
-    ``summary``: one line that says the same in words; only deterministic words where nbval is to compare it.
-    ``photos``: store it as JPEG, a third of the size when the figure is full of photographs.
-    """
+    small_print = "" if drawing else provenance()
     height = fig.get_figheight()
     fig.text(0.01, 1 - 0.08 / height, title, ha="left", va="top", fontsize=12, fontweight="bold")
     fig.text(0.01, 0.06 / height, small_print, ha="left", va="bottom", fontsize=9, color=QUIET)
@@ -114,11 +76,8 @@ def finish(fig: Figure, title: str, small_print: str, summary: str, *, photos: b
     if _in_notebook():
         from IPython.display import Image, display
 
-        alt = {"alt": summary}  # what a page says to those who cannot see it
-        if photos:
-            display(Image(_jpeg(fig), format="jpeg"), metadata={"image/jpeg": alt})
-        else:
-            display(fig, metadata={"image/png": alt})
+        shown, kind = (Image(_jpeg(fig), format="jpeg"), "image/jpeg") if photos else (fig, "image/png")
+        display(shown, metadata={kind: {"alt": summary}})  # what a page says to those who cannot see it
     plt.close(fig)
     print(summary)
 
@@ -131,11 +90,7 @@ def _jpeg(fig: Figure) -> bytes:
 
 def _in_notebook() -> bool:
     """A cell shows figures; a plain script has nowhere to show them."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return getattr(get_ipython(), "kernel", None) is not None
+    return "IPython" in sys.modules and getattr(sys.modules["IPython"].get_ipython(), "kernel", None) is not None
 
 
 def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.6, below: float = 0.6) -> None:
@@ -143,6 +98,13 @@ def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.6, below: fl
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_ylim(len(names) - 1 + below, -above)
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Lower and upper bound of a proportion, with 95 % confidence (Wilson 1927): inside 0 to 1, never without width."""
+    import scipy.stats  # half a second, which not every figure needs
+
+    return tuple(scipy.stats.binomtest(successes, trials).proportion_ci(method="wilson"))
 
 
 def note(axes: Axes, words: str, x: float, y: float, shift: tuple[float, float] = (6, 0), **more: object) -> None:

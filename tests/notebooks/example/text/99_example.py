@@ -51,6 +51,12 @@ second = first + 1
 print("odd" if (first + second) % 2 else "even")
 
 # %% [markdown]
+# Here is their sum.
+
+# %%
+print(first + second)
+
+# %% [markdown]
 # How long that took differs from run to run; the sanitize file knows.
 
 # %% tags=["nbval-check-output"]
