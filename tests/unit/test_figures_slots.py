@@ -37,12 +37,13 @@ def test_idle_share_is_what_the_bars_leave_white():
 
 
 def bars(axes):
-    return {(round(b.get_x(), 6), round(b.get_width(), 6), round(b.get_y() + b.get_height() / 2)) for b in axes.patches}
+    """(left, width, row) of those with an edge: requests, not what is grey behind them."""
+    drawn = [bar for bar in axes.patches if bar.get_zorder() > 0]
+    return {(round(b.get_x(), 6), round(b.get_width(), 6), round(b.get_y() + b.get_height() / 2)) for b in drawn}
 
 
-def test_slot_timeline_draws_reading_and_writing_in_the_slot():
-    figure = slot_figures.slot_timeline({"in flight": THREE, "static": THREE[:1]}, lane="embedded")
-    upper, lower = figure.axes
+def test_a_timeline_draws_reading_and_writing_in_the_slot():
+    upper, lower = slot_figures.timeline({"in flight": THREE, "static": THREE[:1]}).axes
     assert bars(upper) == {(0, 1, 0), (1, 2, 0), (1, 1, 1), (2, 8, 1), (3, 1, 0), (4, 2, 0)}
     assert upper.get_title(loc="left") == "in flight: done after 10.00 s"
     assert [label.get_text() for label in lower.get_yticklabels()] == ["slot 1"]
@@ -51,18 +52,25 @@ def test_slot_timeline_draws_reading_and_writing_in_the_slot():
 def test_panels_that_share_an_axis_show_every_bar():
     short, long = [request(0, 0, 1, 2)], [request(0, 0, 1, 9)]
     for runs in ({"a": short, "b": long}, {"a": long, "b": short}):
-        assert all(axes.get_xlim()[1] >= 9 for axes in slot_figures.slot_timeline(runs).axes)
+        assert all(axes.get_xlim()[1] >= 9 for axes in slot_figures.timeline(runs).axes)
 
 
-def test_request_timeline_draws_the_wait_first():
-    figure = slot_figures.request_timeline(THREE, lane="embedded")
-    (axes,) = figure.axes
-    assert {(0, 3, 2), (3, 1, 2), (4, 2, 2)} <= bars(axes)
+def test_a_row_for_each_request_begins_with_its_wait():
+    (axes,) = slot_figures.timeline({"run": THREE}, by="request").axes
+    grey = {
+        (b.get_x(), b.get_width(), round(b.get_y() + b.get_height() / 2)) for b in axes.patches if not b.get_zorder()
+    }
+    assert grey == {(0, 0, 0), (0, 1, 1), (0, 3, 2)} and {(3, 1, 2), (4, 2, 2)} <= bars(axes)
     assert "waits 3000 ms" in [text.get_text() for text in axes.texts]
 
 
 def test_pending_curves_are_steps_through_the_points():
-    figure = slot_figures.pending_curves({"a": [(0, 3), (1, 0)], "b": [(0, 5), (2, 0)]}, lane="embedded")
-    (axes,) = figure.axes
+    (axes,) = slot_figures.pending_curves({"a": [(0, 3), (1, 0)], "b": [(0, 5), (2, 0)]}).axes
     assert [line.get_ydata().tolist() for line in axes.lines] == [[3, 0], [5, 0]]
     assert axes.get_xlabel() and axes.get_ylabel() and len(axes.get_legend().get_texts()) == 2
+
+
+def test_bars_of_clocks_are_as_long_as_their_numbers():
+    (axes,) = slot_figures.clock_bars({"preprocessing": (1.0, 2.0), "the answer": (0.0, 400.0)}).axes
+    assert [bar.get_width() for bar in axes.patches] == [1, 2, 0, 400] and axes.patches[1].get_x() == 1
+    assert [text.get_text() for text in axes.texts] == ["3.0", "400.0"] and axes.get_xlim()[1] > 400

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from repository_helpers import message as config_of
 
-from servinglab.repository import DeploymentSpec, RepositoryError, contract
+from servinglab.repository import DeploymentSpec, RepositoryError
 
 GOOD = {"tokenizer_dir": "/models/tokenizer", "engine_dir": "/models/engine"}
 
@@ -13,13 +13,12 @@ GOOD = {"tokenizer_dir": "/models/tokenizer", "engine_dir": "/models/engine"}
 def test_defaults_need_two_folders_only():
     spec = DeploymentSpec(**GOOD)
     assert spec.tokenizer_dir == Path("/models/tokenizer")
-    assert spec.model_names == contract.MODELS
     assert (spec.generation, spec.decoupled, spec.max_batch_size) == ("new", True, 8)
 
 
 def test_prefix_goes_before_every_name():
     spec = DeploymentSpec(**GOOD).replace(prefix="gemma-gly-")
-    assert spec.model_names == tuple(f"gemma-gly-{name}" for name in contract.MODELS)
+    assert spec.model_name("ensemble") == "gemma-gly-ensemble"
     bls = spec.values("tensorrt_llm_bls")
     assert {bls[f"{inner}_model_name"] for inner in ("tensorrt_llm", "preprocessing", "postprocessing")} == {
         "gemma-gly-tensorrt_llm", "gemma-gly-preprocessing", "gemma-gly-postprocessing",

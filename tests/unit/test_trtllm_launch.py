@@ -119,7 +119,7 @@ def test_a_repository_without_a_tensorrt_llm_engine_is_refused(tmp_path):
     (folder / "rank0.engine").unlink()
     with pytest.raises(ServerError, match="lacks rank0.engine: "):
         plan_launch(repository)
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text("[]")
     with pytest.raises(ServerError, match="lacks a readable config.json"):
         plan_launch(repository)
     (tmp_path / "empty").mkdir()

@@ -1,30 +1,22 @@
-"""Figures of notebook 04: who occupies which slot of the batch, and who waits, drawn from the metrics of requests."""
+"""Figures of notebook 04: who occupies which slot of the batch, and who waits, drawn from the metrics of requests.
+
+The metrics of a request are what `return_perf_metrics` says: `arrival_time_ns`, `first_scheduled_time_ns`,
+`first_token_time_ns`, `last_token_time_ns`, nanoseconds of a clock without a date.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from servinglab.figures.style import FAINT, INK, LANES, QUIET, WIDTH, beside, name_rows, tint
+from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, name_rows, note, tint
 from servinglab.notebook import resolve_lane
 
-_READS, _WRITES = 0.25, 0.6  # how much colour a bar has while its prompt is read, and while it generates
 
-
-class Times(Protocol):
-    """What `return_perf_metrics` says about a request: nanoseconds of a clock without a date."""
-
-    arrival_time_ns: int
-    first_scheduled_time_ns: int
-    first_token_time_ns: int
-    last_token_time_ns: int
-
-
-def assign_slots(metrics: Sequence[Times]) -> list[int]:
+def assign_slots(metrics: Sequence[Any]) -> list[int]:
     """The slot of each request, from 0: the lowest one that was free when it was first scheduled."""
     slots, free_at = [0] * len(metrics), []
     for number in sorted(range(len(metrics)), key=lambda n: metrics[n].first_scheduled_time_ns):
@@ -35,71 +27,62 @@ def assign_slots(metrics: Sequence[Times]) -> list[int]:
     return slots
 
 
-def idle_share(metrics: Sequence[Times]) -> float:
+def idle_share(metrics: Sequence[Any]) -> float:
     """The share of slots x time that nobody used, from the first arrival to the last token."""
     busy = sum(m.last_token_time_ns - m.first_scheduled_time_ns for m in metrics) / 1e9
     return max(0.0, 1 - busy / (_seconds(metrics) * (1 + max(assign_slots(metrics)))))
 
 
-def slot_timeline(runs: Mapping[str, Sequence[Times]], *, lane: str = "auto") -> Figure:
-    """One panel for each run, one row for each slot; a bar is a request, pale while its prompt is read."""
-    heights = [0.6 + 0.3 * (1 + max(assign_slots(metrics))) for metrics in runs.values()]
-    size = (WIDTH, sum(heights) + 1.0)
+def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
+    """One panel for each run, one row for each slot, or for each "request"; a bar is a request, pale while its prompt
+    is read. Grey is the time that a slot was empty, or that a request waited."""
+    rows = {name: assign_slots(run) if by == "slot" else list(range(len(run))) for name, run in runs.items()}
+    heights = [0.6 + 0.3 * (1 + max(slots)) for slots in rows.values()]
+    size, colour = (WIDTH, sum(heights) + 1.0), LANES[resolve_lane()]
     fig, panels = plt.subplots(len(heights), 1, figsize=size, height_ratios=heights, sharex=True, squeeze=False)
     for axes, (name, metrics) in zip(panels.flat, runs.items(), strict=True):
-        slots = assign_slots(metrics)
-        for number, (slot, one) in enumerate(zip(slots, metrics, strict=True), 1):
-            _request(axes, slot, one, _begin(metrics), f"{number}", lane)
-        _rows(axes, [f"slot {slot + 1}" for slot in range(max(slots) + 1)])
+        for number, (row, one) in enumerate(zip(rows[name], metrics, strict=True), 1):
+            times = (one.arrival_time_ns, one.first_scheduled_time_ns, one.first_token_time_ns, one.last_token_time_ns)
+            start = min(each.arrival_time_ns for each in metrics)
+            arrival, begin, first, last = ((at - start) / 1e9 for at in times)
+            grey = (0, _seconds(metrics)) if by == "slot" else (arrival, begin)
+            axes.barh(row, grey[1] - grey[0], left=grey[0], height=0.7, color=FAINT, zorder=0)
+            for left, right, share in ((begin, first, 0.25), (first, last, 0.6)):
+                look = {"color": tint(colour, share), "edgecolor": colour, "linewidth": 0.6}
+                axes.barh(row, right - left, left=left, height=0.7, **look)
+            label = f"{number}" if by == "slot" else f"waits {1000 * (begin - arrival):.0f} ms"
+            axes.text((begin + last) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
+        name_rows(axes, [f"{by} {n + 1}" for n in range(max(rows[name]) + 1)], above=0.55, below=0.55)
+        axes.spines["left"].set_visible(False)
         axes.set_title(f"{name}: done after {_seconds(metrics):.2f} s")
-    axes.set_xlabel("time since the first request arrived (s)")
-    axes.set_xlim(0, 1.01 * max(map(_seconds, runs.values())))  # of all panels: they share the axis
+    axes.set(xlabel="time since the first request arrived (s)", xlim=(0, 1.01 * max(map(_seconds, runs.values()))))
     return fig
 
 
-def request_timeline(metrics: Sequence[Times], *, lane: str = "auto") -> Figure:
-    """One row for each request: grey while it waits in the queue, pale while its prompt is read, then generating."""
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.6 + 0.3 * len(metrics)))
-    begin = _begin(metrics)
-    for row, one in enumerate(metrics):
-        wait = (one.first_scheduled_time_ns - one.arrival_time_ns) / 1e9
-        axes.barh(row, wait, left=(one.arrival_time_ns - begin) / 1e9, height=0.7, color=FAINT)
-        _request(axes, row, one, begin, "", lane)
-        beside(axes, f"waits {1000 * wait:.0f} ms", row)
-    _rows(axes, [f"request {number + 1}" for number in range(len(metrics))])
-    axes.set_title(f"done after {_seconds(metrics):.2f} s")
-    axes.set(xlabel="time since the first request arrived (s)", xlim=(0, None))
-    return fig
-
-
-def pending_curves(curves: Mapping[str, Sequence[tuple[float, float]]], *, lane: str = "auto") -> Figure:
+def pending_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """Requests that wait in a model's queue over time; ``curves``: name → (seconds, requests), ascending."""
     fig, axes = plt.subplots(figsize=(WIDTH, 3.3))
-    lines = (LANES[resolve_lane(lane)], INK, QUIET)
-    for (name, points), colour, dashes in zip(curves.items(), lines, ("-", "--", ":"), strict=False):
+    looks = ((LANES[resolve_lane()], "-"), (INK, "--"), (QUIET, ":"))
+    for (name, points), (colour, dashes) in zip(curves.items(), looks, strict=False):
         axes.step(*zip(*points, strict=True), where="post", color=colour, linestyle=dashes, linewidth=1.8, label=name)
     axes.set(xlabel="time since the first request was sent (s)", ylabel="requests in the queue", ylim=(0, None))
     axes.legend()
     return fig
 
 
-def _begin(metrics: Sequence[Times]) -> int:
-    return min(one.arrival_time_ns for one in metrics)
+def clock_bars(spent: Mapping[str, tuple[float, float]]) -> Figure:
+    """Milliseconds of an answer by Triton's clocks, {model: (in the queue, in the instance)}, or of something else."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.38 * len(spent)))
+    for row, (model, (waited, computed)) in enumerate(spent.items()):
+        axes.barh(row, waited, color=FAINT)
+        axes.barh(row, computed, left=waited, color=MODELS.get(model, QUIET))
+        note(axes, f"{waited + computed:.1f}", waited + computed, row, (3, 0))
+    axes.set(xlabel="mean time of an answer: queue (grey), then instance (ms)")
+    axes.set_xlim(0, 1.1 * max(map(sum, spent.values())))
+    name_rows(axes, list(spent))
+    return fig
 
 
-def _seconds(metrics: Sequence[Times]) -> float:
-    return (max(one.last_token_time_ns for one in metrics) - _begin(metrics)) / 1e9
-
-
-def _request(axes: Axes, row: int, one: Times, begin: int, label: str, lane: str) -> None:
-    times = one.first_scheduled_time_ns, one.first_token_time_ns, one.last_token_time_ns
-    start, first, last = ((at - begin) / 1e9 for at in times)
-    colour = LANES[resolve_lane(lane)]
-    for left, right, share in ((start, first, _READS), (first, last, _WRITES)):
-        axes.barh(row, right - left, left=left, height=0.7, color=tint(colour, share), edgecolor=colour, linewidth=0.6)
-    axes.text((start + last) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
-
-
-def _rows(axes: Axes, names: Sequence[str]) -> None:
-    name_rows(axes, names, above=0.55, below=0.55)
-    axes.spines["left"].set_visible(False)
+def _seconds(metrics: Sequence[Any]) -> float:
+    start = min(one.arrival_time_ns for one in metrics)
+    return (max(one.last_token_time_ns for one in metrics) - start) / 1e9

@@ -16,7 +16,7 @@ from pathlib import Path
 from servinglab.keep import Keeper
 from servinglab.repository import contract, templates, wiring
 from servinglab.repository.contract import RepositoryError
-from servinglab.repository.lint_models import engine_problem, tokenizer_problem
+from servinglab.repository.lint import engine_problem, tokenizer_problem
 from servinglab.repository.spec import DeploymentSpec
 from servinglab.server.install import reference_backend
 
@@ -105,8 +105,9 @@ def _write(folder: Path, model: str, config: str) -> None:
 def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
     if link.exists() and link.resolve() == target:
         return
-    configs = (config for config in repository.glob("*/config.pbtxt") if config.parent.name not in spec.model_names)
-    users = sorted(config.parent.name for config in configs if str(link) in config.read_text(errors="replace"))
+    ours = {spec.model_name(model) for model in (*contract.MODELS, contract.DRAFT)}
+    users = {path.parent.name for path in repository.glob("*/config.pbtxt") if str(link) in path.read_text("latin-1")}
+    users = sorted(users - ours)
     if users or (link.exists() and not link.is_symlink()):
         what = f"already points elsewhere for {', '.join(users)}" if users else f"is a folder, not a link to {target}"
         raise RepositoryError(f"{link} {what}: give this deployment another name.")

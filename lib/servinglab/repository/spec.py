@@ -84,12 +84,6 @@ class DeploymentSpec(BaseModel):
         """The name in the repository of one of the five models, e.g. "gemma-tensorrt_llm"."""
         return self.prefix + model
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """The names of the models, inner ones first, a draft model last."""
-        draft = (contract.DRAFT,) if self.draft_engine_dir else ()
-        return tuple(map(self.model_name, contract.MODELS + draft))
-
     def values(self, model: str) -> dict[str, Any]:
         """{template variable: value} for one of the five models; what is left to its default is not in it."""
         chosen = (

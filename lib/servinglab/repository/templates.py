@@ -145,10 +145,10 @@ def fill_repository(
     the plain key. Without `write` nothing is changed. Returns {file: the placeholders that are filled, those that are
     left}. Raises RepositoryError as `fill` does, of all files, and for one that cannot be read or written.
     """
-    target = Path(target)
+    target, groups, done, wrong, known = Path(target), {}, {}, [], set()
     files = [target] if target.is_file() else sorted({*target.glob("**/config.pbtxt"), *target.glob("*/config.pbtxt")})
-    wrong = [] if files else [f"{target} holds no config.pbtxt: copy NVIDIA's models there first."]
-    groups, done, known = {}, {}, set()
+    if not files:
+        raise RepositoryError(f"{target} holds no config.pbtxt: copy NVIDIA's models there first.")
     try:
         for path in files:
             text, folder = path.read_text(encoding="utf-8"), path.absolute().parent.name
@@ -162,10 +162,10 @@ def fill_repository(
             except RepositoryError as error:
                 wrong.append(str(error))
         wrong += [f"No file has the placeholder ${{{key}}}.{did_you_mean(key, known)}" for key in values.keys() - known]
-        for path, content in done.items() if write and not wrong else ():
+        if wrong:
+            raise RepositoryError(" ".join(wrong))
+        for path, content in done.items() if write else ():
             path.write_bytes(content)
     except (OSError, UnicodeError) as error:
         raise RepositoryError(f"A config.pbtxt under {target} cannot be read or written: {error}.") from None
-    if wrong:
-        raise RepositoryError(" ".join(wrong))
     return groups

@@ -44,11 +44,11 @@ def ensemble_steps(generation: str = "new") -> tuple[Step, ...]:
     pairs = [item.partition("=") for item in _LLM_IN.split()]
     llm_in = {old.get(key, key): old.get(value or key, value or key) for key, _, value in pairs}
     client = [t.name for t in contract.outputs("ensemble") if t.name != "text_output"]
-    llm_out = {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH"} | dict(zip(client, client))
+    llm_out = {"output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH"} | {name: name for name in client}
     post_in = {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"}
     pre_in, pre_out = (dict(item.split("=") for item in text.split()) for text in (_PRE_IN, _PRE_OUT))
     steps = (pre_in, pre_out), (llm_in, llm_out), (post_in, {"OUTPUT": "text_output"})
-    return tuple(Step(model, *maps) for model, maps in zip(contract.MODELS, steps))
+    return tuple(Step(model, *maps) for model, maps in zip(contract.MODELS[:3], steps, strict=True))
 
 
 # `key=variable:kind`: the parameter's key in config.pbtxt, the name that templates and DeploymentSpec use for it, and

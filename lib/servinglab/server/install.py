@@ -31,17 +31,16 @@ class ServerError(CourseError):
 def require_platform() -> None:
     """Refuse a machine on which the wheel's server cannot run, with one sentence."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise ServerError(
-            f"The embedded Triton runs on Linux x86-64 only and this is {platform.system()} {platform.machine()}: "
-            "use a Linux machine, WSL 2 or a container, or attach to a server elsewhere with TritonServer.attach(url)."
+        where = f"{platform.system()} {platform.machine()}"
+        cure = (
+            "use a Linux machine, WSL 2 or a container, or attach to a server elsewhere with TritonServer.attach(url)"
         )
+        raise ServerError(f"The embedded Triton runs on Linux x86-64 only and this is {where}: {cure}.")
     known = "CS_GNU_LIBC_VERSION" in os.confstr_names
     libc, _, version = (os.confstr("CS_GNU_LIBC_VERSION") if known else "").partition(" ")
     if libc != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < GLIBC_NEEDED:
-        raise ServerError(
-            f"The embedded Triton needs glibc 2.35 or newer and this system has {version or 'another C library'}: "
-            "use Ubuntu 22.04, Debian 12 or newer."
-        )
+        found = f"this system has {version or 'another C library'}: use Ubuntu 22.04, Debian 12 or newer"
+        raise ServerError(f"The embedded Triton needs glibc 2.35 or newer and {found}.")
 
 
 def require_install() -> None:
@@ -54,10 +53,10 @@ def require_install() -> None:
     except importlib.metadata.PackageNotFoundError:
         raise ServerError('The embedded Triton needs numpy in this Python: pip install "numpy<2".') from None
     if int(numpy_version.split(".")[0]) >= 2:
-        raise ServerError(
-            f"This Python has numpy {numpy_version}, with which Triton's Python backend fails on every string tensor: "
-            'pip install "numpy<2", then restart the kernel.'
+        why = (
+            'with which the Python backend fails on every string tensor: pip install "numpy<2", then restart the kernel'
         )
+        raise ServerError(f"This Python has numpy {numpy_version}, {why}.")
 
 
 def locate() -> Path:
@@ -65,10 +64,8 @@ def locate() -> Path:
     spec = importlib.util.find_spec("pytriton")
     root = Path(spec.origin).parent / "tritonserver" if spec and spec.origin else None
     if root is None or not (root / "bin" / "tritonserver").is_file():
-        raise ServerError(
-            "The embedded Triton is not installed in this Python "
-            f"({sys.executable}): pip install nvidia-pytriton==0.7.0, or run `make setup`."
-        )
+        cure = "pip install nvidia-pytriton==0.7.0, or run `make setup`"
+        raise ServerError(f"The embedded Triton is not installed in this Python ({sys.executable}): {cure}.")
     return root
 
 
@@ -89,16 +86,15 @@ def library_folder() -> Path:
     A foreign libpython of the same minor version is the trap: it loads, and then fails on this interpreter's standard
     library ("'_thread.RLock' object has no attribute '_recursion_count'").
     """
-    name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
+    package = f"libpython{sys.version_info[0]}.{sys.version_info[1]}"
+    name = f"{package}.so.1.0"
     libdir = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
     multiarch = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
     for folder in (libdir, libdir / multiarch, Path(sys.base_prefix) / "lib", Path(sys.base_prefix) / "lib64"):
         if (folder / name).exists():
             return folder
-    raise ServerError(
-        f"Triton's Python backend needs {name} and this Python ({sys.base_prefix}) came without it: "
-        f"install the package libpython{sys.version_info[0]}.{sys.version_info[1]}, or use a Python from uv or conda."
-    )
+    cure = f"install the package {package}, or use a Python from uv or conda"
+    raise ServerError(f"Triton's Python backend needs {name} and this Python ({sys.base_prefix}) lacks it: {cure}.")
 
 
 def environment() -> dict[str, str]:
@@ -121,13 +117,12 @@ def environment() -> dict[str, str]:
 def backend_directory(cache: Path) -> Path:
     """A private backend folder (not in site-packages): the wheel's Python backend with this interpreter's stub, and
     beside it the backend `tensorrtllm` of the package reference_backend, which runs in it."""
-    root = locate()
+    root, version = locate(), importlib.metadata.version("nvidia-pytriton")
     backend = root / "backends" / "python"
     files = [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub(root)]
-    version = importlib.metadata.version("nvidia-pytriton")
     stamp = max(int(path.stat().st_mtime) for path in files)
-    name = f"backends-{version}-py{sys.version_info[0]}.{sys.version_info[1]}-{stamp}"
-    target = cache / "triton" / name
+    python = f"py{sys.version_info[0]}.{sys.version_info[1]}"
+    target = cache / "triton" / f"backends-{version}-{python}-{stamp}"
     copies = {target / "python" / path.name: path for path in files}
     copies[target / "tensorrtllm" / "model.py"] = reference_backend() / "backend" / "model.py"
     try:
@@ -180,10 +175,10 @@ def require_ascii() -> None:
                  *site_packages.glob("*.pth")):  # fmt: skip
         if not str(path).isascii() or (path.is_file() and not path.read_bytes().isascii()):
             where = path if not str(path).isascii() else f"{path} names a folder that"
-            raise ServerError(
-                f"{where} has letters beyond ASCII in its path, which Triton's Python backend cannot read: move the "
-                "course, or the Python that it runs on, to a folder without them, and run `make setup` there."
+            cure = (
+                "move the course, or the Python that it runs on, to a folder without them, and run `make setup` there"
             )
+            raise ServerError(f"{where} has letters beyond ASCII in its path, which Triton cannot read: {cure}.")
 
 
 def shm_free() -> int | None:
@@ -198,7 +193,6 @@ def require_shm(model_count: int) -> None:
     free = shm_free()
     needed = 2 * (model_count + 1) * 2**20
     if free is not None and free < needed:
-        raise ServerError(
-            f"/dev/shm has {free / 2**20:.0f} MiB free and {model_count} models need about {needed / 2**20:.0f} MiB: "
-            "in Docker start the container with --shm-size=1g; otherwise delete old files in /dev/shm."
-        )
+        cure = "in Docker start the container with --shm-size=1g; otherwise delete old files in /dev/shm"
+        what = f"{free / 2**20:.0f} MiB free and {model_count} models need about {needed / 2**20:.0f} MiB"
+        raise ServerError(f"/dev/shm has {what}: {cure}.")

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servinglab.repository.lint_models import engine_problem, engine_sizes
+from servinglab.repository.lint import engine_problem, engine_sizes
 from servinglab.server.install import ServerError
 from servinglab.server.process import HOST
 from servinglab.server.triton import TritonServer, read_plain_config, restricted
@@ -87,7 +87,9 @@ def plan_launch(
                 f"course repo fill {repository} {unfilled[2]}=…"
             )
         if found and found.backend == "tensorrtllm":
-            engines[config.parent.name] = Path(found.parameters["gpt_model_path"].string_value or "its folder")
+            if not (folder := found.parameters["gpt_model_path"].string_value):
+                raise ServerError(f"{config} has no gpt_model_path, the folder of the engine: build it again.")
+            engines[config.parent.name] = Path(folder)
     if not engines:
         raise ServerError(f"{repository} has no TensorRT-LLM model: build one with course repo build.")
     here = {name: folder for name, folder in engines.items() if folder.exists()}

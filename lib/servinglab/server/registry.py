@@ -33,8 +33,7 @@ def run_folder() -> Path:
 
 def new_log() -> Path:
     """Path for one more log. Of the old ones the newest are kept, and those of Pythons that still run."""
-    old = list(_own("triton-*-*-*-*.log"))
-    for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
+    for path in list(_own("triton-*-*-*-*.log"))[: 1 - LOGS_KEPT]:
         owner = path.stem.split("-")[3]
         if not (owner.isdigit() and start_time(int(owner))):
             with contextlib.suppress(OSError):

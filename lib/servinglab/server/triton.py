@@ -46,8 +46,6 @@ class TritonServer:
         http_port, grpc_port, metrics_port: fixed ports; None takes free ones (read them from `http_url`, `grpc_url`).
         log_path: Triton's log; None writes one under the cache folder's `run`.
         timeout: seconds until every model must be ready.
-        auto_complete: let Triton complete the configs, which loads each model once more (ours are complete).
-        extra_args: more tritonserver flags, such as "--log-verbose=1"; metrics must stay allowed.
 
     Raises (from `start`): ServerError with the log's own reason.
     """
@@ -60,7 +58,7 @@ class TritonServer:
     def __init__(
         self, repository: str | Path, *, models: Iterable[str] | None = None, http_port: int | None = None,
         grpc_port: int | None = None, metrics_port: int | None = None, log_path: str | Path | None = None,
-        timeout: float = 120.0, auto_complete: bool = False, extra_args: Iterable[str] = (),
+        timeout: float = 120.0,
     ) -> None:  # fmt: skip
         self.repository = Path(repository).expanduser().absolute()
         self.requested = [models] if isinstance(models, str) else None if models is None else list(models)
@@ -68,7 +66,6 @@ class TritonServer:
         self.log_path: Path | None = Path(log_path).absolute() if log_path else None
         self._fixed_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
         self._own_log = log_path is None
-        self._flags = ([] if auto_complete else ["--disable-auto-complete-config"]) + list(extra_args)
         self._process: TritonProcess | None = None
         self._attached = False
         self._ran: list[str] = []
@@ -81,9 +78,8 @@ class TritonServer:
         """
         server = TritonServer(".")
         server._attached, server.admin_key = True, admin_key
-        server.grpc_url = grpc_url.removeprefix("grpc://").removeprefix("http://").rstrip("/")
-        if http_url is not None:
-            server.http_url = ("" if "://" in http_url else "http://") + http_url.rstrip("/")
+        server.grpc_url = grpc_url.rpartition("://")[2].rstrip("/")
+        server.http_url = http_url and "http://" + http_url.rpartition("://")[2].rstrip("/")
         if not server.ready():
             raise ServerError(f"No Triton answers at {grpc_url}: is the server running, and is this its gRPC port?")
         return server
@@ -199,10 +195,8 @@ class TritonServer:
 
     def announce(self) -> Path:
         """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
-        return announce(
-            self.pid, grpc_url=self.grpc_url, http_url=self.http_url, metrics_url=self.metrics_url,
-            log=str(self.log_path), repository=str(self.repository), admin_key=self.admin_key,
-        )  # fmt: skip
+        facts = {name: getattr(self, name) for name in ("grpc_url", "http_url", "metrics_url", "admin_key")}
+        return announce(self.pid, log_path=str(self.log_path), repository=str(self.repository), **facts)
 
     # --- starting ---------------------------------------------------------------------------------------------
 
@@ -257,8 +251,8 @@ class TritonServer:
             *(f"--{service}-address={HOST}" for service in ports),
             *(f"--{service}-port={port}" for service, port in ports.items()),
             f"--exit-timeout-secs={EXIT_SECONDS}",
+            "--disable-auto-complete-config",  # ours are complete; it would load each model once more
             *restricted("{key}"),
-            *self._flags,
         ]
         return command, install.environment()
 
@@ -271,8 +265,8 @@ def running() -> list[TritonServer]:
             server = TritonServer.attach(state["grpc_url"], state["http_url"], admin_key=state.get("admin_key"))
         except ServerError:  # alive, not ready
             continue
-        server.metrics_url, server.repository = state["metrics_url"], Path(state["repository"])
-        server.log_path = Path(state["log"])
+        server.metrics_url = state["metrics_url"]
+        server.repository, server.log_path = Path(state["repository"]), Path(state["log_path"])
         found.append(server)
     return found
 
