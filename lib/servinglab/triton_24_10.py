@@ -1,7 +1,7 @@
 """Faults of Triton 24.10 (the wheel's) that the course guards against; tests/reliability/README.md has those without a
 guard. Where a guard is a few words of another file, it stands there:
 
-* it listens on all interfaces, and anybody may load models, unless told otherwise: server/admin.py, server/triton.py
+* it listens on all interfaces, and anybody may load models, unless told otherwise: server/triton.py
 * it takes the administrator's key by its command line only, makes its shared memory readable for everybody, and leaves
   an empty folder in /tmp when it is killed: server/supervisor.py
 * it starts a model's process by an unquoted shell command line, in an ASCII locale: server/install.py
@@ -13,12 +13,6 @@ from __future__ import annotations
 import re
 
 import psutil
-
-
-def missing_model_file(log: str) -> str | None:
-    """The reason when a Python model has no model.py. Triton logs it as information, and waits for ever."""
-    found = re.search(r"Failed to preinitialize Python stub: Python model file not found in '([^']*)'", log)
-    return f"the Python model has no model.py: {found[1]} does not exist" if found else None
 
 
 def dead_processes(pid: int) -> set[int]:

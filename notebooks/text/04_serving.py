@@ -37,32 +37,30 @@ import os
 import queue
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
 
 import httpx
-import matplotlib.pyplot as plt
 import numpy as np
 import psutil
+import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer
+from tritonclient.utils import InferenceServerException
 
-from reference_backend.executor import Executor, Request, RequestError, SamplingParams
+from reference_backend import executor
 from servinglab import assets
 from servinglab.checks import check
+from servinglab.client import gather, inputs
 from servinglab.figures import slots as slot_figures
-from servinglab.figures import style
-from servinglab.notebook import begin, record, resolve_lane
-from servinglab.old_client import ClientError, TritonClient
-from servinglab.repository import build_default
-from servinglab.server import TritonServer
-from servinglab.server.launch import as_shell, command
-
-begin()
+from servinglab.figures.style import show
+from servinglab.notebook import begin, record
+from servinglab.serving import serve
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -72,6 +70,15 @@ requests: int = 16  # requests to the LLM in a ragged load
 slots: int = 4  # how many of them run at the same time; rounded up to an even number
 tokens: int = 12  # their mean length, in tokens
 seed: int = 0  # seed of their lengths
+
+# %% [markdown]
+# `slots` is made even: section 3 gives one half each to two instances.
+
+# %%
+lane = begin("04", lane, seed=seed, weights=precision)
+slots = max(2, slots + slots % 2)
+root = Path(tempfile.mkdtemp())
+repository = root / "model_repository"
 
 # %% [markdown]
 # ## 1 What happens to a request
@@ -131,28 +138,22 @@ def write_minilm(name, scheduling="", count=1):
 
 
 # %% [markdown]
-# Four variants of it go into one repository, beside the five models of the LLM. (`slots` is made even first: section 3
-# gives one half each to two instances.)
+# Four variants of it go into one repository.
 
 # %%
-lane = resolve_lane(lane)
-slots = max(2, slots + slots % 2)
-scratch = tempfile.TemporaryDirectory(prefix="servinglab-04-")
-root = Path(scratch.name, "serving")
-repository = build_default(root, precision=precision)
 write_minilm("minilm")
 write_minilm("minilm_batch", "dynamic_batching { }\n")
 write_minilm("minilm_delay", "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 20000 }\n")
 write_minilm("minilm_two", count=2)
 
 # %% [markdown]
-# Start the server: every folder is a model, and each instance gets its process.
+# `serve` adds the five models of the LLM and starts the server. Every folder is a model, and each instance gets its
+# process.
 
-# %% tags=["nbval-check-output"]
-server = TritonServer(repository).start()
-client = TritonClient(server.grpc_url, server.http_url)
+# %%
+server = serve(root, precision=precision)
+client = grpcclient.InferenceServerClient(server.grpc_url)
 web = httpx.Client(base_url=server.http_url, timeout=60, trust_env=False)
-client.models()
 
 # %% [markdown]
 # ### Health and metadata
@@ -182,30 +183,29 @@ for tensor in model["inputs"] + model["outputs"]:
 # %% [markdown]
 # ## 2 Dynamic batching
 #
-# Triton counts what it does, for each model. Two numbers tell the story of batching: an **inference** is one row that
-# was computed, an **execution** is one call of the instance. The clocks run in nanoseconds, summed over requests.
+# Triton counts what it does, for each model. This is the statistics API, raw:
 
 # %%
-def counters(model):
-    stats = web.get(f"/v2/models/{model}/stats").json()["model_stats"][0]
-    return np.array([stats["inference_count"], stats["execution_count"], stats["inference_stats"]["queue"]["ns"]])
-
-
 def ask(model, text):
-    return client.infer_inputs(model, {"text": text}).outputs["vector"]
+    return client.infer(model, inputs(text=text)).as_numpy("vector")
 
 
 fox, dog, tax = (ask("minilm", text)[0] for text in ("a red fox", "a brown dog", "an income tax"))
 print(f"fox and dog {fox @ dog:.2f}, fox and tax {fox @ tax:.2f}")
-print("inferences, executions, ns in the queue:", counters("minilm"))
-
+print(client.get_inference_statistics("minilm"))
 
 # %% [markdown]
-# The model works: a fox is closer to a dog than to a tax. Now a burst: many clients ask at the same moment. Counters
-# only grow, so take them before and after. They grow a moment after the response, so wait until they stand still.
-# Meanwhile a thread reads how many requests wait, from the metrics of section 6.
+# The model works: a fox is closer to a dog than to a tax. Two numbers tell the story of batching: an **inference** is
+# one row that was computed, an **execution** is one call of the instance. `ns` are nanoseconds, summed over requests.
+#
+# Counters only grow, so take them before and after. They grow a moment after the response: wait until they stand still.
 
 # %%
+def counters(model):
+    stats = client.get_inference_statistics(model).model_stats[0]
+    return np.array([stats.inference_count, stats.execution_count, stats.inference_stats.queue.ns])
+
+
 def settled(model):
     last, found = None, counters(model)
     while not np.array_equal(found, last):
@@ -214,28 +214,29 @@ def settled(model):
     return found
 
 
-def waiting(model):
-    text = web.get(server.metrics_url).text
-    return int(re.search(rf'nv_inference_pending_request_count{{model="{model}".*}} (\d+)', text)[1])
-
-
 # %% [markdown]
-# `watch` asks for that number every few milliseconds, over a connection that stays open: to make a new client each time
-# would take many times longer than to ask. `burst` sends the requests.
+# Now a burst: many clients ask at the same moment.
 
 # %%
-def watch(model, until):
-    began, points = time.perf_counter(), []
-    while not until.is_set():
-        points.append((time.perf_counter() - began, waiting(model)))
-        time.sleep(0.003)
-    return [*points, (time.perf_counter() - began, waiting(model))]
-
-
 def burst(model, call, count=burst_size):
     with ThreadPoolExecutor(count) as pool:
         began, done = time.perf_counter(), list(pool.map(call, [model] * count, [f"fox {n}" for n in range(count)]))
     return time.perf_counter() - began, done
+
+
+# %% [markdown]
+# Meanwhile a thread reads how many requests wait, from the metrics of section 6, over a connection that stays open.
+
+# %%
+def watch(model, until):
+    pattern = re.compile(rf'nv_inference_pending_request_count{{model="{model}".*}} (\d+)')
+    began, points, last = time.perf_counter(), [], False
+    while not last:
+        last = until.is_set()  # so that one reading comes after it
+        waiting = int(pattern.search(web.get(server.metrics_url).text)[1])
+        points.append((time.perf_counter() - began, waiting))
+        time.sleep(0.003)
+    return points
 
 
 # %% [markdown]
@@ -280,30 +281,29 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
     print(f"{name:12}", " · ".join(f"{key} {value:.1f}" for key, value in row.items()), f"· expected {least}")
 
 # %% [markdown]
-# What was to be expected: without the scheduler's help one execution for each request. With it, the first one finds the
-# instance free and goes alone; those that arrive meanwhile go together, 8 at a time. With a delay even the first one
-# waits until it is one of 8. A few executions more than that mean that the requests did not arrive all at once: the
-# threads of a client take some milliseconds to start.
+# As expected: without the scheduler's help one execution for each request. With it, the first one finds the instance
+# free and goes alone; those that arrive meanwhile go together, 8 at a time. With a delay even the first one waits until
+# it is one of 8. A few executions more than that mean that the requests did not arrive all at once: the threads of a
+# client take some milliseconds to start.
 #
 # The figure shows the same from outside: how long is the queue while the burst is worked off?
 
 # %%
-style.use()
 curves = {name: points for name, (_, points) in rows.items()}
-small_print = style.provenance(lane, burst=burst_size)
-last = [max((i for i, (_, n) in enumerate(points[:-1]) if n), default=-1) for points in curves.values()]
-empty = [points[i + 1][0] for i, points in zip(last, curves.values(), strict=True)]
-times = f"{empty[0]:.2f}, {empty[1]:.2f} and {empty[2]:.2f} s"
-title = f"The queue is empty after {times}: a step down is an execution"
-summary = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
-style.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print, summary)
+empty = {name: max((at for at, n in points if n), default=0) for name, points in curves.items()}
+title = f"Requests wait up to {', '.join(f'{at:.2f}' for at in empty.values())} s: no batches, batches, a delay"
+alt = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
+show(slot_figures.pending_curves(curves), title, alt)
 
 
 # %% [markdown]
+# A batch leaves the queue as a whole: the line is flat while one is computed and then drops by up to 8.
+#
 # Fewer executions, but is it faster? Look at `requests/s` above. A batch pays when one call with 8 rows costs less than
 # eight calls: when there is a fixed cost to share, such as reading the weights, starting kernels, or the way to another
 # process. On a GPU that is nearly always so. On a CPU that is busy with one text already, there is less to gain.
-#
+
+# %% [markdown]
 # ### What the delay costs
 #
 # The other model that batches here is `preprocessing`: it declares `preferred_batch_size: [ 8 ]` and a queue delay of
@@ -314,13 +314,23 @@ style.finish(slot_figures.pending_curves(curves, lane=lane), title, small_print,
 
 # %%
 def tokenize(model, text):
-    return client.infer_inputs(model, {"QUERY": text, "REQUEST_OUTPUT_LEN": 4}).seconds
+    began = time.perf_counter()
+    client.infer(model, inputs(QUERY=text, REQUEST_OUTPUT_LEN=4))
+    return time.perf_counter() - began
 
 
+def change(model, old, new):
+    """Replace a part of the model's configuration, and load the model again."""
+    file = repository / model / "config.pbtxt"
+    text = file.read_text()
+    file.write_text(re.sub(old, new, text))
+    client.load_model(model, headers=server.admin_headers)
+
+
+# %%
 delays = {}
 for delay in (0, 50_000):
-    build_default(root, precision=precision, max_queue_delay_microseconds=delay)
-    server.load("preprocessing")
+    change("preprocessing", r"queue_delay_microseconds: \d+", f"queue_delay_microseconds: {delay}")
     row, _ = measured("preprocessing", tokenize)
     delays[delay] = min(tokenize("preprocessing", "alone") for _ in range(3))
     executions = f"burst in {row['executions']:.0f} executions"
@@ -331,8 +341,7 @@ for delay in (0, 50_000):
 
 # %%
 assert delays[50_000] > 0.05
-build_default(root, precision=precision)
-server.load("preprocessing")
+change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseconds: 0")
 
 # %% [markdown]
 # It cannot know who will come, so a lone request waits the whole delay. A full preferred batch leaves at once. Hence
@@ -341,10 +350,10 @@ server.load("preprocessing")
 # first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and the latency budget
 # has room; preferred sizes only where some sizes are really faster, as for the profiles of a TensorRT engine.
 #
-# `preprocessing` gains little: its Python code reads one text after another anyway. The template also puts these lines
-# into `tensorrt_llm`. There the delay would only hold requests back: the batch that counts is formed behind it, in the
-# executor. Leave it at 0.
-#
+# `tensorrt_llm` has these lines, too. There the delay would only hold requests back: the batch that counts is formed
+# behind it, in the executor. Leave it at 0.
+
+# %% [markdown]
 # **Exercise 04.1** Statistics of a model, taken before and after a burst:
 #
 # | | inference_count | execution_count | queue: ns |
@@ -387,13 +396,10 @@ cores = len(os.sched_getaffinity(0))
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
 
 # %% [markdown]
-# Twice at the very best, and only if a second core has nothing else to do. With n cores expect at most n instances to
-# gain anything, and less than n times: the server and the clients need cores too, and one call may use several already
-# (numpy shares large products out among all). A factor near 1, or below, says that there was nothing idle to use. A
-# second instance makes no core faster, and its memory is paid in any case.
-#
-# (`minilm` is the model of section 2. If its figure here is another one, you see how much this machine varies. That is
-# why the two took turns, and the best of three counts.)
+# Twice at the very best, and only if a second core has nothing else to do. The server and the clients need cores too,
+# and one call may use several already. A factor near 1, or below, says that there was nothing idle to use. A second
+# instance makes no core faster, and its memory is paid in any case. (The two took turns, and the best of three counts:
+# this machine varies.)
 #
 # ### Why one instance of the LLM is enough
 #
@@ -402,16 +408,17 @@ print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests
 # answers have exactly the lengths that you ask for, unless an `end_id` may end them.
 
 # %%
-engine = assets.engine("smollm2", precision)
-tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
+engine = next(root.glob("_assets/*/engines"))
+tokenizer = Tokenizer.from_file(str(next(root.glob("_assets/*/tokenizer")) / "tokenizer.json"))
 
 
-def run_all(executor, prompts, lengths, end_id=None):
-    outputs, metrics, texts = queue.SimpleQueue(), {}, {uuid4().hex: [] for _ in prompts}
+def run_all(running, prompts, lengths, end_id=None):
+    outputs, metrics, texts = queue.SimpleQueue(), {}, {f"{time.time_ns()} {n}": [] for n, _ in enumerate(prompts)}
     try:
         for name, prompt, length in zip(texts, prompts, lengths, strict=True):
             ids = np.array(tokenizer.encode(prompt).ids)
-            executor.submit(Request(name, ids, length, SamplingParams(), end_id=end_id, on_output=outputs.put))
+            more = {"end_id": end_id, "on_output": outputs.put}
+            running.submit(executor.Request(name, ids, length, executor.SamplingParams(), **more))
         while len(metrics) < len(prompts):
             output = outputs.get(timeout=300)
             texts[output.request_id] += output.tokens
@@ -419,7 +426,7 @@ def run_all(executor, prompts, lengths, end_id=None):
                 metrics[output.request_id] = output.metrics
     finally:
         for name in texts.keys() - metrics.keys():  # none, unless you stop the cell
-            executor.cancel(name)
+            running.cancel(name)
     return [metrics[name] for name in texts], [tokenizer.decode(ids) for ids in texts.values()]
 
 
@@ -433,9 +440,9 @@ def run_all(executor, prompts, lengths, end_id=None):
 def rate(executors):
     shares = [load[i :: len(executors)] for i in range(len(executors))]
     with ThreadPoolExecutor(len(executors)) as pool:
-        list(pool.map(lambda executor: run_all(executor, load[:1], [2]), executors))  # warm up
+        list(pool.map(lambda each: run_all(each, load[:1], [2]), executors))  # warm up
         began = time.perf_counter()
-        list(pool.map(lambda e, share: run_all(e, share, [tokens] * len(share)), executors, shares))
+        list(pool.map(lambda each, share: run_all(each, share, [tokens] * len(share)), executors, shares))
     return len(load) * tokens / (time.perf_counter() - began)
 
 
@@ -446,7 +453,7 @@ def rate(executors):
 prompts = [f"Story {number + 1} of the old lighthouse:" for number in range(max(requests, 2 * slots))]
 load = prompts[: 2 * slots]
 options = {"enable_kv_cache_reuse": False}
-inflight = Executor(engine, max_batch_size=slots, **options)
+inflight = executor.Executor(engine, max_batch_size=slots, **options)
 speeds = {"one instance": rate([inflight])}
 
 # %% [markdown]
@@ -454,7 +461,7 @@ speeds = {"one instance": rate([inflight])}
 
 # %%
 half = {"max_batch_size": slots // 2, "threads": max(1, (os.cpu_count() or 2) // 2), **options}
-with Executor(engine, **half) as first, Executor(engine, **half) as second:
+with executor.Executor(engine, **half) as first, executor.Executor(engine, **half) as second:
     speeds["two instances"] = rate([first, second])
 weights = sum(path.stat().st_size for path in engine.iterdir() if path.is_file()) / 1e6
 for count, (name, speed) in enumerate(speeds.items(), start=1):
@@ -464,18 +471,21 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
 # A step of an LLM reads all weights once, for however many rows: two half-full instances read them twice. They also
 # split the memory for the KV cache, and a request cannot move to the other one when its own is full. (Where arithmetic
 # and not memory is the limit, as with int4 on a CPU, the two may be equally fast. The memory is still paid twice.) So:
-# **one instance, a large batch**. More instances of an LLM make sense on *other* GPUs. The models around it are another
-# matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch is large ([backend's
+# **one instance, a large batch**. More instances of an LLM make sense on *other* GPUs.
+#
+# The models around it are another matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch is
+# large ([backend's
 # guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md)).
 # But keep one of `postprocessing` if you stream: with several, the pieces of a text may come in the wrong order
 # ([issue 614](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614)).
-#
+
+# %% [markdown]
 # ## 4 In-flight batching
 #
 # Dynamic batching forms a batch, runs it, and forms the next. For text that is poor: answers differ in length, and
 # those that end early leave their slot empty until the longest one has ended. **In-flight batching** (also *continuous*
-# batching; [Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022) decides anew at every token: who has
-# ended leaves, who waits joins.
+# batching; [Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022) decides anew at every token: a
+# request that has ended leaves, one that waits joins.
 #
 # TensorRT-LLM has both: `batching_strategy` is `inflight_fused_batching` or `V1`. Take a ragged load.
 
@@ -494,37 +504,36 @@ def lasted(metrics):
 
 
 runs, steps = {}, {}
-with Executor(engine, max_batch_size=slots, batching_strategy="V1", **options) as static:
+with executor.Executor(engine, max_batch_size=slots, batching_strategy="V1", **options) as static:
     run_all(static, load[:1], [2])
-    for name, executor in [("in-flight", inflight), ("static", static)] * 2:  # in turn; the faster run counts
-        before = executor.stats()["steps"]
-        metrics, _ = run_all(executor, prompts[:requests], lengths)
-        steps[name] = executor.stats()["steps"] - before
+    for name, each in [("in-flight", inflight), ("static", static)] * 2:  # in turn; the faster run counts
+        before = each.stats()["steps"]
+        metrics, _ = run_all(each, prompts[:requests], lengths)
+        steps[name] = each.stats()["steps"] - before
         runs[name] = min(runs.get(name, metrics), metrics, key=lasted)
 print("steps of the model:", steps)
 
 # %% [markdown]
 # Every request tells its own times: when it arrived, was first scheduled, got its first and its last token. From these
 # the figure draws who sat in which slot. Numbers are requests in the order of arrival; the pale part of a bar is the
-# reading of the prompt.
+# reading of the prompt; grey is an empty slot.
 
 # %%
 idle = {name: slot_figures.idle_share(metrics) for name, metrics in runs.items()}
 ends = [lasted(metrics) for metrics in runs.values()]
 more = steps["static"] / steps["in-flight"]
 title = f"Static batching takes {more:.1f} times the steps and {ends[1] / ends[0]:.1f} times the time"
-small_print = style.provenance(lane, seed, weights=precision, executor=inflight.device)
-summary = f"empty: in-flight {idle['in-flight']:.0%}, static {idle['static']:.0%} of slots × time"
-style.finish(slot_figures.slot_timeline(runs, lane=lane), title, small_print, summary)
+alt = f"empty: in-flight {idle['in-flight']:.0%}, static {idle['static']:.0%} of slots × time"
+show(slot_figures.timeline(runs), title, alt)
 inflight.shutdown()
 
 # %% [markdown]
 # Each step brings one token for every slot that is taken. Steps are what the scheduler decides; a full step costs a
-# little more time than one with empty slots (on a busy CPU much more), so time gains less than steps; and other work on
-# this machine changes seconds, never steps. In the lower panel no bar begins before all of the batch before it have
-# ended. (If its first batch is not full, the others had not arrived when it began.) In the upper one a free slot is
-# taken at the next token; only the end, when nobody waits any more, is ragged.
-#
+# little more time than one with empty slots, so time gains less than steps. In the lower panel no bar begins before all
+# of the batch before it have ended. (If its first batch is not full, the others had not arrived when it began.) In the
+# upper one a free slot is taken at the next token; only the end, when nobody waits any more, is ragged.
+
+# %% [markdown]
 # **Exercise 04.2** Four requests of 2, 8, 3 and 5 tokens arrive together, in this order, and there are two slots. A
 # step gives one token to each request in a slot; reading prompts costs nothing. After how many steps is the last one
 # done, with static and with in-flight batching?
@@ -543,18 +552,24 @@ check("04.2", answer_2)
 # only differences mean something.
 
 # %%
-def perf(prompt, max_tokens=4):
-    found = {}
-    for chunk in client.stream(prompt, max_tokens=max_tokens, return_perf_metrics=True):
-        found |= {name: int(value.flat[0]) for name, value in chunk.outputs.items() if value.dtype.kind == "i"}
-    return found
+def perf(prompts, max_tokens=4):
+    asked = {n: inputs(text_input=text, max_tokens=max_tokens, stream=True, return_perf_metrics=True)
+             for n, text in enumerate(prompts)}  # fmt: skip
+    return [_last(results[-1]) for results in gather(client, "tensorrt_llm_bls", asked).values()]
+
+
+def _last(result):
+    """The whole numbers of the last response."""
+    arrays = {tensor.name: result.as_numpy(tensor.name) for tensor in result.get_response().outputs}
+    return {name: int(array.flat[0]) for name, array in arrays.items() if array.dtype.kind == "i"}
 
 
 # %% [markdown]
 # One request alone, its times in order:
 
 # %%
-times = {name: at for name, at in perf("The lighthouse", max_tokens=tokens).items() if name.endswith("_time_ns")}
+(alone,) = perf(["The lighthouse"], max_tokens=tokens)
+times = {name: at for name, at in alone.items() if name.endswith("_time_ns")}
 for name, at in sorted(times.items(), key=lambda pair: pair[1]):
     print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:7.1f} ms")
 
@@ -565,13 +580,13 @@ for name, at in sorted(times.items(), key=lambda pair: pair[1]):
 # **Predict:** who sees the two that wait: Triton's queue, or the executor's?
 
 # %%
-places = web.get("/v2/models/tensorrt_llm/config").json()["max_batch_size"]
+places = client.get_model_config("tensorrt_llm").config.max_batch_size
 per_token = max((times["last_token_time_ns"] - times["first_token_time_ns"]) / max(tokens - 1, 1), 0.25e6)
-before, length = settled("tensorrt_llm"), max(tokens, places + 4, round(0.25e9 / per_token))
-with ThreadPoolExecutor(places + 2) as pool:
-    asked = list(pool.map(lambda n: perf(f"Lighthouse {n}", max_tokens=length), range(places + 2)))
-in_executor = sorted((one["first_scheduled_time_ns"] - one["arrival_time_ns"]) / 1e6 for one in asked)
+length = max(tokens, places + 4, round(0.25e9 / per_token))
+before = settled("tensorrt_llm")
+asked = perf([f"Lighthouse {n}" for n in range(places + 2)], max_tokens=length)
 in_triton = (settled("tensorrt_llm") - before)[2] / len(asked) / 1e6
+in_executor = sorted((one["first_scheduled_time_ns"] - one["arrival_time_ns"]) / 1e6 for one in asked)
 print(f"in Triton's queue: {in_triton:.1f} ms on average")
 print(f"in the executor's, for {places} places, in ms:", *(f"{wait:.0f}" for wait in in_executor))
 
@@ -599,16 +614,18 @@ for name, (layers, heads, size, width) in shapes.items():
 # %% [markdown]
 # With Llama 2 7B, a single request of 4,096 tokens takes 2 GiB. Memory for the cache, not arithmetic, usually decides
 # how many requests run at once. (Llama 3.1 shares each key-value head among four query heads, hence a quarter.)
-#
+
+# %% [markdown]
 # **Paged**: the cache is cut into **blocks** of some tokens, and a request owns a list of blocks rather than one long
 # piece ([PagedAttention](https://arxiv.org/abs/2309.06180)). At most the last block is partly empty, and any free block
-# fits anybody. (Our executor counts in blocks the same way, but keeps those of one request side by side.) How many
-# blocks there are follows from two parameters of `tensorrt_llm`; with both, the smaller result counts:
+# fits anybody. How many blocks there are follows from two parameters of `tensorrt_llm`; with both, the smaller result
+# counts:
 #
 # - `kv_cache_free_gpu_mem_fraction`: a share of the memory that is still *free* once the engine is loaded, 0.9 by
 #   default. This is why a server "takes the whole GPU" whatever the model's size;
 # - `max_tokens_in_paged_kv_cache`: a number of tokens.
-#
+
+# %% [markdown]
 # ### Queueing when it is full
 #
 # Make the cache tiny on purpose: 128 tokens, in 8 blocks of 16. A request of 38 tokens behind a prompt of about 8 needs
@@ -618,7 +635,7 @@ for name, (layers, heads, size, width) in shapes.items():
 
 # %%
 tiny = {"max_batch_size": 4, "tokens_per_block": 16, "max_tokens_in_paged_kv_cache": 128, **options}
-no_evict = Executor(engine, **tiny)
+no_evict = executor.Executor(engine, **tiny)
 four = [f"Chapter {number} of the old lighthouse:" for number in range(1, 5)]
 run_all(no_evict, four[:1], [2])
 metrics, _ = run_all(no_evict, four, [38] * 4)
@@ -630,9 +647,8 @@ metrics, _ = run_all(no_evict, four, [38] * 4)
 waits = [(m.first_scheduled_time_ns - m.arrival_time_ns) / 1e6 for m in metrics]
 blocks = -(-(len(tokenizer.encode(four[0]).ids) + 38) // 16)  # rounded up
 title = "Two requests fill the cache; the others wait for their blocks"
-summary = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks each, 8 in all"
-small_print = style.provenance(lane, weights=precision, executor=no_evict.device)
-style.finish(slot_figures.request_timeline(metrics, lane=lane), title, small_print, summary)
+alt = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks each, 8 in all"
+show(slot_figures.timeline({"tiny cache": metrics}, by="request"), title, alt)
 
 # %% [markdown]
 # Two: 2 × 3 blocks, and 2 blocks are not enough for a third. Nobody got an error; the third and the fourth only waited,
@@ -641,7 +657,7 @@ style.finish(slot_figures.request_timeline(metrics, lane=lane), title, small_pri
 # %% tags=["nbval-check-output"]
 try:
     run_all(no_evict, four[:1], [200])
-except RequestError as error:
+except executor.RequestError as error:
     print(error)
 
 # %% [markdown]
@@ -679,14 +695,14 @@ loads = {
 
 # %%
 texts, preempted, steps_of = {}, {}, {}
-with Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager:
-    for executor in (no_evict, eager):  # warm up: on a GPU the first prompt of each size has a step to prepare
-        run_all(executor, [four[0], four[0] * 5, loads["short"][0][0]], [2] * 3)
+with executor.Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager:
+    for each in (no_evict, eager):  # warm up: on a GPU the first prompt of each size has a step to prepare
+        run_all(each, [four[0], four[0] * 5, loads["short"][0][0]], [2] * 3)
     for load, work in loads.items():
-        for policy, executor in (("guaranteed_no_evict", no_evict), ("max_utilization", eager)):
-            before = executor.stats()
-            metrics, texts[load, policy] = run_all(executor, *work)
-            counts = [executor.stats()[name] - before[name] for name in ("steps", "prompt_tokens", "preempted")]
+        for policy, each in (("guaranteed_no_evict", no_evict), ("max_utilization", eager)):
+            before = each.stats()
+            metrics, texts[load, policy] = run_all(each, *work)
+            counts = [each.stats()[name] - before[name] for name in ("steps", "prompt_tokens", "preempted")]
             steps_of[load, policy], read, preempted[load, policy] = counts
             print(f"{load:6} {policy:20} {counts[0]:3} steps, {read:3} tokens read, {counts[2]} preempted", end="")
             print(f", {lasted(metrics) / 1e9:.2f} s")
@@ -710,16 +726,16 @@ no_evict.shutdown()
 # With short answers the careful policy reserves memory that nobody will use, and others wait for it. With full
 # answers the eager one starts more than fit, preempts the youngest, and reads their texts again. You may have
 # expected that to be slower. But look at what it costs, the additional tokens read: texts this short are read again
-# in a step or two, while every step with three or four rows instead of two saves more. So a factor below 1 for both
-# loads is no accident.
+# in a step or two, while every step with three or four rows instead of two saves more.
 #
-# The careful policy can win where a preemption is dear: after long prompts and long answers, which take long to read
-# again, and with so many requests that preemptions follow each other. And a client whose request is preempted sees
-# its stream stand still. So try `max_utilization` if memory, not `max_batch_size`, limits how many run; if
-# preemptions pile up, go back. In fp32 a preempted text goes on where it was. (In int4, and on a GPU, the last bits
-# of a logit depend on how many tokens are read together, and a close decision with them. In fp32 that takes a far
-# closer one than these texts have.)
+# The careful policy can win where a preemption is dear: after long prompts and long answers, and with many requests. A
+# client whose request is preempted sees its stream stand still. So try `max_utilization` if memory, not
+# `max_batch_size`, limits how many run; if preemptions pile up, go back.
 #
+# In fp32 a preempted text goes on where it was. (In int4, and on a GPU, the last bits of a logit depend on how many
+# tokens are read together, and a close decision with them.)
+
+# %% [markdown]
 # ### A shared prefix
 #
 # Many requests begin alike: a system prompt, a document, a conversation so far. The key and value of a token depend on
@@ -735,7 +751,7 @@ no_evict.shutdown()
 rules = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(1, 25))
 topics = ("tides", "clocks", "kites")
 for things in topics[:2]:
-    perf(f"School {rules} Question: how do {things} work?")
+    perf([f"School {rules} Question: how do {things} work?"])
 
 # %% [markdown]
 # Now the four, each by its own times. The house gets a number, so that its document is a new one if you run this cell
@@ -747,7 +763,7 @@ questions = [f"{document} Question: how do {things} work?" for things in topics]
 questions.append(questions[-1].replace("House", "Office", 1))
 firsts = []
 for asked in questions:
-    found = perf(asked)
+    (found,) = perf([asked])
     firsts.append((found["first_token_time_ns"] - found["arrival_time_ns"]) / 1e6)
     reused, new = found["kv_cache_reused_blocks"], found["kv_cache_alloc_new_blocks"]
     print(f"{asked[:6]} … {asked[-20:]:20} {firsts[-1]:6.1f} ms to first token, {reused} blocks reused, {new} new")
@@ -771,12 +787,12 @@ print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
 # ## 6 Metrics
 #
 # Statistics are for you; **Prometheus** metrics are for a monitoring system, which reads them every few seconds from a
-# port of their own. One line for each name, model and version:
+# port of their own. One line for each name, model and version. The page, raw, without most of its lines:
 
 # %%
-lines = web.get(server.metrics_url).text.splitlines()
-print(*[line for line in lines if line.startswith("nv_inference") and '"preprocessing"' in line][:6], sep="\n")
-
+page = httpx.get(server.metrics_url, trust_env=False).text
+print(len(page.splitlines()), "lines")
+print(*[line for line in page.splitlines() if line.startswith("nv_inference") and '"preprocessing"' in line], sep="\n")
 
 # %% [markdown]
 # Counters only grow, and loading a model again does not reset them: what you see here is all that this page has done so
@@ -794,10 +810,10 @@ def clocks():
     return found
 
 
-def answer(prompt):
-    began = time.perf_counter()
-    assert list(client.stream(prompt, max_tokens=tokens, min_tokens=tokens))
-    return 1e3 * (time.perf_counter() - began)
+def answers(prompts):
+    """Four at the same time; the mean milliseconds until an answer was whole."""
+    asked = {text: inputs(text_input=text, max_tokens=tokens, min_tokens=tokens, stream=True) for text in prompts}
+    return 1e3 * np.mean([results[-1].seconds for results in gather(client, "tensorrt_llm_bls", asked).values()])
 
 
 # %% [markdown]
@@ -806,60 +822,51 @@ def answer(prompt):
 # %% tags=["varies"]
 chain = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
 before = clocks()
-with ThreadPoolExecutor(4) as pool:
-    took = list(pool.map(answer, prompts[:4]))
+took = answers(prompts[:4])
 for model in chain:
     settled(model)
 spent = clocks()
 spent.subtract(before)
-spent = {model: [spent[model, part] / len(took) for part in ("queue", "compute_infer")] for model in chain}
-print(f"looks slowest: {max(spent, key=lambda model: sum(spent[model]))}; an answer took {np.mean(took):.0f} ms")
+spent = {model: [spent[model, part] / 4 for part in ("queue", "compute_infer")] for model in chain}
+print(f"looks slowest: {max(spent, key=lambda model: sum(spent[model]))}; an answer took {took:.0f} ms")
 
 # %% [markdown]
-# One bar for each model: grey in the queue, coloured in the instance.
+# One bar for each model by Triton's clocks, and one for the whole answer by the client's:
 
 # %%
-fig, axes = plt.subplots(figsize=(style.WIDTH, 2.6))
-for row, (model, (waited, computed)) in enumerate(spent.items()):
-    axes.barh(row, waited, color=style.FAINT)
-    axes.barh(row, computed, left=waited, color=style.MODELS.get(model, style.QUIET))
-    note = f" {waited:.1f} in the queue + {computed:.1f}"
-    axes.annotate(note, (waited + computed, row), (3, 0), textcoords="offset points", va="center", fontsize=9)
-axes.set_yticks(range(len(spent)), spent)
-axes.set_xlim(0, 1.6 * max(map(sum, spent.values())))
-axes.invert_yaxis()
-axes.set_xlabel("mean time of an answer: queue (grey), then instance (ms)")
-title = f"Triton sees {sum(spent['tensorrt_llm']):.0f} ms of the LLM, and an answer took {np.mean(took):.0f} ms (means)"
-summary = "; ".join(f"{model} {sum(parts):.0f} ms" for model, parts in spent.items())
-style.finish(fig, title, style.provenance(lane, weights=precision, answers=len(took), tokens=tokens), summary)
+bars = {**spent, "the answer": (0, took)}
+title = f"Triton sees {sum(spent['tensorrt_llm']):.0f} ms of the LLM, and an answer took {took:.0f} ms"
+alt = "; ".join(f"{model} {sum(parts):.0f} ms" for model, parts in bars.items())
+show(slot_figures.clock_bars(bars), title, alt)
 
 # %% [markdown]
 # The bar of `tensorrt_llm` ends when its `execute` returns, which is when the request has been handed to the executor:
 # generation is not in it. `tensorrt_llm_bls` waits for the LLM all the time, and its bar is short for the same reason:
 # its `execute` starts a thread for each request and returns. The tokenizers do their work inside `execute`, so one of
-# them may well look slowest; `postprocessing` is called again at every step, for the tokens of all streams. A dashboard
-# of `nv_inference_*` alone shows a quick LLM however slow the answers are. For the LLM look at the executor's own
-# figures. NVIDIA's backend publishes them beside these, as
+# them may well look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are.
+#
+# For the LLM look at the executor's own figures. NVIDIA's backend publishes them beside these, as
 # [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics):
-# requests waiting and active, KV blocks used and free, tokens of the running batch. Ours has none of these; per request
-# you have `return_perf_metrics`.
+# requests waiting and active, KV blocks used and free. Ours has none of these; per request you have
+# `return_perf_metrics`.
 #
 # Watch `nv_inference_pending_request_count` and rejected requests for small models, waiting requests and free KV blocks
 # for the LLM, and the time to first token at the client for everything.
-#
+
+# %% [markdown]
 # ## 7 Load, unload, update
 #
 # The server runs with `--model-control-mode=explicit`: it loads what it is told to. (In mode `none` it loads all once;
 # in mode `poll` it looks at the folder again and again, which may catch a half-written model.)
 
 # %% tags=["nbval-check-output"]
-server.unload("minilm_two")
-print([(model["name"], model["state"]) for model in server.repository_index() if "minilm" in model["name"]])
-print(web.get("/v2/models/minilm_two/ready").status_code, "ready?")
+client.unload_model("minilm_two", headers=server.admin_headers)
+while client.is_model_ready("minilm_two"):  # the call returns before the model is gone
+    time.sleep(0.05)
 try:
     ask("minilm_two", "a fox")
-except ClientError as error:
-    print(str(error).split(". ")[0])
+except InferenceServerException as error:
+    print(error.message())
 
 # %% [markdown]
 # ### A new version, and nobody notices
@@ -884,10 +891,10 @@ def keep_asking(until):
 
 # %%
 shutil.rmtree(repository / "minilm" / "2", ignore_errors=True)  # back to version 1, if you run this cell again
-server.load("minilm")
+client.load_model("minilm", headers=server.admin_headers)
 with meanwhile(keep_asking, threads=4) as clients:
     shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
-    server.load("minilm")
+    client.load_model("minilm", headers=server.admin_headers)
 seen = Counter(answer for each in clients for answer in each.result())
 print({f"status {status}, version {version}": count for (status, version), count in sorted(seen.items())})
 
@@ -908,7 +915,7 @@ assert seen[200, "2"] > 0
 
 # %% tags=["nbval-check-output"]
 write_minilm("minilm", "version_policy { specific { versions: [ 1, 2 ] } }\n")
-server.load("minilm")
+client.load_model("minilm", headers=server.admin_headers)
 for path in ("minilm", "minilm/versions/1", "minilm/versions/2"):
     print(path, "→ version", web.post(f"/v2/models/{path}/infer", json=body).json()["model_version"])
 
@@ -926,9 +933,10 @@ few = min(tokens, 16)
 
 def keep_streaming(until):
     counts = []
-    while not until.is_set() or not counts:
-        stream = client.stream("A fox", max_tokens=few, min_tokens=few)
-        counts.append(sum(1 for chunk in stream if chunk.outputs))
+    with grpcclient.InferenceServerClient(server.grpc_url) as own:  # a client has one stream at a time
+        while not until.is_set() or not counts:
+            asked = inputs(text_input="A fox", max_tokens=few, min_tokens=few, stream=True)
+            counts.append(len(gather(own, "tensorrt_llm_bls", {0: asked})[0]))
     return counts
 
 
@@ -938,8 +946,7 @@ def keep_streaming(until):
 # %%
 with meanwhile(keep_streaming, threads=2) as clients:
     time.sleep(0.2)
-    build_default(root, precision=precision, batch_scheduler_policy="max_utilization")
-    server.load("tensorrt_llm")
+    change("tensorrt_llm", "guaranteed_no_evict", "max_utilization")
 
 # %% [markdown]
 # How many answers were there, of how many responses?
@@ -948,8 +955,8 @@ with meanwhile(keep_streaming, threads=2) as clients:
 counts = Counter(count for each in clients for count in each.result())
 print("answers by their number of responses:", dict(counts))
 assert set(counts) == {few}
-policy = web.get("/v2/models/tensorrt_llm/config").json()["parameters"]["batch_scheduler_policy"]["string_value"]
-print("now:", policy)
+config = client.get_model_config("tensorrt_llm").config
+print("now:", config.parameters["batch_scheduler_policy"].string_value)
 
 # %% [markdown]
 # Every answer is complete. The old instance ended only after its last stream had.
@@ -961,47 +968,35 @@ print("now:", policy)
 # processes have to be started with MPI. Tensor parallel ranks talk to each other in every layer, so they belong on one
 # node with fast links; pipeline stages may be further apart.
 #
-# These commands need GPUs and are not run here. First NVIDIA's script, in the container:
-#
-# ```
-# python3 /app/scripts/launch_triton_server.py --world_size=2 --model_repo=/repository
-# ```
-#
-# And what the script does, for two ranks, with the key from notebook 03 added. Rank 0 loads all models and answers
-# clients; the others load the LLM only.
-# `course serve --lane trtllm DIR --dry-run` prints this for your repository, with the world size read from the engine.
+# NVIDIA's script for it lies in the container: `launch_triton_server.py --world_size=2 --model_repo=…`. This prints
+# what it runs, for two ranks, with the locks of notebook 03. Nothing is started, so it needs no GPU.
 
-# %% tags=["nbval-check-output"]
-print(as_shell(command("/repository", 2, as_root=True)))
+# %%
+elsewhere = root / "two_gpus"
+shutil.copytree(repository / "tensorrt_llm", elsewhere / "tensorrt_llm", dirs_exist_ok=True)
+config = elsewhere / "tensorrt_llm" / "config.pbtxt"
+config.write_text(re.sub(r'"[^"]*/engines"', '"/engines"', config.read_text()))
+course = [sys.executable, "-m", "course.cli", "serve", "--lane", "trtllm", "--world-size", "2", "--dry-run"]
+told = subprocess.run([*course, elsewhere], capture_output=True, text=True)
+print(told.stdout.replace(str(elsewhere), "/repository"), told.stderr)
 
 
 # %% [markdown]
-# With another number of processes than ranks, TensorRT-LLM refuses to start (`mpiSize == tp * pp`). The other ways:
+# Rank 0 loads all models and answers clients; the others load the LLM only. With another number of processes than
+# ranks, TensorRT-LLM refuses to start (`mpiSize == tp * pp`). The other ways:
 #
-# - **Several engines in one server** (*orchestrator mode*, one node only): `launch_triton_server.py --multi-model
-#   --model_repo=…` starts one process, which spawns the ranks of each model.
+# - **Several engines in one server** (*orchestrator mode*, one node): `launch_triton_server.py --multi-model`.
 # - **Copies of a model on other GPUs**: `instance_group` count 2 and `gpu_device_ids` `0,1;2,3` in `tensorrt_llm`.
-# - **Several nodes under Slurm** (*leader mode*): `srun --mpi=pmix bash start.sh`, one task for each GPU.
-# - **Several nodes by MPI**: the command above behind `mpirun --hostfile hosts`, which lists the nodes.
-# - **The LLM API instead of Triton**: `trtllm-serve MODEL --tp_size 4 --pp_size 2` on one node; on two nodes of 8 GPUs
-#   under Slurm `srun -N 2 --ntasks 16 --ntasks-per-node=8 --mpi=pmix trtllm-llmapi-launch trtllm-serve MODEL
-#   --tp_size 16`.
+# - **Several nodes**: `srun --mpi=pmix` under Slurm, one task for each GPU, or `mpirun --hostfile hosts`. Engine and
+#   repository must be readable under the same path on each.
+# - **The LLM API instead of Triton**: `trtllm-serve MODEL --tp_size 4 --pp_size 2`.
 #
-# `start.sh` is one line, the same for every task; `SLURM_PROCID` keeps their shared memory apart. Triton listens on all
-# interfaces unless told otherwise: on a shared network, add the addresses and the two `restricted` flags from above.
-#
-# ```
-# tritonserver --model-repository=/repository --disable-auto-complete-config \
-#   --backend-config=python,shm-region-prefix-name=prefix${SLURM_PROCID}_
-# ```
-#
-# On several nodes, engine and repository must be readable under the same path on each of them. Sources: the [backend's
-# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment),
-# its [multi-instance
-# page](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md), and
-# [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands has
-# been run here.
-#
+# Sources: the [backend's
+# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment)
+# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands
+# has been run here.
+
+# %% [markdown]
 # ## Recap
 #
 # - Each model has a queue, a scheduler and instances; `execution_count` against `inference_count` shows the batches.
@@ -1012,7 +1007,8 @@ print(as_shell(command("/repository", 2, as_root=True)))
 # - An equal beginning is read once. Put what is shared first.
 # - Triton's metrics do not see the LLM's queue or its generation: `return_perf_metrics` and `nv_trt_llm_*` do.
 # - Loading again swaps versions without a failed request, if both fit into memory.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # A queue without a limit turns overload into waiting: every client waits until it gives up, for answers nobody reads.
@@ -1024,8 +1020,8 @@ print(as_shell(command("/repository", 2, as_root=True)))
 def ask_or_fail(model, text):
     try:
         return f"answered: vector of {ask(model, text).size}"
-    except ClientError as error:
-        return re.sub(r"\d+ inference", "N inference", str(error))
+    except InferenceServerException as error:
+        return re.sub(r"\d+ inference", "N inference", error.message())
 
 
 # %% [markdown]
@@ -1033,7 +1029,7 @@ def ask_or_fail(model, text):
 
 # %%
 write_minilm("minilm_batch", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n")
-server.load("minilm_batch")
+client.load_model("minilm_batch", headers=server.admin_headers)
 _, outcomes = burst("minilm_batch", ask_or_fail)
 for outcome, count in sorted(Counter(outcomes).items()):
     print(count, "×", outcome)
@@ -1050,10 +1046,9 @@ for outcome, count in sorted(Counter(outcomes).items()):
 server.stop()
 client.close()
 web.close()
-scratch.cleanup()
 speedups = {"inflight_speedup": ends[1] / ends[0], "inflight_steps": more}
 speedups = {name: round(value, 2) for name, value in speedups.items()}
 speedups["prefix_speedup"] = round(firsts[0] / np.mean(firsts[1:3]), 1)
 counts = {"mean_batch": round(rows["minilm_batch"][0]["mean batch"], 1)}
 counts["preempted"] = preempted["full", "max_utilization"]
-record("04", lane=lane, seed=seed, precision=precision, executor=inflight.device, **speedups, **counts)
+record(executor=inflight.device, **speedups, **counts)
