@@ -120,7 +120,7 @@ def pipeline() -> Figure:
     frame = (1.05, 0.3, 6.35, 3.05, "clip: an ensemble, no code")
     boxes = {
         "client": (0.05, 1.35, 0.8, 1.95, CARD), "image_preprocessing": (1.75, 2.05, 3.3, 2.45, None),
-        "vision_encoder": (4.3, 2.05, 5.5, 2.45, None), "text_encoder": (2.3, 0.75, 3.4, 1.15, None),
+        "vision_encoder": (4.3, 2.05, 5.7, 2.45, None), "text_encoder": (2.3, 0.75, 3.4, 1.15, None),
         "fusion": (5.15, 1.45, 5.9, 1.85, None),
     }  # fmt: skip
     arrows = [
@@ -132,7 +132,7 @@ def pipeline() -> Figure:
         ([(3.4, 0.95), (5.52, 0.95), (5.52, 1.45)], "text_embedding, text_state", (4.5, 1.07)),
         ([(5.9, 1.65), (6.5, 1.65)], "", (0, 0)),
     ]
-    fig, axes = _drawing(3.3, {name: (*place, COLOURS.get(name)) for name, place in boxes.items()}, arrows, [frame])
+    fig, axes = _drawing(3.5, {name: (*place, COLOURS.get(name)) for name, place in boxes.items()}, arrows, [frame])
     axes.text(6.56, 1.65, "embedding\nlabels\nscores", va="center", fontsize=9, family="monospace")
     return fig
 
@@ -154,7 +154,7 @@ def architecture() -> Figure:
         ([(6.57, 1.75), (6.57, 0.95), (3.0, 0.95)], "record", (4.9, 1.07)),
         ([(1.65, 0.95), (0.5, 0.95), (0.5, 1.4)], "answer", (0.95, 0.8)),
     ]
-    fig, axes = _drawing(3.3, {name: (*place[:4], None, place[4]) for name, place in boxes.items()}, arrows, frames)
+    fig, axes = _drawing(3.5, {name: (*place[:4], None, place[4]) for name, place in boxes.items()}, arrows, frames)
     for words, place in (("near what?", (4.9, 2.55)), ("what is it?", (6.57, 2.55)), ("how to say it?", (2.32, 0.5))):
         axes.text(*place, words, ha="center", va="center", fontsize=9, color=QUIET)
     return fig
@@ -209,7 +209,8 @@ def _picture(axes: plt.Axes, file: Path, frame: str | None = None) -> None:
     square.paste(image, ((_SIDE - image.width) // 2, (_SIDE - image.height) // 2))
     axes.imshow(np.asarray(square))
     look = {"edgecolor": frame, "linewidth": 2.5} if frame else {"edgecolor": FAINT, "linewidth": 0.8}
-    axes.add_patch(Rectangle((0, 0), _SIDE - 1, _SIDE - 1, fill=False, **look))  # white on white is a picture, too
+    frame = Rectangle((0, 0), _SIDE - 1, _SIDE - 1, fill=False, clip_on=False, **look)
+    axes.add_patch(frame)  # white on white is a picture, too
 
 
 def _short(text: str, width: int, lines: int) -> str:

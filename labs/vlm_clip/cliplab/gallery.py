@@ -89,7 +89,7 @@ def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
     square = Image.new("RGB", (SIDE, SIDE), "white")
     square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
     axes.imshow(square)
-    axes.add_patch(plt.Rectangle((0, 0), SIDE - 1, SIDE - 1, fill=False, edgecolor=style.FAINT, linewidth=0.8))
+    axes.add_patch(plt.Rectangle((0, 0), SIDE - 1, SIDE - 1, fill=False, clip_on=False, ec=style.FAINT, lw=0.8))
     axes.set_title("\n".join((" ", *words)), fontsize=9, loc="center")  # the first line is for the query
 
 

@@ -72,7 +72,9 @@ class VectorStore:
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # errors arrive as exceptions, and once is enough
         with _quiet_root():
             try:
-                return MilvusClient(uri=uri, token=token, timeout=min(self.timeout, 10))
+                # Without pings: an idle Milvus Lite takes them for an attack, hangs up, and gRPC says so on the terminal.
+                quiet = {"grpc.keepalive_time_ms": 2**31 - 1}
+                return MilvusClient(uri=uri, token=token, timeout=min(self.timeout, 10), grpc_options=quiet)
             except (MilvusException, RuntimeError, OSError) as error:
                 raise VectorError(
                     f"No Milvus answers at {self.address}: start it, or correct the address. ({_reason(error)})"

@@ -27,7 +27,7 @@
 # - say what int8 saves and what it costs, and refuse an engine that turned the vectors away
 # - build a TensorRT engine with a dynamic batch, and give NVIDIA's container the command for its own
 #
-# **Time:** 45 minutes (last run: 157 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
+# **Time:** 45 minutes (last run: 958 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
 # Two sittings: sections 1 to 6 are about the space, sections 7 to 10 about the files.
@@ -184,7 +184,6 @@ except ValueError as error:
 # **Exercise 13.1** Write `similarity(texts, pictures)`: both have vectors as rows, of any length above 0. Return the
 # cosines, an array [texts, pictures].
 
-
 # %% tags=["exercise:13.1"]
 def similarity(texts, pictures):
     ...  # your code
@@ -200,7 +199,6 @@ check("13.1", similarity)
 #
 # **Exercise 13.2** Write `recall(scores, k)`: `scores` is [n, n], a row a sentence, a column a picture; the own picture
 # of a sentence has its number.
-
 
 # %% tags=["exercise:13.2"]
 def recall(scores, k):
@@ -342,7 +340,6 @@ say("ConSE", rank(methods["ConSE, no training"]))
 # %% [markdown]
 # **Exercise 13.3** Write `probabilities(scores, temperature)`: `scores` are cosines [labels, pictures]. Return, for
 # each picture, how probable each label is, in the same shape.
-
 
 # %% tags=["exercise:13.3"]
 def probabilities(scores, temperature):
@@ -586,6 +583,7 @@ share = rows["pictures int8 static"][0] / rows["pictures fp32"][0]
 title = f"Static int8 has {share:.0%} of the size; in every layer it drifts to {drift['pictures int8 every layer']:.2f}"
 show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how far it turns a vector away")
 
+
 # %% [markdown]
 # Dynamic int8 leaves convolutions alone, so it shrinks only the last products of the picture tower. Static int8 shrinks
 # both. Compare its two rows: what do three small layers in float bring? For sentences half of the weights are the table
@@ -707,6 +705,7 @@ for name, path in sources.items():
     (engines / f"vision.{name}.rtx.plan").write_bytes(plans[name])
 shutil.copyfile(halves["text"], engines / "text.fp16.onnx")
 print(*sorted(path.name for path in engines.iterdir()))
+
 
 # %% [markdown]
 # Triton's TensorRT backend does not read plans of TensorRT-RTX. In NVIDIA's container the program is `trtexec`: run it
