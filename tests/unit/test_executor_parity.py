@@ -15,7 +15,7 @@ from transformers import TopKLogitsWarper
 
 from reference_backend.executor import Executor
 
-END_ID = 2
+END_ID = COMMA = 28  # so that some texts, and some beams, end by themselves
 NEW_TOKENS = 12
 
 # Along these texts the likeliest token always leads the second by more than 0.004, and the two implementations differ
@@ -197,7 +197,7 @@ def test_the_end_token_has_a_log_prob_and_is_no_token(fp32, hf_model, prompts):
 
 # --- beam search with real weights; every combination of the settings is in test_executor_beams.py
 
-BEAM_TOKENS, COMMA = 6, 28  # a comma ends a beam, so that length_penalty has something to compare
+BEAM_TOKENS = 6  # a comma ends a beam, so that length_penalty has something to compare
 
 
 def test_beams_equal_transformers(smollm2_engine_fp32, hf_model, prompts):
