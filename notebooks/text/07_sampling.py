@@ -357,7 +357,8 @@ show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside the
 
 # %% [markdown]
 # A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ by a few
-# per cent at one token, the one that crosses p. Do your intervals tell them apart? Hardly: too few samples.
+# per cent at one token, the one that crosses p. Do your intervals tell them apart? With so few samples a bar that ends
+# just outside an interval proves little.
 #
 # <details><summary>How many would it take?</summary>
 #
