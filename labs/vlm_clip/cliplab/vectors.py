@@ -72,7 +72,7 @@ class VectorStore:
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # errors arrive as exceptions, and once is enough
         with _quiet_root():
             try:
-                # Without pings: an idle Milvus Lite takes them for an attack, hangs up, and gRPC says so on the terminal.
+                # Without pings: an idle Milvus Lite hangs up on a client that sends them, and gRPC tells the terminal.
                 quiet = {"grpc.keepalive_time_ms": 2**31 - 1}
                 return MilvusClient(uri=uri, token=token, timeout=min(self.timeout, 10), grpc_options=quiet)
             except (MilvusException, RuntimeError, OSError) as error:
