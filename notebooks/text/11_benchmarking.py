@@ -231,7 +231,6 @@ print(f"first request {1000 * first:.0f} ms, median of the next five {1000 * lat
 #
 # **Mistake 3: the same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only
 # what is new (notebook 04). Five times the same long prompt against five different ones, the first of each left out.
-# Triton's metrics say how many blocks of the cache were reused.
 #
 # **Predict:** how do the two TTFTs compare?
 
@@ -241,11 +240,6 @@ same = await closed_loop([prompt] * 5, users=1, max_tokens=2, min_tokens=2)
 new = await closed_loop(new_prompts(5, 120), users=1, max_tokens=2, min_tokens=2)
 again, fresh = (loadtest.percentile(run.values("ttft")[1:], 50) for run in (same, new))
 print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms")
-
-# %%
-for line in httpx.get(server.metrics_url, trust_env=False).text.splitlines():
-    if "reused" in line and not line.startswith("#"):
-        print(line)
 
 # %% [markdown]
 # If the first number is smaller, you have measured the cache. Only *whole* blocks are reused, of 64 tokens here, and
