@@ -26,7 +26,7 @@
 # - start a Triton server, stream a sentence from it, and stop it again
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 47 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 276 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: none · Next: [01 · What is an engine?](01_what_is_an_engine.ipynb)
 
@@ -162,6 +162,7 @@ tokenizer = AutoTokenizer.from_pretrained(config["parameters"]["tokenizer_dir"][
 conversation = [{"role": "user", "content": prompt}]
 question = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
 print(question)
+
 
 # %% [markdown]
 # The answer comes over HTTP, as *server-sent events*: one line `data: {…}` for each piece. This function yields each
