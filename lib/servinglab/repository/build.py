@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from servinglab.keep import Keeper
@@ -18,7 +19,6 @@ from servinglab.repository import contract, templates, wiring
 from servinglab.repository.contract import RepositoryError
 from servinglab.repository.lint import engine_problem, tokenizer_problem
 from servinglab.repository.spec import DeploymentSpec
-from servinglab.server.install import reference_backend
 
 
 def build(spec: DeploymentSpec, root: str | Path) -> Path:
@@ -99,7 +99,8 @@ def _write(folder: Path, model: str, config: str) -> None:
     keeper = Keeper(folder.parents[1])
     keeper.write(folder / "config.pbtxt", config.encode())
     if model in contract.PYTHON_MODELS:
-        keeper.write(folder / "1" / "model.py", (reference_backend() / "models" / f"{model}.py").read_bytes())
+        source = Path(find_spec("reference_backend").origin).parent / "models" / f"{model}.py"  # read, not imported
+        keeper.write(folder / "1" / "model.py", source.read_bytes())
 
 
 def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
