@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 205 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 1052 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -735,6 +735,7 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
     print(f"in the notebook {here.accepted} of {here.drafted};", end=" ")
     print(f"acceptance_rate {found.as_numpy('acceptance_rate').item():.2f}; {plain_seconds / seconds:.2f} × as fast")
     assert precision != "fp32" or text(found) == text(without)
+
 
 # %% [markdown]
 # Greedy, the served draft is the one of the notebook, and in fp32 it makes the same guesses. Sampled, it is not: the

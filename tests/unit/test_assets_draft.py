@@ -120,14 +120,16 @@ def test_the_draft_agrees_with_its_target_where_the_layers_before_training_do_no
 
     results = json.loads((ROOT / "data/draft/smollm2-draft.json").read_text())
     model = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2-draft")).eval()
-    chat = [{"role": "user", "content": "How do vaccines work?"}]
-    ids = hf_tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    start = ids["input_ids"].shape[1]
-    answer = hf_model.generate(**ids, do_sample=False, max_new_tokens=32)
+    answers = []
+    for question in ("How do vaccines work?", "Give three tips for sleeping better."):
+        chat = [{"role": "user", "content": question}]
+        ids = hf_tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        answers.append((ids["input_ids"].shape[1], hf_model.generate(**ids, do_sample=False, max_new_tokens=40)))
 
     def agreement() -> float:
         with torch.no_grad():
-            return (model(answer).logits.argmax(-1)[0, start - 1 : -1] == answer[0, start:]).float().mean().item()
+            hits = [(model(a).logits.argmax(-1)[0, start - 1 : -1] == a[0, start:]).tolist() for start, a in answers]
+        return float(np.mean([hit for row in hits for hit in row]))
 
     trained_one = agreement()
     for layer, origin in zip(model.model.layers, results["layers"], strict=True):
