@@ -85,7 +85,7 @@ FIGURES = {
     "token bars": lambda w, _: on_axes(lambda axes: sampling.token_bars(axes, [w, w], [0.5, 0.2])),
     "entropy": lambda w, _: sampling.entropy_curves(GRID, {w: GRID / 9}, 100),
     "probabilities": lambda *_: sampling.probability_curves(GRID, -np.arange(2000.0) / 99, [1, 10, 1000]),
-    "samples": lambda w, _: sampling.samples_against_exact([w, "b"], {w: ({w: [0.6, 0.4]}, [5, 5])}),
+    "samples": lambda w, _: sampling.samples_against_exact([w, *"bcd"], {"T": ({"exact": [0.4] * 4}, [5] * 4)}),
     "microscope": lambda w, _: sampling.microscope([(w, "model", HALF), (w, "top_k", HALF)], {0: w, 1: w}),
     "grid": lambda w, _: sampling.pass_grid({w: {w: 1.0}}),
     "diversity": lambda w, _: sampling.diversity_quality({w: {0.5: (0.5, [-1.0, -2.0])}}, (w, -0.5)),
