@@ -8,7 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from servinglab.checks import Verdict, exercise, right, wrong
-from servinglab.decoding import speculative
+
+
+def _expected(a: float, k: int) -> float:
+    """Tokens that a step brings, if each of k drafted ones is kept with probability a: 1 + a + … + a^k."""
+    return float(sum(a**kept for kept in range(k + 1)))
+
 
 # --- 10.1: the acceptance rule ----------------------------------------------------------------------------------------
 
@@ -48,7 +53,7 @@ def _rest_mistake(rest: np.ndarray, p: np.ndarray, q: np.ndarray, token: int) ->
     """What is wrong with the distribution of the replacement, "" if nothing is."""
     if rest.shape != p.shape:
         return f"the replacement has shape {list(rest.shape)}: one probability for each token of the vocabulary"
-    missing = speculative.residual(p, q)
+    missing = np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()
     if np.allclose(rest, missing):
         return ""
     for said, mistaken in _rests(p, q, token).items():
@@ -123,7 +128,7 @@ def answer_tokens(tokens_per_step: Callable[[float, int], float]) -> Verdict:
         said = next((text for value, text in _TOKENS.items() if math.isclose(answer, value, rel_tol=1e-6)), "")
         return wrong(f"{answer:.4g}: {said or 'add 1 + a + a² + … + a^k'}")
     for a, k, why in _OTHERS:
-        wanted = speculative.expected_tokens(a, k)
+        wanted = _expected(a, k)
         try:
             other = float(tokens_per_step(a, k))
         except ZeroDivisionError:
@@ -152,7 +157,7 @@ def _largest(denominator: Callable[..., float], least: int = 0, spare: int = 0, 
     """best_length with another cost of a round, other bounds of k, or `own` tokens taken off each round."""
 
     def choose(a: float, c: float, v: list[float]) -> int:
-        value = lambda k: (speculative.expected_tokens(a, k) - own) / denominator(c, v[k], k)  # noqa: E731
+        value = lambda k: (_expected(a, k) - own) / denominator(c, v[k], k)  # noqa: E731
         return max(range(least, len(v) - spare), key=value)
 
     return choose
@@ -163,7 +168,7 @@ def _cost(c: float, v: float, k: int) -> float:
 
 
 def _stops(a: float, c: float, v: list[float]) -> int:
-    value = lambda k: speculative.expected_tokens(a, k) / _cost(c, v[k], k)  # noqa: E731
+    value = lambda k: _expected(a, k) / _cost(c, v[k], k)  # noqa: E731
     return next((k for k in range(len(v) - 1) if value(k + 1) <= value(k)), len(v) - 1)
 
 

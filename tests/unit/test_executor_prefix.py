@@ -38,16 +38,12 @@ class Memory:
     """What a cache would hold: place -> the beginning that its block ends, token by token."""
 
     def __init__(self, tokens_per_block: int) -> None:
-        self.tree, self.places = PrefixTree(tokens_per_block), {}
+        self.places = {}
+        self.tree = PrefixTree(tokens_per_block, self.places.pop)
 
     def insert(self, tokens: list[int], room: int) -> None:
         for span in self.tree.insert(tokens, room):
             self.places[span.place] = [tokens[: at + 1] for at in range(span.first, span.first + span.count)]
-        self.forget()
-
-    def forget(self) -> None:
-        for place in self.tree.left():
-            del self.places[place]
 
     def match(self, tokens: list[int]) -> int:
         """How much of `tokens` is found; that each position holds the right token and beginning is checked."""
@@ -278,7 +274,7 @@ def test_a_failed_step_leaves_nothing(start):
 
 
 def test_only_whole_blocks_of_prompts_are_exact():
-    tree = PrefixTree(2)
+    tree = PrefixTree(2, lambda place: None)
     assert len(tree.insert([1, 2, 3, 4, 5, 6, 7], room=9, exact=5)) == 4
     assert [span.first for span in tree.match([1, 2, 3, 4, 5, 6, 7], exact=True)] == [0, 2]
     assert len(tree.match([1, 2, 3, 4, 5, 6, 7])) == 4

@@ -155,3 +155,19 @@ max_batch_size: ${n}
 def test_placeholders_skip_comments_and_know_quotes():
     found = [(p.name, p.line, p.kind) for p in placeholders(SOURCE)]
     assert found == [("q", 4, "quoted"), ("r", 4, "quoted"), ("n", 6, "structural")]
+
+
+def test_templates_that_are_written_again_lose_nothing_of_yours(tmp_path):
+    repository = write_templates(tmp_path / "mine" / "model_repository")
+    model, config = repository / "tensorrt_llm_bls" / "1" / "model.py", repository / "ensemble" / "config.pbtxt"
+    for round_ in ("first", "second"):
+        model.write_text(f"MY MODEL, {round_}")
+        config.write_text(f"MY CONFIG, {round_}")
+        write_templates(repository)
+        assert config.read_text() == template("ensemble") and "class TritonPythonModel" in model.read_text()
+    texts = [path.read_text() for path in repository.rglob("*") if path.is_file()]
+    for text in ("MY MODEL, first", "MY CONFIG, first", "MY MODEL, second", "MY CONFIG, second"):
+        assert text in texts
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["model_repository"], "nothing beside it"
+    assert {f.code for f in lint(repository)} == {f.code for f in lint(write_templates(tmp_path / "fresh"))}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from servinglab import assets
 from servinglab.assets import AssetError
+from servinglab.repository import lint
 from servinglab.server import ServerError, TritonServer
 from servinglab.server import install as triton_install
 from servinglab.server import launch as trtllm_launch
@@ -20,6 +24,8 @@ def test_a_path_that_a_shell_would_read_otherwise_is_refused(tmp_path, name, mon
     (repository / "m" / "config.pbtxt").write_text('name: "m"')
     with pytest.raises(ServerError, match="path of the model repository, .* use another folder"):
         TritonServer(repository).start()
+    with pytest.raises(ServerError, match="path of the model repository, .* use another folder"):
+        trtllm_launch.plan_launch(repository)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -47,33 +53,63 @@ def test_nothing_of_a_model_is_read_by_a_shell(tmp_path, folder, config, sentenc
     (tmp_path / folder / "config.pbtxt").write_text(f'{config}\nbackend: "python"')
     other = tmp_path / "other"
     (other / "1").mkdir(parents=True)
-    doors = [
+    every = [
         TritonServer(tmp_path).start, TritonServer(tmp_path, models=[folder]).start,
         lambda: TritonServer(tmp_path).load(folder), lambda: trtllm_launch.plan_launch(tmp_path),
     ]  # fmt: skip
-    for enter in doors:
+    for enter in every:
         with pytest.raises(ServerError, match=sentence) as refused:
             enter()
         assert "\n" not in str(refused.value)
     assert TritonServer(tmp_path, models=["other"])._model_names() == ["other"]  # what is not loaded does no harm
 
 
+BASE = b'backend: "python"\ninput { name: "a" data_type: TYPE_INT32 dims: [ - 1 ] }\n'  # Triton reads "- 1", we do not
 NAMED = b'instance_group { name: "$(PWN)" }'
 HARD = {
-    "letters of another age": b"# caf\xe9\n" + NAMED,
-    "a megabyte": b"#" * 2**20 + b"\n" + NAMED,
-    "a byte of zero": b"# \0\n" + NAMED,
-    "nothing that our parser knows": NAMED + b" and more",
+    "what only Triton's parser takes": (BASE + b'instance_group { name: "i\x0c#$(touch${IFS}PWN)" }', ":2: .*'-'"),
+    "a parser that gives up": (NAMED + b" and more", ":1: .*and"),
+    "letters of another age": (b"# caf\xe9\n" + NAMED, "cannot be read .no UTF-8 text"),
+    "a megabyte": (b"#" * 2**20 + b"\n" + NAMED, r"instance_group, '\$\(PWN\)'"),
+    "too much": (b"#" * 2**23 + b"\n" + NAMED, "cannot be read .larger than 4 MiB"),
+    "a byte of zero": (b"# \0\n" + NAMED, r"instance_group, '\$\(PWN\)'"),
+    "another line end": (b"# \r" + NAMED + b"\n# \x0c" + NAMED + b"\n" + NAMED, r"instance_group, '\$\(PWN\)'"),
+    "an ensemble with a step": (BASE + b'ensemble_scheduling { step { model_name: "m$(PWN)" } }', ":2: .*'-'"),
+    "a placeholder": (b'name: "m"\nmax_batch_size: ${rows}', r":2: \$\{rows\} is not filled: course repo fill .* rows=…"),
 }
 
 
-@pytest.mark.parametrize("config", HARD.values(), ids=HARD)
-def test_a_config_that_is_hard_to_read_is_no_way_around(tmp_path, config):
+def doors(repository: Path) -> list:
+    """Every way by which the model m gets into a server, `--lane trtllm` included."""
+    return [
+        TritonServer(repository).start, TritonServer(repository, models=["m"]).start,
+        lambda: TritonServer(repository).load("m"), lambda: trtllm_launch.plan_launch(repository),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, sentence", HARD.values(), ids=HARD)
+def test_a_config_that_is_hard_to_read_is_no_way_around(tmp_path, config, sentence):
+    """Whatever our parser cannot read is refused: Triton's reads more, and then a shell does."""
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "config.pbtxt").write_bytes(config)
-    for enter in (TritonServer(tmp_path).start, lambda: TritonServer(tmp_path).load("m")):
-        with pytest.raises(ServerError, match=r"\$"):
+    for enter in doors(tmp_path):
+        with pytest.raises(ServerError, match=f"m/config.pbtxt.*{sentence}") as refused:
             enter()
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["endless", "pipe", "folder", "nowhere"])
+def test_a_config_that_is_no_regular_file_is_neither_read_nor_waited_for(tmp_path, kind):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    file = tmp_path / "m" / "config.pbtxt"
+    {
+        "endless": lambda: file.symlink_to("/dev/zero"), "pipe": lambda: os.mkfifo(file), "folder": file.mkdir,
+        "nowhere": lambda: file.symlink_to("/nowhere"),
+    }[kind]()  # fmt: skip
+    for enter in doors(tmp_path)[:3] if kind == "nowhere" else doors(tmp_path):
+        with pytest.raises(ServerError, match=r"m/config.pbtxt cannot be read \("):
+            enter()
+    assert [found.code for found in lint(tmp_path)] == ["L013"]
 
 
 def test_what_an_ensemble_loads_with_it_is_looked_at(tmp_path):

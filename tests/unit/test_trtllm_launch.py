@@ -107,6 +107,24 @@ def test_tp_times_pp_counts_where_the_mapping_has_no_world_size(tp2, tmp_path):
         plan_launch(tp2)
 
 
+@pytest.mark.parametrize(
+    "mapping", [{"world_size": 10**9}, {"world_size": "4"}, {"world_size": -1}, {"world_size": 1.5}, {"tp_size": True}, []]
+)
+def test_a_mapping_that_names_no_number_of_ranks_is_refused_at_once(tp2, tmp_path, mapping):
+    config = json.loads((tmp_path / "engine" / "config.json").read_text())
+    config["pretrained_config"]["mapping"] = mapping
+    (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ServerError, match="lacks a readable config.json with a world size from 1 to 1024: "):
+        plan_launch(tp2)
+
+
+@pytest.mark.parametrize("world_size", [10**9, 0, -1])
+def test_a_world_size_that_no_machine_has_is_refused_at_once(tp2, tmp_path, world_size):
+    (tmp_path / "engine").rename(tmp_path / "elsewhere")
+    with pytest.raises(ServerError, match=f"world size must be from 1 to 1024, not {world_size}"):
+        plan_launch(tp2, world_size=world_size)
+
+
 def test_unfilled_templates_are_refused_with_file_and_line(tmp_path):
     repository = write_templates(tmp_path / "model_repository")
     with pytest.raises(ServerError, match=r"ensemble/config.pbtxt:\d+: \$\{\w+\} is not filled.*course repo fill"):

@@ -5,11 +5,10 @@ its inputs alone. Logits may be -inf, which means "forbidden"; logarithms are na
 what is wrong: nan or +inf among logits, a row that is -inf throughout, probabilities that do not sum to 1.
 """
 
-from . import speculative
-from .beam import BeamResult, Hypothesis, Node, beam_search, exhaustive_search, score
-from .distributions import categorical, distribution, entropy, log_softmax, repetition_penalty, softmax
+from .beam import BeamResult, Hypothesis, Node, beam_search, score
+from .distributions import distribution, entropy, log_softmax, repetition_penalty, softmax
 
 __all__ = [
-    "BeamResult", "Hypothesis", "Node", "beam_search", "categorical", "distribution", "entropy", "exhaustive_search",
-    "log_softmax", "repetition_penalty", "score", "softmax", "speculative",
+    "BeamResult", "Hypothesis", "Node", "beam_search", "distribution", "entropy", "log_softmax", "repetition_penalty",
+    "score", "softmax",
 ]  # fmt: skip

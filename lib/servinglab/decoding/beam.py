@@ -24,8 +24,6 @@ from servinglab.errors import CourseError
 #: From token sequences [B][t] to the log probs of their next token [B, vocab] (from a log_softmax, -inf = forbidden).
 NextLogProbs = Callable[[list[list[int]]], np.ndarray]
 
-MAX_SEQUENCES = 300_000  # exhaustive_search refuses to write down more
-
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -139,26 +137,6 @@ def beam_search(
     if not result.hypotheses:
         raise CourseError("Every continuation became forbidden (-inf), so there is no hypothesis; loosen the bans.")
     return result
-
-
-def exhaustive_search(
-    next_log_probs: NextLogProbs,
-    start: Sequence[int],
-    *,
-    max_tokens: int,
-    end_id: int | None = None,
-    length_penalty: float = 0.0,
-) -> BeamResult:
-    """Every possible continuation, best score first, so the first one is the true optimum: a beam search that is as
-    wide as the tree. For tiny vocabularies: vocab**max_tokens sequences; CourseError beyond 300,000."""
-    vocab = np.shape(next_log_probs([list(start)]))[-1]
-    if vocab**max_tokens > MAX_SEQUENCES:
-        raise CourseError(
-            f"{vocab} tokens to the power {max_tokens} are more than {MAX_SEQUENCES:,} sequences; "
-            "use a smaller vocabulary or max_tokens."
-        )
-    settings = {"max_tokens": max_tokens, "end_id": end_id, "length_penalty": length_penalty}
-    return beam_search(next_log_probs, start, width=vocab**max_tokens, **settings)
 
 
 def _best(values: np.ndarray, count: int) -> np.ndarray:

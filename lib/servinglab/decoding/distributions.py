@@ -65,17 +65,6 @@ def repetition_penalty(logits: ArrayLike, tokens: Sequence[int], penalty: float)
     return z
 
 
-def categorical(p: ArrayLike, rng: np.random.Generator, size: int | None = None) -> int | np.ndarray:
-    """Draws tokens from probabilities [vocab] by inverting the cumulative sum: int, or int array [size].
-
-    Raises CourseError for probabilities that do not sum to 1, as after a filter without renormalising.
-    """
-    cumulative = as_probabilities(p).cumsum()
-    # "right" steps over probabilities of 0. The uniform number is below 1, so the last sum is never reached.
-    drawn = np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right")
-    return int(drawn) if size is None else drawn
-
-
 def as_probabilities(p: ArrayLike) -> np.ndarray:
     """`p` in float64; CourseError unless its values are at least 0 and sum to 1 (within 0.001) along the last axis."""
     p = np.asarray(p, np.float64)
