@@ -149,8 +149,6 @@ def test_a_beam_as_wide_as_the_tree_finds_the_optimum(seed, vocab, max_tokens, e
     model = random_model(seed, vocab)
     after = lambda batch: model([[8, *tokens] for tokens in batch])  # noqa: E731
     tokens, points = every_sequence(after, vocab, max_tokens, settings["end_id"], length_penalty)[0]
-        lambda batch: model([[8, *tokens] for tokens in batch]), vocab, max_tokens, settings["end_id"], length_penalty
-    )[0]
     width = vocab ** (max_tokens - 1)
     found = decoding.beam_search(model, [8], width=width, early_stopping=2, **settings).hypotheses[0]
     assert tuple(found.tokens) == tokens
