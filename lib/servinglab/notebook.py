@@ -13,7 +13,6 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 from servinglab import scratch
 from servinglab.errors import CourseError
 from servinglab.lane import resolve_lane, spare_the_proxy
-from servinglab.root import find_root, module
+from servinglab.root import module
 
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
@@ -60,14 +59,14 @@ def versions() -> dict[str, str]:
 def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
     """Start the notebook's clock, give it a temporary folder of its own, set matplotlib's style; the lane by its name.
     `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed."""
-    from servinglab.figures import style
+    from servinglab.figures import style  # not at the top: not every program that asks for the device draws
 
     scratch.adopt()
     spare_the_proxy()
     lane = resolve_lane(lane)
     _page.clear()
     _page.update(notebook=notebook, started=time.perf_counter(), lane=lane, seed=seed, facts=facts)
-    style.use()
+    style.use(provenance())
     return lane
 
 
@@ -98,21 +97,6 @@ def record(**values: Any) -> None:
     if folder := os.environ.get("COURSE_RECORD_DIR"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, f"{line['notebook']}.json").write_text(text + "\n", encoding="utf-8")
-
-
-def shorten(text: str) -> str:
-    """``text`` with this machine's folders shortened, so that what you see is what another reader sees: those in the
-    course folder relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary folder ``$TMPDIR``."""
-    from servinglab import assets
-
-    root = str(find_root())
-    folders = {root + os.sep: "", root: ".", scratch.outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR"}
-    folders |= {str(Path.home()): "~", str(assets.cache_dir()): "$SERVINGLAB_CACHE"}
-    for folder in sorted(folders, key=len, reverse=True):
-        if len(folder.strip(os.sep)) > 1:
-            end = "" if folder.endswith(os.sep) else r"(?![\w.-])"
-            text = re.sub(re.escape(folder) + end, lambda _, short=folders[folder]: short, str(text))
-    return text
 
 
 def _version(package: str) -> str:

@@ -1,15 +1,19 @@
-"""Temporary folders that name their owner, so that what a killed process left is told from what is in use."""
+"""Temporary folders that name their owner, so that what a killed process left is told from what is in use; and how
+folders of this machine are shown."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from servinglab.root import find_root
 
 OWNER = ".owner"
 _outer = _own = ""
@@ -40,6 +44,21 @@ def adopt() -> None:
 def outer() -> str:
     """The temporary folder that this process shares with others."""
     return _outer or tempfile.gettempdir()
+
+
+def shorten(text: str) -> str:
+    """``text`` with this machine's folders shortened, so that what you see is what another reader sees: those in the
+    course folder relative, the cache ``$SERVINGLAB_CACHE``, the home folder ``~``, the temporary folder ``$TMPDIR``."""
+    from servinglab import assets
+
+    root = str(find_root())
+    folders = {root + os.sep: "", root: ".", outer(): "$TMPDIR", tempfile.gettempdir(): "$TMPDIR"}
+    folders |= {str(Path.home()): "~", str(assets.cache_dir()): "$SERVINGLAB_CACHE"}
+    for folder in sorted(folders, key=len, reverse=True):
+        if len(folder.strip(os.sep)) > 1:
+            end = "" if folder.endswith(os.sep) else r"(?![\w.-])"
+            text = re.sub(re.escape(folder) + end, lambda _, short=folders[folder]: short, str(text))
+    return text
 
 
 def _make(parent: Path | str) -> Path:

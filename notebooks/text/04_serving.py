@@ -42,6 +42,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,8 +50,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 import psutil
+import torch
 import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer
+from transformers import AutoModel
+from transformers.utils.logging import disable_progress_bar
 from tritonclient.utils import InferenceServerException
 
 from reference_backend import executor
@@ -76,6 +80,7 @@ seed: int = 0  # seed of their lengths
 
 # %%
 lane = begin("04", lane, seed=seed, weights=precision)
+disable_progress_bar()
 slots = max(2, slots + slots % 2)
 root = Path(tempfile.mkdtemp())
 repository = root / "model_repository"
@@ -93,23 +98,56 @@ repository = root / "model_repository"
 #
 # For the queues you need a model that is quicker than an LLM: MiniLM, a
 # [sentence encoder](https://arxiv.org/abs/2002.10957). It reads a text in one go and gives back a vector of 384
-# numbers. This is its `model.py`. Note the one line that computes: **all** requests go through the model together.
+# numbers: the mean over its tokens, brought to length 1. PyTorch writes it as ONNX, as in notebook 01.
+
+
+# %%
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bert = AutoModel.from_pretrained(assets.resolve("minilm"), attn_implementation="eager")
+
+    def forward(self, ids, mask):
+        hidden, share = self.bert(input_ids=ids, attention_mask=mask)[0], mask.unsqueeze(-1).float()
+        return torch.nn.functional.normalize((hidden * share).sum(1) / share.sum(1), dim=-1)
+
+
+# %%
+(encoder := root / "encoder").mkdir(exist_ok=True)
+shutil.copy(assets.resolve("minilm") / "tokenizer.json", encoder)
+ones, sizes = torch.ones((2, 16), dtype=torch.int64), {0: "batch", 1: "tokens"}
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch.onnx.export(Encoder().eval(), (ones, ones), encoder / "model.onnx", dynamo=False, output_names=["vector"],
+                      input_names=["ids", "mask"], dynamic_axes={"ids": sizes, "mask": sizes})  # fmt: skip
+
+# %% [markdown]
+# ONNX Runtime computes it, on one thread, in this `model.py`. Note the one line that computes: **all** requests go
+# through the model together.
 
 # %%
 CODE = """\
 import json
 import numpy as np
+import onnxruntime
 import triton_python_backend_utils as pb_utils
-from servinglab.minilm import Encoder
+from tokenizers import Tokenizer
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.encoder = Encoder(json.loads(args["model_config"])["parameters"]["folder"]["string_value"])
+        folder = json.loads(args["model_config"])["parameters"]["folder"]["string_value"]
+        self.tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
+        self.tokenizer.enable_padding()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(folder + "/model.onnx", options)
 
     def execute(self, requests):
         rows = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[:, 0] for request in requests]
-        vectors = self.encoder.encode([text.decode() for row in rows for text in row])
+        tokens = self.tokenizer.encode_batch([text.decode() for row in rows for text in row])
+        given = {"ids": np.array([t.ids for t in tokens]), "mask": np.array([t.attention_mask for t in tokens])}
+        vectors = self.session.run(None, given)[0]
         parts = np.split(vectors, np.cumsum([len(row) for row in rows])[:-1])
         return [pb_utils.InferenceResponse([pb_utils.Tensor("vector", part)]) for part in parts]
 """
@@ -133,7 +171,7 @@ def write_minilm(name, scheduling="", count=1):
     folder = repository / name
     (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "1" / "model.py").write_text(CODE)
-    filled = CONFIG.replace("FOLDER", str(assets.resolve("minilm"))).replace("COUNT", str(count))
+    filled = CONFIG.replace("FOLDER", str(encoder)).replace("COUNT", str(count))
     (folder / "config.pbtxt").write_text(filled + scheduling)
 
 

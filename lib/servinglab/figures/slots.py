@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, name_rows, note, tint
-from servinglab.notebook import resolve_lane
+from servinglab.lane import resolve_lane
 
 
 def assign_slots(metrics: Sequence[Any]) -> list[int]:

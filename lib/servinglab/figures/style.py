@@ -16,8 +16,6 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from servinglab.notebook import provenance
-
 INK, QUIET, FAINT, CARD = "#222222", "#5F5F5F", "#E4E4E4", "#FFFFFF"
 
 _ORANGE, _SKY, _GREEN, _YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -35,9 +33,14 @@ BYTES = {"tag": _SKY, "length": _ORANGE, "value": FAINT}
 WIDTH, DPI = 7.5, 110  # inches; with more dots some pictures would exceed 150 kB
 DASHES = (0, (4, 3))  # of a limit or a reference
 
+_small_print = ""
 
-def use() -> None:
-    """Set matplotlib's defaults for this course; call it once, before the first figure."""
+
+def use(small_print: str = "") -> None:
+    """Set matplotlib's defaults for this course; call it once, before the first figure. `small_print`: what made the
+    numbers of the figures to come."""
+    global _small_print
+    _small_print = small_print
     warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a token may be of any script; a box stands for it
     # Without a colour of its own a figure is transparent, and dark text vanishes on a dark page.
     mpl.rc("figure", facecolor=CARD, figsize=(WIDTH, 3.4), dpi=DPI)
@@ -60,13 +63,13 @@ def tint(colour: str, share: float = 0.25) -> str:
 
 
 def show(fig: Figure, title: str, summary: str, *, drawing: bool = False, photos: bool = False) -> None:
-    """Put a title and the notebook's provenance on a figure, show it, close it, and print the summary, its alt text.
+    """Put a title and the small print on a figure, show it, close it, and print the summary, its alt text.
 
     ``title``: the answer to the question before the figure, at most 80 characters. ``summary``: one line that says the
     same in words; only deterministic words where nbval is to compare it. ``drawing``: nothing in it was measured.
     ``photos``: store it as JPEG, a third of the size when the figure is full of photographs.
     """
-    small_print = "" if drawing else provenance()
+    small_print = "" if drawing else _small_print
     height = fig.get_figheight()
     fig.text(0.01, 1 - 0.08 / height, title, ha="left", va="top", fontsize=12, fontweight="bold")
     fig.text(0.01, 0.06 / height, small_print, ha="left", va="bottom", fontsize=9, color=QUIET)

@@ -44,9 +44,12 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
         assets.mkdir(parents=True, exist_ok=True)
         for name, target in links.items():
             _link(assets / name, target.expanduser().resolve(), repository, spec)
-        placed = spec.replace(**{f"{name.removesuffix('s')}_dir": assets / name for name in links})
+        keeper, placed = (
+            Keeper(root),
+            spec.replace(**{f"{name.removesuffix('s')}_dir": assets / name for name in links}),
+        )
         for model in contract.MODELS + ((contract.DRAFT,) if spec.draft_engine_dir else ()):
-            _write(repository / spec.model_name(model), model, config_text(placed, model))
+            _write(repository / spec.model_name(model), model, config_text(placed, model), keeper)
     except OSError as error:
         raise RepositoryError(f"{error.filename or root} cannot be written: {error.strerror}.") from error
     return repository
@@ -68,9 +71,11 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
 
 
 def write_templates(repository: str | Path, generation: str = "new") -> Path:
-    """Write the five templates as model folders (config.pbtxt with placeholders, 1/model.py), to practise filling."""
+    """Write the five templates as model folders (config.pbtxt with placeholders, 1/model.py), to practise filling. What
+    you edited in one moves to its folder `yours`, which is no model and no version of one."""
     for model in contract.MODELS:
-        _write(Path(repository) / model, model, templates.template(model, generation))
+        folder = Path(repository) / model
+        _write(folder, model, templates.template(model, generation), Keeper(folder))
     return Path(repository)
 
 
@@ -92,11 +97,10 @@ def config_text(spec: DeploymentSpec, model: str) -> str:
     return templates.fill(text, values)
 
 
-def _write(folder: Path, model: str, config: str) -> None:
+def _write(folder: Path, model: str, config: str, keeper: Keeper) -> None:
     """config.pbtxt, and 1/model.py of a Python model. The version folder of `tensorrt_llm` stays empty: its code is the
     backend."""
     (folder / "1").mkdir(parents=True, exist_ok=True)
-    keeper = Keeper(folder.parents[1])
     keeper.write(folder / "config.pbtxt", config.encode())
     if model in contract.PYTHON_MODELS:
         source = Path(find_spec("reference_backend").origin).parent / "models" / f"{model}.py"  # read, not imported

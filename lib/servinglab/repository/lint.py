@@ -15,13 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.errors import did_you_mean
 from servinglab.repository import contract, templates
 
 VARY = ("prompt_embedding_table", "IMAGE_SIZES", "IMAGE_URL")  # tensors that differ from release to release
+
+
+MOST_RANKS = 1024
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,12 @@ def _read_repository(top: Model) -> dict[str, Model]:
 def _read_model(model: Model) -> Model:
     """Read its config, as far as the file allows, and look at its version folders."""
     try:
-        if not (file := model.folder / "config.pbtxt").is_file():
-            raise OSError(0, "no such regular file")  # reading a pipe would wait for ever
-        model.text = file.read_text(encoding="utf-8")
-        model.config = text_format.Parse(model.text, pb.ModelConfig())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or f"no UTF-8 text: {getattr(error, 'reason', error)}"
-        model.note("L013", 0, f"config.pbtxt cannot be read ({reason}).", "Write it anew, as plain UTF-8 text.")
-    except (text_format.ParseError, ValueError, RecursionError) as error:
+        model.text = templates.read_config(model.folder / "config.pbtxt")
+        model.config = templates.parse(model.text)
+    except OSError as error:
+        cure = "Write it anew, as plain UTF-8 text."
+        model.note("L013", 0, f"config.pbtxt cannot be read ({error.strerror}).", cure)
+    except templates.NO_CONFIG as error:
         unfilled = [spot for spot in templates.placeholders(model.text) if spot.kind == "structural"]
         for spot in unfilled:
             what = f"${{{spot.name}}} is not filled: Triton cannot parse the file."
@@ -242,7 +242,7 @@ def _check_tensors(model: Model, base: str) -> None:
 def _messages(kind: str, line: str) -> list[Any]:
     """A template's line as messages: where the deployment chooses the datatype, one for each choice."""
     texts = {re.sub(r"\$\{\w+\}", f"TYPE_{choice}", line) for choice in ("FP32", "FP16", "BF16")}
-    return [getattr(text_format.Parse(text, pb.ModelConfig()), kind)[0] for text in texts]
+    return [getattr(templates.parse(text), kind)[0] for text in texts]
 
 
 def _check_ensemble(model: Model, models: dict[str, Model]) -> None:
@@ -316,16 +316,19 @@ def engine_problem(folder: Path) -> str | None:
     """Why `folder` is no engine (the end of a sentence with the cure), or None: it holds config.json and a
     rank{r}.engine for each rank."""
     names = [f"rank{n}.engine" for n in range(engine_sizes(folder)[0])]
-    missing = [name for name in names or ["a readable config.json"] if not os.path.exists(folder / name)]
+    names = names or [f"a readable config.json with a world size from 1 to {MOST_RANKS}"]
+    missing = [name for name in names if not os.path.exists(folder / name)]
     return f"lacks {', '.join(missing[:4])}: copy every file of the build there." if missing else None
 
 
 def engine_sizes(folder: Path) -> tuple[int, int | None]:
-    """World size and max_batch_size of an engine, by its config.json; (0, None) where that cannot be read."""
+    """World size, from 1 to MOST_RANKS, and max_batch_size of an engine, by its config.json; else (0, None)."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         mapping = config.get("pretrained_config", {}).get("mapping", {})
         ranks = mapping.get("world_size", mapping.get("tp_size", 1) * mapping.get("pp_size", 1))
-        return min(int(ranks), 4096), config.get("build_config", {}).get("max_batch_size")
+        if type(ranks) is int and 1 <= ranks <= MOST_RANKS:
+            return ranks, config.get("build_config", {}).get("max_batch_size")
     except (OSError, ValueError, RecursionError, AttributeError, TypeError):
-        return 0, None
+        pass
+    return 0, None

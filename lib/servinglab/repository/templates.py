@@ -6,7 +6,9 @@ a string: left unfilled, the model gets the text `${name}`, which the backends r
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,9 @@ from tritonclient.grpc import model_config_pb2 as pb
 from servinglab.errors import did_you_mean
 from servinglab.repository import contract, wiring
 from servinglab.repository.contract import RepositoryError
+
+MOST_BYTES = 2**22  # of a config.pbtxt
+NO_CONFIG = (text_format.ParseError, ValueError, RecursionError, OverflowError)  # what `parse` raises
 
 # NVIDIA's fill_template.py writes 0 for these two when they are not given (since 0.12 and 0.19).
 ZERO_BY_ITSELF = {"max_queue_size": 0, "max_queue_delay_microseconds": 0}
@@ -123,17 +128,37 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
                 given = text_encoding.CEscape(given, as_utf8=True)
             text = text[: match.start()] + given + text[match.end() :]
     try:
-        text_format.Parse(text, pb.ModelConfig())
-    except (text_format.ParseError, ValueError) as error:
+        parse(text)
+    except NO_CONFIG as error:
         line, reason = place(error)
         raise RepositoryError(f"{file}:{line}: {reason} {text.splitlines()[line - 1].strip()}") from None
     return text
 
 
+def read_config(file: Path) -> str:
+    """The text of a config.pbtxt. Raises OSError, with the reason, for what is none: reading a pipe would wait for ever,
+    and some devices never end."""
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(0, "no regular file")
+        if len(content := opened.read(MOST_BYTES + 1)) > MOST_BYTES:
+            raise OSError(0, f"larger than {MOST_BYTES >> 20} MiB")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise OSError(0, f"no UTF-8 text: {error.reason}") from None
+
+
+def parse(text: str) -> pb.ModelConfig:
+    """A config.pbtxt as a message. Raises one of NO_CONFIG; `place` says where and why."""
+    return text_format.Parse(text, pb.ModelConfig())
+
+
 def place(error: Exception) -> tuple[int, str]:
     """The line, from 1, and the reason of an error of protobuf's parser."""
     line = getattr(error, "GetLine", int)() or 1
-    return line, " ".join(re.sub(r"^\d+:\d+ : ('.*?': )?", "", str(error), flags=re.DOTALL).split())
+    reason = " ".join(re.sub(r"^\d+:\d+ : ('.*?': )?", "", str(error), flags=re.DOTALL).split())
+    return line, reason if reason.isprintable() else ascii(reason)[1:-1]
 
 
 def fill_repository(
@@ -151,7 +176,7 @@ def fill_repository(
         raise RepositoryError(f"{target} holds no config.pbtxt: copy NVIDIA's models there first.")
     try:
         for path in files:
-            text, folder = path.read_text(encoding="utf-8"), path.absolute().parent.name
+            text, folder = read_config(path), path.absolute().parent.name
             names = {spot.name for spot in placeholders(text)}
             known |= names | {f"{folder}/{name}" for name in names}
             given = {name: values.get(f"{folder}/{name}", values.get(name)) for name in names}

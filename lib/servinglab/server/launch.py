@@ -10,14 +10,13 @@ to root only, waits until every model is ready, and takes all ranks with it when
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servinglab.repository.lint import engine_problem, engine_sizes
-from servinglab.server.install import ServerError
+from servinglab.repository.lint import MOST_RANKS, engine_problem, engine_sizes
+from servinglab.server.install import ServerError, require_plain_path
 from servinglab.server.process import HOST
 from servinglab.server.triton import TritonServer, read_plain_config, restricted
 
@@ -75,18 +74,10 @@ def plan_launch(
     `world_size`: MPI ranks, as the engines were built for unless given. `all_interfaces` listens on 0.0.0.0: for a
     container whose ports are published on the host's 127.0.0.1 only.
     """
-    repository = Path(repository).expanduser().absolute()
-    engines = {}
+    repository, engines = Path(repository).expanduser().absolute(), {}
+    require_plain_path(repository, "the model repository", "use another folder")
     for config in sorted(repository.glob("*/config.pbtxt")):
-        found = read_plain_config(config.parent)
-        text = config.read_text(encoding="utf-8", errors="replace")
-        if unfilled := re.search(r"^[^\"#\n]*(\$\{(\w+)\})", text, re.MULTILINE):
-            line = text.count("\n", 0, unfilled.start(1)) + 1
-            raise ServerError(
-                f"{config}:{line}: {unfilled[1]} is not filled, so Triton may not load the model: "
-                f"course repo fill {repository} {unfilled[2]}=…"
-            )
-        if found and found.backend == "tensorrtllm":
+        if (found := read_plain_config(config.parent)).backend == "tensorrtllm":
             if not (folder := found.parameters["gpt_model_path"].string_value):
                 raise ServerError(f"{config} has no gpt_model_path, the folder of the engine: build it again.")
             engines[config.parent.name] = Path(folder)
@@ -94,12 +85,14 @@ def plan_launch(
         raise ServerError(f"{repository} has no TensorRT-LLM model: build one with course repo build.")
     here = {name: folder for name, folder in engines.items() if folder.exists()}
     sizes = {name: engine_sizes(folder)[0] for name, folder in here.items()}
-    wanted = world_size or next(iter(sizes.values()), 1)
+    wanted = next(iter(sizes.values()), 1) if world_size is None else world_size
     for name, folder in here.items():
         if problem := engine_problem(folder):
             raise ServerError(f"The engine of {name}, {folder}, {problem}")
         if sizes[name] != wanted:
             raise ServerError(f"The engine of {name} was built for {sizes[name]} rank(s) (tp × pp), not {wanted}.")
+    if not 1 <= wanted <= MOST_RANKS:
+        raise ServerError(f"The world size must be from 1 to {MOST_RANKS}, not {wanted}.")
     chosen = PORTS | {service: port for service, port in (ports or {}).items() if port is not None}
     return Launch(repository, engines, wanted, chosen, all_interfaces)
 

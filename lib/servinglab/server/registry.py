@@ -31,14 +31,14 @@ def run_folder() -> Path:
     return folder
 
 
-def new_log() -> Path:
+def new_log(program: str = "triton") -> Path:
     """Path for one more log. Of the old ones the newest are kept, and those of Pythons that still run."""
-    for path in list(_own("triton-*-*-*-*.log"))[: 1 - LOGS_KEPT]:
+    for path in list(_own(f"{program}-*-*-*-*.log"))[: 1 - LOGS_KEPT]:
         owner = path.stem.split("-")[3]
         if not (owner.isdigit() and start_time(int(owner))):
             with contextlib.suppress(OSError):
                 path.unlink()
-    return run_folder() / f"triton-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
+    return run_folder() / f"{program}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
 
 
 def announce(pid: int, **facts: str) -> Path:

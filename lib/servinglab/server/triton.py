@@ -5,7 +5,7 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 
 from __future__ import annotations
 
-import re
+import os
 import secrets
 import shlex
 import textwrap
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from servinglab.assets import cache_dir
+from servinglab.scratch import shorten
 from servinglab.server import install
 from servinglab.server import log as triton_log
 from servinglab.server.install import ServerError, require_plain
@@ -92,8 +93,6 @@ class TritonServer:
     @property
     def command_line(self) -> str:
         """The tritonserver command that ran, as one would type it, and where its log is; folders shortened."""
-        from servinglab.notebook import shorten
-
         words = [word.replace("{key}", "ADMIN_KEY").replace("{shm_prefix}", "my_") for word in self._ran]
         words = ["tritonserver", *(shlex.quote(word).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in words[1:])]
         lines = textwrap.wrap(" ".join(words), 110, break_long_words=False, break_on_hyphens=False)
@@ -296,33 +295,33 @@ def _require_loadable(repository: Path, names: Iterable[str]) -> None:
 
 
 def read_plain_config(folder: Path) -> Any | None:
-    """A model's ModelConfig, None where there is none that can be parsed. Triton takes any bytes, as many as there are.
+    """A model's ModelConfig, None where the folder has no config.pbtxt.
 
     Raises ServerError for one that the shell would misread: the line is `exec STUB REPOSITORY/MODEL/VERSION/FILE SHM …
     INSTANCE …`, after `source ENVIRONMENT/bin/activate &&` where a model brings its own Python. Triton itself takes
-    only digits for VERSION, and only the folder's name for the model's.
+    only digits for VERSION, and only the folder's name for the model's. Also for one that does not parse here: Triton's
+    own parser takes texts that this one does not, and what stands in those is then unknown.
     """
-    from google.protobuf import text_format  # not at the top: these two take longer than half a second
-    from tritonclient.grpc.model_config_pb2 import ModelConfig
+    from servinglab.repository import templates  # not at the top: it takes longer than half a second
 
     file = folder / "config.pbtxt"
     require_plain(folder.name, f"The name of the folder {folder}", "choose another")
-    text = file.read_bytes().decode("latin-1") if file.is_file() else ""
+    if not os.path.lexists(file):
+        return None
     try:
-        config = text_format.Parse(text, ModelConfig()) if text else None
-    except (ValueError, text_format.ParseError, RecursionError, OverflowError):
-        config = None
-        # Triton's own parser will not take it either, but what if it does
-        lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-        if odd := re.search(r"[`$;|&\\]", re.sub(r"\$\{\w*\}", "", lines)):
-            raise ServerError(
-                f"{file} is no model configuration and holds {odd[0]!r}, which a shell might run."
-            ) from None
-    if config is not None:
-        place = "EXECUTION_ENV_PATH"
-        environment = config.parameters[place].string_value if place in config.parameters else ""
-        words = [(place, environment.replace("$$TRITON_MODEL_DIRECTORY", ""))]  # which Triton fills
-        words += [("The name of an instance_group", group.name) for group in config.instance_group]
-        for what, word in [*words, ("default_model_filename", config.default_model_filename)]:
-            require_plain(word, f"{file}: {what}", "choose another")
+        config = templates.parse(text := templates.read_config(file))
+    except OSError as error:
+        raise ServerError(f"{file} cannot be read ({error.strerror}): write it anew, as plain UTF-8 text.") from None
+    except templates.NO_CONFIG as error:
+        line, reason = templates.place(error)
+        reason = f"{reason.rstrip('.')}: correct the file; course repo lint {folder.parent} says more."
+        for spot in [spot for spot in templates.placeholders(text) if spot.kind == "structural"][:1]:
+            line, reason = spot.line, f"${{{spot.name}}} is not filled: course repo fill {folder.parent} {spot.name}=…"
+        raise ServerError(f"{file}:{line}: {reason}") from None
+    place = "EXECUTION_ENV_PATH"
+    environment = config.parameters[place].string_value if place in config.parameters else ""
+    words = [(place, environment.replace("$$TRITON_MODEL_DIRECTORY", ""))]  # which Triton fills
+    words += [("The name of an instance_group", group.name) for group in config.instance_group]
+    for what, word in [*words, ("default_model_filename", config.default_model_filename)]:
+        require_plain(word, f"{file}: {what}", "choose another")
     return config
