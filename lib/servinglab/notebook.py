@@ -21,6 +21,7 @@ from servinglab import scratch
 from servinglab.errors import CourseError
 from servinglab.lane import resolve_lane, spare_the_proxy
 from servinglab.root import module
+from servinglab.scratch import shorten as shorten  # the name by which notebooks import it
 
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}

@@ -76,9 +76,26 @@ def test_writing_again_replaces_and_others_stay(tmp_path, encoders):
     other.mkdir(parents=True)
     first = write_repository(tmp_path / "models", encoders, LABELS)
     again = write_repository(tmp_path / "models", encoders, LABELS[:2])
-    assert again == first and other.is_dir() and not list(first.glob("**/.*"))
+    assert again == first and other.is_dir() and {path.name for path in first.glob("**/.*")} == {".ours.json"}
     config = parse((again / "fusion" / "config.pbtxt").read_text())
     assert [list(tensor.dims) for tensor in config.output] == [[384], [2], [2]]
+
+
+def test_writing_again_loses_nothing_of_yours(tmp_path, encoders):
+    """Edited code and settings, weights of one's own in place of a link, and a file of the other flavour."""
+    repository = write_repository(tmp_path / "models", encoders, LABELS)
+    edited = ["fusion/1/model.py", "clip/config.pbtxt", "fusion/1/labels.json", "vision_encoder/1/model.onnx"]
+    before = {name: (repository / name).read_bytes() for name in edited}
+    for name in edited:
+        (repository / name).unlink()
+    for name in [*edited, "vision_encoder/1/model.plan"]:
+        (repository / name).write_text(f"mine: {name}")
+    write_repository(repository, encoders, LABELS)
+    assert {name: (repository / name).read_bytes() for name in edited} == before
+    assert not (repository / "vision_encoder" / "1" / "model.plan").exists()
+    kept = [path.read_text() for path in repository.rglob("yours/1/**/*") if path.is_file()]
+    assert sorted(kept) == sorted(f"mine: {name}" for name in [*edited, "vision_encoder/1/model.plan"])
+    assert lint(repository) == [] and [path.name for path in tmp_path.iterdir()].count(".ours.json") == 0
 
 
 def test_the_weights_have_a_name_that_changes_with_them(tmp_path, encoders):

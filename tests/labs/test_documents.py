@@ -17,7 +17,7 @@ from filelock import FileLock
 from pymongo.errors import PyMongoError
 
 from cliplab import own_user
-from cliplab.document_server import DocumentServer, DocumentServerError
+from cliplab.document_server import LOCK, DocumentServer, DocumentServerError
 from cliplab.documents import DocumentError, DocumentStore
 from servinglab.server.install import ServerError
 
@@ -33,30 +33,38 @@ def server(tmp_path_factory):
         yield server
 
 
-def test_a_second_server_on_a_folder_waits_and_leaves_the_first_ones_log_alone(tmp_path, monkeypatch):
-    """It would read there that it listens, at the port of the first."""
-    log = tmp_path / "server-1.log"
-    log.write_text("listening on 127.0.0.1:1")
-    with FileLock(tmp_path / ".lock", thread_local=False) as held:
+def test_a_second_server_on_a_folder_waits(tmp_path, monkeypatch):
+    with FileLock(tmp_path / LOCK, thread_local=False) as held:
         with monkeypatch.context() as patched, pytest.raises(DocumentServerError, match="open: stop it, or use anoth"):
             patched.setattr("cliplab.document_server.LOCKED_SECONDS", 0.1)
             DocumentServer(tmp_path)
-        assert "listening" in log.read_text()
         monkeypatch.setattr("cliplab.document_server.LOCKED_SECONDS", 30)
         threading.Timer(0.5, held.release).start()
+        with DocumentServer(tmp_path):
+            pass
+
+
+def test_what_is_yours_in_the_folder_stays(tmp_path):
+    mine = {"settings.toml": "mine = 1", "server-2024.log": "my log", "server-1764448788000000000.log": "mine, too"}
+    mine |= {".lock": "my lock"}
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    for _ in range(2):
         with DocumentServer(tmp_path) as server:
-            assert server.port != 1
+            assert server.log.stat().st_mode & 0o077 == 0
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    assert {path.name for path in tmp_path.iterdir()} == {*mine, LOCK, "data"}
 
 
 def test_a_start_that_fails_leaves_the_folder_to_the_next(tmp_path, monkeypatch):
-    (tmp_path / "settings.toml").mkdir()
+    (tmp_path / LOCK).mkdir()
     with pytest.raises(DocumentServerError, match="cannot be kept in .*: Is a directory\\.$") as first:
         DocumentServer(tmp_path)
-    (tmp_path / "settings.toml").rmdir()
+    (tmp_path / LOCK).rmdir()
     monkeypatch.setattr("cliplab.document_server.TritonProcess", MagicMock(side_effect=ServerError))
     with pytest.raises(DocumentServerError, match="could not be started") as second:
         DocumentServer(tmp_path)
-    FileLock(tmp_path / ".lock").acquire(timeout=0)
+    FileLock(tmp_path / LOCK).acquire(timeout=0)
     assert first and second  # their tracebacks hold the servers, and what those have open
 
 
@@ -121,7 +129,7 @@ def test_acknowledged_documents_survive_a_kill_and_the_server_leaves_nothing_beh
 
 def test_the_server_ends_with_the_python_that_started_it_and_the_next_one_waits_for_that(tmp_path):
     code = (
-        "import os, sys; from cliplab.document_server import DocumentServer\n"
+        "import os, sys; from cliplab.document_server import LOCK, DocumentServer\n"
         "from servinglab.server import process as triton_process\n"
         "triton_process.GRACE_SECONDS = 5; server = DocumentServer(sys.argv[1]); print(server.pid, flush=True)\n"
         "os.kill(server.pid, 19); os.kill(os.getpid(), 9)"  # a server that is stopped does not end when it is told to

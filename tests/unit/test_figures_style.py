@@ -13,7 +13,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from tritonclient.grpc import service_pb2
 
-from servinglab import notebook
 from servinglab.figures import request_path, streaming, style
 
 mpl.use("Agg")
@@ -161,10 +160,12 @@ def test_figure_is_the_same_every_time(finished, name):
 @pytest.mark.parametrize("drawing", [False, True])
 def test_show_prints_the_summary_closes_the_figure_and_says_where_numbers_come_from(capsys, drawing):
     fig = FIGURES["one stream"]()
+    style.use("made here")
     style.show(fig, "Title", "one line", drawing=drawing)
+    style.use()
     assert capsys.readouterr().out == "one line\n"
     assert not plt.get_fignums()
-    assert {text.get_text() for text in fig.texts} == {"Title", "" if drawing else notebook.provenance()}
+    assert {text.get_text() for text in fig.texts} == {"Title", "" if drawing else "made here"}
 
 
 @pytest.mark.parametrize("photos, kind", [(False, "image/png"), (True, "image/jpeg")])

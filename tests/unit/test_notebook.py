@@ -13,6 +13,7 @@ import pytest
 from servinglab import assets, notebook, scratch
 from servinglab import lane as lanes
 from servinglab.errors import CourseError
+from servinglab.figures import style
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,7 @@ def test_begin_is_quiet_names_the_lane_and_makes_the_small_print_of_the_figures(
     assert notebook.begin("05", "auto", seed=0, weights="int4") == "embedded"
     assert capsys.readouterr().out == ""
     text = notebook.provenance()
+    assert style._small_print == text
     assert text.startswith("embedded lane · cpu, ") and text.endswith("· seed 0 · weights int4")
     notebook.begin("06")
     assert "seed" not in notebook.provenance() and "weights" not in notebook.provenance()
@@ -100,7 +102,7 @@ def test_record_refuses_what_cannot_be_read_back(values, said):
 
 def test_paths_are_shortened_the_same_way_everywhere(monkeypatch, tmp_path):
     root, cache = tmp_path / "somewhere" / "course", tmp_path / "cache"
-    monkeypatch.setattr(notebook, "find_root", lambda: root)
+    monkeypatch.setattr(scratch, "find_root", lambda: root)
     monkeypatch.setattr(assets, "cache_dir", lambda: cache)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/tmp/me")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))

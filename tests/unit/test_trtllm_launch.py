@@ -108,7 +108,8 @@ def test_tp_times_pp_counts_where_the_mapping_has_no_world_size(tp2, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mapping", [{"world_size": 10**9}, {"world_size": "4"}, {"world_size": -1}, {"world_size": 1.5}, {"tp_size": True}, []]
+    "mapping",
+    [{"world_size": 10**9}, {"world_size": "4"}, {"world_size": -1}, {"world_size": 1.5}, []],
 )
 def test_a_mapping_that_names_no_number_of_ranks_is_refused_at_once(tp2, tmp_path, mapping):
     config = json.loads((tmp_path / "engine" / "config.json").read_text())

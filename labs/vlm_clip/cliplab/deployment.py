@@ -24,6 +24,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from cliplab import encoders, prepare
 from servinglab.errors import CourseError
+from servinglab.keep import Keeper
 from servinglab.server.install import require_plain_path
 
 MODELS = ("image_preprocessing", "vision_encoder", "text_encoder", "fusion", "clip")
@@ -66,7 +67,8 @@ def write_repository(
     folder: str | Path, towers: encoders.Encoders | str, labels: Sequence[str], *, top: int = 5,
     max_batch_size: int = 16, flavour: str = "onnx", plan: str | Path | None = None,
 ) -> Path:  # fmt: skip
-    """Write the five models into `folder`, beside others that are there, and return its absolute path. Safe to repeat.
+    """Write the five models into `folder`, beside others that are there, and return its absolute path. Safe to repeat:
+    what you edited in a model moves to its folder `yours`.
 
     Args:
         towers: the encoders' files, or a precision of `encoders.prepare`.
@@ -102,14 +104,14 @@ def write_repository(
                 config.parameters["encoder"].string_value = _weights(files)
             if config.backend == "python":
                 files[model]["model.py"] = SOURCES / f"{model}.py"
+            keeper = Keeper(repository / model)  # what you edited moves to the model's folder `yours`
             for left in {"model.onnx", "model.plan", "model.py"} - files[model].keys():
+                keeper.make_room(f"1/{left}")
                 (version / left).unlink(missing_ok=True)  # of another flavour
             for name, content in files[model].items():
-                _put(version / name, content)
-            _put(
-                repository / model / "config.pbtxt",
-                text_format.MessageToString(config, use_short_repeated_primitives=True),
-            )
+                _put(keeper, version / name, content)
+            text = text_format.MessageToString(config, use_short_repeated_primitives=True)
+            _put(keeper, repository / model / "config.pbtxt", text)
     except OSError as error:
         raise DeploymentError(f"{error.filename or repository} cannot be read or written: {error.strerror}.") from None
     return repository
@@ -172,17 +174,16 @@ def _label_vectors(towers: encoders.Encoders, labels: list[str]) -> bytes:
     return out.getvalue()
 
 
-def _put(target: Path, content: str | bytes | Path) -> None:
+def _put(keeper: Keeper, target: Path, content: str | bytes | Path) -> None:
     """Write text or bytes, or link the file (a copy on another disk); never a half-written file for a server."""
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    if isinstance(content, Path) and content.suffix not in (".py", ".json"):
+    if not isinstance(content, Path) or content.suffix in (".py", ".json"):
+        data = content.read_bytes() if isinstance(content, Path) else content
+        keeper.write(target, data.encode() if isinstance(data, str) else data)
+    elif not (target.exists() and target.samefile(content)):
+        part = target.with_name(f".{target.name}.{os.getpid()}")
         part.unlink(missing_ok=True)
         try:
             os.link(content.resolve(), part)
         except OSError:
             shutil.copyfile(content, part)
-    else:
-        data = content.read_bytes() if isinstance(content, Path) else content
-        part.write_bytes(data.encode() if isinstance(data, str) else data)
-    part.replace(target)
-    part.unlink(missing_ok=True)  # renaming a link to a link of the same file changes nothing and leaves both
+        keeper.put(part, target)

@@ -33,9 +33,12 @@ from cliplab import own_user
 from servinglab.errors import CourseError
 from servinglab.server.install import ServerError
 from servinglab.server.process import GRACE_SECONDS, TritonProcess
+from servinglab.server.registry import new_log
 
 HOST = "127.0.0.1"
 PROGRAM = "secantusd-py"
+SETTINGS = Path(__file__).with_name("no_settings.toml")
+LOCK = ".documents.lock"
 LOCKED_SECONDS = 2.0  # how long a Python that was killed may take to end
 ENDING_SECONDS = GRACE_SECONDS + 5.0  # and then its server: the supervisor waits, kills, and looks that all are gone
 
@@ -48,14 +51,14 @@ class DocumentServer:
     """A server on a folder, at a free port of 127.0.0.1. It ends with `stop`, with the block, or with this Python.
 
     Args:
-        folder: where the documents are kept; made if it is not there. One server at a time.
+        folder: where the documents are kept, in its folder `data`; made if it is not there. One server at a time.
         timeout: seconds to become ready; after a SIGKILL it first reads its journal.
     Raises DocumentServerError of one sentence.
     """
 
     def __init__(self, folder: str | Path, *, timeout: float = 60.0) -> None:
         self.folder = Path(folder).expanduser().absolute()
-        self._lock = FileLock(self.folder / ".lock", thread_local=False)  # held until the server has ended
+        self._lock = FileLock(self.folder / LOCK, thread_local=False)  # held until the server has ended
         self._process: TritonProcess | None = None
         program = shutil.which(PROGRAM, path=str(Path(sys.executable).parent))
         if not program:
@@ -94,13 +97,12 @@ class DocumentServer:
 
     def _start(self, program: str, timeout: float) -> int | None:
         """The port, or None if a server has the folder open: that of a Python which was killed, for a while."""
-        for old in self.folder.glob("server-*.log"):
-            old.unlink()
         # A log of its own: that server may still say in its log that it listens.
-        self.log = self.folder / f"server-{time.time_ns()}.log"
-        (self.folder / "settings.toml").write_text("")
-        # Port 0: the kernel gives a free one. An empty file of settings: a file elsewhere must not change anything.
-        command = [sys.executable, own_user.__file__, program, "--config", str(self.folder / "settings.toml")]
+        self.log = new_log("documents")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.touch(0o600)
+        # Port 0: the kernel gives a free one. A file of no settings: one elsewhere must not change anything.
+        command = [sys.executable, own_user.__file__, program, "--config", str(SETTINGS)]
         command += ["--host", HOST, "--port", "0", "--storage-path", str(self.folder / "data")]
         env = {name: value for name, value in os.environ.items() if not name.startswith("SECANTUS")}
         self._process = TritonProcess(command, env, self.log, key="")  # ends whatever it is told to start

@@ -44,10 +44,8 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
         assets.mkdir(parents=True, exist_ok=True)
         for name, target in links.items():
             _link(assets / name, target.expanduser().resolve(), repository, spec)
-        keeper, placed = (
-            Keeper(root),
-            spec.replace(**{f"{name.removesuffix('s')}_dir": assets / name for name in links}),
-        )
+        keeper = Keeper(root)
+        placed = spec.replace(**{f"{name.removesuffix('s')}_dir": assets / name for name in links})
         for model in contract.MODELS + ((contract.DRAFT,) if spec.draft_engine_dir else ()):
             _write(repository / spec.model_name(model), model, config_text(placed, model), keeper)
     except OSError as error:

@@ -136,8 +136,8 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
 
 
 def read_config(file: Path) -> str:
-    """The text of a config.pbtxt. Raises OSError, with the reason, for what is none: reading a pipe would wait for ever,
-    and some devices never end."""
+    """The text of a config.pbtxt. Raises OSError, with the reason, for what is none: a pipe may never begin, and some
+    devices never end."""
     with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise OSError(0, "no regular file")
