@@ -308,7 +308,7 @@ def test_what_is_more_than_can_be_meant_is_refused_and_the_server_lives(ask):
     for model in MODELS:
         with pytest.raises(ClientError, match="return_generation_logits may take"):
             ask(model, LONG, beam_width=WIDEST, return_generation_logits=True)
-        with pytest.raises(ClientError, match="length_penalty is 1000: .* for 6 tokens that is no usable number"):
+        with pytest.raises(ClientError, match="length_penalty is 1000; it must be from 0"):
             ask(model, beam_width=2, length_penalty=1000.0)
         with pytest.raises(ClientError, match="num_return_sequences is 100000000; it must be from 1 to 1024"):
             ask(model, num_return_sequences=10**8)

@@ -68,7 +68,7 @@ BAD_VALUES = [
     ({"guided_decoding_guide": text("{}"), "guided_decoding_guide_type": text("json")}, "guided_decoding_guide"),
     (
         {"embedding_bias_words": text(" Paris"), "embedding_bias_weights": np.full((1, 1), np.nan, np.float32)},
-        "EMBEDDING_BIAS_WEIGHTS holds nan",
+        "embedding_bias holds nan",
     ),
     ({"embedding_bias_words": text(" Paris")}, "belong together"),
 ]

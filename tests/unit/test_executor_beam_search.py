@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from dataclasses import fields
 
 import numpy as np
 import pytest
-from executor_helpers import limits
 
 from reference_backend.executor import Request, RequestError, SamplingParams, beams
 from reference_backend.executor.beams import BeamSearch
+from reference_backend.executor.params import MAX_TOKENS_LIMIT
 from reference_backend.executor.sampler import largest
 from servinglab import decoding
 from servinglab.errors import CourseError
@@ -163,14 +164,9 @@ def test_many_stop_words_leave_room_for_paths_that_go_on():
     assert [beam.tokens for beam in outputs[-1].beams] == [[0, 0, 1], [0, 0, 2]]
 
 
-@pytest.mark.parametrize(("penalty", "max_tokens"), [(1000.0, 5), (100.0, 1500)])
-def test_a_length_penalty_without_a_number_is_refused_before_the_first_token(penalty, max_tokens):
-    request = request_of(max_tokens, sampling={"beam_width": 2, "length_penalty": penalty})
-    with pytest.raises(RequestError, match=f"length_penalty is {penalty:g}: .* for {max_tokens} tokens that is no"):
-        request.fit(limits(10, 2000, max_beam_width=2))
-    single = request_of(max_tokens, sampling={"length_penalty": penalty})
-    assert single.fit(limits(10, 2000)) == max_tokens, "it has no effect there"
-    assert request.fit(limits(10, 4, max_beam_width=2)) == 2, "what counts is the room there is"
+def test_the_largest_length_penalty_is_a_number_for_the_longest_answer():
+    most = next(setting for setting in fields(SamplingParams) if setting.name == "length_penalty").metadata["high"]
+    assert 0 < MAX_TOKENS_LIMIT**-most < float(MAX_TOKENS_LIMIT) ** most < np.inf
 
 
 def test_logits_of_dropped_paths_are_dropped_too():

@@ -17,11 +17,8 @@ def config(**changed):
 
 
 @pytest.fixture
-def cuda(monkeypatch, tmp_path):
+def cuda(monkeypatch):
     """A machine with a driver, the packages and a device, as far as anybody asks."""
-    driver = tmp_path / "driver"
-    driver.touch()
-    monkeypatch.setattr(device, "_DRIVERS", (str(driver),))
     monkeypatch.setattr(device, "_missing", lambda: None)
     monkeypatch.delenv("SERVINGLAB_DEVICE", raising=False)
 
@@ -29,8 +26,10 @@ def cuda(monkeypatch, tmp_path):
 def test_without_a_driver_the_cpu_is_taken_and_torch_is_not_asked(monkeypatch):
     monkeypatch.delenv("SERVINGLAB_DEVICE", raising=False)
     monkeypatch.setattr(device, "_DRIVERS", ("/no/such/driver",))
-    monkeypatch.setattr(device, "_missing", lambda: pytest.fail("torch would be imported"))
-    assert device.choose(config()) == "cpu"
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: pytest.fail("torch would be imported"))
+    assert device.choose(config()) == "cpu" and device.cuda_name() is None
+    with pytest.raises(ExecutorError, match="^The executor cannot run on CUDA: this machine has no NVIDIA driver.$"):
+        device.choose(config(), "cuda")
 
 
 def test_a_device_is_taken_when_there_is_one(cuda, monkeypatch):

@@ -8,7 +8,7 @@ from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, wri
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_backend.executor import Executor, ExecutorError
+from reference_backend.executor import Executor, ExecutorError, RequestError
 from reference_backend.executor.drafters import DraftModel, PromptLookup
 
 
@@ -114,7 +114,7 @@ def test_a_text_that_the_draft_cannot_read_gets_no_guesses(draft):
 
 @pytest.mark.parametrize("make", [lambda: PromptLookup(0), lambda: PromptLookup(3, 0), lambda: PromptLookup(2.5)])
 def test_bad_sizes(make):
-    with pytest.raises(ExecutorError, match="whole number, 1 or more"):
+    with pytest.raises(RequestError, match="1 or more"):
         make()
 
 

@@ -487,8 +487,8 @@ def test_prompt_and_length_limits(start, caplog):
         ({"max_batch_size": 0}, "max_batch_size is 0; it must be 1 or more."),
         ({"prefill_tokens": 0}, "prefill_tokens is 0; it must be 1 or more."),
         ({"threads": -1}, "threads is -1; it must be 1 or more."),
-        ({"max_seq_len": 4096}, f"max_seq_len is 4096; this engine allows from 2 to {MAX_SEQ_LEN}."),
-        ({"max_tokens_in_paged_kv_cache": 10}, "it must hold at least one block of 64 tokens"),
+        ({"max_seq_len": 4096}, f"max_seq_len is 4096; it must be from 2 to {MAX_SEQ_LEN}, for which"),
+        ({"max_tokens_in_paged_kv_cache": 10}, "cache is 10; it must be 64 or more."),
     ],
 )
 def test_options_out_of_range(start, options, says):

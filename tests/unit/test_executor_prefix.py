@@ -93,7 +93,6 @@ def test_the_least_recently_used_goes_and_never_a_block_that_others_hang_on():
     memory.insert([6, 6, 7, 7, 8, 8, 9, 9, 9], room=3)
     assert memory.match([6, 6, 7, 7, 8, 8, 9, 9, 9]) == 6, "as far as there is room"
     assert memory.tree.evict(1) == 2 and memory.tree.evict(0) == 1
-    memory.forget()
     assert not memory.places and len(memory.tree) == 0
     memory.insert([1, 2, 3], room=0)
     assert len(memory.tree) == 0
@@ -115,7 +114,6 @@ def test_never_a_wrong_block_and_never_too_many(size, events):
             memory.match(tokens)
         else:
             memory.tree.evict(room)
-        memory.forget()
         assert len(memory.tree) == len(memory.places)
         assert event == "match" or len(memory.tree) <= room
         assert all(place < 9 for place in memory.places), "places are used again"

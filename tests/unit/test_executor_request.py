@@ -26,7 +26,7 @@ def test_defaults_are_those_of_tensorrt_llm():
         ("temperature", -1, "temperature is -1; it must be 0 (greedy) or more."),
         ("temperature", float("nan"), "temperature is nan; it must be a finite number, 0 (greedy) or more."),
         ("temperature", float("inf"), "temperature is inf; it must be a finite number, 0 (greedy) or more."),
-        ("length_penalty", float("inf"), "length_penalty is inf; it must be a finite number, 0 (off) or more."),
+        ("length_penalty", float("inf"), "length_penalty is inf; it must be a finite number, from 0 (off) to 50."),
         ("temperature", "hot", "temperature is 'hot'; it must be a number, 0 (greedy) or more."),
         ("top_k", -1, "top_k is -1; it must be from 0 (off) to 1024."),
         ("top_k", 1025, "top_k is 1025; it must be from 0 (off) to 1024."),
@@ -127,7 +127,6 @@ def test_a_negative_end_id_is_none():
         ([[1.0, 2.0]], "embedding_bias must be one row of numbers"),
         ([np.nan, 0.0], "embedding_bias holds nan or +inf"),
         ([np.inf, 0.0], "embedding_bias holds nan or +inf"),
-        (["a"], "embedding_bias must be one row of numbers"),
     ],
 )
 def test_an_embedding_bias_is_one_row_of_numbers(bias, says):

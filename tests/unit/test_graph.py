@@ -342,7 +342,7 @@ def test_course_build_is_the_same_program(llama, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--lora_plugin", "float16"], "--lora_plugin float16 cannot be honoured by the reference backend: it runs no"),
+        (["--lora_plugin", "float16"], "--lora_plugin float16 cannot be honoured by the reference backend, only dis"),
         (["--kv_cache_type", "continuous"], "--kv_cache_type continuous cannot be honoured by the reference backend"),
         (["--strip_plan"], "--strip_plan cannot be honoured: the reference backend has nothing like it."),
         (["--gemm_plugin", "fp8"], "--gemm_plugin fp8 cannot be honoured: there is no FP8 here."),

@@ -236,8 +236,10 @@ def test_more_sequences_than_can_be_meant_are_refused_before_anything_is_made_fo
     inner = Inner()
     model = make(inner)
     said = refused(send(model, num_return_sequences=np.array([[10**8]])))
-    assert said == "num_return_sequences is 100000000; it must be from 1 to 1024."
-    assert "1200 sequences over all rows" in refused(send(model, "one", "two", num_return_sequences=600))
+    assert said == "num_return_sequences is 100000000; it must be from 1 to 1024, over all rows together."
+    assert "num_return_sequences is [600, 600]; it must be" in refused(
+        send(model, "one", "two", num_return_sequences=600)
+    )
     assert inner.calls == []
 
 

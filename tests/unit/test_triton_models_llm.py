@@ -14,7 +14,7 @@ from triton_fakes import LOG, Sender, arguments, request, strings
 from reference_backend.executor import Beam, Output, RequestError
 from reference_backend.executor.request import Limits, RequestMetrics
 from reference_backend.models import common, tensorrt_llm
-from reference_backend.models.llm import answer as answers_of
+from reference_backend.models.llm import responses
 
 INT = np.int32
 
@@ -418,9 +418,11 @@ def test_rows_may_want_different_numbers_of_sequences(make):
 
 def test_more_sequences_than_can_be_meant_are_refused(make):
     model = make()
-    assert refused(model, num_return_sequences=1025) == "num_return_sequences is 1025; it must be from 1 to 1024."
-    said = refused(model, rows=((5, 6), (7, 8)), num_return_sequences=600)
-    assert said.startswith("num_return_sequences asks for 1200 sequences over all rows") and "at most 1024" in said
+    rest = "it must be from 1 to 1024, over all rows together."
+    assert refused(model, num_return_sequences=1025) == f"num_return_sequences is 1025; {rest}"
+    assert refused(model, rows=((5, 6), (7, 8)), num_return_sequences=600) == (
+        f"num_return_sequences is [600, 600]; {rest}"
+    )
     assert model.executor.requests == []
     send(model, rows=((5, 6), (7, 8)), num_return_sequences=512)
     assert len(model.executor.requests) == 1024
@@ -570,7 +572,7 @@ def test_a_response_on_the_way_that_does_not_fit_ends_the_request(make):
 
 def test_an_answer_that_cannot_be_built_is_an_error(make, monkeypatch):
     model = make()
-    monkeypatch.setattr(answers_of, "_ids", lambda rows: 1 / 0)
+    monkeypatch.setattr(responses, "_ids", lambda rows: 1 / 0)
     sender = send(model)
     model.executor.emit(0, [1], "length")
     ((error, final),) = sender.wait()
@@ -731,5 +733,5 @@ def test_parameters_as_nvidias_script_leaves_them_are_unset_and_unknown_ones_are
     assert model.executor.options["max_beam_width"] == 1 and not LOG
     make(decoding_mode="medusa", lora_prefetch_dir="/l", normalize_log_probs="true", kv_cache_onboard_blocks="true")
     (told,) = LOG
-    for name in ("decoding_mode", "lora_prefetch_dir", "normalize_log_probs true", "kv_cache_onboard_blocks"):
+    for name in ("decoding_mode", "lora_prefetch_dir", "normalize_log_probs", "kv_cache_onboard_blocks"):
         assert name in told

@@ -123,7 +123,7 @@ def test_embedding_bias_adds_each_weight_to_each_id(pre, hf_tokenizer):
             expected[0, token] += weight
     assert np.array_equal(bias, expected)
     empty = {"EMBEDDING_BIAS_WORDS": strings(""), "EMBEDDING_BIAS_WEIGHTS": np.zeros((1, 1), np.float32)}
-    assert as_dict(ask(pre, QUERY=strings("a"), **empty))["EMBEDDING_BIAS"].shape == (1, 0)
+    assert not as_dict(ask(pre, QUERY=strings("a"), **empty))["EMBEDDING_BIAS"].any()
 
 
 def test_embedding_bias_that_does_not_fit_together(pre):
@@ -133,15 +133,6 @@ def test_embedding_bias_that_does_not_fit_together(pre):
     assert "one weight for each word" in refused(pre, QUERY=strings("a"), **words)
     words = {"EMBEDDING_BIAS_WORDS": strings([""]), "EMBEDDING_BIAS_WEIGHTS": np.zeros((1, 2), np.float32)}
     assert "one weight for each word" in refused(pre, QUERY=strings("a"), **words)
-
-
-@pytest.mark.parametrize(
-    ("weights", "said"),
-    [([1, np.nan], "holds nan or +inf"), ([np.inf, 1], "holds nan or +inf"), ([3e38, 3e38], "of up to 3e+38 add up")],
-)
-def test_embedding_bias_weights_that_are_no_numbers(pre, weights, said):
-    given = {"EMBEDDING_BIAS_WORDS": strings([" a", " a"]), "EMBEDDING_BIAS_WEIGHTS": np.array([weights], np.float32)}
-    assert f"EMBEDDING_BIAS_WEIGHTS {said}" in refused(pre, QUERY=strings("a"), **given)
 
 
 @pytest.mark.parametrize("name", ["IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID"])

@@ -14,7 +14,6 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
   penalties and bans (transformers' `renormalize_logits=True`).
 * TensorRT-LLM ends with early_stopping 0 by the best continuation of the step, even if it has just ended; here and in
   transformers by the best that goes on. For 2 it takes the room up to max_seq_len for the longest length.
-* The temperature has no effect here, as in transformers without sampling; in TensorRT-LLM most likely it has.
 * beam_search_diversity_rate adds rate x rank of its parent to a continuation while the step ranks them, as in
   TensorRT-LLM's kernel: the higher the rate, the more the paths behind the first are continued. It is part of no score.
 * Where embedding_bias and bad_words leave fewer continuations than beam_width, fewer beams come back, all of them
@@ -28,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .request import Beam, Output, Request, beam_score
+from .request import Beam, Output, Request
 from .sampler import LogitsProcessor, NoTokenLeft, Words, largest, log_normaliser
 
 
@@ -163,7 +162,7 @@ class BeamSearch:
         return self.length - self._prompt_length
 
     def _score(self, total: float, choices: int) -> float:
-        return beam_score(total, choices, self._params.length_penalty)
+        return total / float(choices) ** self._params.length_penalty
 
     def _finish(self, candidate: _Candidate, reason: str, own: list[np.ndarray] | None) -> None:
         path = self._extend(candidate, own)

@@ -17,6 +17,7 @@ from .cache import KVCache
 from .model import EngineConfig, ExecutorError, Model, default_threads
 
 DEVICES = ("auto", "cpu", "cuda")
+CUDA_PRECISIONS = ("fp32", "bf16")
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows: importing torch to ask takes seconds
 
 
@@ -28,14 +29,11 @@ def choose(config: EngineConfig, wanted: str | None = None) -> str:
     wanted = wanted or os.environ.get("SERVINGLAB_DEVICE") or "auto"
     if wanted not in DEVICES:
         raise ExecutorError(f"The device is {wanted!r}; it must be one of {', '.join(DEVICES)}.")
-    if wanted == "cpu" or (wanted == "auto" and not any(Path(driver).exists() for driver in _DRIVERS)):
+    if wanted == "cpu":
         return "cpu"
     missing = _missing()
-    if not missing:
-        from .cuda import runs
-
-        if not runs(config):
-            missing = f"{config.folder} is a {config.architecture} in {config.precision}, which it does not run"
+    if not missing and not runs_on_cuda(config):
+        missing = f"{config.folder} is a {config.architecture} in {config.precision}, which it does not run"
     if missing and wanted == "cuda":
         raise ExecutorError(f"The executor cannot run on CUDA: {missing}.")
     return "cpu" if missing else "cuda"
@@ -43,17 +41,25 @@ def choose(config: EngineConfig, wanted: str | None = None) -> str:
 
 def cuda_name() -> str | None:
     """The CUDA device that engines run on by default, such as "NVIDIA H100"; None where they run on the CPU."""
-    if os.environ.get("SERVINGLAB_DEVICE", "auto") == "cpu" or not any(Path(driver).exists() for driver in _DRIVERS):
-        return None
-    if _missing():
+    if os.environ.get("SERVINGLAB_DEVICE") == "cpu" or _missing():
         return None
     import torch
 
     return torch.cuda.get_device_name()
 
 
+def runs_on_cuda(config: EngineConfig) -> bool:
+    """Whether the engine is one rank of layers that are exactly the one in cuda/kernels.py."""
+    model = config.pretrained
+    plain = config.architecture == "LlamaForCausalLM" and model.get("hidden_act", "silu") == "silu"
+    biased = model.get("attn_bias") or model.get("mlp_bias")
+    return config.precision in CUDA_PRECISIONS and config.tp_size == 1 and plain and not biased
+
+
 def _missing() -> str | None:
     """What this machine lacks for CUDA."""
+    if not any(Path(driver).exists() for driver in _DRIVERS):
+        return "this machine has no NVIDIA driver"
     for package in ("torch", "triton"):
         if importlib.util.find_spec(package) is None:
             return f"the package {package} is not installed"

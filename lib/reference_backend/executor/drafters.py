@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 
 from .engine import Executor
-from .model import EngineConfig, ExecutorError
+from .model import EngineConfig
+from .params import checked
 
 TEXTS = 8  # of the greatest length, whose keys and values a draft model keeps
+_COUNT = (1, math.inf, "1 or more")
 
 
 class PromptLookup:
@@ -25,8 +28,8 @@ class PromptLookup:
     """
 
     def __init__(self, ngram: int = 3, max_draft: int = 8) -> None:
-        _check(ngram=ngram, max_draft=max_draft)
-        self.ngram, self.max_draft = ngram, max_draft
+        self.ngram = checked("ngram", ngram, *_COUNT, whole=True)
+        self.max_draft = checked("max_draft", max_draft, *_COUNT, whole=True)
 
     def propose(self, tokens: list[int], at_most: int) -> list[int]:
         """See `request.Drafter`."""
@@ -58,8 +61,7 @@ class DraftModel:
     """
 
     def __init__(self, engine_dir: Path | str, max_draft: int = 4, *, threads: int | None = None) -> None:
-        _check(max_draft=max_draft)
-        self.max_draft = max_draft
+        self.max_draft = checked("max_draft", max_draft, *_COUNT, whole=True)
         room = max(16, TEXTS * EngineConfig.read(engine_dir).max_seq_len)
         options = {"max_batch_size": 1, "enable_partial_reuse": True, "tokens_per_block": 16, "threads": threads}
         self.executor = Executor(engine_dir, max_tokens_in_paged_kv_cache=room, **options)
@@ -71,9 +73,3 @@ class DraftModel:
         if count < 1 or max(tokens) >= limits.vocab_size:
             return []
         return self.executor.generate(tokens, count)
-
-
-def _check(**counts: int) -> None:
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ExecutorError(f"{name} is {value!r}; it must be a whole number, 1 or more.")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +46,7 @@ class Executor:
     batch_scheduler_policy: "guaranteed_no_evict" or "max_utilization" (`scheduler.py`).
     batching_strategy: "V1" lets requests join only while the batch has not begun to generate; the others at any time.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
-    prefill_tokens: prompt tokens read between two steps of the running requests; a long prompt is cut into such pieces.
-        By default 64 on the CPU, 256 on a CUDA device.
+    prefill_tokens: prompt tokens read between two steps of the running requests; by default 64 on the CPU, else 256.
     device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
 
     Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`. One
@@ -70,18 +71,13 @@ class Executor:
         tokens_per_block: int = 64,
         device: str | None = None,
     ) -> None:
+        options = {name: value for name, value in locals().items() if name not in ("self", "engine_dir", "device")}
         config = EngineConfig.read(engine_dir)
         longest = config.max_seq_len if max_seq_len is None else max_seq_len
         gathers = config.gather_context_logits, config.gather_generation_logits
         self.limits = Limits(config.vocab_size, longest, max_beam_width, config.max_input_len, *gathers)
-        counts = {"max_batch_size": max_batch_size, "max_beam_width": max_beam_width, "threads": threads}
-        counts |= {"prefill_tokens": prefill_tokens, "tokens_per_block": tokens_per_block}
-        choices = {"batch_scheduler_policy": (batch_scheduler_policy, POLICIES)}
-        choices["batching_strategy"] = (batching_strategy, BATCHING)
+        _check_options(config, options)
         kv_tokens, fraction = max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction
-        for wrong, said in _problems(config, counts, choices, self.limits.max_seq_len, kv_tokens, fraction):
-            if wrong:
-                raise ExecutorError(said)
         self.max_batch_size, self.device = max_batch_size, choose(config, device)
         rows = max_batch_size * max_beam_width
         try:
@@ -241,31 +237,22 @@ def _end(executor: weakref.ref, thread: threading.Thread, changed: threading.Con
         thread.join()
 
 
-def _problems(
-    config: EngineConfig, counts: dict[str, int | None], choices: dict[str, tuple[str, tuple[str, ...]]],
-    max_seq_len: int, kv_tokens: int | None, fraction: float | None,
-) -> Iterator[tuple[bool, str]]:  # fmt: skip
-    """(whether there is, sentence) of everything that an executor cannot be asked for."""
-    for name, value in counts.items():
-        yield value is not None and value < 1, f"{name} is {value}; it must be 1 or more."
-    for name in ("max_batch_size", "max_beam_width"):
-        most = getattr(config, name)
-        yield (
-            counts[name] > most,
-            (
-                f"{name} is {counts[name]}, and the engine was built for at most {most}: lower it, or build the engine "
-                f"again with a larger --{name}."
-            ),
-        )
-    wrong = not 2 <= max_seq_len <= config.max_seq_len
-    yield wrong, f"max_seq_len is {max_seq_len}; this engine allows from 2 to {config.max_seq_len}."
-    block = counts["tokens_per_block"]
-    few = f"max_tokens_in_paged_kv_cache is {kv_tokens}; it must hold at least one block of {block} tokens."
-    yield kv_tokens is not None and kv_tokens < block, few
-    for name, (value, values) in choices.items():
-        yield value not in values, f"{name} is {value!r}; it must be one of {', '.join(values)}."
-    wrong = fraction is not None and not 0 < fraction < 1
-    yield wrong, f"kv_cache_free_gpu_mem_fraction is {fraction}; it must be between 0 and 1."
+def _check_options(config: EngineConfig, options: Mapping[str, Any]) -> None:
+    """Raises ExecutorError for what an executor cannot be asked for; None means by default."""
+    choices = {"batch_scheduler_policy": POLICIES, "batching_strategy": BATCHING}
+    least = {"max_seq_len": 2, "max_tokens_in_paged_kv_cache": options["tokens_per_block"]}
+    most = {name: getattr(config, name) for name in ("max_batch_size", "max_beam_width", "max_seq_len")}
+    for name, value in options.items():
+        low, high = least.get(name, 1), most.get(name, math.inf)
+        if name in choices:
+            right, says = value in choices[name], f"one of {', '.join(choices[name])}"
+        elif name == "kv_cache_free_gpu_mem_fraction":
+            right, says = value is None or 0 < value < 1, "between 0 and 1"
+        else:
+            says = f"from {low} to {high}, for which the engine was built" if name in most else f"{low} or more"
+            right = value is None or isinstance(value, bool) or low <= value <= high
+        if not right:
+            raise ExecutorError(f"{name} is {value!r}; it must be {says}.")
 
 
 def _kv_budget(asked: int | None, fraction: float | None, free: int, least: int, most: int) -> int:

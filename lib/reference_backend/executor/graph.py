@@ -132,10 +132,8 @@ class _Decoder:
         epsilon = float(self._model["norm_epsilon"])
         if not delta:
             return self._add(kind, [x, *gains], name, axis=-1, epsilon=epsilon), x
-        inputs = [x, delta, *gains, *([bias] if bias else [])]
-        outputs = [name, "", "", f"{name}.sum"]
-        self._nodes.append(helper.make_node(f"Skip{kind}", inputs, outputs, domain=_MICROSOFT, epsilon=epsilon))
-        return name, outputs[3]
+        inputs, total = [x, delta, *gains, *([bias] if bias else [])], f"{name}.sum"
+        return self._add(f"Skip{kind}", inputs, name, "", "", total, domain=_MICROSOFT, epsilon=epsilon), total
 
     def _attend(self, x: str, n: int) -> list[str]:
         """The attended heads [B, S, heads * head_size], cut into the pieces of the ranks."""
@@ -147,18 +145,10 @@ class _Decoder:
             query, key, value = self._whole_heads(qkv)
         past = [f"past_key_values.{n}.{kind}" for kind in ("key", "value")]
         inputs = [query, key, value, *past, "last_position", "total_length", *(["cos", "sin"] if self._rotary else [])]
-        self._nodes.append(
-            helper.make_node(
-                "GroupQueryAttention",
-                inputs,
-                [name, f"present.{n}.key", f"present.{n}.value"],
-                domain=_MICROSOFT,
-                num_heads=self._heads,
-                kv_num_heads=self._kv_heads,
-                do_rotary=int(self._rotary),
-                scale=self._size**-0.5,
-            )  # fmt: skip
-        )
+        present = [f"present.{n}.{kind}" for kind in ("key", "value")]
+        heads = {"num_heads": self._heads, "kv_num_heads": self._kv_heads, "do_rotary": int(self._rotary)}
+        scale = self._size**-0.5
+        self._add("GroupQueryAttention", inputs, name, *present, domain=_MICROSOFT, scale=scale, **heads)
         return self._split(name, [self._heads * self._size // self._tp] * self._tp)
 
     def _whole_heads(self, qkv: list[str]) -> tuple[str, str, str]:
@@ -253,10 +243,10 @@ class _Decoder:
 
     # --- nodes and weights
 
-    def _add(self, kind: str, inputs: list[str], output: str = "", *, domain: str = "", **attributes: Any) -> str:
-        """Appends a node with one output and returns its name."""
+    def _add(self, kind: str, inputs: list[str], output: str = "", *more: str, domain: str = "", **given: Any) -> str:
+        """Appends a node and returns the name of its first output."""
         output = output or f"{kind}.{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, inputs, [output], output, domain=domain, **attributes))
+        self._nodes.append(helper.make_node(kind, inputs, [output, *more], output, domain=domain, **given))
         return output
 
     def _concat(self, parts: list[str], axis: int = -1) -> str:
@@ -266,8 +256,7 @@ class _Decoder:
         if len(sizes) == 1:
             return [whole]
         outputs = [f"{whole}.{at}" for at in range(len(sizes))]
-        lengths = self._constant(f"sizes {sizes}", np.array(sizes))
-        self._nodes.append(helper.make_node("Split", [whole, lengths], outputs, axis=-1))
+        self._add("Split", [whole, self._constant(f"sizes {sizes}", np.array(sizes))], *outputs, axis=-1)
         return outputs
 
     def _constant(self, name: str, array: Any) -> str:

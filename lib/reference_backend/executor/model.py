@@ -71,8 +71,8 @@ class EngineConfig:
                     f"{folder} holds an engine of version {version}, which the reference executor cannot run; build "
                     "one with course build or servinglab.assets.engine()."
                 )
-            quantization, mapping = model.get("quantization") or {}, model.get("mapping") or {}
-            bits = (quantization.get("quant_algo") or "")[:2]
+            bits = ((model.get("quantization") or {}).get("quant_algo") or "")[:2]
+            names = "max_seq_len max_batch_size max_beam_width gather_context_logits gather_generation_logits".split()
             return cls(
                 folder=folder,
                 architecture=model.get("architecture", ""),
@@ -81,15 +81,11 @@ class EngineConfig:
                 layers=model["num_hidden_layers"],
                 kv_heads=model["num_key_value_heads"],
                 head_size=model["head_size"],
-                tp_size=mapping.get("tp_size", 1),
+                tp_size=(model.get("mapping") or {}).get("tp_size", 1),
                 norm_epsilon=model.get("norm_epsilon") or 1e-6,
-                max_seq_len=build["max_seq_len"],
                 max_input_len=build.get("max_input_len", build["max_seq_len"] - 1),
-                max_batch_size=build.get("max_batch_size", 8),
-                max_beam_width=build.get("max_beam_width", 1),
-                gather_context_logits=build.get("gather_context_logits", False),
-                gather_generation_logits=build.get("gather_generation_logits", False),
                 pretrained=model,
+                **{name: build[name] for name in names},
             )
         except FileNotFoundError:
             raise ExecutorError(f"{path} does not exist; engine_dir must name an engine folder.") from None

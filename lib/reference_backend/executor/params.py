@@ -54,19 +54,16 @@ class SamplingParams:
     frequency_penalty: float = _setting(0.0, -_INF, _INF, "0 is off", "frequency_penalty")
     min_tokens: int = _setting(1, 0, MAX_TOKENS_LIMIT, f"from 0 to {MAX_TOKENS_LIMIT}", "min_tokens", "min_length")
     beam_width: int = _setting(1, 1, 256, "from 1 to 256", "beam_width")
-    length_penalty: float = _setting(0.0, 0, _INF, "0 (off) or more", "len_penalty")
+    length_penalty: float = _setting(0.0, 0, 50, "from 0 (off) to 50", "len_penalty")  # a power of the length
     # A BOOL in NVIDIA's templates, so 0 or 1, though the executor knows more.
     early_stopping: int = _setting(1, 0, 2**31 - 1, "0 or more", "early_stopping")
     beam_search_diversity_rate: float = _setting(0.0, 0, _INF, "0 (off) or more", "beam_search_diversity_rate")
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            name, given, limits = setting.name, getattr(self, setting.name), setting.metadata
-            if isinstance(setting.default, int):
-                value = whole_number(name, given, limits["low"], limits["high"], limits["says"])
-            else:
-                value = _real_number(name, given, limits["low"], limits["high"], limits["says"])
-            object.__setattr__(self, name, value)
+            limits = [setting.metadata[limit] for limit in ("low", "high", "says")]
+            whole, given = isinstance(setting.default, int), getattr(self, setting.name)
+            object.__setattr__(self, setting.name, checked(setting.name, given, *limits, whole=whole))
 
     @property
     def greedy(self) -> bool:
@@ -78,24 +75,14 @@ class SamplingParams:
 TENSORS = {tensor: setting.name for setting in fields(SamplingParams) for tensor in setting.metadata["tensors"]}
 
 
-def _real_number(name: str, given: object, low: float, high: float, says: str) -> float:
+def checked(name: str, given: object, low: float, high: float, says: str, *, whole: bool) -> float:
+    """`given` as a float, or as an int if it is to be whole, from low to high; raises RequestError naming `name`."""
     try:
-        value = float(given)
+        value = operator.index(given) if whole else float(given)
     except (TypeError, ValueError):
-        raise RequestError(f"{name} is {given!r}; it must be a number, {says}.") from None
-    if not math.isfinite(value):
+        raise RequestError(f"{name} is {given!r}; it must be a {'whole ' * whole}number, {says}.") from None
+    if not whole and not math.isfinite(value):
         raise RequestError(f"{name} is {value:g}; it must be a finite number, {says}.")
     if not low <= value <= high:
-        raise RequestError(f"{name} is {value:g}; it must be {says}.")
-    return value
-
-
-def whole_number(name: str, given: object, low: int, high: int, says: str) -> int:
-    """`given` as an int from low to high; raises RequestError naming `name`."""
-    try:
-        value = operator.index(given)
-    except TypeError:
-        raise RequestError(f"{name} is {given!r}; it must be a whole number, {says}.") from None
-    if not low <= value <= high:
-        raise RequestError(f"{name} is {value}; it must be {says}.")
+        raise RequestError(f"{name} is {value if whole else format(value, 'g')}; it must be {says}.")
     return value

@@ -13,7 +13,6 @@ default until early 2026, output_log_probs are relative to the tokens that survi
 from __future__ import annotations
 
 import logging
-import math
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, whole_number
+from .params import MAX_TOKENS_LIMIT, RequestError, SamplingParams, checked
 
 log = logging.getLogger(__name__)
 
@@ -175,17 +174,21 @@ class Request:
             raise RequestError("The prompt is empty; it must hold at least one token.")
         # Wide, so that an id past 2^31 is refused later rather than wrapped into the vocabulary here.
         self.prompt = prompt.astype(np.int64)
-        range_text = f"from 1 to {MAX_TOKENS_LIMIT}"
-        self.max_tokens = whole_number("max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT, range_text)
+        most, length = MAX_TOKENS_LIMIT, prompt.size
+        self.max_tokens = checked("max_tokens", self.max_tokens, 1, most, f"from 1 to {most}", whole=True)
+        self.generated = checked("generated", self.generated, 0, length, "at most the prompt's length", whole=True)
         if self.end_id is not None:
-            self.end_id = whole_number("end_id", self.end_id, -(2**31), 2**31 - 1, "a token id")
+            self.end_id = checked("end_id", self.end_id, -(2**31), 2**31 - 1, "a token id", whole=True)
             self.end_id = None if self.end_id < 0 else self.end_id
         self.stop_words = _words("stop_words", self.stop_words)
         self.bad_words = _words("bad_words", self.bad_words)
         if self.embedding_bias is not None:
-            self.embedding_bias = _bias(self.embedding_bias)
+            bias = self.embedding_bias = np.asarray(self.embedding_bias, np.float32)
+            if bias.ndim != 1:
+                raise RequestError("embedding_bias must be one row of numbers, one for each token of the vocabulary.")
+            if np.isnan(bias).any() or np.isposinf(bias).any():
+                raise RequestError("embedding_bias holds nan or +inf; a number or -inf (never this token) is needed.")
         self.draft_tokens = _words("draft_tokens", [self.draft_tokens])[0] if len(self.draft_tokens) else []
-        self.generated = whole_number("generated", self.generated, 0, prompt.size, "at most the prompt's length")
         if (self.drafter or self.draft_tokens) and self.sampling.beam_width > 1:
             raise RequestError("A draft is for one path; leave out drafter and draft_tokens, or beam_width.")
 
@@ -194,7 +197,7 @@ class Request:
 
         A prompt plus `max_tokens` beyond `max_seq_len` is clamped with a warning in the log, as TensorRT-LLM does.
         """
-        vocab_size, max_seq_len, max_beam_width = limits.vocab_size, limits.max_seq_len, limits.max_beam_width
+        vocab_size, max_beam_width = limits.vocab_size, limits.max_beam_width
         ids = {"The prompt": self.prompt.tolist(), "draft_tokens": self.draft_tokens}
         ids |= {"end_id": [] if self.end_id is None else [self.end_id]}
         ids |= {name: [token for word in getattr(self, name) for token in word] for name in ("stop_words", "bad_words")}
@@ -216,35 +219,20 @@ class Request:
                     f"return_{name} needs an engine that was built with gather_{name}; leave it out, or build the "
                     f"engine again with --gather_{name}."
                 )
-        length, longest = len(self.prompt), min(limits.max_input_len, max_seq_len - 1)
+        length, max_seq_len = len(self.prompt), limits.max_seq_len
+        longest = min(limits.max_input_len, max_seq_len - 1)
         if length > longest:
             raise RequestError(
                 f"Prompt length ({length}) exceeds maximum input length ({longest}); "
                 "shorten the prompt or use an engine with a larger max_seq_len."
             )
         room = min(self.max_tokens, max_seq_len - length)
-        if self.sampling.beam_width > 1:
-            beam_score(0.0, room, self.sampling.length_penalty)  # said before the first token, not at the last
         if room < self.max_tokens:
             log.warning(
                 "Request %s: prompt (%d) + max_tokens (%d) exceeds max_seq_len (%d); max_tokens is now %d.",
                 self.id, length, self.max_tokens, max_seq_len, room,
             )  # fmt: skip
         return room
-
-
-def beam_score(log_prob: float, length: int, length_penalty: float) -> float:
-    """log_prob / length ** length_penalty; RequestError where that power is no usable number."""
-    try:
-        divisor = float(length) ** length_penalty
-    except OverflowError:
-        divisor = math.inf
-    if divisor == math.inf:
-        raise RequestError(
-            f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power, and for {length} "
-            "tokens that is no usable number; use one nearer to 0, such as 1 (the mean per token)."
-        )
-    return log_prob / divisor
 
 
 def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -255,15 +243,3 @@ def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:
     if not all(listed):
         raise RequestError(f"{name} holds an empty word; each word must have at least one token.")
     return listed
-
-
-def _bias(given: object) -> np.ndarray:
-    try:
-        bias = np.asarray(given, np.float32)
-    except (TypeError, ValueError):
-        bias = np.zeros((0, 0))
-    if bias.ndim != 1:
-        raise RequestError("embedding_bias must be one row of numbers, one for each token of the vocabulary.")
-    if np.isnan(bias).any() or np.isposinf(bias).any():
-        raise RequestError("embedding_bias holds nan or +inf; a number or -inf (never this token) is needed.")
-    return bias

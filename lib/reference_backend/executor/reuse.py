@@ -16,6 +16,7 @@ use a block is to use those above it, so it is never one that others hang on.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .cache import KVCache
@@ -36,7 +37,7 @@ class BlockReuse:
         pool = scheduler.pool
         self._cache, self._scheduler, self._pool = cache, scheduler, pool
         self._enabled, self._partial, self._aligned = enabled, partial, aligned
-        self._tree = PrefixTree(pool.tokens_per_block)
+        self._tree = PrefixTree(pool.tokens_per_block, cache.forget)
         self._counts = {"reused_blocks": 0, "reused_tokens": 0}
         if enabled:
             cache.keep_blocks(pool.total, pool.tokens_per_block)
@@ -77,17 +78,10 @@ class BlockReuse:
                 exact = 0 if self._is_partial(sequence) or not self._aligned else len(sequence.tokens)
                 for span in self._tree.insert(sequence.cached_tokens(), self._pool.free, exact):
                     self._cache.save(sequence.slots[0], span.place, span.first, span.count)
-        self._forget()
 
     def evict(self) -> int:
         """Drops kept blocks until none lies where a request has reserved; returns how many."""
-        dropped = self._tree.evict(self._pool.free)
-        self._forget()
-        return dropped
-
-    def _forget(self) -> None:
-        for place in self._tree.left():
-            self._cache.forget(place)
+        return self._tree.evict(self._pool.free)
 
     def _is_partial(self, sequence: Sequence) -> bool:
         return self._partial or sequence.request.generated > 0
@@ -136,15 +130,15 @@ class _Block:
 
 
 class PrefixTree:
-    """The kept blocks, at most as many as the caller has `room` for; it holds place 0 … most - 1 at any time."""
+    """The kept blocks, at most as many as the caller has `room` for; it holds place 0 … most - 1 at any time.
+    forget(place): a place holds nothing any more."""
 
-    def __init__(self, tokens_per_block: int) -> None:
-        self._size = tokens_per_block
+    def __init__(self, tokens_per_block: int, forget: Callable[[int], None]) -> None:
+        self._size, self._forget = tokens_per_block, forget
         self._root = _Block(None, (), -1)
         self._order: OrderedDict[_Block, None] = OrderedDict()  # least recently used first, children before parents
         self._places = 0  # ever used
         self._free: list[int] = []
-        self._left: list[int] = []  # free as well, but their memory has not been given back
         self.evicted = 0
 
     def __len__(self) -> int:
@@ -207,12 +201,6 @@ class PrefixTree:
             self._evict_block(next(iter(self._order)))
         return self.evicted - before
 
-    def left(self) -> list[int]:
-        """The places that hold nothing any more since the last call."""
-        left, self._left = self._left, []
-        self._free += left
-        return left
-
     def _touch(self, path: list[_Block]) -> None:
         for block in reversed(path):
             self._order[block] = None
@@ -225,11 +213,11 @@ class PrefixTree:
     def _remove(self, block: _Block) -> None:
         del self._order[block]
         block.parent.children.remove(block)
-        self._left.append(block.place)
+        self._forget(block.place)
+        self._free.append(block.place)
 
     def _place(self) -> int:
-        for places in (self._left, self._free):
-            if places:
-                return places.pop()
+        if self._free:
+            return self._free.pop()
         self._places += 1
         return self._places - 1

@@ -53,7 +53,7 @@ class LogitsProcessor:
             with np.errstate(over="ignore"):
                 logits[: len(self._bias)] += self._bias
         if self._temperature != 1:
-            with np.errstate(over="ignore"):  # only a bias can be so large; said below
+            with np.errstate(over="ignore"):
                 logits /= self._temperature
         if self._counts is not None:
             np.add.at(self._counts, np.array(tokens[self._counted :], np.int64), 1)
@@ -65,13 +65,9 @@ class LogitsProcessor:
         logits[banned] = -np.inf
         best = int(logits.argmax())
         if not np.isfinite(logits[best]):
-            if logits[best] == np.inf and self._bias is not None and self._bias.max() > 1e38 * float(self._temperature):
-                raise RequestError(
-                    f"embedding_bias reaches {self._bias.max():g}, and with the model's logits and a temperature of "
-                    f"{self._params.temperature:g} that is more than float32 can hold; 100 is enough to force a token."
-                )
             if logits[best] != -np.inf:
-                raise RequestError("The model's logits are not finite numbers, so no token can be chosen.")
+                cause = "The model's logits" if self._bias is None else "The model's logits with embedding_bias"
+                raise RequestError(f"{cause} are not finite numbers, so no token can be chosen.")
             forbids = "bad_words forbids" if self._bias is None else "embedding_bias (with bad_words) forbids"
             raise NoTokenLeft(f"No token is left to choose: {forbids} the whole vocabulary.")
         return best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import traceback
 from typing import Any
@@ -77,17 +78,13 @@ def scalars(inputs: dict[str, np.ndarray], name: str, rows: int, default: Any = 
 def sequences_of(inputs: dict[str, np.ndarray], rows: int) -> list[int]:
     """How many sequences answer each row: num_return_sequences, or one beam search. Raises InputError for too many."""
     wanted = scalars(inputs, "num_return_sequences", rows, 1)
-    for count in wanted:
-        if not 1 <= count <= MAX_SEQUENCES:
-            raise InputError(f"num_return_sequences is {count}; it must be from 1 to {MAX_SEQUENCES}.")
-    widths = scalars(inputs, "beam_width", rows, 1)
-    counts = [1 if width > 1 else count for count, width in zip(wanted, widths, strict=True)]
-    if sum(counts) > MAX_SEQUENCES:
+    if min(wanted, default=1) < 1 or sum(wanted) > MAX_SEQUENCES:
         raise InputError(
-            f"num_return_sequences asks for {sum(counts)} sequences over all rows, but a request may have at most "
-            f"{MAX_SEQUENCES}; ask for fewer or send the rows as separate requests."
+            f"num_return_sequences is {wanted[0] if len(wanted) == 1 else wanted}; it must be from 1 to "
+            f"{MAX_SEQUENCES}, over all rows together."
         )
-    return counts
+    widths = scalars(inputs, "beam_width", rows, 1)
+    return [1 if width > 1 else count for count, width in zip(wanted, widths, strict=True)]
 
 
 def any_true(inputs: dict[str, np.ndarray], name: str) -> bool:
@@ -150,12 +147,13 @@ def send_last(sender, tensors: list) -> None:
 
 
 def send_error(sender, error: Exception, model: str) -> None:
-    """:func:`triton_error` as the last response."""
+    """:func:`triton_error` as the last response; a fault that prevents even that goes to the log."""
     try:
         sender.send(error_response(error, model), flags=FINAL)
     except Exception as unsent:  # one that is not decoupled may try one response only; it can still end
         pb_utils.Logger.log_error(f"{model}: an error could not be sent: {unsent}")
-        sender.send(flags=FINAL)
+        with contextlib.suppress(Exception):
+            sender.send(flags=FINAL)
 
 
 def encode_words(rows: list[list[list[int]]]) -> np.ndarray:
@@ -177,11 +175,13 @@ def decode_words(encoded: np.ndarray, name: str) -> list[list[int]]:
         raise InputError(f"{name} must have shape [batch, 2, L] (ids above offsets), not {list(encoded.shape)} a row.")
     if encoded.shape[1] > MAX_IDS:
         raise InputError(f"{name} holds {encoded.shape[1]:,} ids a row, and at most {MAX_IDS:,} are read; give fewer.")
-    ids, offsets = encoded.tolist()
-    ends = offsets[: offsets.index(-1)] if -1 in offsets else offsets
+    ids, ends = encoded.tolist()
+    while ends and ends[-1] == -1:  # they fill the row
+        ends.pop()
     spans = list(zip([0, *ends], ends))  # noqa: B905 (the last end starts nothing)
-    if any(end != -1 for end in offsets[len(ends) :]):
-        raise InputError(f"{name}: an end offset follows a -1; -1 may only fill the end of the second row: {offsets}.")
     if any(end <= start for start, end in spans) or (ends and ends[-1] > len(ids)):
-        raise InputError(f"{name}: end offsets must grow and stay within the {len(ids)} ids of the first row: {ends}.")
+        raise InputError(
+            f"{name}: end offsets must grow and stay within the {len(ids)} ids of the first row, and -1 may only "
+            f"follow them: {ends}."
+        )
     return [ids[start:end] for start, end in spans]

@@ -107,16 +107,9 @@ class TritonPythonModel:
                 f"EMBEDDING_BIAS_WEIGHTS needs one weight for each word: shape {list(weights.shape)} does not match "
                 f"{list(inputs['EMBEDDING_BIAS_WORDS'].shape)}."
             )
-        if np.isnan(weights).any() or np.isposinf(weights).any():
-            raise InputError("EMBEDDING_BIAS_WEIGHTS holds nan or +inf; a number or -inf (never this word) is needed.")
         bias = np.zeros((rows, self.tokenizer.size), np.float32)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # `tensorrt_llm` refuses what is not finite
             for target, row, row_weights in zip(bias, words, weights, strict=True):
                 for word, weight in zip(row, row_weights, strict=True):
                     np.add.at(target, word, weight)
-        if np.isposinf(bias).any():
-            raise InputError(
-                f"EMBEDDING_BIAS_WEIGHTS of up to {weights.max():g} add up, for a token that several words share, to "
-                "more than float32 can hold; 100 is enough to force a word."
-            )
         return bias

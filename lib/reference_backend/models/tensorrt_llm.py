@@ -29,8 +29,7 @@ from reference_backend.models.common import (
     number,
     parameter,
 )
-from reference_backend.models.llm.answer import ResponseFormat
-from reference_backend.models.llm.responses import PendingRequest, ResponseSender, RowState
+from reference_backend.models.llm.responses import PendingRequest, ResponseFormat, ResponseSender, RowState
 from reference_backend.models.llm.rows import Row, read_rows
 
 SHUTDOWN_SECONDS = 5.0
@@ -57,9 +56,8 @@ def check_parameters(config: dict) -> None:
                 f"{config['name']}: parameter {name} is '{given[name]}', but this executor does not offer {feature}; "
                 "leave it unset."
             )
-    if flag(config, "normalize_log_probs", False):
-        given["normalize_log_probs true (log probabilities are never normalised here)"] = "true"
-    given.pop("normalize_log_probs", None)
+    if not flag(config, "normalize_log_probs", False):  # true has no effect here
+        given.pop("normalize_log_probs", None)
     unknown = sorted(given.keys() - {*HONOURED, *IRRELEVANT, *REFUSED, WINDOW})
     if unknown:
         pb_utils.Logger.log_warn(f"{config['name']}: parameters that have no effect here: {', '.join(unknown)}.")

@@ -16,17 +16,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Tokenizer as FastTokenizer  # noqa: E402  (reads the variable above)
 
 
-class TokenizerError(BackendError):
-    """The tokenizer folder cannot be used."""
-
-
 class Tokenizer:
-    """Text to ids and back, and the ids of the end and padding tokens (`end_id`, `pad_id`)."""
+    """Text to ids and back, and the ids of the end and padding tokens (`end_id`, `pad_id`). Raises BackendError when
+    the folder cannot be used."""
 
     def __init__(self, folder: str):
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
-            raise TokenizerError(
+            raise BackendError(
                 f"tokenizer_dir '{folder}' has no tokenizer.json; point it at a Hugging Face tokenizer folder "
                 "(a folder with only tokenizer.model: load it once with transformers and save it again)."
             )
@@ -36,7 +33,7 @@ class Tokenizer:
         self.size = self._fast.get_vocab_size(with_added_tokens=True)
         end = _special_id(Path(folder), self._fast, "eos_token")
         if end is None:
-            raise TokenizerError(
+            raise BackendError(
                 f"tokenizer_dir '{folder}' names no end token: neither eos_token in tokenizer_config.json or "
                 "special_tokens_map.json nor eos_token_id in config.json or generation_config.json."
             )

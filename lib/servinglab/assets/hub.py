@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from pathlib import Path
 
 from servinglab.assets.catalogue import Model
-from servinglab.assets.store import AssetError
+from servinglab.assets.store import AssetError, told_offline
 
 _TOKENIZER = ["tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"]
 _TOKENIZER += ["merges.txt", "*.jinja", "config.json", "generation_config.json", "README.md"]
@@ -17,7 +16,7 @@ _WEIGHTS = [*_TOKENIZER, "*.safetensors", "*.json", "*.txt"]
 _NOT = ["onnx/*", "openvino/*", "original/*", "runs/*"]
 
 
-def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = True) -> Path:
+def fetch(model: Model, *, weights: bool = True) -> Path:
     """The snapshot folder of `model.hub`, complete; without weights only tokenizer and configuration.
 
     Interrupted downloads continue. Raises AssetError: gated, unknown, unreachable, or no safetensors weights.
@@ -30,10 +29,10 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
         folder = Path(snapshot_download(repo, local_files_only=True, **wanted))
         if _complete(folder, weights):
             return folder
-    if offline:
+    if told_offline():
         raise AssetError(f"{repo} is not complete in the Hugging Face cache, and the course works offline now.")
     try:
-        folder = Path(snapshot_download(repo, token=token, **wanted))
+        folder = Path(snapshot_download(repo, **wanted))
     except Exception as error:  # noqa: BLE001  whatever the HTTP library of the day raises when a connection breaks
         first = (str(error).strip().splitlines() or [""])[0]
         said = f"Fetching {repo} from the hub failed: {type(error).__name__}: {first[:300]}; run this again."
@@ -46,14 +45,6 @@ def fetch(model: Model, *, token: str | None, offline: bool, weights: bool = Tru
             "the pickle files of older models are not read."
         )
     return folder
-
-
-def licence(folder: Path) -> str:
-    """The licence that a model card states in its front matter."""
-    card = folder / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    found = re.search(r"^license(?:_name)?: *[\"']?([\w.+-]+)", text, re.MULTILINE)
-    return found[1] if found else "see its model card"
 
 
 def _complete(folder: Path, weights: bool) -> bool:

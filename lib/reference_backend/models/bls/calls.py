@@ -102,7 +102,7 @@ class InnerModels:
         with.
         """
         with self._may_draft if model else contextlib.nullcontext(), self._may_wait:
-            responses = self._stream(inputs, outputs, request_id, model or self.llm, generated)
+            responses = _request(model or self.llm, inputs, outputs, request_id, generated).exec(decoupled=True)
         try:
             for response in responses:
                 yield _outputs(response)
@@ -146,19 +146,12 @@ class InnerModels:
                 raise
 
     def _drain(self, inputs: dict[str, np.ndarray], request_id: str, model: str) -> None:
-        responses = self._stream(inputs, [], request_id, model)
+        responses = _request(model, inputs, [], request_id).exec(decoupled=True)  # there is a first one when it returns
         try:
             for response in responses:
                 _outputs(response)
         finally:
             self._keep(responses)
-
-    def _stream(
-        self, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str, model: str, generated: int = 0
-    ):
-        """A model's stream of responses; there is a first one when this returns."""
-        parameters = {ERRORS_AS_DATA: True} | ({GENERATED: generated} if generated else {})
-        return _request(model, inputs, outputs, request_id, parameters).exec(decoupled=True)
 
     def _keep(self, responses) -> None:
         with self._ending:
@@ -199,15 +192,13 @@ def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
     return names + [name for cause, more in ON_REQUEST.items() if inputs.get(cause, np.zeros(0)).any() for name in more]
 
 
-def _request(
-    model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = "", parameters: dict | None = None
-):
+def _request(model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = "", generated: int = 0):
     return pb_utils.InferenceRequest(
         model_name=model,
         inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
         requested_output_names=outputs,
         request_id=request_id,
-        parameters=parameters or {},
+        parameters={ERRORS_AS_DATA: True} | ({GENERATED: generated} if generated else {}),
     )
 
 

@@ -3,8 +3,8 @@
 A call to `postprocessing` costs several times what its decoding does, and a step of the LLM brings one token for every
 stream at nearly the same moment. So the tokens of all streams that are waiting go as the beams of one call.
 
-What else the LLM sends (log probabilities, logits, sequence_index) goes on with the text of the same response. A text
-that was held back, for a character or a stop word might go on, comes with the latest of it.
+What else the LLM sends (log probabilities, logits, sequence_index) goes on with the text of the same response; a text
+that was held back comes with the latest of it.
 
 A stop word that only the text shows (its letters are part of a longer token, or of several) ends the text but not the
 LLM's work. Log probabilities and logits then cover tokens behind it as well: while streaming the one or two that came
@@ -29,7 +29,7 @@ from reference_backend.models.bls.reply import Reply
 from reference_backend.models.common import texts
 from reference_backend.models.text import IncrementalText, StopText
 
-# Outputs that one response's newer value replaces: a text that was held back comes with the latest of them.
+# Outputs that one response's newer value replaces.
 LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *PERF_METRICS}
 
 
@@ -104,8 +104,7 @@ class Row:
         return [self._cut(text, start if text.startswith(prompt) else 0) for text in beams]
 
     def _cut(self, text: str, start: int) -> str:
-        end = self._stop.end_of_first(text[start:])
-        return text if end is None else text[: start + end]
+        return text[: start + (self._stop.end_of_first(text[start:]) or len(text))]
 
 
 @dataclass

@@ -70,13 +70,10 @@ class Reply:
                 send_last(self._sender, self._only)
 
     def fail(self, error: Exception) -> None:
-        """The error as the last response; a fault that prevents even that goes to the log."""
+        """The error as the last response."""
         with self._last() as first:
             if first:
-                try:
-                    send_error(self._sender, error, self._model)
-                except Exception as unsent:
-                    pb_utils.Logger.log_error(f"{self._model}: an error could not be sent: {unsent}")
+                send_error(self._sender, error, self._model)
 
     @contextlib.contextmanager
     def _last(self):

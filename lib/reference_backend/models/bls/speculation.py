@@ -98,7 +98,7 @@ def speculate(
         fits = fits or whole
         answer.ended = answer.ended or not drafting
     if not (reply.cancelled or reply.closed):
-        yield answer.response(_holds_prompt(models, given, reply))
+        yield answer.response(_holds_prompt(models, given, reply, answer.generated))
 
 
 class _Answer:
@@ -162,16 +162,14 @@ class _Answer:
         return found
 
 
-def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any) -> bool:
-    """Whether a response without streaming holds the prompt: as the client says, else as the LLM is deployed, which its
-    answer to a request for one token shows."""
+def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any, generated: int) -> bool:
+    """Whether a response without streaming holds the prompt: as the client says, else as the LLM is deployed, which the
+    first of the `generated` tokens shows when it is asked for once more."""
     if "exclude_input_in_output" in given:
         return not given["exclude_input_in_output"].any()
     one = given | {"request_output_len": np.ones((1, 1), np.int32)}
     one |= {name: np.zeros((1, 1), bool) for name in given if name.startswith("return")}
-    found = len(_ids(_call(models, one, reply, IDS)))
-    without = one | {"exclude_input_in_output": np.ones((1, 1), bool)}
-    return found > 1 or found > len(_ids(_call(models, without, reply, IDS)))
+    return len(_ids(_call(models, one, reply, IDS))) > min(generated, 1)
 
 
 def _call(

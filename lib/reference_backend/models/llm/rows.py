@@ -20,6 +20,7 @@ UNSUPPORTED = {
     "guided decoding": "guided_decoding_guide_type guided_decoding_guide",
     "lookahead decoding": "lookahead_window_size lookahead_ngram_size lookahead_verification_set_size",
     "disaggregated serving": "context_phase_params",
+    "accepting a draft by its probabilities": "draft_logits draft_acceptance_threshold",
     "KV-cache retention": "retention_token_range_starts retention_token_range_ends retention_token_range_priorities "
     "retention_token_range_durations_ms retention_decode_priority retention_decode_duration_ms",
 }
@@ -90,11 +91,6 @@ def _check_features(inputs: dict[str, np.ndarray]) -> None:
         for name in names.split():
             if name in inputs and _is_used(name, inputs[name]):
                 raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
-    if any(name in inputs and inputs[name].size for name in ("draft_logits", "draft_acceptance_threshold")):
-        raise InputError(
-            "draft_logits and draft_acceptance_threshold ask to accept a draft by its probabilities, which this "
-            "executor does not offer: it accepts the draft_input_ids that it would have chosen itself; leave them out."
-        )
     for name, neutral in NEUTRAL.items():
         if name in inputs and np.any(inputs[name] != neutral):
             raise InputError(
