@@ -131,13 +131,15 @@ def _loop(path):
     ("make", "words"),
     [
         (lambda p: p.write_bytes(b'name: "caf\xe9"\n'), "no UTF-8 text"),
-        (lambda p: None, "no such regular file"),
-        (lambda p: p.mkdir(), "no such regular file"),
-        (os.mkfifo, "no such regular file"),
-        (_loop, "no such regular file"),
-        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "no such regular file"),
+        (lambda p: None, "No such file"),
+        (lambda p: p.mkdir(), "Is a directory"),
+        (os.mkfifo, "no regular file"),
+        (_loop, "Too many levels"),
+        (lambda p: p.symlink_to("/nowhere/config.pbtxt"), "No such file"),
+        (lambda p: p.symlink_to("/dev/zero"), "no regular file"),
+        (lambda p: p.write_bytes(b"#" * 2**23), "larger than 4 MiB"),
     ],
-    ids=["latin1", "missing", "folder", "pipe", "loop", "dangling"],
+    ids=["latin1", "missing", "folder", "pipe", "loop", "dangling", "endless", "large"],
 )
 def test_l013_unreadable_config(repo, make, words):
     config(repo, "postprocessing").unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from servinglab.server.log import loaded_models, log_error, read, taken_port
+from servinglab.server.process import log_error, read_log, taken_port
 from servinglab.triton_24_10 import clean
 
 NO_GPU = """W1127 23:18:42.826457 11098 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"
@@ -25,13 +25,9 @@ At:
 ;
 """
 )
-PARSE = (
-    NO_GPU
-    + """[libprotobuf ERROR /tmp/text_format.cc:337] Error parsing text-format inference.ModelConfig: 2:17: Expected integer, got: $
-E1127 23:18:47.059606 11148 model_repository_manager.cc:1460] "Poll failed for model directory 'parse': failed to read text proto from /r/parse/config.pbtxt"
+OTHER = """E1127 23:18:47.059606 11148 model_repository_manager.cc:1460] "Poll failed for model directory 'other'"
 error: creating server: Internal - failed to load all models
 """
-)
 DEPENDS = (
     NO_GPU
     + """E1127 23:18:48.1 1 model_repository_manager.cc:724] "failed to load model 'ensemble': Invalid argument: ensemble ensemble contains models that are not available or ambiguous: depends on 'raises' which has no loaded version"
@@ -46,11 +42,6 @@ E1127 23:18:48.2 1 model_lifecycle.cc:642] "failed to load 'raises' version 1: I
         (NO_GPU, None),
         ("", None),
         (RAISES, "model 'raises' failed to load: ValueError: no \"x\" (in /r/1/model.py, line 3)"),
-        (
-            PARSE,
-            "Poll failed for model directory 'parse': "
-            "/r/parse/config.pbtxt does not parse, line 2, column 17: Expected integer, got: $",
-        ),
         (DEPENDS, "model 'raises' failed to load: SyntaxError: invalid syntax (model.py, line 1)"),
         (
             "/x/tritonserver: error while loading shared libraries: libnuma.so.1: cannot open shared object file: No such file\n",
@@ -70,19 +61,19 @@ def test_reason(log, sentence):
 
 
 def test_several_causes_are_counted():
-    assert log_error(RAISES + PARSE).endswith("(and 1 more, see the log)")
+    assert log_error(RAISES + OTHER).endswith("(and 1 more, see the log)")
 
 
-def test_ports_and_loaded_models():
+def test_a_taken_port():
     taken = "failed to start HTTP service: Unavailable - Socket '127.0.0.1:8000' already in use"
     log = RAISES + f'E1127 23:18:48.1 1 main.cc:293] "{taken} "\n'
-    assert taken_port(log) == 8000 and loaded_models(log) == {"echo"}
+    assert taken_port(log) == 8000
 
 
 def test_what_was_written_before_a_mark_does_not_count(tmp_path):
-    (tmp_path / "log").write_text(RAISES + PARSE)
-    assert log_error(read(tmp_path / "log", len(RAISES))).startswith("Poll failed")
-    assert read(tmp_path / "absent") == ""
+    (tmp_path / "log").write_text(RAISES + OTHER)
+    assert log_error(read_log(tmp_path / "log", len(RAISES))).startswith("Poll failed")
+    assert read_log(tmp_path / "absent") == ""
 
 
 @pytest.mark.parametrize(

@@ -205,9 +205,8 @@ def _check_deployment(group: dict[str, Model], models: dict[str, Model]) -> None
             most = engine_sizes(folder)[1]
             if most and model.config.max_batch_size > most:
                 what = f"max_batch_size is {model.config.max_batch_size}, and the engine was built for at most {most}."
-                model.note(
-                    "L052", "max_batch_size", what, f"Write {most} or less in all five files, or build it again."
-                )
+                cure = f"Write {most} or less in all five files, or build it again."
+                model.note("L052", "max_batch_size", what, cure)
 
 
 def _check_folder(model: Model, code: str, key: str, problem: Any) -> Path | None:
@@ -227,11 +226,9 @@ def _check_tensors(model: Model, base: str) -> None:
         for tensor in wanted(base, "old" if old else "new"):
             right, given = templates.tensor_line(kind, tensor), declared.get(tensor.name)
             if given is None:
-                said = ': a client that sends it gets "unexpected inference input".' if tensor.optional else "."
-                what, severity = (
-                    f"{kind} {tensor.name} is not declared{said}",
-                    "warning" if tensor.optional else "error",
-                )
+                severity = "warning" if tensor.optional else "error"
+                said = ': a client that sends it gets "unexpected inference input"' * tensor.optional
+                what = f"{kind} {tensor.name} is not declared{said}."
                 model.note("L031", rf"^ *{kind}\b", what, f"Write {right}", severity)
             elif tensor.name not in VARY and given not in _messages(kind, right):
                 what = f"{kind} {tensor.name} is not what the contract says (dims leave out the batch dimension)."

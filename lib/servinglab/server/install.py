@@ -32,9 +32,7 @@ def require_platform() -> None:
     """Refuse a machine on which the wheel's server cannot run, with one sentence."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         where = f"{platform.system()} {platform.machine()}"
-        cure = (
-            "use a Linux machine, WSL 2 or a container, or attach to a server elsewhere with TritonServer.attach(url)"
-        )
+        cure = "use Linux, WSL 2 or a container, or attach to a server elsewhere with TritonServer.attach(url)"
         raise ServerError(f"The embedded Triton runs on Linux x86-64 only and this is {where}: {cure}.")
     known = "CS_GNU_LIBC_VERSION" in os.confstr_names
     libc, _, version = (os.confstr("CS_GNU_LIBC_VERSION") if known else "").partition(" ")
@@ -53,9 +51,7 @@ def require_install() -> None:
     except importlib.metadata.PackageNotFoundError:
         raise ServerError('The embedded Triton needs numpy in this Python: pip install "numpy<2".') from None
     if int(numpy_version.split(".")[0]) >= 2:
-        why = (
-            'with which the Python backend fails on every string tensor: pip install "numpy<2", then restart the kernel'
-        )
+        why = 'which breaks every string tensor of the Python backend: pip install "numpy<2", then restart the kernel'
         raise ServerError(f"This Python has numpy {numpy_version}, {why}.")
 
 
@@ -74,9 +70,8 @@ def stub(root: Path) -> Path:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     path = root / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not path.is_file() or sys.version_info >= (3, 13):
-        raise ServerError(
-            f"The embedded Triton has no tested stub for Python {version}: use Python 3.10, 3.11 or 3.12."
-        )
+        cure = "use Python 3.10, 3.11 or 3.12"
+        raise ServerError(f"The embedded Triton has no tested stub for Python {version}: {cure}.")
     return path
 
 
@@ -175,9 +170,7 @@ def require_ascii() -> None:
                  *site_packages.glob("*.pth")):  # fmt: skip
         if not str(path).isascii() or (path.is_file() and not path.read_bytes().isascii()):
             where = path if not str(path).isascii() else f"{path} names a folder that"
-            cure = (
-                "move the course, or the Python that it runs on, to a folder without them, and run `make setup` there"
-            )
+            cure = "move the course, or the Python that it runs on, to a folder without them; run `make setup` there"
             raise ServerError(f"{where} has letters beyond ASCII in its path, which Triton cannot read: {cure}.")
 
 

@@ -1,4 +1,4 @@
-"""tritonserver as a process: its ports, start through the supervisor, readiness, end. Serves triton.py."""
+"""tritonserver as a process: its ports, start through the supervisor, readiness, end, and what its log says of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,14 +16,17 @@ import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from servinglab.server import log as triton_log
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
-from servinglab.triton_24_10 import dead_processes
+from servinglab.triton_24_10 import clean, dead_processes
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 4.0  # after an orderly stop was asked for, tritonserver is killed
 DEAD_SECONDS = 3.0  # Triton itself notices most deaths of a model's process within a second
+# Of the log: errors that every machine without an NVIDIA driver has, and consequences of an error that stands there.
+HARMLESS = ("CudaDriverHelper", "NVML", "DCGM", "Failed to create instance", "failed to load all models")
+CONSEQUENCE = ("which has no loaded version", "depends on", "not ready")
+LINE = re.compile(r"^[EF]\d{4} [\d:.]+ \d+ [\w.]+:\d+\] (.*)$", re.M)
 
 
 class PortTaken(Exception):
@@ -50,10 +54,8 @@ def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
 
 
 def port_error(port: int | None, service: str, reason: str) -> ServerError:
-    return ServerError(
-        f"Triton cannot use port {port} for {service} ({reason}): "
-        f"give another {service}_port, or leave it out and a free one is chosen."
-    )
+    cure = f"give another {service}_port, or leave it out and a free one is chosen"
+    return ServerError(f"Triton cannot use port {port} for {service} ({reason}): {cure}.")
 
 
 def http_status(url: str, path: str) -> int | None:
@@ -64,6 +66,34 @@ def http_status(url: str, path: str) -> int | None:
             return connection.getresponse().status
         except (OSError, http.client.HTTPException, ValueError):
             return None
+
+
+def read_log(path: Path, offset: int = 0) -> str:
+    """What the log holds after byte `offset`; "" when there is none."""
+    try:
+        return path.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def log_error(log: str) -> str | None:
+    """The log's own reason as one sentence, None if it holds no error: a library the loader misses, shared memory, a
+    model that fails to load, or any other error line."""
+    if found := re.search(r"error while loading shared libraries: ([^:\s]+): (.*)", log):
+        return f"the library {found[1]} is missing ({found[2].strip()})"
+    if re.search(r"No space left on device|shared memory key|--shm-size", log):
+        return "/dev/shm is full: in Docker start the container with --shm-size=1g"
+    errors = dict.fromkeys(clean(text) for text in LINE.findall(log) if not any(word in text for word in HARMLESS))
+    if causes := [e for e in errors if not any(word in e for word in CONSEQUENCE)] or [*errors]:
+        return causes[0] + (f" (and {len(causes) - 1} more, see the log)" if len(causes) > 1 else "")
+    found = re.search(r"^error: (.*)", log, re.M)
+    return clean(found[1]) if found else None
+
+
+def taken_port(log: str) -> int | None:
+    """Port that another program had, if that is why the server did not start."""
+    found = re.search(r"Socket '[^']*:(\d+)' already in use", log)
+    return int(found[1]) if found else None
 
 
 class TritonProcess:
@@ -117,23 +147,22 @@ class TritonProcess:
         dead: dict[int, float] = {}  # when each was seen first
         reason = None
         while reason is None:
-            alive, log = self.alive(), triton_log.read(self._log)
+            alive, log = self.alive(), read_log(self._log)
             if not alive:
-                if port := triton_log.taken_port(log):
+                if port := taken_port(log):
                     raise PortTaken(port)
-                reason = triton_log.log_error(log) or "it ended during the start"
-            # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens.
-            elif triton_log.listens(log) and http_status(metrics_url, "/metrics") == 200:
-                if all(http_status(url, path) == 200 for path in paths) and not triton_log.taken_port(log):
+                reason = log_error(log) or "it ended during the start"
+            # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens: gRPC
+            # and HTTP come first, metrics last.
+            elif "Started Metrics Service" in log and http_status(metrics_url, "/metrics") == 200:
+                if all(http_status(url, path) == 200 for path in paths) and not taken_port(log):
                     return
             dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
                 reason = reason or "a model's Python process died while it was being loaded, perhaps out of memory"
             if time.monotonic() > deadline:
-                late = [name for name in models if name not in triton_log.loaded_models(log)]
-                reason = (
-                    reason or f"it was not ready after {timeout:.0f} s, still loading: {', '.join(late) or 'itself'}"
-                )
+                late = [name for name in models if f"successfully loaded '{name}'" not in log] or ["itself"]
+                reason = reason or f"it was not ready after {timeout:.0f} s, still loading: {', '.join(late)}"
             time.sleep(0.03)
         raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
 

@@ -16,9 +16,17 @@ from typing import Any
 from servinglab.assets import cache_dir
 from servinglab.scratch import shorten
 from servinglab.server import install
-from servinglab.server import log as triton_log
 from servinglab.server.install import ServerError, require_plain
-from servinglab.server.process import HOST, PortTaken, TritonProcess, choose_ports, http_status, port_error
+from servinglab.server.process import (
+    HOST,
+    PortTaken,
+    TritonProcess,
+    choose_ports,
+    http_status,
+    log_error,
+    port_error,
+    read_log,
+)  # fmt: skip
 from servinglab.server.registry import announce, announced, new_log
 from servinglab.triton_24_10 import clean
 
@@ -173,7 +181,7 @@ class TritonServer:
             options = {"headers": self.admin_headers, "client_timeout": self.timeout}
             self._ask(lambda client: client.load_model(name, **options))
         except ServerError as error:  # the answer often says less than the log does
-            reason = self.log_path and triton_log.log_error(triton_log.read(self.log_path, mark))
+            reason = self.log_path and log_error(read_log(self.log_path, mark))
             raise ServerError(f"Triton did not load '{name}': {reason or error}") from None
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
@@ -205,9 +213,8 @@ class TritonServer:
             folders = sorted(p for p in self.repository.iterdir() if p.is_dir() and not p.name.startswith("."))
             found = [p.name for p in folders if (p / "config.pbtxt").is_file() or _versions(p)]
         except OSError as error:
-            raise ServerError(
-                f"Cannot read {where} ({error.strerror}): give the folder that holds the models."
-            ) from None
+            why = f"({error.strerror}): give the folder that holds the models."
+            raise ServerError(f"Cannot read {where} {why}") from None
         if not found:
             raise ServerError(f"No model in {where}: a model is a folder with a config.pbtxt and a folder 1/.")
         if missing := [name for name in self.requested or [] if name not in found]:
