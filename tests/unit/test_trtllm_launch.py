@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from servinglab.repository import build, write_templates
 from servinglab.server import launch as trtllm_launch
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
-from servinglab.server.launch import PORTS, as_shell, command, plan_launch
+from servinglab.server.launch import PORTS, Launch, as_shell, plan_launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT_FLAGS = "--grpc-port=8001 --http-port=8000 --metrics-port=8002"
@@ -35,6 +36,11 @@ KEY = f" --http-restricted-api={GUARDED}{{key}} --grpc-restricted-protocol={GUAR
 
 
 # --- the command line, as literal strings -----------------------------------------------------------------------------
+
+
+def command(repository, world_size=1, *, llms=("tensorrt_llm",), as_root=False, ports=PORTS, everywhere=False, **words):
+    with mock.patch("os.geteuid", return_value=0 if as_root else 1000):
+        return Launch(Path(repository), dict.fromkeys(llms, Path()), world_size, ports, everywhere).argv(**words)
 
 
 def test_one_rank():
@@ -66,7 +72,7 @@ def test_the_flags_of_nvidias_script_in_its_order():
 
 def test_several_llms_other_ports_and_addresses():
     ports = {"http": 1, "grpc": 2, "metrics": 3}
-    words = command("/repo", 2, llms=["a", "b"], ports=ports, address="0.0.0.0", tritonserver="t", mpirun="m")
+    words = command("/repo", 2, llms=["a", "b"], ports=ports, everywhere=True, tritonserver="t", mpirun="m")
     assert words[:4] == ["m", "-n", "1", "t"]
     second = words[words.index(":") :]
     assert "--load-model=a" in second and "--load-model=b" in second

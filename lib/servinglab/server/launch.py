@@ -24,24 +24,6 @@ TRITONSERVER = "/opt/tritonserver/bin/tritonserver"
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}  # as NVIDIA's script has them
 
 
-def command(
-    repository: str | Path, world_size: int = 1, *, llms: Sequence[str] = ("tensorrt_llm",),
-    ports: Mapping[str, int] = PORTS, address: str = HOST, as_root: bool = False, mpirun: str = "mpirun",
-    tritonserver: str = TRITONSERVER, shm_prefix: str = "prefix",
-) -> list[str]:  # fmt: skip
-    """The mpirun command line, with "{key}" where the administrator's key goes."""
-    argv = [mpirun] + ["--allow-run-as-root"] * as_root
-    for rank in range(world_size):
-        argv += [":"] * (rank > 0) + ["-n", "1", tritonserver, f"--model-repository={repository}"]
-        argv += [f"--{service}-port={ports[service]}" for service in ("grpc", "http", "metrics")]
-        argv += [f"--{service}-address={address}" for service in ("grpc", "http", "metrics")]
-        if rank > 0:
-            argv += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in llms)]
-        argv += ["--disable-auto-complete-config"]
-        argv += [f"--backend-config=python,shm-region-prefix-name={shm_prefix}{rank}_", *restricted("{key}")]
-    return argv
-
-
 def as_shell(argv: Sequence[str]) -> str:
     """The command as one would type it, a line for each rank, after the line that makes the administrator's key."""
     words = [shlex.quote(word.replace("{key}", "ADMIN_KEY")).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in argv]
@@ -58,11 +40,21 @@ class Launch:
     ports: Mapping[str, int]
     all_interfaces: bool = False
 
-    def argv(self, **more: str) -> list[str]:
-        """The command line; `more` are the last three arguments of `command`."""
-        address = "0.0.0.0" if self.all_interfaces else HOST
-        given = {"llms": list(self.engines), "ports": self.ports, "address": address, "as_root": os.geteuid() == 0}
-        return command(self.repository, self.world_size, **given, **more)
+    def argv(
+        self, *, mpirun: str = "mpirun", tritonserver: str = TRITONSERVER, shm_prefix: str = "prefix"
+    ) -> list[str]:
+        """The mpirun command line, with "{key}" where the administrator's key goes."""
+        argv = [mpirun] + ["--allow-run-as-root"] * (os.geteuid() == 0)
+        services, address = ("grpc", "http", "metrics"), "0.0.0.0" if self.all_interfaces else HOST
+        for rank in range(self.world_size):
+            argv += [":"] * (rank > 0) + ["-n", "1", tritonserver, f"--model-repository={self.repository}"]
+            argv += [f"--{service}-port={self.ports[service]}" for service in services]
+            argv += [f"--{service}-address={address}" for service in services]
+            if rank > 0:
+                argv += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in self.engines)]
+            argv += ["--disable-auto-complete-config"]
+            argv += [f"--backend-config=python,shm-region-prefix-name={shm_prefix}{rank}_", *restricted("{key}")]
+        return argv
 
 
 def plan_launch(

@@ -287,14 +287,11 @@ def _versions(folder: Path) -> list[Path]:
 def _require_loadable(repository: Path, names: Iterable[str]) -> None:
     """`read_plain_config` for these, and for the steps of ensembles among them, which Triton loads with them. A Python
     model without its file is refused, too: Triton 24.10 would never answer."""
-    todo, seen = list(names), set()
-    while todo:
-        if (name := todo.pop()) in seen:
-            continue
-        seen.add(name)
+    todo = list(names)
+    for name in todo:  # which grows
         if not (config := read_plain_config(repository / name)):
             continue
-        todo += [step.model_name for step in config.ensemble_scheduling.step]
+        todo += {step.model_name for step in config.ensemble_scheduling.step}.difference(todo)
         for version in _versions(repository / name)[-1:] if config.backend == "python" else ():
             file = version / (config.default_model_filename or "model.py")
             if not file.exists():
