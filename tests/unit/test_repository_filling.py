@@ -183,6 +183,23 @@ def test_a_value_that_is_no_text_changes_nothing_and_a_link_stays_one(tmp_path):
     assert file.is_symlink() and not placeholders(real.read_text())
 
 
+def test_a_disk_that_is_full_in_the_middle_changes_nothing(tmp_path, monkeypatch):
+    folder = repository(tmp_path / "m", "0.19.0")
+    before, writes, write = contents(folder), [], Path.write_bytes
+
+    def full(path, content):
+        writes.append(path)
+        if len(writes) == 3:
+            write(path, content[:10])
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    with monkeypatch.context() as patched, pytest.raises(RepositoryError, match="No space left on device"):
+        patched.setattr(Path, "write_bytes", full)
+        fill_all(folder, needed("0.19.0"))
+    assert contents(folder) == before and not list(folder.rglob("*/.*"))
+
+
 def test_unreadable_targets_are_a_sentence(tmp_path):
     for target in (tmp_path / "none", tmp_path):
         with pytest.raises(RepositoryError, match="holds no config.pbtxt"):

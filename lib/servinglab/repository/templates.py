@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -183,14 +184,22 @@ def fill_repository(
             given = {name: value for name, value in given.items() if value is not None}
             groups[path] = sorted(given), sorted(names - given.keys() - ZERO_BY_ITSELF.keys())
             try:
-                done[path] = fill(text, given, file=f"{folder}/{path.name}").encode()
+                done[path.resolve()] = fill(text, given, file=f"{folder}/{path.name}").encode()
             except RepositoryError as error:
                 wrong.append(str(error))
         wrong += [f"No file has the placeholder ${{{key}}}.{did_you_mean(key, known)}" for key in values.keys() - known]
         if wrong:
             raise RepositoryError(" ".join(wrong))
-        for path, content in done.items() if write else ():
-            path.write_bytes(content)
+        drafts = {path.with_name(f".{path.name}.{os.getpid()}"): path for path in done} if write else {}
+        try:
+            for draft, path in drafts.items():
+                draft.write_bytes(done[path])
+                shutil.copymode(path, draft)
+            for draft, path in drafts.items():
+                draft.replace(path)
+        finally:
+            for draft in drafts:
+                draft.unlink(missing_ok=True)
     except (OSError, UnicodeError) as error:
         raise RepositoryError(f"A config.pbtxt under {target} cannot be read or written: {error}.") from None
     return groups
