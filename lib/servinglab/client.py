@@ -113,7 +113,7 @@ def _results(
         for number, (key, tensors) in enumerate(requests.items()):
             more = {"request_id": str(number), **options}
             open_ids[more["request_id"]] = key
-            client.async_stream_infer(model, tensors, enable_empty_final_response=True, **more)
+            _send(client, model, tensors, more)
         while open_ids:
             when, result, error = arrived.get()
             if error is not None:
@@ -130,6 +130,16 @@ def _results(
         done = True
     finally:
         client.stop_stream(cancel_requests=not done)
+
+
+def _send(
+    client: grpcclient.InferenceServerClient, model: str, inputs: Sequence[grpcclient.InferInput], options: Any
+) -> None:
+    try:
+        client.async_stream_infer(model, inputs, enable_empty_final_response=True, **options)
+    except InferenceServerException as error:  # the stream has broken already: its callback gets the reason
+        if "no longer in valid state" not in str(error):
+            raise
 
 
 async def astream(
@@ -150,7 +160,7 @@ async def astream(
     client.start_stream(put, stream_timeout=timeout)
     try:
         sent = time.perf_counter()
-        client.async_stream_infer(model, inputs, enable_empty_final_response=True, **options)
+        _send(client, model, inputs, options)
         while not done:
             when, result, error = await arrived.get()
             if error is not None:

@@ -59,7 +59,7 @@ BAD_VALUES = [
     ({"temperature": numbers(np.float32, np.inf)}, "temperature is inf"),
     ({"repetition_penalty": numbers(np.float32, 0)}, "repetition_penalty is 0"),
     ({"min_tokens": numbers(np.int32, -1)}, "min_tokens is -1"),
-    ({"end_id": numbers(np.int32, 99999)}, "end_id is 99999"),
+    ({"end_id": numbers(np.int32, 99999)}, "end_id holds token id 99999"),
     ({"beam_width": numbers(np.int32, 0)}, "beam_width is 0"),
     ({"beam_width": numbers(np.int32, 4)}, "max_beam_width 1"),
     ({"num_return_sequences": numbers(np.int32, 0)}, "num_return_sequences is 0"),

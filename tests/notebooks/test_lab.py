@@ -65,12 +65,12 @@ def test_links_imports_and_the_courses_root_are_found_from_the_copy(checkout):
             assert place.exists() and place.is_relative_to(folder), (notebook.id, target)
             followed += 1
     assert followed >= 30
-    code = "from cliplab import encoders, deployment, pictures; from servinglab.root import find_root; print("
-    code += "find_root(), encoders.DATA.is_dir(), deployment.SOURCES.is_dir(), len(pictures.catalogue('subset')) > 9)"
+    code = "from cliplab import deployment, pictures; from servinglab.root import find_root; print(find_root(), "
+    code += "deployment.SOURCES.is_dir(), len(pictures.catalogue('subset')) > 9)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder / "labs" / "vlm_clip", capture_output=True, text=True
     )
-    assert done.stdout.split() == [str(checkout.root), "True", "True", "True"], done.stderr
+    assert done.stdout.split() == [str(checkout.root), "True", "True"], done.stderr
 
 
 def test_a_notebook_that_was_worked_in_stays_and_its_new_version_comes_beside_it(checkout):
@@ -90,9 +90,10 @@ def test_a_notebook_that_was_worked_in_stays_and_its_new_version_comes_beside_it
 
 
 def fetch(address):
+    straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy another test knew
     while True:
         try:
-            return json.load(urllib.request.urlopen(address, timeout=60))
+            return json.load(straight.open(address, timeout=60))
         except urllib.error.URLError as error:  # it says where it listens before it does
             if not isinstance(error.reason, ConnectionRefusedError):
                 raise

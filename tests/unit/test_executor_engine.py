@@ -21,6 +21,7 @@ from executor_helpers import (
     write_fake_engine,
 )
 
+from reference_backend.errors import BackendError
 from reference_backend.executor import Executor, ExecutorError, RequestError
 
 
@@ -484,7 +485,7 @@ def test_prompt_and_length_limits(start, caplog):
         ({"batch_scheduler_policy": "fifo"}, "batch_scheduler_policy is 'fifo'; it must be one of guaranteed_no"),
         ({"batching_strategy": "V2"}, "batching_strategy is 'V2'; it must be one of inflight_fused_batching, "),
         ({"kv_cache_free_gpu_mem_fraction": 1.5}, "kv_cache_free_gpu_mem_fraction is 1.5; it must be between 0 and 1"),
-        ({"max_batch_size": 0}, "max_batch_size is 0; it must be 1 or more."),
+        ({"max_batch_size": 0}, "max_batch_size is 0; it must be from 1 to 256, for which"),
         ({"prefill_tokens": 0}, "prefill_tokens is 0; it must be 1 or more."),
         ({"threads": -1}, "threads is -1; it must be 1 or more."),
         ({"max_seq_len": 4096}, f"max_seq_len is 4096; it must be from 2 to {MAX_SEQ_LEN}, for which"),
@@ -506,10 +507,10 @@ def test_engine_folder_errors(tmp_path):
     with pytest.raises(ExecutorError, match="an engine of version None, which the reference executor cannot run"):
         Executor(tmp_path)
     write_fake_engine(tmp_path)
-    with pytest.raises(ExecutorError, match=r"rank0\.engine cannot be read: No such file"):
+    with pytest.raises(BackendError, match=r"rank0\.engine cannot be read: No such file"):
         Executor(tmp_path)
     (tmp_path / "rank0.engine").write_bytes(b"ftrt, a plan of TensorRT for some GPU")
-    with pytest.raises(ExecutorError, match=r"rank0\.engine is damaged or of another kind"):
+    with pytest.raises(BackendError, match=r"rank0\.engine is damaged or of another kind"):
         Executor(tmp_path)
 
 

@@ -9,6 +9,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Executor:
     prefill_tokens: prompt tokens read between two steps of the running requests; by default 64 on the CPU, else 256.
     device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
 
-    Raises ExecutorError when the engine cannot be used. Use it as a context manager, or call `shutdown`. One
+    Raises BackendError when the engine cannot be used. Use it as a context manager, or call `shutdown`. One
     that nobody holds any more ends by itself, so a cell that makes one may run again.
     """
 
@@ -74,8 +75,7 @@ class Executor:
         options = {name: value for name, value in locals().items() if name not in ("self", "engine_dir", "device")}
         config = EngineConfig.read(engine_dir)
         longest = config.max_seq_len if max_seq_len is None else max_seq_len
-        gathers = config.gather_context_logits, config.gather_generation_logits
-        self.limits = Limits(config.vocab_size, longest, max_beam_width, config.max_input_len, *gathers)
+        self.limits: Limits = replace(config, max_seq_len=longest, max_beam_width=max_beam_width)
         _check_options(config, options)
         kv_tokens, fraction = max_tokens_in_paged_kv_cache, kv_cache_free_gpu_mem_fraction
         self.max_batch_size, self.device = max_batch_size, choose(config, device)

@@ -24,6 +24,7 @@ from reference_backend.errors import BackendError
 from . import graph
 from .cache import KVCache
 from .rank_files import ENGINE_VERSION, Tensor, tensors
+from .request import Limits
 
 _PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 log = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ class ExecutorError(BackendError):
     """The executor could not be started, or has been shut down."""
 
 
-@dataclass(frozen=True)
-class EngineConfig:
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(Limits):
     """What `config.json` of an engine folder says: the model, and what a request may ask for (trtllm-build's limits).
 
     precision: fp32, fp16, bf16, int8 or int4, of the weights. pretrained: the whole pretrained_config.
@@ -43,18 +44,12 @@ class EngineConfig:
     folder: Path
     architecture: str
     precision: str
-    vocab_size: int
     layers: int
     kv_heads: int
     head_size: int
     tp_size: int
     norm_epsilon: float
-    max_seq_len: int
-    max_input_len: int
     max_batch_size: int
-    max_beam_width: int
-    gather_context_logits: bool
-    gather_generation_logits: bool
     pretrained: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -95,11 +90,8 @@ class EngineConfig:
             ) from None
 
     def ranks(self) -> list[dict[str, Tensor]]:
-        """The tensors of each rank's file. Raises ExecutorError when one cannot be read."""
-        try:
-            return [tensors(self.folder.resolve() / f"rank{rank}.engine") for rank in range(self.tp_size)]
-        except BackendError as error:
-            raise ExecutorError(str(error)) from None
+        """The tensors of each rank's file. Raises BackendError when one cannot be read."""
+        return [tensors(self.folder.resolve() / f"rank{rank}.engine") for rank in range(self.tp_size)]
 
 
 def default_threads() -> int:

@@ -1,11 +1,10 @@
 """What a request finds in the KV cache when it begins, and what it leaves there when it ends.
 
 A request whose prefix is that of a kept sequence, or of the prompt of one that runs, gets a copy of those keys and
-values and reads only the rest. How many tokens are read together changes the last digits of what they give, and so may
-change a close choice of a token. To depend on nobody who came before, a request takes only whole blocks of prompts:
-they are read in the same pieces by everyone, so they are bit for bit what it would have computed itself. Generated
-tokens and parts of blocks are taken where `partial` is on, and in the rounds of speculative decoding, which go on with
-a text of their own. (TensorRT-LLM calls it enable_partial_reuse, and takes generated tokens in any case.)
+values and reads only the rest. How many tokens are read together changes the last digits of what they give. So a
+request takes only whole blocks of prompts, which everyone reads in the same pieces: they are bit for bit what it would
+have computed itself. Generated tokens and parts of blocks are taken where `partial` is on (enable_partial_reuse in
+TensorRT-LLM, which takes generated tokens in any case), and in the rounds of speculative decoding.
 
 Keys and values depend on all tokens before, so a block may be used again only behind the same prefix. Hence a tree: a
 block hangs below the block that came before it, and a path from the root spells the tokens from the first one on. Only

@@ -12,6 +12,7 @@ import os
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,8 +30,8 @@ from reference_backend.models.common import (
     number,
     parameter,
 )
-from reference_backend.models.llm.responses import PendingRequest, ResponseFormat, ResponseSender, RowState
-from reference_backend.models.llm.rows import Row, read_rows
+from reference_backend.models.llm.responses import PendingRequest, ResponseSender, RowState
+from reference_backend.models.llm.rows import read_rows
 
 SHUTDOWN_SECONDS = 5.0
 # The model's arithmetic keeps every core busy. Standing back a little, it lets a token that is ready leave at once;
@@ -127,7 +128,8 @@ class TritonPythonModel:
             for sequence, one in enumerate(row.requests()):
                 # Several requests may carry the same id, or none, so the executor gets ids of our own.
                 one.id, one.generated = uuid.uuid4().hex, generated
-                states[one.id] = state = RowState(pending, index, one.id, self._format(row), sequence)
+                form = replace(row.format, logits_type=self.logits_type)
+                states[one.id] = state = RowState(pending, index, one.id, form, sequence)
                 one.on_output = partial(self.responses.output, state)
                 to_run.append(one)
         pending.rows, pending.sequences, pending.open_rows = len(rows), max(row.sequences for row in rows), states
@@ -140,11 +142,6 @@ class TritonPythonModel:
         if pending.given_up:  # one may have come in behind the cancelling
             for one in to_run:
                 self.executor.cancel(one.id)
-
-    def _format(self, row: Row) -> ResponseFormat:
-        prompt = [] if row.exclude_input or row.streaming else row.request.prompt.tolist()
-        log_probs = row.request.return_log_probs
-        return ResponseFormat(row.streaming, prompt, log_probs, row.beams, self.logits_type, row.metrics)
 
     def finalize(self):
         self.executor.shutdown()

@@ -80,7 +80,6 @@ class Place:
             shutil.copytree(folder, made)
 
     def _make_engine(self, made: Path, scratch: Path, precision: str) -> None:
-        require_architecture(read_config(self.checkpoint), self.checkpoint)
         dtype = "bfloat16" if precision == "bf16" else "float32"
         if not (converted := scratch / dtype).exists():
             say(self.name, f"converting to a TensorRT-LLM checkpoint in {dtype}")

@@ -71,32 +71,29 @@ class CudaModel:
             size *= 2
 
     def _run(self, ids: Any, lengths: Any, first_slot: int, picked: Any, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        """In pieces of MAX_ROWS tokens."""
         batch, new = ids.shape
-        rows = np.empty((3, batch * new), np.int32)
+        rows = np.empty((3, batch * new), np.int32)  # ids, slots, lengths
         rows[0] = ids.reshape(-1)
         rows[1] = np.repeat(np.arange(first_slot, first_slot + batch), new)
         rows[2] = (lengths[:, None] - np.arange(new)[::-1]).reshape(-1)
-        with _one_at_a_time:
-            return self._run_rows(rows, picked, wanted)
-
-    def _run_rows(self, rows: np.ndarray, picked: Any, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
-        """rows int32 [3, n]: ids, slots, lengths. In pieces of MAX_ROWS."""
         logits = np.empty((len(wanted), self._config.vocab_size), np.float32)
         best = np.empty(len(picked), np.int64)
-        for first in range(0, rows.shape[1], MAX_ROWS):
-            piece = rows[:, first : first + MAX_ROWS]
-            heads, due = (np.flatnonzero((some >= first) & (some < first + MAX_ROWS)) for some in (picked, wanted))
-            step = self._step(_bucket(piece.shape[1]), _bucket(len(heads)))
-            step.host[2] = 0  # no tokens but those that follow
-            step.host[:3, : piece.shape[1]] = piece
-            step.host[3, : len(heads)] = picked[heads] - first
-            step.replay()
-            if len(due):
-                at = torch.from_numpy(np.searchsorted(picked[heads], wanted[due])).to(self._device)
-                logits[due] = step.scratch.logits[at, : logits.shape[1]].cpu().numpy()
-            elif self._device.type == "cuda":
-                torch.cuda.current_stream(self._device).synchronize()
-            best[heads] = step.best[: len(heads)]
+        with _one_at_a_time:
+            for first in range(0, batch * new, MAX_ROWS):
+                piece = rows[:, first : first + MAX_ROWS]
+                heads, due = (np.flatnonzero((some >= first) & (some < first + MAX_ROWS)) for some in (picked, wanted))
+                step = self._step(_bucket(piece.shape[1]), _bucket(len(heads)))
+                step.host[2] = 0  # no tokens but those that follow
+                step.host[:3, : piece.shape[1]] = piece
+                step.host[3, : len(heads)] = picked[heads] - first
+                step.replay()
+                if len(due):
+                    at = torch.from_numpy(np.searchsorted(picked[heads], wanted[due])).to(self._device)
+                    logits[due] = step.scratch.logits[at, : logits.shape[1]].cpu().numpy()
+                elif self._device.type == "cuda":
+                    torch.cuda.current_stream(self._device).synchronize()
+                best[heads] = step.best[: len(heads)]
         return logits, best
 
     def _step(self, rows: int, heads: int) -> _Step:

@@ -59,16 +59,16 @@ class ResponseFormat:
     """How the answers of a sequence look.
 
     streaming: an answer has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
-    beams: how many to return, 0 where no beams were asked for. logits_type: datatype of the declared outputs.
-    metrics: whether the performance metrics are wanted.
+    beams: how many to return, best first, 0 without a beam search. metrics: whether the performance metrics are wanted.
+    logits_type: datatype of the declared outputs.
     """
 
     streaming: bool
     prompt: list[int]
     log_probs: bool = False
     beams: int = 0
-    logits_type: type = np.float32
     metrics: bool = False
+    logits_type: type = np.float32
 
     def tensors(self, answer: Answer) -> list:
         """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is."""

@@ -10,6 +10,7 @@ import numpy as np
 from reference_backend.executor.params import TENSORS, SamplingParams
 from reference_backend.executor.request import Limits, Request
 from reference_backend.models.common import InputError, decode_words, require, scalars, sequences_of
+from reference_backend.models.llm.responses import ResponseFormat
 
 # Declared by the contract, not served by this executor.
 UNSUPPORTED = {
@@ -36,15 +37,11 @@ class Row:
     """One prompt of a request, and how it is answered.
 
     sequences: how many independent samples to take, each with a seed of its own (`num_return_sequences`).
-    beams: how many of the beams to return, best first, 0 without a beam search; the same input says it.
     """
 
     request: Request
-    streaming: bool
-    exclude_input: bool
     sequences: int
-    beams: int
-    metrics: bool
+    format: ResponseFormat
 
     def requests(self) -> list[Request]:
         """One for each sequence. The seeds are seed, seed + 1, …, as in TensorRT-LLM; the logits of the prompt, which
@@ -143,6 +140,8 @@ def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input:
         end_after_draft=bool(draft),
         **wanted,
     )
-    excluded = bool(scalar("exclude_input_in_output", exclude_input))
+    excluded = streaming or scalar("exclude_input_in_output", exclude_input)
+    before = [] if excluded else request.prompt.tolist()
     beams = count if "num_return_sequences" in inputs else params.beam_width
-    return Row(request, streaming, excluded, sequences, beams if params.beam_width > 1 else 0, metrics)
+    beams = beams if params.beam_width > 1 else 0
+    return Row(request, sequences, ResponseFormat(streaming, before, request.return_log_probs, beams, metrics))
