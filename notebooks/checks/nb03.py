@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.checks import Verdict, exercise, right, wrong
 from servinglab.repository import contract
-from servinglab.repository.wiring import parameters
+from servinglab.repository.contract import parameters
 
 BATCH = 8
 PREFIX = "judge-"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from servinglab.repository import contract, wiring
+from servinglab.repository import contract
 
 NVIDIA = json.loads((Path(__file__).parent / "data" / "nvidia_contract.json").read_text())
 FILLED = {"${logits_datatype}": "FP32", "${encoder_input_features_data_type}": "FP16"}
@@ -45,29 +45,29 @@ def test_old_generation_differs_in_two_names_only(model):
 
 
 def test_ensemble_maps_are_nvidias():
-    ours = [{"model": s.model, "in": s.inputs, "out": s.outputs} for s in wiring.ensemble_steps()]
+    ours = [{"model": s.model, "in": s.inputs, "out": s.outputs} for s in contract.ensemble_steps()]
     assert ours == NVIDIA["ensemble"]["steps"]
 
 
 def test_old_ensemble_maps_rename_both_sides():
-    llm = wiring.ensemble_steps("old")[1].inputs
+    llm = contract.ensemble_steps("old")[1].inputs
     assert llm["min_length"] == "min_length" and llm["random_seed"] == "random_seed"
     assert "seed" not in llm and "min_tokens" not in llm
 
 
 @pytest.mark.parametrize("generation", contract.GENERATIONS)
 def test_ensemble_maps_name_declared_tensors(generation):
-    for step in wiring.ensemble_steps(generation):
+    for step in contract.ensemble_steps(generation):
         assert step.inputs.keys() <= {t.name for t in contract.inputs(step.model, generation)}
         assert step.outputs.keys() <= {t.name for t in contract.outputs(step.model, generation)}
 
 
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_parameters_are_nvidias(model):
-    ours = {p.key: f"${{{p.variable}}}" for p in wiring.parameters(model)}
+    ours = {p.key: f"${{{p.variable}}}" for p in contract.parameters(model)}
     theirs = dict(NVIDIA[model]["parameters"])
     if model == "tensorrt_llm":
-        ours |= wiring.LLM_LITERALS
+        ours |= contract.LLM_LITERALS
     if model == "tensorrt_llm_bls":  # our addition: all inner names are parameters
         theirs |= {f"{name}_model_name": f"${{{name}_model_name}}" for name in ("preprocessing", "postprocessing")}
     assert ours == theirs

@@ -1,9 +1,8 @@
 """Model repositories: write them from one DeploymentSpec, fill templates, and check them before a server reads them."""
 
-from servinglab.repository.build import build, build_default, config_text, write_templates
+from servinglab.repository.build import DeploymentSpec, build, build_default, config_text, write_templates
 from servinglab.repository.contract import RepositoryError
 from servinglab.repository.lint import Finding, lint
-from servinglab.repository.spec import DeploymentSpec
 from servinglab.repository.templates import fill, fill_repository, placeholders, template
 
 __all__ = [

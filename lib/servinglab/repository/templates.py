@@ -18,7 +18,7 @@ from google.protobuf import text_encoding, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.errors import did_you_mean
-from servinglab.repository import contract, wiring
+from servinglab.repository import contract
 from servinglab.repository.contract import RepositoryError
 
 MOST_BYTES = 2**22  # of a config.pbtxt
@@ -65,13 +65,13 @@ def template(model: str, generation: str = "new", *, name: str = "", prefix: str
     lines = [f'name: "{name or prefix + model}"', f'backend: "{backend}"', "max_batch_size: ${triton_max_batch_size}"]
     if model == "ensemble":
         lines[1] = 'platform: "ensemble"'
-    lines += [_SCHEDULING[model], *(parameter_line(p.key, f"${{{p.variable}}}") for p in wiring.parameters(model))]
-    lines += [parameter_line(*item) for item in wiring.LLM_LITERALS.items() if model == "tensorrt_llm"]
+    lines += [_SCHEDULING[model], *(parameter_line(p.key, f"${{{p.variable}}}") for p in contract.parameters(model))]
+    lines += [parameter_line(*item) for item in contract.LLM_LITERALS.items() if model == "tensorrt_llm"]
     lines += ["", *(tensor_line("input", tensor) for tensor in contract.inputs(model, generation))]
     lines += ["", *(tensor_line("output", tensor) for tensor in contract.outputs(model, generation))]
     if model == "ensemble":
         lines += ["", "ensemble_scheduling {"]
-        for step in wiring.ensemble_steps(generation):
+        for step in contract.ensemble_steps(generation):
             lines += ["  step {", f'    model_name: "{prefix}{step.model}"', "    model_version: -1"]
             lines += [f'    input_map {{ key: "{key}" value: "{value}" }}' for key, value in step.inputs.items()]
             lines += [f'    output_map {{ key: "{key}" value: "{value}" }}' for key, value in step.outputs.items()]
@@ -100,7 +100,7 @@ def _spots(text: str) -> Iterator[tuple[Placeholder, re.Match]]:
     # The same variable may be mandatory in one model and optional in another.
     mandatory = {"tokenizer_dir", "tokenizer_type"}  # the second in the templates of 0.8 and before
     if re.search(r'"(gpt_model_type|max_beam_width|batch_scheduler_policy)"', text):  # those of the model tensorrt_llm
-        mandatory = {p.variable for p in wiring.parameters("tensorrt_llm") if p.mandatory} | {"triton_backend"}
+        mandatory = {p.variable for p in contract.parameters("tensorrt_llm") if p.mandatory} | {"triton_backend"}
     for match in re.finditer(r"\$\{(\w*)\}", text):
         before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
         if "#" not in re.sub(r'"[^"]*"?', "", before):  # no comment
@@ -119,10 +119,10 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
         where = ", ".join(f"${{{spot.name}}} (line {spot.line})" for spot in missing)
         why = "Triton cannot load the model without it, also where your model does not use that tensor."
         raise RepositoryError(f"{file}:{missing[0].line}: no value for {where}: {why}")
-    known = {p.variable: p for model in contract.MODELS for p in wiring.parameters(model)}
+    known = {p.variable: p for model in contract.MODELS for p in contract.parameters(model)}
     for spot, match in reversed([*_spots(text)]):
         if spot.name in values:
-            given = wiring.text_of(values[spot.name])
+            given = contract.text_of(values[spot.name])
             if spot.kind == "quoted":
                 if given and spot.name in known:  # an empty one is a way to say "not set"
                     known[spot.name].text(given)
