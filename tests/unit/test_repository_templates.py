@@ -6,7 +6,16 @@ The kinds of fault are those of server#8592 (A1), TensorRT-LLM#2758 (A2), tensor
 import pytest
 from repository_helpers import message, parse, spec
 
-from servinglab.repository import RepositoryError, contract, fill, lint, placeholders, template, write_templates
+from servinglab.repository import (
+    RepositoryError,
+    contract,
+    fill,
+    fill_repository,
+    lint,
+    placeholders,
+    template,
+    write_templates,
+)
 
 # What NVIDIA's fill_template.py needs in its own templates of 0.17 to 1.0 (and what it writes by itself).
 STRUCTURAL = {
@@ -168,6 +177,9 @@ def test_templates_that_are_written_again_lose_nothing_of_yours(tmp_path):
     texts = [path.read_text() for path in repository.rglob("*") if path.is_file()]
     for text in ("MY MODEL, first", "MY CONFIG, first", "MY MODEL, second", "MY CONFIG, second"):
         assert text in texts
+    with pytest.raises(RepositoryError, match=" ensemble/config.pbtxt:|^ensemble/config.pbtxt:") as told:
+        fill_repository(repository, {})
+    assert "1/config.pbtxt" not in str(told.value), "what was moved aside is nothing to fill"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["model_repository"], "nothing beside it"
     assert {f.code for f in lint(repository)} == {f.code for f in lint(write_templates(tmp_path / "fresh"))}

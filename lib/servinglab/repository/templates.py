@@ -18,6 +18,7 @@ from google.protobuf import text_encoding, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.errors import did_you_mean
+from servinglab.keep import YOURS
 from servinglab.repository import contract
 from servinglab.repository.contract import RepositoryError
 
@@ -132,7 +133,8 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
         parse(text)
     except NO_CONFIG as error:
         line, reason = place(error)
-        raise RepositoryError(f"{file}:{line}: {reason} {text.splitlines()[line - 1].strip()}") from None
+        there = text.split("\n")[line - 1].strip()
+        raise RepositoryError(f"{file}:{line}: {reason} {there}") from None
     return text
 
 
@@ -172,8 +174,9 @@ def fill_repository(
     left}. Raises RepositoryError as `fill` does, of all files, and for one that cannot be read or written.
     """
     target, groups, done, wrong, known = Path(target), {}, {}, [], set()
-    files = [target] if target.is_file() else sorted({*target.glob("**/config.pbtxt"), *target.glob("*/config.pbtxt")})
-    if not files:
+    found = {*target.glob("**/config.pbtxt"), *target.glob("*/config.pbtxt")}  # the second: also behind links
+    files = sorted(path for path in found if YOURS not in path.relative_to(target).parts) or [target]
+    if files == [target] and not target.is_file():
         raise RepositoryError(f"{target} holds no config.pbtxt: copy NVIDIA's models there first.")
     try:
         for path in files:
