@@ -34,7 +34,7 @@ MAX_RANKS = 1024
 _BITS = {"W8A16": 8, "W4A16": 4}
 _QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj))\.weight")
 _EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
-_OURS = re.compile(r"config\.json|rank\d+\.engine")
+_ENGINE_FILES = re.compile(r"config\.json|rank\d+\.engine")
 
 
 class BuildError(BackendError):
@@ -129,7 +129,7 @@ def _foreign(out: Path) -> str:
     if out.is_symlink() or not out.is_dir():
         return "a file or a link"
     written = {path.name: path.stat().st_mtime for path in out.iterdir()}
-    if others := sorted(name for name in written if not _OURS.fullmatch(name)):
+    if others := sorted(name for name in written if not _ENGINE_FILES.fullmatch(name)):
         return others[0]
     if "config.json" in written and written["config.json"] > written.get("rank0.engine", 0) + 1:
         return "a config.json of yours"
