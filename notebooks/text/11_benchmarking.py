@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and into energy where power can be read
 # - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
 #
-# **Time:** 45 minutes (last run: 160 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 203 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -184,6 +184,7 @@ def measure(sent, arrivals, tokens):
 # %% tags=["check:11.1", "nbval-check-output"]
 check("11.1", measure)
 
+
 # %% [markdown]
 # ## 2 Three more mistakes before the first figure
 #
@@ -304,6 +305,7 @@ beyond = closed[sweep[-1]].tokens_per_second / closed[batch].tokens_per_second
 title = f"{batch} users get {gain:.1f} times the tokens/s of one; {sweep[-1]} get {beyond:.1f} times that"
 summary = ", ".join(f"{n} users {run.tokens_per_second:.0f} tokens/s" for n, run in closed.items())
 show(figures.curves(closed, lane=lane), title, summary)
+
 
 # %% [markdown]
 # Beyond `batch` users the server has no place for more: requests queue, and TTFT grows by the wait for a place.

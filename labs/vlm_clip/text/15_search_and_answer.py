@@ -27,7 +27,7 @@
 # - stream an answer from one record, and count how often the model adds something of its own
 # - find and repair what two stores disagree on, and choose an index and a machine for more pictures
 #
-# **Time:** 45 minutes (last run: 112 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+# **Time:** 45 minutes (last run: 187 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #
 # Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: none, this is the last one
 
@@ -100,6 +100,7 @@ deployment.write_repository(server.repository, encoders, categories)
 client = grpcclient.InferenceServerClient(server.grpc_url)
 client.load_model("clip", headers=server.admin_headers)
 print(*(each.name for each in client.get_model_repository_index(headers=server.admin_headers).models if each.state))
+
 
 # %% [markdown]
 # The client of notebook 14 again, for many rows: 16 in a request.
@@ -331,6 +332,7 @@ found = {one["_id"]: one for one in mongo.course.pictures.find({"_id": {"$in": [
 for hit in near:
     print(f"{hit['distance']:.2f}  {found[hit['id']]['caption']:40.39}{found[hit['id']]['category']}")
 
+
 # %% [markdown]
 # The **score** is the cosine of both vectors: 1 would be the same direction, 0 a right angle. `search` does the same,
 # for sentences, pictures and both, and checks what it is given. **Predict:** four more sentences. For which of them
@@ -447,6 +449,7 @@ rows = {picture.caption: found.hits for picture, found in zip(outside[:3], by_pi
 figure = gallery.figure(rows, lambda hit: files[hit.id], asked={picture.caption: picture.file for picture in outside})
 summary = "; ".join(f"{name}: {hits[0].caption}" for name, hits in rows.items())
 show(figure, f"Three of the ten; {same} of all ten find their own category first", summary, photos=True)
+
 
 # %% [markdown]
 # And the threshold? Take ten pictures that show nothing at all: coloured squares, placed at random.
@@ -643,6 +646,7 @@ print(f"measured {load['date']}, not by this run, on {load['device']}:")
 print(f"{load['searches']:,} searches, {load['concurrency']} at once, {load['searches_per_s']:.0f} a second;", end=" ")
 print(f"{load['lost']} lost, {load['refused']} broken pictures refused, {load['answers']} answers;", end=" ")
 print(f"stores agree: {load['stores_agree']}")
+
 
 # %% [markdown]
 # ## 9 Which index?
