@@ -113,7 +113,7 @@ class Encoder(torch.nn.Module):
 
 
 # %%
-(encoder := root / "encoder").mkdir(exist_ok=True)
+encoder = Path(tempfile.mkdtemp())
 shutil.copy(assets.resolve("minilm") / "tokenizer.json", encoder)
 ones, sizes = torch.ones((2, 16), dtype=torch.int64), {0: "batch", 1: "tokens"}
 with warnings.catch_warnings():
@@ -511,8 +511,8 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
 # and not memory is the limit, as with int4 on a CPU, the two may be equally fast. The memory is still paid twice.) So:
 # **one instance, a large batch**. More instances of an LLM make sense on *other* GPUs.
 #
-# The models around it are another matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch is
-# large ([backend's
+# The models around it are another matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch
+# is large ([backend's
 # guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md)).
 # But keep one of `postprocessing` if you stream: with several, the pieces of a text may come in the wrong order
 # ([issue 614](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614)).

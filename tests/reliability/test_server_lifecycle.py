@@ -489,7 +489,8 @@ def test_announced_server_is_found_until_it_ends(tmp_path, monkeypatch):
         found[0].stop()
         assert server.ready()
     assert running() == [] and not path.exists()
-    state = {"pid": os.getpid(), "started": "1", "grpc_url": "x", "http_url": "http://x", "metrics_url": "", "log_path": ""}
+    state = {"pid": os.getpid(), "started": "1", "grpc_url": "x", "http_url": "http://x"}
+    state |= {"metrics_url": "", "log_path": ""}
     path.write_text(json.dumps({**state, "repository": "."}))  # the process id now belongs to another program
     assert running() == [] and not path.exists()
     path.write_text("{broken")

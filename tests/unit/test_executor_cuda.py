@@ -106,7 +106,7 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
-@pytest.mark.parametrize("rows", [8, 32, 256])
+@pytest.mark.parametrize("rows", [16, 32, 256])
 def test_the_pieces_of_a_product_fit_into_99_kib_of_shared_memory(rows, itemsize):
     """What a program has on its way: pieces of the rows and of two weight matrices, for all stages but one."""
     from reference_backend.executor.cuda.model import _MANY, _Tiles
