@@ -239,7 +239,7 @@ async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
 
 
 def _foreign(request: web.Request) -> str | None:
-    """What is wrong with a request that a page of the web made a browser send. There the page chooses all but these two
+    """What is wrong with a request that a page of the web made a browser send. There the page chooses all but these
     headers, and a name that it owns may lead here (DNS rebinding). Programs send no Origin."""
     hosts = request.headers.getall("Host", ())
     for host in hosts:
@@ -248,6 +248,8 @@ def _foreign(request: web.Request) -> str | None:
     for origin in request.headers.getall("Origin", ()):
         if origin not in [f"http://{host}" for host in hosts]:
             return f"This front end does not answer to pages, such as one of {origin!r}: ask it from a program."
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):  # an <img> has no Origin
+        return "This front end does not answer to pages of another site: ask it from a program."
     return None
 
 

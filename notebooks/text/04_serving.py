@@ -26,7 +26,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine of several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 178 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 140 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -85,6 +85,7 @@ slots = max(2, slots + slots % 2)
 root = Path(tempfile.mkdtemp())
 repository = root / "model_repository"
 
+
 # %% [markdown]
 # ## 1 What happens to a request
 #
@@ -99,7 +100,6 @@ repository = root / "model_repository"
 # For the queues you need a model that is quicker than an LLM: MiniLM, a
 # [sentence encoder](https://arxiv.org/abs/2002.10957). It reads a text in one go and gives back a vector of 384
 # numbers: the mean over its tokens, brought to length 1. PyTorch writes it as ONNX, as in notebook 01.
-
 
 # %%
 class Encoder(torch.nn.Module):
@@ -231,6 +231,7 @@ def ask(model, text):
 fox, dog, tax = (ask("minilm", text)[0] for text in ("a red fox", "a brown dog", "an income tax"))
 print(f"fox and dog {fox @ dog:.2f}, fox and tax {fox @ tax:.2f}")
 print(client.get_inference_statistics("minilm"))
+
 
 # %% [markdown]
 # The model works: a fox is closer to a dog than to a tax. Two numbers tell the story of batching: an **inference** is
@@ -831,6 +832,7 @@ print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
 page = httpx.get(server.metrics_url, trust_env=False).text
 print(len(page.splitlines()), "lines")
 print(*[line for line in page.splitlines() if line.startswith("nv_inference") and '"preprocessing"' in line], sep="\n")
+
 
 # %% [markdown]
 # Counters only grow, and loading a model again does not reset them: what you see here is all that this page has done so

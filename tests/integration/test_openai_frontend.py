@@ -245,6 +245,8 @@ def named(host, **more):
         (named("localhost", Origin="https://localhost"), "https"),
         (named("evil.example", Origin="http://evil.example"), "evil.example"),
         (named("localhost", Origin="null"), "null"),
+        (named("localhost", **{"Sec-Fetch-Site": "cross-site"}), "another site"),
+        (named("localhost", **{"Sec-Fetch-Site": "same-origin"}), None),
     ],
 )
 def test_what_a_page_sends_never_reaches_triton(smollm2_tokenizer_dir, headers, word):
