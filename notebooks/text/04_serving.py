@@ -33,7 +33,6 @@
 # %%
 import contextlib
 import json
-import os
 import queue
 import re
 import shutil
@@ -53,8 +52,7 @@ import psutil
 import torch
 import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer
-from transformers import AutoModel
-from transformers.utils.logging import disable_progress_bar
+from transformers import AutoModel, logging
 from tritonclient.utils import InferenceServerException
 
 from reference_backend import executor
@@ -80,7 +78,7 @@ seed: int = 0  # seed of their lengths
 
 # %%
 lane = begin("04", lane, seed=seed, weights=precision)
-disable_progress_bar()
+logging.disable_progress_bar()
 slots = max(2, slots + slots % 2)
 root = Path(tempfile.mkdtemp())
 repository = root / "model_repository"
@@ -431,7 +429,7 @@ for name in [*best] * 3:  # in turn, so that other work on this machine meets bo
 for name, speed in best.items():
     processes, megabytes = memory(name)
     print(f"{name:11} {processes} process(es) with {megabytes:.0f} MB of their own, {speed:.0f} requests/s")
-cores = len(os.sched_getaffinity(0))
+cores = len(psutil.Process().cpu_affinity())
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
 
 # %% [markdown]
@@ -499,7 +497,7 @@ speeds = {"one instance": rate([inflight])}
 # Then the two halves:
 
 # %%
-half = {"max_batch_size": slots // 2, "threads": max(1, (os.cpu_count() or 2) // 2), **options}
+half = {"max_batch_size": slots // 2, "threads": max(1, psutil.cpu_count() // 2), **options}
 with executor.Executor(engine, **half) as first, executor.Executor(engine, **half) as second:
     speeds["two instances"] = rate([first, second])
 weights = sum(path.stat().st_size for path in engine.iterdir() if path.is_file()) / 1e6
