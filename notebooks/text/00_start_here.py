@@ -270,7 +270,7 @@ try:
     for number, _ in enumerate(ask(max_tokens)):
         if number == 2:
             psutil.Process(server.pid).kill()
-except httpx.RemoteProtocolError as error:
+except httpx.TransportError as error:
     print(type(error).__name__, "-", error)
 
 # %% [markdown]

@@ -93,7 +93,7 @@ def test_the_model_s_errors_are_one_line(served):
 def test_a_model_that_is_not_there_is_named_beside_those_that_are(served):
     done = ask("x", "--model", "gemma-ensemble")
     assert done.returncode == 1
-    assert "There is no model 'gemma-preprocessing' at this server" in done.stderr and "Ready: ensemble" in done.stderr
+    assert "unknown model: 'gemma-preprocessing'" in done.stderr and "Ready: ensemble" in done.stderr
 
 
 def test_no_proxy_of_the_environment_is_asked(served, monkeypatch):
