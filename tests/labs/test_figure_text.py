@@ -91,12 +91,8 @@ FIGURES = {
     "diversity": lambda w, _: sampling.diversity_quality({w: {0.5: (0.5, [-1.0, -2.0])}}, (w, -0.5)),
     "surprise": lambda w, _: log_probs.surprise({w: ([w, w], [-2.0])}),
     "tree": lambda w, _: tree(w),
-    "penalties": lambda w, _: beam_search.penalty_lines(np.linspace(0, 2, 5), {w: (-9.0, 5)}, None),
     "strategies": lambda w, _: beam_search.strategies(
         {n: {w: [1.0, 2.0]} for n in (w, *"bcd")}, dict.fromkeys((w, *"bcd"), "#222222")
-    ),
-    "right answers": lambda w, _: beam_search.right_answers(
-        {w: {n: (3, 8) for n in (w, *"bcd")}}, dict.fromkeys((w, *"bcd"), "#222222")
     ),
     "overlap": lambda w, _: speculative.overlap([w, "b", "c"], HALF, HALF[::-1]),
     "kept": lambda w, _: speculative.kept([w, w], [0.9, 0.3], [True, False]),
