@@ -93,7 +93,7 @@ def record(**values: Any) -> None:
         text = json.dumps({**line, **values}, default=lambda array: array.tolist(), allow_nan=False)
     except (AttributeError, TypeError, ValueError) as error:
         raise CourseError(f"record: pass plain numbers, text, lists or dicts ({error})") from None
-    made_by = " · ".join(f"{name} {version}" for name, version in versions().items())
+    made_by = " · ".join(f"{name} {version}" for name, version in line["versions"].items())
     print(f"{provenance()} · {made_by} · {line['seconds']:.0f} s")
     if folder := os.environ.get("COURSE_RECORD_DIR"):
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -286,6 +286,9 @@ def free_ports() -> dict[str, int]:
 def test_it_starts_becomes_ready_and_takes_every_rank_with_it(tp2, programs):
     ports = free_ports()
     with new_server(tp2, "trtllm", ports=ports, timeout=30) as server:
+        typed = server.command_line.split()
+        assert typed[0].endswith("mpirun") and typed.count("tritonserver") == 2, "one for each rank"
+        assert any(word.endswith("=$ADMIN_KEY") for word in typed)
         assert server.ready() and server.models() == ["ensemble"]
         assert server.http_url == f"http://127.0.0.1:{ports['http']}"
         ranks = programs()

@@ -10,7 +10,6 @@ to root only, waits until every model is ready, and takes all ranks with it when
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from servinglab.repository.lint import MOST_RANKS, engine_problem, engine_sizes
 from servinglab.server.install import ServerError, require_plain_path
 from servinglab.server.process import HOST
-from servinglab.server.triton import TritonServer, read_plain_config, restricted
+from servinglab.server.triton import TritonServer, read_plain_config, restricted, typed
 
 TRITONSERVER = "/opt/tritonserver/bin/tritonserver"
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}  # as NVIDIA's script has them
@@ -26,8 +25,7 @@ PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}  # as NVIDIA's script has 
 
 def as_shell(argv: Sequence[str]) -> str:
     """The command as one would type it, a line for each rank, after the line that makes the administrator's key."""
-    words = [shlex.quote(word.replace("{key}", "ADMIN_KEY")).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in argv]
-    return "ADMIN_KEY=$(openssl rand -hex 24)\n" + " ".join(words).replace(" -n 1 ", " \\\n  -n 1 ")
+    return "ADMIN_KEY=$(openssl rand -hex 24)\n" + typed(argv).replace(" -n 1 ", " \\\n  -n 1 ")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import textwrap
@@ -44,6 +45,12 @@ GRPC_PREFIX = "triton-grpc-protocol-"  # of the header's name, demanded by Trito
 def restricted(key: str) -> list[str]:
     """Flags of tritonserver, with which it refuses administration without this key in the header."""
     return [f"--{flag}={RESTRICTED}:{HEADER}={key}" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
+
+
+def typed(argv: Iterable[str]) -> str:
+    """A command as one would type it, with $ADMIN_KEY for the administrator's key."""
+    words = (word.replace("{key}", "ADMIN_KEY").replace("{shm_prefix}", "my_") for word in argv)
+    return " ".join(shlex.quote(word).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in words)
 
 
 class TritonServer:
@@ -101,9 +108,8 @@ class TritonServer:
     @property
     def command_line(self) -> str:
         """The tritonserver command that ran, as one would type it, and where its log is; folders shortened."""
-        words = [word.replace("{key}", "ADMIN_KEY").replace("{shm_prefix}", "my_") for word in self._ran]
-        words = ["tritonserver", *(shlex.quote(word).replace("=ADMIN_KEY", "=$ADMIN_KEY") for word in words[1:])]
-        lines = textwrap.wrap(" ".join(words), 110, break_long_words=False, break_on_hyphens=False)
+        words = [re.sub(r"^/.*/tritonserver$", "tritonserver", word) for word in self._ran]
+        lines = textwrap.wrap(typed(words), 110, break_long_words=False, break_on_hyphens=False)
         return shorten((" \\\n    ".join(lines)) + f"\n# log: {self.log_path}")
 
     def start(self) -> TritonServer:
