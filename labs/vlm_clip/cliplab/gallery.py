@@ -71,7 +71,7 @@ def figure(
         if asked and query in asked:
             _picture(places.pop(0), asked[query], "asked with", "")
         if not hits:
-            places[0].set_title("\n".join((" ", "nothing near enough", " ")), fontsize=9)  # as high as other rows
+            places[0].set_title(" \nnothing near enough\n ", fontsize=9, loc="center")  # as high as other rows
         for axes, hit in zip(places, hits, strict=False):
             _picture(axes, files(hit), _short(hit.caption, 18), f"{hit.price} · {hit.score:.2f}")
     return fig

@@ -29,7 +29,7 @@ _ALONE = "unit(text) if image is None else unit(image) if text is None else unit
 
 
 def _batch(**changed: list[int]) -> str:
-    return f"answer_3 = {({'dims': [3, 224, 224], 'shape': [2, 3, 224, 224]} | changed)!r}"
+    return f"answer_3 = { ({'dims': [3, 224, 224], 'shape': [2, 3, 224, 224]} | changed)!r}"
 
 
 def _maps(inputs: tuple[str, str] = ("images", "pixel_values"), outputs=("features", "image_embedding")) -> str:
