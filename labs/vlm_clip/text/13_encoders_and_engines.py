@@ -122,7 +122,6 @@ torch.onnx.export(
 # An `InferenceSession` is a loaded file. `run` takes a dict of arrays and returns a list of arrays. Here the pictures
 # go through it eight at a time.
 
-
 # %%
 def session(path):
     options = onnxruntime.SessionOptions()
@@ -185,9 +184,9 @@ except ValueError as error:
 # **Exercise 13.1** Write `similarity(texts, pictures)`: both have vectors as rows, of any length above 0. Return the
 # cosines, an array [texts, pictures].
 
-
 # %% tags=["exercise:13.1"]
-def similarity(texts, pictures): ...  # your code
+def similarity(texts, pictures):
+    ...  # your code
 
 
 # %% tags=["check:13.1", "nbval-check-output"]
@@ -201,9 +200,9 @@ check("13.1", similarity)
 # **Exercise 13.2** Write `recall(scores, k)`: `scores` is [n, n], a row a sentence, a column a picture; the own picture
 # of a sentence has its number.
 
-
 # %% tags=["exercise:13.2"]
-def recall(scores, k): ...  # your code
+def recall(scores, k):
+    ...  # your code
 
 
 # %% tags=["check:13.2", "nbval-check-output"]
@@ -214,7 +213,6 @@ check("13.2", recall)
 # The notebook goes on with its own versions. `rank` says how many other pictures are as good as the own one, or better:
 # 0 is the best place. A picture that is only as good counts against it; otherwise one vector for all pictures would
 # find everything.
-
 
 # %%
 def cosines(texts, pictures):
@@ -229,7 +227,6 @@ def rank(scores):
 # %% [markdown]
 # `measure` adds an interval. It draws the captions again and again with replacement, as if other captions of the same
 # kind had been asked for, and looks how much the recall moves (a *bootstrap*). The pictures searched stay the same.
-
 
 # %%
 def measure(ranks, at=k):
@@ -344,9 +341,9 @@ say("ConSE", rank(methods["ConSE, no training"]))
 # **Exercise 13.3** Write `probabilities(scores, temperature)`: `scores` are cosines [labels, pictures]. Return, for
 # each picture, how probable each label is, in the same shape.
 
-
 # %% tags=["exercise:13.3"]
-def probabilities(scores, temperature): ...  # your code
+def probabilities(scores, temperature):
+    ...  # your code
 
 
 # %% tags=["check:13.3", "nbval-check-output"]
@@ -406,7 +403,6 @@ show(figures.recalls(table, chance, k), title, "recall at 1 and at k of each way
 # %% [markdown]
 # The intervals of two ways may overlap although one is surely better: both were asked the same captions, so most of the
 # luck is shared. Compare pair by pair: for each caption, did it find its picture in one way and not in the other?
-
 
 # %%
 def paired(better, base):
@@ -517,7 +513,6 @@ for name, path in (("vision", towers.vision), ("text", towers.text)):
 # eighth picture may calibrate, eight of them do, and recall is measured on others. First the graph is tidied up: batch
 # normalisations are folded into the convolutions before them.
 
-
 # %%
 class Calibration(CalibrationDataReader):
     def __init__(self):
@@ -613,7 +608,6 @@ show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how fa
 # put an **acceptance test** between the build and the service: numbers that are finite, that differ between inputs, and
 # that keep the direction.
 
-
 # %%
 def accept(vectors, reference, limit):
     if not np.isfinite(vectors).all():
@@ -664,7 +658,6 @@ quantize_static(
 # %% [markdown]
 # The open batch needs an **optimisation profile**: from 1 to 32 pictures, to optimise for 8. TensorRT tells its logger
 # how much memory it plans for what lies between the layers.
-
 
 # %%
 class Logger(trt.ILogger):
@@ -721,7 +714,6 @@ print(*sorted(path.name for path in engines.iterdir()))
 # newer: 8.6 built CLIP encoders that return the same numbers for every input.
 #
 # **Predict:** the text encoder reads two tensors of token ids. Which sizes does its profile leave open?
-
 
 # %% tags=["nbval-check-output"]
 def trtexec(name, shapes):

@@ -193,7 +193,6 @@ def ask(model="clip", **tensors):
 # %% [markdown]
 # And for the ensemble, a picture, a text or both:
 
-
 # %%
 def embed(image=b"", text=""):
     row = {"image": image, "text": text.encode()}
@@ -252,9 +251,9 @@ assert np.abs(found.as_numpy("embedding") - local.encode_texts([sentence])).max(
 # **Exercise 14.2** Write `fuse(image, text)`: two vectors of any length above 0, or None for one of them. Both have the
 # same say, and the result has length 1.
 
-
 # %% tags=["exercise:14.2"]
-def fuse(image, text): ...  # your code
+def fuse(image, text):
+    ...  # your code
 
 
 # %% tags=["check:14.2", "nbval-check-output"]
@@ -285,7 +284,6 @@ assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 # `image_preprocessing` then sends pixels that are *not a number*, and `vision_encoder` skips such rows. **Predict:**
 # what does a picture cost beside a text, in milliseconds?
 
-
 # %%
 def timed(*pair):
     began = time.perf_counter()
@@ -307,7 +305,6 @@ for name, cost in costs.items():
 #
 # Four models instead of one: is the way between them expensive? Triton's statistics know. They hold, for each model,
 # counts and nanoseconds since it was loaded: of the ensemble, and of each step. So look before and after.
-
 
 # %%
 def counters(model):
@@ -386,7 +383,6 @@ speed = {}
 
 # %% [markdown]
 # `measure` returns requests a second, rows an execution, and the mean milliseconds in the queue.
-
 
 # %%
 def measure(model, name, tensors, count):
@@ -473,7 +469,6 @@ five = {
 # For each: what does the linter of notebook 03 say, does Triton load it, and does a request get an answer? Whatever
 # happens, the right configurations come back. **Predict:** are there any that load and then fail?
 
-
 # %%
 def try_out(changes):
     for model, (right, wrong) in changes.items():
@@ -514,7 +509,6 @@ photo.thumbnail((120, 120))
 
 # %% [markdown]
 # `save` makes a file of it. EXIF can say how the camera was held, and 16 bits a pixel come from scanners.
-
 
 # %%
 def save(image, kind="PNG", **options):
@@ -574,7 +568,6 @@ show(figures.gallery(previews, columns=7), title, summary, photos=True)
 # Decoded that would be 1.2 GB. Or file and picture are small and the work is huge: a JPEG may come in scans, each of
 # which visits all pixels, and a scan need not have more than a dozen bytes. Five thousand of them take a decoder
 # seconds.
-
 
 # %%
 def png_header(width, height):
@@ -699,7 +692,6 @@ STEP = '{ model_name: "%s" model_version: -1 input_map { key: "x" value: "%s" } 
 
 # %% [markdown]
 # `left` and `right` get this code, `pair` is the ensemble of both.
-
 
 # %%
 def write(name, config, code=None):

@@ -105,7 +105,6 @@ print(*(each.name for each in client.get_model_repository_index(headers=server.a
 # %% [markdown]
 # The client of notebook 14 again, for many rows: 16 in a request.
 
-
 # %%
 def vectors_of(images=(), texts=()):
     rows = [(image, b"") for image in images] + [(b"", text.encode()) for text in texts]
@@ -127,7 +126,6 @@ def infer(rows):
 #
 # The encoder puts transparent pictures on white. A picture that is then one even colour cannot be told from any other
 # such picture, so it stays out as well. Section 4 says what it would have done.
-
 
 # %%
 def is_blank(picture):
@@ -314,9 +312,9 @@ print(indexing.build(**wanted))
 # **Exercise 15.1** Two stores cannot be written at the same moment, and each may fail. Write `add` so that nobody is
 # told of an item that is not whole, and that no search finds an item about which nothing can be said.
 
-
 # %% tags=["exercise:15.1"]
-def add(item, put_document, upsert_vector, acknowledge): ...  # call the three with the item; do not catch their errors
+def add(item, put_document, upsert_vector, acknowledge):
+    ...  # call the three with the item; do not catch their errors
 
 
 # %% tags=["check:15.1", "nbval-check-output"]
@@ -340,7 +338,6 @@ for hit in near:
 # for sentences, pictures and both, and checks what it is given. **Predict:** four more sentences. For which of them
 # will the first picture be wrong? Think of how the picture tower learned: from names of things, not from uses or
 # feelings.
-
 
 # %%
 def embed(image=None, text=None):
@@ -424,9 +421,9 @@ show(gallery.two_groups(best, enough_text), title, summary)
 # **Exercise 15.2** Write `nearest`: numbers of the `k` rows with the largest cosine to the query, best first. Rows and
 # query need not have length 1.
 
-
 # %% tags=["exercise:15.2"]
-def nearest(query, rows, k): ...  # query [d], rows [n, d]: return k row numbers
+def nearest(query, rows, k):
+    ...  # query [d], rows [n, d]: return k row numbers
 
 
 # %% tags=["check:15.2", "nbval-check-output"]
@@ -458,7 +455,6 @@ show(figure, f"Three of the ten; {same} of all ten find their own category first
 # And the threshold? Take ten pictures that show nothing at all: coloured squares, placed at random.
 #
 # **Predict:** does the score tell them from the ten pictures of things?
-
 
 # %%
 def squares(number):
@@ -528,9 +524,9 @@ print(f"nearest, then filter: {found_late:.0%} of those, and {sum(not hits for h
 # **Exercise 15.3** Write `filtered`: numbers of the `k` best rows among those that pass, best first; fewer if fewer
 # pass.
 
-
 # %% tags=["exercise:15.3"]
-def filtered(scores, keep, k): ...  # scores [n] (cosines, -1 to 1), keep [n] of True and False: return row numbers
+def filtered(scores, keep, k):
+    ...  # scores [n] (cosines, -1 to 1), keep [n] of True and False: return row numbers
 
 
 # %% tags=["check:15.3", "nbval-check-output"]
@@ -664,7 +660,6 @@ print(f"stores agree: {load['stores_agree']}")
 # FAISS, whose code Milvus's own index library is based on, has all three. First 4,000 vectors: mixtures of the
 # captions' vectors, with some noise. Independent random vectors would not do, because in 384 dimensions all of them are
 # equally far from each other.
-
 
 # %%
 def alike(count, rng):
