@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,12 +9,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_vali
 from pydantic.dataclasses import dataclass
 
 from servinglab.errors import CourseError
-from servinglab.root import MANIFEST, find_root
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from servinglab.root import MANIFEST, find_root, tomllib
 
 MODELS = ("smollm2", "smollm2-draft", "minilm")
 Lane = Literal["embedded", "trtllm"]

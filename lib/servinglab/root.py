@@ -1,12 +1,18 @@
-"""Where the course lies, and how programs of it are started."""
+"""Where the course lies, its tables of data, and how programs of it are started."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from servinglab.errors import CourseError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 MANIFEST = "course.toml"
 
@@ -26,6 +32,11 @@ def find_root(start: Path | None = None) -> Path:
     if (checkout / MANIFEST).is_file():
         return checkout
     raise CourseError(f"No {MANIFEST} of yours here or above {here}; run this from the course's folder.")
+
+
+def data(name: str) -> dict[str, Any]:
+    """A table of data of this package, such as "models.toml"."""
+    return tomllib.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
 
 
 def module(name: str, *arguments: str) -> list[str]:
