@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from servinglab.errors import CourseError
-from servinglab.figures.style import WIDTH, show
+from servinglab.figures.style import WIDTH, kernel, show
 
 _MOST_PANELS = 9
 
@@ -61,11 +61,7 @@ def is_live() -> bool:
 
 def _execute_request() -> dict[str, Any] | None:
     """The message that made this cell run; None outside a Jupyter kernel."""
-    if "IPython" not in sys.modules:
-        return None
-    shell = sys.modules["IPython"].get_ipython()
-    kernel = getattr(shell, "kernel", None)
-    return kernel.get_parent("shell") if kernel is not None else None
+    return running.get_parent("shell") if (running := kernel()) else None
 
 
 def _panels(draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, summary: str) -> None:
@@ -95,10 +91,8 @@ def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]], live: di
         display(fig)
         plt.close(fig)
 
-    def slider(name: str) -> ipywidgets.SelectionSlider:
-        values = list(live[name])
+    controls = {}
+    for name, values in live.items():
         start = grid[name][0] if grid[name][0] in values else values[0]
-        return ipywidgets.SelectionSlider(options=values, value=start, description=name)
-
-    controls = {name: slider(name) for name in grid}
+        controls[name] = ipywidgets.SelectionSlider(options=list(values), value=start, description=name)
     display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(redraw, controls))

@@ -25,7 +25,7 @@ def test_the_figure_of_fusions_has_a_row_for_each_layer_and_a_box_for_each_node(
 def test_the_figure_of_sizes_writes_what_its_bars_show():
     axes = figures.sizes({"plan": (90e6, 4.7e6), "checkpoint": (90e6, 11_400)}).axes[0]
     assert [text.get_text() for text in axes.texts] == ["90.0 MB + 4.7 MB", "90.0 MB + 11.4 kB"]
-    assert [round(bar.get_width(), 4) for bar in axes.patches] == [90, 4.7, 90, 0.0114]
+    assert [round(bar.get_width(), 4) for bar in axes.patches] == [90, 90, 4.7, 0.0114]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(figures.CONTENTS)
 
 

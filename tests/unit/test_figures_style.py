@@ -106,6 +106,12 @@ def test_text_is_readable_on_the_card_and_on_every_tint():
         assert contrast(style.INK, style.tint(colour)) > 7
 
 
+def test_the_style_sheet_has_the_same_colours_and_width():
+    drawn = [mpl.rcParams[name] for name in ("text.color", "axes.edgecolor", "figure.facecolor")]
+    assert [f"#{colour.lstrip('#')}" for colour in drawn] == [style.INK, style.QUIET, style.CARD]
+    assert mpl.rcParams["figure.figsize"][0] == style.WIDTH
+
+
 def test_tint_keeps_or_removes_the_colour():
     assert style.tint("#0072B2", 1) == "#0072B2" and style.tint("#0072B2", 0) == "#FFFFFF"
 
@@ -171,7 +177,7 @@ def test_show_prints_the_summary_closes_the_figure_and_says_where_numbers_come_f
 @pytest.mark.parametrize("photos, kind", [(False, "image/png"), (True, "image/jpeg")])
 def test_a_notebook_gets_the_figure_with_the_summary_as_its_words(monkeypatch, photos, kind):
     shown = []
-    monkeypatch.setattr(style, "_in_notebook", lambda: True)
+    monkeypatch.setattr(style, "kernel", object)
     monkeypatch.setattr("IPython.display.display", lambda thing, metadata: shown.append((thing, metadata)))
     style.show(FIGURES["one stream"](), "Title", "one line", photos=photos)
     ((thing, metadata),) = shown

@@ -13,7 +13,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from cliplab.prepare import open_picture
-from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, name_rows, note, tint
+from servinglab.figures.style import FAINT, INK, MODELS, QUIET, WIDTH, drawing, name_rows, note, tint
+from servinglab.root import tomllib
 
 _SIDE = 132  # pixels of a picture in a figure; a page must load at once
 _RIGHT, _LEAST = MODELS["postprocessing"], 1e-7  # a drift below that is rounding of the reference itself
@@ -22,6 +23,7 @@ COLOURS = {
     "image_preprocessing": MODELS["preprocessing"], "vision_encoder": MODELS["tensorrt_llm"],
     "text_encoder": MODELS["tensorrt_llm_bls"], "fusion": MODELS["postprocessing"], "clip": MODELS["ensemble"],
 }  # fmt: skip
+_DRAWINGS = tomllib.loads(Path(__file__).with_name("drawings.toml").read_text(encoding="utf-8"))
 
 
 def gallery(items: Sequence[tuple[Path, str]], columns: int = 6, rows: Sequence[str] = ()) -> Figure:
@@ -76,7 +78,7 @@ def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chanc
     note(axes, f"guessing, at {k}", chance, -0.62, (4, 0), color=QUIET, va="baseline")
     for which, name in names.items():
         axes.plot([], [], "o-", color=colours[which], label=name)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right")  # the first row is the one that guesses
     name_rows(axes, list(table), above=0.8, below=0.5)
     axes.set(xlim=(0, 1), xlabel="share of the captions that find their own picture (with 95 % interval)")
     return fig
@@ -117,71 +119,12 @@ def sizes_and_drift(rows: Mapping[str, tuple[float, float]], limit: float) -> Fi
 
 def pipeline() -> Figure:
     """The steps of `clip` and the tensors between them."""
-    frame = (1.05, 0.3, 6.35, 3.05, "clip: an ensemble, no code")
-    boxes = {
-        "client": (0.05, 1.35, 0.8, 1.95, CARD), "image_preprocessing": (1.75, 2.05, 3.3, 2.45, None),
-        "vision_encoder": (4.3, 2.05, 5.7, 2.45, None), "text_encoder": (2.3, 0.75, 3.4, 1.15, None),
-        "fusion": (5.15, 1.45, 5.9, 1.85, None),
-    }  # fmt: skip
-    arrows = [
-        ([(0.42, 1.95), (0.42, 2.25), (1.75, 2.25)], "image", (1.4, 2.37)),
-        ([(0.42, 1.35), (0.42, 0.95), (2.3, 0.95)], "text", (1.4, 1.07)),
-        ([(3.3, 2.25), (4.3, 2.25)], "pixel_values", (3.8, 2.37)),
-        ([(5.52, 2.05), (5.52, 1.85)], "image_embedding", (4.78, 1.93)),
-        ([(2.5, 2.05), (2.5, 1.65), (5.15, 1.65)], "image_state", (3.1, 1.77)),
-        ([(3.4, 0.95), (5.52, 0.95), (5.52, 1.45)], "text_embedding, text_state", (4.5, 1.07)),
-        ([(5.9, 1.65), (6.5, 1.65)], "", (0, 0)),
-    ]
-    fig, axes = _drawing(3.5, {name: (*place, COLOURS.get(name)) for name, place in boxes.items()}, arrows, [frame])
-    axes.text(6.56, 1.65, "embedding\nlabels\nscores", va="center", fontsize=9, family="monospace")
-    return fig
+    return drawing(_DRAWINGS["pipeline"], COLOURS)
 
 
 def architecture() -> Figure:
     """What a search of notebook 15 passes through: one server, two stores."""
-    frames = [(1.5, 0.3, 3.15, 3.05, "one Triton"), (4.2, 1.5, 7.35, 3.05, "two stores")]
-    boxes = {
-        "customer": (0.05, 1.4, 0.95, 1.8, None),
-        "ensemble clip": (1.75, 1.8, 2.9, 2.3, COLOURS["clip"]),
-        "tensorrt_llm_bls": (1.65, 0.7, 3.0, 1.2, COLOURS["text_encoder"]),
-        "vectors\n(Milvus)": (4.4, 1.75, 5.4, 2.35, COLOURS["image_preprocessing"]),
-        "documents\n(MongoDB)": (6.05, 1.75, 7.1, 2.35, COLOURS["fusion"]),
-    }
-    arrows = [
-        ([(0.5, 1.8), (0.5, 2.05), (1.75, 2.05)], "picture or\nsentence", (0.75, 2.32)),
-        ([(2.9, 2.05), (4.4, 2.05)], "vector", (3.68, 2.17)),
-        ([(5.4, 2.05), (6.05, 2.05)], "ids", (5.72, 2.17)),
-        ([(6.57, 1.75), (6.57, 0.95), (3.0, 0.95)], "record", (4.9, 1.07)),
-        ([(1.65, 0.95), (0.5, 0.95), (0.5, 1.4)], "answer", (0.95, 0.8)),
-    ]
-    fig, axes = _drawing(3.5, {name: (*place[:4], None, place[4]) for name, place in boxes.items()}, arrows, frames)
-    for words, place in (("near what?", (4.9, 2.55)), ("what is it?", (6.57, 2.55)), ("how to say it?", (2.32, 0.5))):
-        axes.text(*place, words, ha="center", va="center", fontsize=9, color=QUIET)
-    return fig
-
-
-Box = tuple[float, float, float, float, str | None, str | None]  # left, bottom, right, top (inches), fill, edge
-
-
-def _drawing(height: float, boxes: Mapping[str, Box], arrows: Sequence, frames: Sequence) -> tuple[Figure, plt.Axes]:
-    """Boxes by name, arrows [(corners, words, their place)] that begin and end at a box's edge, and dashed frames."""
-    fig = plt.figure(figsize=(WIDTH, height))
-    axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
-    axes.axis("off")
-    for left, bottom, right, top, words in frames:
-        look = {"fc": tint(COLOURS["clip"], 0.2), "ec": COLOURS["clip"], "lw": 1.3, "ls": DASHES}
-        axes.add_patch(Rectangle((left, bottom), right - left, top - bottom, **look))
-        axes.text(left + 0.08, top - 0.06, words, va="top", fontsize=9)
-    for name, (left, bottom, right, top, fill, edge) in boxes.items():
-        look = {"fc": fill or (tint(edge) if edge else CARD), "ec": edge or QUIET, "lw": 1.4}
-        axes.add_patch(Rectangle((left, bottom), right - left, top - bottom, **look))
-        axes.text((left + right) / 2, (bottom + top) / 2, name, ha="center", va="center", fontsize=9)
-    for corners, words, place in arrows:
-        axes.plot(*zip(*corners[:-1], strict=True), color=INK, lw=1.1, solid_capstyle="butt")
-        arrow = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", corners[-1], corners[-2], arrowprops=arrow)
-        axes.text(*place, words, ha="center", va="center", fontsize=9, family="monospace")
-    return fig, axes
+    return drawing(_DRAWINGS["architecture"], COLOURS)
 
 
 def step_bars(step_ms: Mapping[str, float], ensemble_ms: float) -> Figure:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Patch
 
-from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, name_rows, note, tint
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, arrow, bars, box, note, sheet, tint
 
 # What an operator does to the data; the same colours for the same jobs.
 JOBS = {
@@ -41,8 +42,9 @@ def fusions(engines: Mapping[str, Sequence[str]], operators: Mapping[str, str]) 
     """
     rows = {name: [_nodes(layer, operators) for layer in layers] for name, layers in engines.items()}
     height = _ROW * max(map(len, rows.values())) + 1.4
-    fig, axes = _canvas(height)
-    _legend(axes, 0.42)
+    fig, axes = sheet(height)
+    handles = [Patch(fc=colour, label=job) for job, colour in _COLOURS.items()]
+    _legend(axes, handles=handles, bbox_to_anchor=(0.12, 0.35), bbox_transform=axes.transData, borderpad=0)
     widest = [max(map(_width, each)) for each in rows.values()]
     x, top = 0.12, height - 0.85
     for (name, each), width in zip(rows.items(), widest, strict=True):
@@ -57,17 +59,12 @@ def fusions(engines: Mapping[str, Sequence[str]], operators: Mapping[str, str]) 
 def sizes(files: Mapping[str, tuple[float, float]]) -> Figure:
     """What files hold, as bars: ``files`` maps a name to (bytes of numbers, bytes of everything else)."""
     fig, axes = plt.subplots(figsize=(WIDTH, 0.42 * len(files) + 1.7))
-    largest = max(map(sum, files.values())) / 1e6
-    for row, each in enumerate(files.values()):
-        left = 0.0
-        for count, (name, colour) in zip(each, CONTENTS.items(), strict=True):
-            axes.barh(row, count / 1e6, left=left, color=colour, height=0.6, label=name if row == 0 else None)
-            left += count / 1e6
-        rest = f"{each[1] / 1e6:.1f} MB" if each[1] >= 1e5 else f"{each[1] / 1e3:.1f} kB"
-        note(axes, f"{each[0] / 1e6:.1f} MB + {rest}", left, row)
-    name_rows(axes, list(files))
-    axes.set(xlim=(0, largest * 1.35), xlabel="size of the file (MB)")
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=2, borderaxespad=0, handlelength=1, handleheight=1)
+    megabytes = {name: [count / 1e6 for count in each] for name, each in files.items()}
+    rest = [f"{more:.1f} MB" if more >= 0.1 else f"{1e3 * more:.1f} kB" for _, more in megabytes.values()]
+    words = [f"{each[0]:.1f} MB + {more}" for each, more in zip(megabytes.values(), rest, strict=True)]
+    bars(axes, megabytes, CONTENTS, words, height=0.6)
+    axes.set(xlim=(0, 1.35 * max(map(sum, megabytes.values()))), xlabel="size of the file (MB)")
+    _legend(axes)
     return fig
 
 
@@ -78,91 +75,69 @@ def memory_bars(estimates: Mapping[str, Any]) -> Figure:
     GB (10^9 bytes); the name of a card counts in GiB (2^30 bytes).
     """
     fig, axes = plt.subplots(figsize=(WIDTH, 1.9 + 0.42 * len(estimates)))
-    for row, e in enumerate(estimates.values()):
-        counts = (e.weights_bytes, e.kv_bytes, e.left_free_bytes, e.activation_bytes + e.logits_bytes, e.margin_bytes)
-        left = 0.0
-        for count, (part, colour) in zip(counts, MEMORY.items(), strict=True):
-            axes.barh(row, count / 1e9, left=left, height=0.62, color=colour, edgecolor=CARD, linewidth=0.8,
-                      label=part if row == 0 else None)  # fmt: skip
-            left += count / 1e9
-        note(axes, f"{left:.1f} GB", left, row, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})
-    name_rows(axes, list(estimates), above=1.4)
+    gigabytes = {
+        label: [count / 1e9 for count in (e.weights_bytes, e.kv_bytes, e.left_free_bytes,
+                                          e.activation_bytes + e.logits_bytes, e.margin_bytes)]
+        for label, e in estimates.items()
+    }  # fmt: skip
+    words = [f"{sum(parts):.1f} GB" for parts in gigabytes.values()]
+    bars(axes, gigabytes, MEMORY, words, height=0.62, edgecolor=CARD, linewidth=0.8)
+    axes.set_ylim(top=-1.4)  # room for the name of the card
     card = next(iter(estimates.values()))
     axes.axvline(card.gpu_bytes / 1e9, ymax=0.85, color=INK, linewidth=1.2, linestyle=DASHES)
     note(axes, f"{card.gpu}: {card.gpu_bytes / 1e9:.1f} GB", card.gpu_bytes / 1e9, -0.95, (-4, 0), ha="right")
     axes.set(xlim=(0, axes.get_xlim()[1] * 1.08), xlabel="memory on one GPU (GB)")
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1), borderaxespad=0, ncols=len(MEMORY), handlelength=1,
-                handleheight=1, columnspacing=1.5)  # fmt: skip
+    _legend(axes)
     return fig
 
 
 def tensor_parallel(ranks: int = 3) -> Figure:
     """A drawing: the MLP of one layer over several ranks; fc and gate cut by outputs, proj by inputs, then the sum."""
-    fig, axes = _canvas(0.62 * ranks + 1.5)
-    middle, y = 0.35 + 0.31 * ranks, 0.35 + 0.62 * (ranks - 1)
+    top = 0.35 + 0.62 * ranks
+    fig, axes = sheet(top + 1.15)
+    middle = (0.35 + top) / 2
     _box(axes, 0.1, middle, 0.7, "x", FAINT)
-    for rank in range(ranks):
-        colour, at = RANKS[rank % len(RANKS)], y - 0.62 * rank + 0.31
-        for x, width, words in (
-            (1.35, 2.1, f"rows {rank + 1}/{ranks} of fc and gate"),
-            (3.85, 1.9, f"columns {rank + 1}/{ranks} of proj"),
-        ):
-            _box(axes, x, at, width, words, colour)
-        for ends in (((0.8, middle), (1.35, at)), ((3.45, at), (3.85, at)), ((5.75, at), (6.25, middle))):
-            axes.add_patch(
-                FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=9, color=QUIET, shrinkA=0, shrinkB=1)
-            )
     _box(axes, 6.25, middle, 1.1, "sum: y", FAINT)
-    for x, words in (
-        (1.35, "column parallel:\neach rank makes other numbers"),
-        (3.85, "row parallel:\na share of every number"),
-        (6.25, "all-reduce"),
-    ):
-        axes.text(x, 0.35 + 0.62 * ranks, words, fontsize=9, va="bottom", color=QUIET)
+    for rank in range(ranks):
+        colour, at = RANKS[rank % len(RANKS)], top - 0.31 - 0.62 * rank
+        _box(axes, 1.35, at, 2.1, f"rows {rank + 1}/{ranks} of fc and gate", colour)
+        _box(axes, 3.85, at, 1.9, f"columns {rank + 1}/{ranks} of proj", colour)
+        for ends in (((0.8, middle), (1.35, at)), ((3.45, at), (3.85, at)), ((5.75, at), (6.25, middle))):
+            arrow(axes, *ends, QUIET, linewidth=1, shrinkB=1)
+    words = ("column parallel:\neach rank makes other numbers", "row parallel:\na share of every number", "all-reduce")
+    for x, text in zip((1.35, 3.85, 6.25), words, strict=True):
+        axes.text(x, top, text, fontsize=9, va="bottom", color=QUIET)
     return fig
 
 
-def _canvas(height: float) -> tuple[Figure, plt.Axes]:
-    """A figure whose axes count in inches."""
-    fig = plt.figure(figsize=(WIDTH, height))
-    axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
-    axes.axis("off")
-    return fig, axes
+def _legend(axes: Axes, **more: Any) -> None:
+    """The colours in one line, above the axes unless `more` says another place."""
+    look = {"ncols": 5, "borderaxespad": 0, "handlelength": 1, "handleheight": 1, "columnspacing": 1.5}
+    axes.legend(**{"loc": "lower left", "bbox_to_anchor": (-0.01, 1), **look, **more})
 
 
-def _box(axes: plt.Axes, x: float, y: float, width: float, words: str, colour: str, height: float = 0.42) -> None:
-    axes.add_patch(Rectangle((x, y - height / 2), width, height, fc=colour, ec="none"))
-    axes.text(x + width / 2, y, words, ha="center", va="center_baseline", fontsize=9)
+def _box(axes: Axes, x: float, y: float, width: float, words: str, colour: str, height: float = 0.42) -> None:
+    box(axes, x, y - height / 2, width, height, words, colour)
 
 
 def _nodes(layer: str, operators: Mapping[str, str]) -> list[str]:
-    order, listed = (
-        {name: number for number, name in enumerate(operators)},
-        re.findall(r"\[ONNX Layer: ([^\]]+)\]", layer),
-    )
-    names = sorted(set(listed) & order.keys(), key=order.__getitem__)
+    """The operators of a layer's nodes, in the order of the ONNX file."""
+    listed = set(re.findall(r"\[ONNX Layer: ([^\]]+)\]", layer))
     prepares = "LayerType: kgen" in layer and "gemm" not in layer.partition(", LayerType")[0]
     products = JOBS["matrix product"] if prepares else ()
-    return [f"for {operators[name]}" if operators[name] in products else operators[name] for name in names]
+    found = [operator for name, operator in operators.items() if name in listed]
+    return [f"for {operator}" if operator in products else operator for operator in found]
 
 
 def _width(nodes: Sequence[str]) -> float:
     return sum(len(_SHORT.get(node, node)) * _UNIT + 0.12 + _GAP for node in nodes)
 
 
-def _boxes(axes: plt.Axes, x: float, y: float, nodes: Sequence[str]) -> None:
+def _boxes(axes: Axes, x: float, y: float, nodes: Sequence[str]) -> None:
     if len(nodes) > 1:  # the frame says: one layer
-        axes.add_patch(Rectangle((x - 0.02, y - 0.115), _width(nodes) + 0.01, 0.23, fc=CARD, ec=QUIET, lw=0.9))
+        box(axes, x - 0.02, y - 0.115, _width(nodes) + 0.01, 0.23, "", CARD, edge=QUIET, lw=0.9)
     for node in nodes:
         jobs = (_COLOURS[job] for job, names in JOBS.items() if node in names)
         colour = FAINT if node.startswith("for ") else next(jobs, CARD)
         _box(axes, x, y, _width([node]) - _GAP, _SHORT.get(node, node), colour, 0.18)
         x += _width([node])
-
-
-def _legend(axes: plt.Axes, y: float) -> None:
-    x = 0.12
-    for job, colour in _COLOURS.items():
-        axes.add_patch(Rectangle((x, y - 0.07), 0.2, 0.14, fc=colour, ec="none"))
-        axes.text(x + 0.27, y, job, va="center", fontsize=9)
-        x += 0.5 + 0.075 * len(job)

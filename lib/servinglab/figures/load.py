@@ -19,7 +19,7 @@ def curves(runs: Mapping[int, Run], *, lane: str) -> Figure:
         middles = [1e3 * percentile(run.values(name), 50) for run in runs.values()]
         axes.plot(speeds, middles, "-", color=tint(LANES[lane], 0.5), linewidth=1.5, zorder=1)
         for users, run, x, y in zip(runs, runs.values(), speeds, middles, strict=True):
-            axes.plot([x, x], [1e3 * end for end in interval(run.values(name))], color=LANES[lane], linewidth=2)
+            axes.vlines(x, *(1e3 * end for end in interval(run.values(name))), color=LANES[lane], linewidth=2)
             axes.plot(x, y, "o", color=LANES[lane])
             note(axes, f"{users}", x, y, (7, 5), va="baseline")
         axes.margins(x=0.1)
@@ -35,8 +35,7 @@ def open_loops(runs: Mapping[str, Run], *, lane: str) -> Figure:
         waits = run.values("ttft")
         axes.vlines(range(1, len(waits) + 1), 0, waits, color=tint(LANES[lane], 0.5), linewidth=1.5)
         axes.plot(range(1, len(waits) + 1), waits, "o", color=LANES[lane], markersize=4)
-        axes.set_title(label, fontsize=10)
-        axes.set_xlabel("request")
+        axes.set(title=label, xlabel="request")
     panels[0][0].set(ylim=(0, None), ylabel="TTFT (s)")  # after all are drawn: the panels share this axis
     return fig
 

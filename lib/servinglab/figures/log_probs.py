@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from servinglab.figures.style import CARD, DASHES, INK, QUIET, WIDTH, beside, note, tint, wilson
+from servinglab.figures.style import CARD, DASHES, INK, QUIET, WIDTH, beside, dots, note, tint, wilson
 
 # Meanings of this notebook alone, in the course's colours.
 DTYPES = {"float16": "#56B4E9", "float32": "#E69F00", "float64": "#009E73"}
@@ -34,9 +34,8 @@ def underflow(products: Mapping[str, np.ndarray], log_sum: np.ndarray) -> Figure
         axes.plot(tokens, logs[:shown], color=INK, linewidth=1.2, marker="o" if shown < 20 else "", markersize=3)
         note(axes, "subnormal", 0.03, low, (0, -3), xycoords=("axes fraction", "data"), va="top")
         lowest = min(low * 1.15, logs[shown - 1] * 1.05)
-        axes.set(xlim=(0, shown + 0.5), ylim=(lowest, 0), xlabel="tokens multiplied")
         gone = f"0 at token {alive + 1}" if alive < len(product) else "not 0 yet"
-        axes.set_title(f"{name}: {gone}", fontsize=10)
+        axes.set(xlim=(0, shown + 0.5), ylim=(lowest, 0), xlabel="tokens multiplied", title=f"{name}: {gone}")
     panels[0, 0].set_ylabel("log10 of the probability")
     return fig
 
@@ -51,8 +50,7 @@ def surprise(texts: Mapping[str, tuple[Sequence[str], Sequence[float]]]) -> Figu
         beside(axes, f"mean\n{values.mean():.1f} nats", values.mean())
         axes.set_xticks(range(len(pieces)), [piece.strip() or "␣" for piece in pieces], rotation=30, ha="right")
         axes.tick_params(axis="x", length=0, labelcolor=INK)
-        axes.set(xlim=(-0.6, len(pieces) - 0.4), ylabel="surprise (nats)")
-        axes.set_title(name, fontsize=10)
+        axes.set(xlim=(-0.6, len(pieces) - 0.4), ylabel="surprise (nats)", title=name)
     return fig
 
 
@@ -70,8 +68,7 @@ def reliability(signals: Mapping[str, np.ndarray], outcomes: np.ndarray, bins: i
             axes.vlines(values.mean(), *wilson(int(rights.sum()), rights.size), color=tint(RIGHT, 0.5), linewidth=3)
             axes.plot(values.mean(), rights.mean(), "o", color=RIGHT)
             note(axes, f"{rights.size}", values.mean(), rights.mean(), bbox={"fc": CARD, "ec": "none", "pad": 0.5})
-        axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), xlabel="confidence (mean of the bin)")
-        axes.set_title(name, fontsize=10)
+        axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), xlabel="confidence (mean of the bin)", title=name)
     row[0, 0].set_ylabel("share of right answers")
     return fig
 
@@ -82,10 +79,8 @@ def kept(axes: Axes, confidences: np.ndarray, outcomes: np.ndarray, threshold: f
     axes.axvspan(threshold, 1, color=tint(RIGHT, 0.12), linewidth=0)
     axes.axvline(threshold, color=INK, linewidth=1)
     for row, (mask, colour) in enumerate(((outcomes, RIGHT), (~outcomes, WRONG))):
-        values = np.sort(confidences[mask])
-        spread = np.resize([-0.15, 0.05, -0.05, 0.15, 0.0], len(values))  # so that equal values do not hide each other
-        axes.plot(values, row + spread, "o", color=colour, alpha=0.6, markersize=4, markeredgewidth=0)
-        note(axes, f"{(values >= threshold).sum()} kept", 0.98, row - 0.33, (0, 0), ha="right")
+        dots(axes, np.sort(confidences[mask]), row, colour, alpha=0.6)
+        note(axes, f"{(confidences[mask] >= threshold).sum()} kept", 0.98, row - 0.33, (0, 0), ha="right")
     note(axes, f"{share:.0%} right", 0.98, 1.4, (0, 0), ha="right")
     axes.set_yticks((0, 1), ("right", "wrong"))
     axes.set(xlim=(0, 1), ylim=(1.65, -0.6), xlabel="probability of the answer")

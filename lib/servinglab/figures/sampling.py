@@ -16,25 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
-from servinglab.figures.style import (
-    CARD,
-    DASHES,
-    FAINT,
-    INK,
-    QUIET,
-    STRATEGIES,
-    WIDTH,
-    beside,
-    name_rows,
-    note,
-    tint,
-    wilson,
-)
+from servinglab.figures import style
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, QUIET, WIDTH, beside, name_rows, note, tint, wilson
 
-_COLOUR = STRATEGIES["temperature"]
+_COLOUR = style.STRATEGIES["temperature"]
 _EDGE = "#9A6A00"  # the same orange, dark enough for a line or a small text
-_BLUES = (STRATEGIES["top_k"], "#0072B2", "#00304D")  # one family, light to dark
-_COLOURS = {**STRATEGIES, "model": QUIET, "penalty": INK}
+_BLUES = (style.STRATEGIES["top_k"], "#0072B2", "#00304D")  # one family, light to dark
+_COLOURS = {**style.STRATEGIES, "model": QUIET, "penalty": INK}
 Step = tuple[str, str, ArrayLike]  # title, colour by strategy (or "model", "penalty"), probabilities [vocab]
 
 
@@ -44,9 +32,8 @@ def token_bars(axes: Axes, tokens: Sequence[str], probabilities: ArrayLike) -> N
     probabilities: [tokens], a part of a distribution whose sum is 1.
     """
     values = [*np.asarray(probabilities), 1 - float(np.sum(probabilities))]
-    axes.barh(range(len(values)), values, height=0.72, color=[tint(_COLOUR, 0.75)] * len(tokens) + [FAINT])
-    for row, value in enumerate(values):
-        note(axes, percent(value), value, row, (3, 0))
+    bars = axes.barh(range(len(values)), values, height=0.72, color=[tint(_COLOUR, 0.75)] * len(tokens) + [FAINT])
+    axes.bar_label(bars, list(map(percent, values)), padding=3, fontsize=9)
     name_rows(axes, [*tokens, "all others"])
     axes.set(xlim=(0, 1.32), xticks=[0, 0.5, 1], xlabel="probability")  # room for "99.9 %" behind the longest bar
     in_percent(axes.xaxis)
@@ -79,11 +66,9 @@ def probability_curves(temperatures: np.ndarray, logits: np.ndarray, ranks: Sequ
         at = int(np.argmax(curve > curve.max() / 2))  # on the way up, or at the left end
         note(axes, f"rank {rank:,}", temperatures[at], curve[at], (8, -4), va="top")
     axes.set(xscale="log", yscale="log", ylim=(1e-7, 4), xlim=(temperatures[0], temperatures[-1]))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="temperature T (no unit, logarithmic)", ylabel="probability (logarithmic)")
+    axes.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_locator=NullLocator(), major_formatter="{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
     return fig
 
 
@@ -122,8 +107,7 @@ def samples_against_exact(
         axes.hlines(rows, *np.transpose([wilson(int(count), drawn) for count in counts]), color=INK, linewidth=1.4)
         axes.plot(np.asarray(counts) / drawn, rows, "o", color=INK, markersize=4, label=f"{drawn} served samples")
         name_rows(axes, tokens)
-        axes.set(xlim=(0, None), xlabel="probability; line: 95 % interval")
-        axes.set_title(title, fontsize=10)
+        axes.set(xlim=(0, None), xlabel="probability; line: 95 % interval", title=title)
         in_percent(axes.xaxis)
     axes.legend(loc="lower right" if len(panels) == 1 else "center right")
     return fig
@@ -139,7 +123,7 @@ def microscope(steps: Sequence[Step], tokens: Mapping[int, str], previous: Array
     before = None
     for axes, (title, kind, p) in zip(row.flat, steps, strict=True):
         zoom(axes, tokens, before, p, kind, highest)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title)
         before = p if previous is None else previous
     return fig
 
@@ -204,19 +188,12 @@ def pass_grid(shares: Mapping[str, Mapping[str, float]]) -> Figure:
 
     shares: task → strategy → share from 0 to 1; the last line is the mean over the tasks.
     """
-    values = np.array([list(row.values()) for row in shares.values()])
-    values = np.vstack([values, values.mean(axis=0)])
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(values)))
-    axes.pcolormesh(values, cmap=LinearSegmentedColormap.from_list("", [FAINT, tint("#0072B2", 0.6)]), vmin=0, vmax=1,
-                    edgecolors=CARD, linewidth=4)  # fmt: skip
-    axes.axhline(len(shares), color=CARD, linewidth=10)  # the mean stands apart
-    for (row, column), value in np.ndenumerate(values):
-        axes.text(column + 0.5, row + 0.5, percent(value) if value else "0 %", ha="center", va="center", fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xticks(np.arange(values.shape[1]) + 0.5, list(next(iter(shares.values()))))
-    axes.set_yticks(np.arange(len(values)) + 0.5, [*shares, "mean"])
-    axes.tick_params(length=0, labelcolor=INK)
-    axes.xaxis.tick_top()
-    axes.spines[:].set_visible(False)
+    columns = list(next(iter(shares.values())))
+    rows = {**shares, "mean": {name: float(np.mean([row[name] for row in shares.values()])) for name in columns}}
+    values = {(name, column): row[column] for name, row in rows.items() for column in columns}
+    shade = LinearSegmentedColormap.from_list("", [FAINT, tint(_BLUES[1], 0.6)])
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(rows)))
+    style.table(axes, list(rows), columns, {at: (percent(p) if p else "0 %", shade(p)) for at, p in values.items()})
+    axes.axhline(len(shares) - 0.5, color=CARD, linewidth=10)  # the mean stands apart
     axes.set_xlabel("share of the answers that pass their test")
     return fig

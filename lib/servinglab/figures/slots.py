@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, name_rows, note, tint
+from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, bars, name_rows, tint
 from servinglab.lane import resolve_lane
 
 
@@ -54,7 +54,7 @@ def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
             axes.text((begin + last) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
         name_rows(axes, [f"{by} {n + 1}" for n in range(max(rows[name]) + 1)], above=0.55, below=0.55)
         axes.spines["left"].set_visible(False)
-        axes.set_title(f"{name}: done after {_seconds(metrics):.2f} s")
+        axes.set_title(f"{name}: done after {_seconds(metrics):.2f} s", fontsize=11)
     axes.set(xlabel="time since the first request arrived (s)", xlim=(0, 1.01 * max(map(_seconds, runs.values()))))
     return fig
 
@@ -73,13 +73,10 @@ def pending_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figur
 def clock_bars(spent: Mapping[str, tuple[float, float]]) -> Figure:
     """Milliseconds of an answer by Triton's clocks, {model: (in the queue, in the instance)}, or of something else."""
     fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.38 * len(spent)))
-    for row, (model, (waited, computed)) in enumerate(spent.items()):
-        axes.barh(row, waited, color=FAINT)
-        axes.barh(row, computed, left=waited, color=MODELS.get(model, QUIET))
-        note(axes, f"{waited + computed:.1f}", waited + computed, row, (3, 0))
-    axes.set(xlabel="mean time of an answer: queue (grey), then instance (ms)")
+    colours = {"queue": FAINT, "instance": [MODELS.get(model, QUIET) for model in spent]}
+    bars(axes, spent, colours, [f"{sum(each):.1f}" for each in spent.values()])
     axes.set_xlim(0, 1.1 * max(map(sum, spent.values())))
-    name_rows(axes, list(spent))
+    axes.set_xlabel("mean time of an answer: queue (grey), then instance (ms)")
     return fig
 
 

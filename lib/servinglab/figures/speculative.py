@@ -25,11 +25,7 @@ def one_round(text: Sequence[str], drafted: Sequence[str], chosen: Sequence[str]
         axes.text(-len(text) - 0.45, -height + 0.42, name, va="center", fontsize=9, color=INK)
         for place, token in enumerate(tokens):
             wrong = first == 0 and place >= kept and height < 3 and (height < 2 or place > kept)
-            box = {
-                "boxstyle": "round,pad=0.35",
-                "facecolor": CARD if wrong else tint(colour, 0.35),
-                "edgecolor": colour,
-            }
+            box = {"boxstyle": "round,pad=0.35", "fc": CARD if wrong else tint(colour, 0.35), "ec": colour}
             axes.text(first + place, -height, token, ha="center", va="center", bbox=box, color=QUIET if wrong else INK)
     axes.set(xlim=(-len(text) - 0.5, len(chosen) - 0.4), ylim=(-3.4, 0.7))
     axes.axis("off")
@@ -74,8 +70,7 @@ def cost_model(lengths: Sequence[int], tokens: Pair, speedups: Pair) -> Figure:
         axes.plot(lengths, predicted, color=DRAFT, linewidth=2, label="predicted")
         axes.plot(lengths, measured, "o", color=INK, markersize=6, label="measured", zorder=3)
         axes.axhline(1, color=QUIET, linewidth=1, linestyle=DASHES)
-        axes.set_xticks(list(lengths))
-        axes.set(ylim=(0, 1.12 * max(*predicted, *measured)), xlabel="draft length k (tokens)")
-        axes.set_title(label, fontsize=10)
+        axes.set(xticks=lengths, ylim=(0, 1.12 * max(*predicted, *measured)))
+        axes.set(xlabel="draft length k (tokens)", title=label)
         axes.legend(loc="best")
     return fig

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from servinglab.figures.style import BYTES, CARD, INK, LANES, QUIET, WIDTH, beside, name_rows, note, tint
+from servinglab.figures.style import BYTES, CARD, INK, LANES, QUIET, WIDTH, beside, dots, name_rows, note, table, tint
 
 _ROW, _CHAR, _MOST = 0.27, 0.078, 13  # inches; bytes shown of one value
 _GOOD, _BAD = LANES["embedded"], LANES["trtllm"]
@@ -40,17 +40,16 @@ def _fields(data: bytes, kind: Descriptor, depth: int) -> Iterator[WireField]:
     while at < len(data):
         start, (tag, middle) = at, _varint(data, at)
         field, (number, at) = kind.fields_by_number[tag >> 3], _varint(data, middle)
-        name, raw_tag, length = f"{field.name} ({field.number})", data[start:middle], b""
-        if tag & 7 == 2:  # a length, and so many bytes
-            length, value, at = data[middle:at], data[at : at + number], at + number
-            if inner := field.message_type:
-                yield WireField(name, f"{inner.name}, {number} bytes", raw_tag, length, b"", depth)
-                yield from _fields(value, inner, depth + 1)
-                continue
-        else:  # a varint, or the eight or four bytes of a fraction
-            at = {0: at, 1: middle + 8, 5: middle + 4}[tag & 7]
-            value = data[middle:at]
-        yield WireField(name, _meaning(field, value), raw_tag, length, value, depth)
+        length = data[middle:at] if tag & 7 == 2 else b""  # a length, and so many bytes
+        value = at if length else middle
+        at = {0: at, 1: middle + 8, 2: at + number, 5: middle + 4}[tag & 7]
+        inner, name = field.message_type, f"{field.name} ({field.number})"
+        if inner:
+            yield WireField(name, f"{inner.name}, {number} bytes", data[start:middle], length, b"", depth)
+            yield from _fields(data[value:at], inner, depth + 1)
+        else:
+            alone = getattr(GetMessageClass(kind).FromString(data[start:at]), field.name)
+            yield WireField(name, _meaning(alone, at - value), data[start:middle], length, data[value:at], depth)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -59,19 +58,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return sum((byte & 0x7F) << 7 * i for i, byte in enumerate(data[at : end + 1])), end + 1
 
 
-def _meaning(field: FieldDescriptor, value: bytes) -> str:
-    """Text in quotes, whole numbers as they are, other bytes by their count."""
-    if field.type == field.TYPE_STRING:
-        text = value.decode()
-        return f'"{text if len(text) <= 24 else text[:23] + "…"}"'
-    if field.cpp_type in (field.CPPTYPE_STRING, field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
-        return f"{len(value)} bytes"
-    numbers, at = [], 0
-    while at < len(value):
-        number, at = _varint(value, at)
-        signed = field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_INT64) and number >> 63
-        numbers.append(str(number - (signed << 64)))
-    return f"[{', '.join(numbers)}]" if field.is_repeated else numbers[0]
+def _meaning(found: Any, size: int) -> str:
+    """Text in quotes, whole numbers as they are, other values by their count of bytes."""
+    several = not isinstance(found, str | bytes | int | float)
+    values = list(found) if several else [found]
+    if isinstance(values[0], str):
+        return f'"{values[0] if len(values[0]) <= 24 else values[0][:23] + "…"}"'
+    if not isinstance(values[0], int):
+        return f"{size} bytes"
+    numbers = ", ".join(str(int(value)) for value in values)  # a bool is a number here
+    return f"[{numbers}]" if several else numbers
 
 
 def wire_bytes(fields: Sequence[WireField]) -> Figure:
@@ -104,14 +100,8 @@ def _hex(data: bytes) -> str:
 def matrix(rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], str]) -> Figure:
     """(row, column) → words: what a way of asking gives. One colour for answers, the other where it is an "error"."""
     fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.38 * len(rows)))
-    for (row, column), words in cells.items():
-        x, y, colour = columns.index(column), rows.index(row), _BAD if words.startswith("error") else _GOOD
-        axes.add_patch(Rectangle((x - 0.48, y - 0.45), 0.96, 0.9, facecolor=tint(colour, 0.35)))
-        axes.text(x, y, words, ha="center", va="center", fontsize=9)
-    name_rows(axes, rows)
-    axes.set(xlim=(-0.5, len(columns) - 0.5), xticks=range(len(columns)), xticklabels=columns)
-    axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False, labelcolor=INK)
-    axes.spines[:].set_visible(False)
+    colours = {at: tint(_BAD if words.startswith("error") else _GOOD, 0.35) for at, words in cells.items()}
+    table(axes, rows, columns, {at: (words, colours[at]) for at, words in cells.items()})
     return fig
 
 
@@ -121,7 +111,7 @@ def sequence(streams: Mapping[str, str]) -> Figure:
     fig, panels = plt.subplots(1, len(streams), figsize=(WIDTH, 3.2), sharey=True)
     for axes, (model, letters) in zip(np.atleast_1d(panels), streams.items(), strict=True):
         axes.axis("off")
-        axes.set_title(model, fontsize=10, loc="center")
+        axes.set_title(model, loc="center")
         axes.set(xlim=(-0.25, 1.25), ylim=(7.2, -0.6))
         for row, letter in enumerate(["request", *letters.split()], 1):
             ends = ((1, row), (0, row - 0.3)) if row > 1 else ((0, row - 0.3), (1, row))
@@ -147,8 +137,7 @@ def token_timeline(streams: Mapping[str, Sequence[float]], *, lane: str = "embed
         upper.plot(arrivals, np.full(len(arrivals), row), "|", color=colour, markersize=10, markeredgewidth=1.4)
         rate = f", then {len(waits) / lasted:.0f} tokens/s" if lasted > 0 else ""
         beside(upper, f"first {first * 1000:.0f} ms{rate}", row)
-        spread = np.resize([-0.15, 0.05, -0.05, 0.15, 0.0], len(waits))  # so that equal waits do not hide each other
-        lower.plot(waits, row + spread, "o", color=colour, alpha=0.5, markersize=4, markeredgewidth=0)
+        dots(lower, waits, row, colour)
         middle = float(np.median(waits))
         lower.plot([middle, middle], [row - 0.32, row + 0.32], color=INK, linewidth=1.6)
         beside(lower, f"half below {middle:.0f} ms", row)

@@ -1,4 +1,5 @@
-"""One look for every figure of the course: colours with fixed meanings, sizes, a title that answers, small print.
+"""One look for every figure of the course: colours with fixed meanings, sizes, what several figures are made of (names,
+dots, stacked bars, tables, boxes and arrows), a title that answers, small print.
 
 Plumbing that no lesson is about. The colours are Okabe and Ito's, which people with the common colour blindnesses can
 tell apart (https://jfly.uni-koeln.de/color/).
@@ -6,15 +7,17 @@ tell apart (https://jfly.uni-koeln.de/color/).
 
 from __future__ import annotations
 
-import io
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 INK, QUIET, FAINT, CARD = "#222222", "#5F5F5F", "#E4E4E4", "#FFFFFF"
 
@@ -30,7 +33,7 @@ MODELS = {
 }  # fmt: skip
 BYTES = {"tag": _SKY, "length": _ORANGE, "value": FAINT}
 
-WIDTH, DPI = 7.5, 110  # inches; with more dots some pictures would exceed 150 kB
+WIDTH = 7.5  # inches, as in course.mplstyle
 DASHES = (0, (4, 3))  # of a limit or a reference
 
 _small_print = ""
@@ -42,18 +45,7 @@ def use(small_print: str = "") -> None:
     global _small_print
     _small_print = small_print
     warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a token may be of any script; a box stands for it
-    # Without a colour of its own a figure is transparent, and dark text vanishes on a dark page.
-    mpl.rc("figure", facecolor=CARD, figsize=(WIDTH, 3.4), dpi=DPI)
-    mpl.rc("savefig", facecolor=CARD, dpi=DPI)
-    mpl.rc("font", size=10, family="DejaVu Sans")  # it ships with matplotlib, so a figure looks the same everywhere
-    # A token, a prompt or a file's name may hold "$$"; no figure here needs formulas.
-    mpl.rc("text", color=INK, parse_math=False)
-    mpl.rc("axes", facecolor=CARD, edgecolor=QUIET, labelcolor=INK, labelsize=10, titlesize=11, titlelocation="left")
-    mpl.rc("axes", prop_cycle=mpl.cycler(color=[_BLUE, _ORANGE, _GREEN, _PURPLE, _VERMILION, _SKY]))
-    mpl.rc("axes.spines", top=False, right=False)
-    mpl.rc(("xtick", "ytick"), color=QUIET, labelsize=9)
-    mpl.rc("legend", fontsize=9, frameon=False)
-    mpl.rc("svg", hashsalt="servinglab")  # same figure, same bytes
+    plt.style.use(Path(__file__).parents[1] / "data" / "course.mplstyle")
 
 
 def tint(colour: str, share: float = 0.25) -> str:
@@ -76,31 +68,23 @@ def show(fig: Figure, title: str, summary: str, *, drawing: bool = False, photos
     bottom, top = 0.28 / height * bool(small_print), 1 - (0.42 + 0.2 * title.count("\n")) / height
     if any(axes.get_subplotspec() for axes in fig.axes):  # a drawing has its own fixed place
         fig.set_layout_engine("constrained", rect=(0, bottom, 1, top - bottom))
-    if _in_notebook():
+    if kernel():
+        from IPython.core.pylabtools import print_figure
         from IPython.display import Image, display
 
-        shown, kind = (Image(_jpeg(fig), format="jpeg"), "image/jpeg") if photos else (fig, "image/png")
+        shown, kind = fig, "image/png"
+        if photos:
+            jpeg = print_figure(fig, "jpeg", pil_kwargs={"quality": 75, "optimize": True})
+            shown, kind = Image(jpeg, format="jpeg"), "image/jpeg"
         display(shown, metadata={kind: {"alt": summary}})  # what a page says to those who cannot see it
     plt.close(fig)
     print(summary)
 
 
-def _jpeg(fig: Figure) -> bytes:
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="jpeg", bbox_inches="tight", pil_kwargs={"quality": 75, "optimize": True})
-    return buffer.getvalue()
-
-
-def _in_notebook() -> bool:
-    """A cell shows figures; a plain script has nowhere to show them."""
-    return "IPython" in sys.modules and getattr(sys.modules["IPython"].get_ipython(), "kernel", None) is not None
-
-
-def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.6, below: float = 0.6) -> None:
-    """Rows 0, 1, … with a name each instead of numbers, the first on top, and that much room around them."""
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.set_ylim(len(names) - 1 + below, -above)
+def kernel() -> Any:
+    """The Jupyter kernel that runs this cell; None in a plain script, which has nowhere to show a figure."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -108,6 +92,13 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     import scipy.stats  # half a second, which not every figure needs
 
     return tuple(scipy.stats.binomtest(successes, trials).proportion_ci(method="wilson"))
+
+
+def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.6, below: float = 0.6) -> None:
+    """Rows 0, 1, … with a name each instead of numbers, the first on top, and that much room around them."""
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.set_ylim(len(names) - 1 + below, -above)
 
 
 def note(axes: Axes, words: str, x: float, y: float, shift: tuple[float, float] = (6, 0), **more: object) -> None:
@@ -118,3 +109,82 @@ def note(axes: Axes, words: str, x: float, y: float, shift: tuple[float, float] 
 def beside(axes: Axes, words: str, y: float, **more: object) -> None:
     """Words to the right of the axes, where no mark can run into them."""
     note(axes, words, 1, y, xycoords=("axes fraction", "data"), **more)
+
+
+def dots(axes: Axes, values: Sequence[float], row: float, colour: str, alpha: float = 0.5) -> None:
+    """A small dot a value, above and below the row, so that equal values do not hide each other."""
+    spread = np.resize([-0.15, 0.05, -0.05, 0.15, 0.0], len(values))
+    axes.plot(values, row + spread, "o", color=colour, alpha=alpha, markersize=4, markeredgewidth=0)
+
+
+def bars(
+    axes: Axes, rows: Mapping[str, Sequence[float]], colours: Mapping[str, Any], words: Sequence[str], **look: object
+) -> None:
+    """A row of bars behind each other for each of ``rows``: name → the length of each part, and words beside the last.
+
+    ``colours``: part → its colour, or one for each row.
+    """
+    ends = np.zeros(len(rows))
+    for (part, colour), lengths in zip(colours.items(), zip(*rows.values(), strict=True), strict=True):
+        axes.barh(range(len(rows)), lengths, left=ends, color=colour, label=part, **look)
+        ends = ends + lengths
+    for row, text in enumerate(words):
+        note(axes, text, ends[row], row, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})
+    name_rows(axes, list(rows))
+
+
+def table(
+    axes: Axes, rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], tuple[str, Any]]
+) -> None:
+    """Coloured cells: (row, column) → (words, colour), with the names of the columns on top."""
+    for (row, column), (words, colour) in cells.items():
+        box(axes, columns.index(column) - 0.48, rows.index(row) - 0.45, 0.96, 0.9, words, colour)
+    name_rows(axes, rows)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), xticks=range(len(columns)), xticklabels=columns)
+    axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+
+
+def sheet(height: float) -> tuple[Figure, Axes]:
+    """A figure for a drawing, whose places are in inches."""
+    fig = plt.figure(figsize=(WIDTH, height))
+    axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, height))
+    axes.axis("off")
+    return fig, axes
+
+
+def drawing(plan: Mapping[str, Any], colours: Mapping[str, str], named: Callable[[str], str] = str) -> Figure:
+    """Frames, boxes, arrows and words at the places of a table such as those in data/drawings.toml.
+
+    ``colours``: by the names in the table; what has none is white. ``named``: what to write in a frame or a box.
+    """
+    fig, axes = sheet(plan["height"])
+    for x, y, width, height, words, colour in plan["frames"]:
+        fill, edge = (tint(colours[colour], 0.2), colours[colour]) if colour else (CARD, QUIET)
+        box(axes, x, y, width, height, "", fill, edge=edge, lw=1.3, ls=DASHES)
+        axes.text(x + 0.08, y + height - 0.07, named(words), va="top", fontsize=9)
+    for *place, words, colour in plan["boxes"]:
+        fill, edge = (tint(colours[colour]), colours[colour]) if colour else (CARD, QUIET)
+        box(axes, *place, named(words), fill, edge=edge, shape=plan["shape"], lw=1.4)
+    for *corners, tip in plan["arrows"]:
+        axes.plot(*zip(*corners, strict=True), color=INK, lw=1.1)
+        arrow(axes, corners[-1], tip)
+    for x, y, words, side in plan["tensors"]:
+        axes.text(x, y, words, ha=side, va="center", fontsize=9, family="monospace")
+    for x, y, words in plan.get("notes", ()):
+        axes.text(x, y, words, ha="center", va="center", fontsize=9, color=QUIET)
+    return fig
+
+
+def box(
+    axes: Axes, x: float, y: float, width: float, height: float, words: str, fill: Any, *, edge: str = "none",
+    shape: str = "square,pad=0", **look: object,
+) -> None:  # fmt: skip
+    """A box with words in its middle; x and y are its lower left corner."""
+    axes.add_patch(FancyBboxPatch((x, y), width, height, shape, fc=fill, ec=edge, **look))
+    axes.text(x + width / 2, y + height / 2, words, ha="center", va="center_baseline", fontsize=9)
+
+
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str = INK, **look: object) -> None:
+    tip = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0, **look}
+    axes.annotate("", end, start, arrowprops=tip)
