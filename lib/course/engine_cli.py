@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from course import engine_tables as tables
+from course import report
 from servinglab.root import module
 
 app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM engines: versions, commands, memory, what is in them.")
 FLAGS_OF_ANOTHER = {"allow_extra_args": True, "ignore_unknown_options": True}  # flags as NVIDIA's programs name them
 HONOURED = ("--model_dir", "--output_dir", "--dtype", "--tp_size", "--pp_size", "--use_weight_only", "--workers",
             "--weight_only_precision", "--load_model_on_cpu", "--load_by_shard", "--log_level")  # fmt: skip
-Json = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Folder = Annotated[Path, Argument(help="The folder of an engine, or of a TensorRT-LLM checkpoint.")]
 
 
@@ -84,19 +81,11 @@ def build(context: typer.Context) -> None:
 @app.command("versions")
 def list_versions(
     driver: Annotated[str | None, Option(help="What is the newest for this NVIDIA driver, such as 570.124.06?")] = None,
-    as_json: Json = False,
 ) -> None:
     """List NVIDIA's containers: which TensorRT-LLM, TensorRT and CUDA they hold, and the driver they need."""
     from engines import versions
 
-    known, best = versions.containers(), versions.newest_for(driver) if driver else None
-    if as_json:
-        newest = {"driver": driver, "newest": best.tag if best else None} if driver else {}
-        _print_json(
-            {"containers": [asdict(c) | {"image": c.image, "generation": c.generation} for c in known], **newest}
-        )
-    else:
-        tables.show_versions(known, best, driver)
+    report.show_versions(versions.containers(), versions.newest_for(driver) if driver else None, driver)
 
 
 @app.command(context_settings=FLAGS_OF_ANOTHER)
@@ -108,17 +97,13 @@ def recipe(
     dtype: Annotated[str | None, Option(help="float16, bfloat16 or float32.")] = None,
     weight_only: Annotated[str | None, Option(help="Weights of the linear layers: int8 or int4.")] = None,
     explain: Annotated[bool, Option("--explain", help="Say what every flag does.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Print the commands from a model to an engine; any other flag goes to trtllm-build. `| sh -e` runs them."""
     from engines import flags, recipes
 
     extra = dict(flags.pairs(context.args))
     made = recipes.recipe(name, trtllm=trtllm, tp_size=tp_size, dtype=dtype, weight_only=weight_only, extra=extra)
-    if as_json:
-        _print_json(made.as_dict() | ({"flags": made.explain()} if explain else {}))
-    else:
-        tables.show_recipe(made, explain)
+    report.show_recipe(made, explain)
 
 
 @app.command()
@@ -137,53 +122,39 @@ def estimate(
     gather_context_logits: Annotated[bool, Option(help="Keep the logits of prompt tokens.")] = False,
     gpu: Annotated[str | None, Option(help="A card, such as 24gb, rtx-4090 or h100: does it fit?")] = None,
     free_fraction: Annotated[float, Option(help="kv_cache_free_gpu_mem_fraction: share of what is free then.")] = 0.9,
-    as_json: Json = False,
 ) -> None:
     """Say how much GPU memory an engine takes, part by part, before it is built. Needs no GPU."""
     from engines import memory
 
-    own = ("free_fraction", "as_json")
-    options = {name: value or None for name, value in context.params.items() if name not in own}
-    found = memory.estimate(**options, kv_cache_free_gpu_mem_fraction=free_fraction)
-    _print_json(asdict(found)) if as_json else tables.show_estimate(found)
+    options = {name: value or None for name, value in context.params.items() if name != "free_fraction"}
+    report.show_estimate(memory.estimate(**options, kv_cache_free_gpu_mem_fraction=free_fraction))
 
 
 @app.command()
 def check(
     folder: Folder,
     container: Annotated[str | None, Option(help="Compare with this one, such as 26.07, not with here.")] = None,
-    as_json: Json = False,
 ) -> None:
     """Say why an engine will not run on this machine. Exit code 1 when it will not."""
     from engines.compatibility import Machine, incompatibility
 
-    machine = Machine.here(container)
-    reason = incompatibility(folder, machine)
-    if as_json:
-        _print_json({"runs": reason is None, "reason": reason, "machine": asdict(machine)})
-    else:
-        typer.echo(reason or f"{folder}: no reason is known why it should not run here.")
+    reason = incompatibility(folder, Machine.here(container))
+    typer.echo(reason or f"{folder}: no reason is known why it should not run here.")
     if reason:
         raise typer.Exit(1)
 
 
 @app.command()
-def inspect(path: Folder, as_json: Json = False) -> None:
+def inspect(path: Folder) -> None:
     """Show what an engine is: plugins, limits, precision, sizes, build options."""
     from engines import inspection
 
-    found = inspection.inspect(path)
-    _print_json(found) if as_json else tables.show_inspection(found)
+    report.show_inspection(inspection.inspect(path))
 
 
 @app.command()
-def diff(a: Folder, b: Folder, as_json: Json = False) -> None:
+def diff(a: Folder, b: Folder) -> None:
     """Show what two builds differ in, the most important first."""
     from engines import inspection
 
-    found = inspection.diff(a, b)
-    _print_json([asdict(d) for d in found]) if as_json else tables.show_differences(found, str(a), str(b))
-
-
-def _print_json(data: Any) -> None:
-    typer.echo(json.dumps(data, indent=2, default=str, ensure_ascii=False))
+    report.show_differences(inspection.diff(a, b), str(a), str(b))

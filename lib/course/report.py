@@ -1,10 +1,13 @@
-"""What the `course` command shows, in a terminal or in a CI log: tables, a run's progress, and the index of a run."""
+"""What the `course` command shows, in a terminal or in a CI log: tables, a run's progress, and the index of a run.
+
+What is only handed on is `Any` here, because importing its class would take time that most commands do not need.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,13 +29,15 @@ def console() -> Console:
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
-    """A table without lines; names of things are never cut, numbers stand to the right."""
+def show(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A table without lines; names of things are never cut, numbers stand to the right, and no text is markup."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in columns:
         justify = "right" if name in ("seconds", "minutes", "size") else "left"
         made.add_column(name, justify=justify, overflow="fold", no_wrap=name in ("id", "notebook"))
-    return made
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    console().print(made)
 
 
 def status(word: str) -> Text:
@@ -45,47 +50,39 @@ def say(text: object) -> None:
 
 
 def show_doctor(lines: list[Any], lanes: dict[str, str]) -> None:
-    found = table("", "what", "found", "cure")
-    for line in lines:
-        found.add_row(status(line.status), line.name, Text(line.detail), Text(line.cure))
-    console().print(found)
+    show(("", "what", "found", "cure"), [(status(line.status), line.name, line.detail, line.cure) for line in lines])
     for lane, reason in lanes.items():
         say(f"lane {lane}: " + (f"cannot run here ({reason})" if reason else "runs here"))
 
 
 def show_notebooks(course: Course) -> None:
-    found = table("id", "minutes", "lanes", "needs", "title")
-    for n in course.notebooks:
-        found.add_row(n.id, str(n.minutes), ", ".join(n.lanes), ", ".join(n.needs), Text(n.title))
-    console().print(found)
+    columns = ("id", "minutes", "lanes", "needs", "title")
+    show(columns, [(n.id, n.minutes, ", ".join(n.lanes), ", ".join(n.needs), n.title) for n in course.notebooks])
 
 
 def show_results(results: list[Any], index: Path) -> None:
-    found = table("notebook", "seconds", "status", "")
-    for r in results:
-        found.add_row(r.id, f"{r.seconds:.1f}", status(r.status), Text(r.error))
-    console().print(found)
+    rows = [(r.id, f"{r.seconds:.1f}", status(r.status), r.error) for r in results]
+    show(("notebook", "seconds", "status", ""), rows)
     say(f"pages: {index}")
 
 
 def show_models(found: list[Any], data: list[Any], cache: Path, root: Path) -> None:
     """Models in the cache, and the labs' data; paths below the cache or the course's folder are shown from there."""
-    models = table("model", "kind", "size", "licence", "source", "where in the cache")
-    for m in found:
-        facts = (Text(str(fact)) for fact in (m.licence, m.source, _below(m.path, cache)))
-        models.add_row(m.name, m.use, f"{m.bytes / 1e6:.0f} MB", *facts)
-    console().print(models if found else "No model in the cache yet; bring the course's with: course fetch")
+
+    def place(path: Path | None) -> object:
+        return next((path.relative_to(above) for above in (cache, root) if path and path.is_relative_to(above)), path)
+
+    columns = ("model", "kind", "size", "licence", "source", "where in the cache")
+    models = [(m.name, m.use, f"{m.bytes / 1e6:.0f} MB", m.licence, m.source, place(m.path)) for m in found]
+    if found:
+        show(columns, models)
+    else:
+        say("No model in the cache yet; bring the course's with: course fetch")
     say(f"cache: {cache}\n")
-    sets = table("data of the labs", "size", "licence", "used as", "source", "where")
-    for d in data:
-        facts = d.licence, d.use, d.source, _below(d.path, root, cache) if d.path else "not kept here"
-        sets.add_row(d.name, f"{d.bytes / 1e6:.0f} MB" if d.path else "", *(Text(str(fact)) for fact in facts))
-    console().print(sets)
-
-
-def _below(path: Path, *folders: Path) -> Path:
-    """`path` as seen from the first of the folders that it lies in."""
-    return next((path.relative_to(folder) for folder in folders if path.is_relative_to(folder)), path)
+    sizes = [f"{d.bytes / 1e6:.0f} MB" if d.path else "" for d in data]
+    rows = [(d.name, size, d.licence, d.use, d.source, place(d.path) or "not kept here")
+            for d, size in zip(data, sizes, strict=True)]  # fmt: skip
+    show(("data of the labs", "size", "licence", "used as", "source", "where"), rows)
 
 
 def show_findings(findings: list[Any], folder: Path) -> None:
@@ -96,6 +93,64 @@ def show_findings(findings: list[Any], folder: Path) -> None:
             say(f"      cure: {f.cure}")
     errors = sum(f.severity == "error" for f in findings)
     say(f"{folder}: {errors} errors, {len(findings) - errors} warnings")
+
+
+def show_versions(containers: Sequence[Any], best: Any, driver: str | None) -> None:
+    """``containers``: of `engines.versions`; `best`: the newest for `driver`, or None."""
+    columns = ("container", "TensorRT-LLM", "TensorRT", "CUDA", "driver from", "Python", "size", "tensor names")
+    tags = [Text(c.tag, style="bold green" if c == best else "") for c in containers]
+    rows = [(tag, c.trtllm, c.tensorrt, c.cuda, c.driver, c.python, f"{c.size_gb:.1f} GB", c.generation)
+            for tag, c in zip(tags, containers, strict=True)]  # fmt: skip
+    show(columns, rows)
+    if driver is not None:
+        found = f"the newest container is {best.tag}: {best.image}" if best else "no container of this table runs"
+        say(f"With driver {driver} {found}.")
+
+
+def show_recipe(recipe: Any, explain: bool) -> None:
+    for note in recipe.notes:
+        say(f"# {note}")
+    say("\n\n".join(command.text() for command in recipe.commands))
+    if explain:
+        say("")
+        rows = [[row[name] for name in ("program", "flag", "value", "explain")] for row in recipe.explain()]
+        show(("program", "flag", "value", "what it does"), rows)
+
+
+def show_estimate(e: Any) -> None:
+    from engines.memory import gigabytes
+
+    rows = [(name, gigabytes(count), words) for name, count, words in e.parts()]
+    show(("part", "size", ""), rows, title=f"{e.model}, memory on {'each GPU' if e.tp_size > 1 else 'one GPU'}")
+    say(e.sentence())
+
+
+def show_inspection(found: dict[str, Any]) -> None:
+    from engines.inspection import shown
+
+    def listed(values: dict[str, Any]) -> str:
+        return ", ".join(f"{name} {shown(name, value)}" for name, value in values.items())
+
+    def text(key: str, value: Any) -> str:
+        if key == "files":
+            return "\n".join(map(listed, value))
+        if isinstance(value, dict):
+            return listed(value)
+        return f"{value:,}" if key == "parameters" else shown(key, value)
+
+    said = {key: value for key, value in found.items() if value not in (None, 0, {}, [])}
+    show(("", ""), [(key.removesuffix("_bytes"), text(key, value)) for key, value in said.items()])
+
+
+def show_differences(differences: Sequence[Any], a: str, b: str) -> None:
+    from engines.inspection import shown
+
+    if not differences:
+        say(f"{a} and {b} say the same.")
+        return
+    rows = [(d.setting.removesuffix("_bytes"), shown(d.setting, d.a), shown(d.setting, d.b), d.meaning)
+            for d in differences]  # fmt: skip
+    show(("setting", a, b, "meaning"), rows)
 
 
 @contextmanager

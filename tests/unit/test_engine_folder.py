@@ -201,11 +201,8 @@ def test_no_value_of_a_config_gets_past_as_an_exception(fuzzed, key, value):
 
 
 def test_the_command_exits_with_1_when_an_engine_will_not_run(engine):
-    result = CliRunner().invoke(app, ["engine", "check", str(engine), "--container", "25.06", "--json"])
-    assert result.exit_code == 1
-    said = json.loads(result.stdout)
-    assert said["runs"] is False and "TensorRT-LLM 0.20.0" in said["reason"]
-    assert said["machine"]["tensorrt"] == "10.10.0.31"
+    result = CliRunner().invoke(app, ["engine", "check", str(engine), "--container", "25.06"])
+    assert result.exit_code == 1 and "TensorRT-LLM 0.20.0" in result.stdout
     (engine / "rank0.engine").write_bytes(plan_bytes()[:20])
     assert "is cut" in CliRunner().invoke(app, ["engine", "check", str(engine)]).stdout
 
@@ -215,5 +212,5 @@ def test_a_folder_that_is_not_there_is_an_error_that_names_no_models(words):
     result = CliRunner().invoke(app, ["engine", *words])
     assert isinstance(result.exception, EngineError) and result.stdout == ""
     assert str(result.exception) == "There is no folder smollm2; give the folder of an engine or of a checkpoint."
-    asked = CliRunner().invoke(app, ["engine", "check", "smollm2", "--json"])
-    assert asked.exit_code == 1 and json.loads(asked.stdout)["reason"] == str(result.exception)
+    asked = CliRunner().invoke(app, ["engine", "check", "smollm2"])
+    assert asked.exit_code == 1 and asked.stdout == f"{result.exception}\n"
