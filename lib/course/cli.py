@@ -139,12 +139,8 @@ def models() -> None:
 def serve(
     folder: Annotated[Path, Argument(metavar="DIR", help="A model repository, or the folder that `repo build` made.")],
     lane: Annotated[str, Option(help="embedded, or trtllm inside NVIDIA's container.")] = "embedded",
-    http_port: Annotated[
-        int | None, Option(help="Port for HTTP; when left out a free one, or 8000 for trtllm.")
-    ] = None,
-    grpc_port: Annotated[
-        int | None, Option(help="Port for gRPC; when left out a free one, or 8001 for trtllm.")
-    ] = None,
+    http_port: Annotated[int | None, Option(help="Port for HTTP; a free one, or 8000 for trtllm.")] = None,
+    grpc_port: Annotated[int | None, Option(help="Port for gRPC; a free one, or 8001 for trtllm.")] = None,
     metrics_port: Annotated[int | None, Option(help="Port for metrics; a free one, or 8002 for trtllm.")] = None,
     model: Annotated[list[str] | None, Option(help="Load only this model; may be given more than once.")] = None,
     timeout: Annotated[float | None, Option(min=1, help="Seconds until every model must be ready.")] = None,
@@ -183,18 +179,16 @@ def ask(
     """Ask the model one question. Uses the server of `course serve`, else starts one and stops it again."""
     from course import ask as asking
 
-    wrote = False
+    pieces: list[str] = []
 
     def write(text: str) -> None:
-        nonlocal wrote
-        wrote = True
+        pieces.append(text)
         typer.echo(text, nl=False)
 
     try:
         asking.ask(write=write, tell=lambda text: typer.echo(text, err=True), **context.params)
     finally:
-        if wrote:  # what comes next, an error or a prompt, begins a line
-            write("\n")
+        typer.echo(nl=bool(pieces))  # what comes next, an error or a prompt, begins a line
 
 
 @repo.command("build")
@@ -251,9 +245,7 @@ def repo_fill(
 
 
 @repo.command("lint")
-def repo_lint(
-    folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")],
-) -> None:
+def repo_lint(folder: Annotated[Path, Argument(metavar="DIR", help="A model repository.")]) -> None:
     """Find what keeps a repository from loading or working: file, line, cure. Exit code 1 when there are errors."""
     from course import report
     from servinglab.repository import lint

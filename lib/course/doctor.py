@@ -22,6 +22,7 @@ from typing import Any
 
 from servinglab import assets
 from servinglab.errors import CourseError
+from servinglab.notebook import cpu_name
 from servinglab.root import find_root
 from servinglab.server import install
 
@@ -32,11 +33,8 @@ RAM_NEEDED, DISK_NEEDED, SHM_NEEDED = 4 * GIB, 5 * GIB, 64 * 2**20
 SHOWN = "tritonclient nvidia-pytriton torch transformers onnxruntime jupyterlab ipykernel papermill pytest".split()
 # Lines that a lane cannot do without: it runs when none of them has a status of the second tuple.
 LANES = {
-    "embedded": (
-        "python,system,disk,temporary folder,numpy,packages: base,packages: server,triton".split(","),
-        (FAIL,),
-    ),
-    "trtllm": (("python", "packages: base", "gpu", "docker"), (FAIL, WARN)),
+    "embedded": ("python,system,disk,temporary folder,numpy,packages: base,packages: server,triton".split(","), [FAIL]),
+    "trtllm": ("python,packages: base,gpu,docker".split(","), [FAIL, WARN]),
 }
 
 
@@ -91,11 +89,10 @@ def system() -> Line:
 
 def cpu() -> Line:
     cores, info = len(os.sched_getaffinity(0)), _read("/proc/cpuinfo")
-    name = re.search(r"model name\s*: (.*)", info)
     flags = set(match[1].split()) if (match := re.search(r"flags\s*: (.*)", info)) else set()
     known = " ".join(f for f in ("avx2", "avx512f", "avx512_vnni", "amx_tile") if f in flags)
     return _line(
-        "cpu", f"{cores} core{'s' * (cores != 1)}, {name[1] if name else platform.machine()}, {known or 'no AVX2'}",
+        "cpu", f"{cores} core{'s' * (cores != 1)}, {cpu_name()}, {known or 'no AVX2'}",
         (flags and "avx2" not in flags, WARN, "", "expect a few tokens a second; every notebook still runs"),
         (cores < 2, WARN, "", "give it two cores: client and server share the only one"),
     )  # fmt: skip

@@ -101,10 +101,7 @@ def record(**values: Any) -> None:
 
 
 def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "-"
+    return next((found.version for found in importlib.metadata.distributions(name=package)), "-")
 
 
 def cpu_name() -> str:

@@ -72,16 +72,14 @@ class BeamResult:
 def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
     """log_prob / length**length_penalty, the measure by which beams are ranked. A penalty of 0 leaves the log prob as
     it is and so favours short sequences; 1 is the mean per token; more favours long ones."""
-    try:
-        divisor = float(length) ** float(length_penalty)
-    except OverflowError:
-        divisor = math.inf
+    with np.errstate(all="ignore"):
+        divisor = np.float64(length) ** length_penalty
     if not 0 < divisor < math.inf:
         raise CourseError(
             f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power, "
             f"and for {length} tokens that is no usable number; use one nearer to 0, such as 1 (the mean per token)."
         )
-    return float(log_prob) / divisor
+    return float(log_prob / divisor)
 
 
 def beam_search(
