@@ -9,7 +9,6 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.checks import Verdict, exercise, right, wrong
 from servinglab.repository import contract
-from servinglab.repository.contract import parameters
 
 BATCH = 8
 PREFIX = "judge-"
@@ -88,7 +87,7 @@ def bls_names(answer: dict[str, str]) -> Verdict:
         return wrong("expected a dict: parameter names and their values")
     if answer == wanted:
         return right("three names, three models of its own; without one of them it would call another deployment's")
-    unknown = sorted(str(key) for key in set(answer) - {p.key for p in parameters("tensorrt_llm_bls")})
+    unknown = sorted(str(key) for key in answer.keys() - contract.parameters("tensorrt_llm_bls").keys())
     if unknown:
         return wrong(f"tensorrt_llm_bls reads no parameter {', '.join(unknown)}; look at its config in section 3")
     if set(answer) == {"tensorrt_llm_model_name"}:

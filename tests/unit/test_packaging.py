@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from glob import glob
 from importlib import metadata
 from pathlib import Path
 
@@ -176,6 +177,17 @@ def test_shell_scripts_parse_and_stop_at_errors(script):
     text = (ROOT / script).read_text()
     assert "set -euo pipefail" in text
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
+
+
+def test_an_installed_package_has_its_files_of_data():
+    """Globbed as setuptools does."""
+    table = tomllib.loads(TEXT)["tool"]["setuptools"]
+    for folder in (ROOT / "lib").glob("*/__init__.py"):
+        package, patterns = folder.parent, table["package-data"].get(folder.parent.name, [])
+        packed = {name for pattern in patterns for name in glob(pattern, root_dir=package, recursive=True)}
+        there = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
+        others = {str(path) for path in there if path.suffix not in (".py", ".pyc", ".md")}
+        assert others <= packed, f"{package.name}: {sorted(others - packed)}"
 
 
 def test_base_install_needs_no_server_and_no_torch():

@@ -1,21 +1,32 @@
-"""The contract against NVIDIA's own templates, read with protobuf (data/nvidia_contract.json)."""
+"""Our templates, and the contract that is read from them, against NVIDIA's own (data/nvidia_contract.json)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from repository_helpers import parse
+from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.repository import contract
+from servinglab.root import data
 
 NVIDIA = json.loads((Path(__file__).parent / "data" / "nvidia_contract.json").read_text())
-FILLED = {"${logits_datatype}": "FP32", "${encoder_input_features_data_type}": "FP16"}
+FILLED = {"logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16"}
 OLD = {"min_tokens": "min_length", "seed": "random_seed"}
 
 
-def input_row(tensor: contract.Tensor) -> list:
-    flags = [word for word, set_ in (("optional", tensor.optional), ("ragged", tensor.ragged)) if set_]
-    text = "".join(f"{word} " for word in flags) + ("scalar" if tensor.scalar else "")
-    return [tensor.name, FILLED.get(tensor.datatype, tensor.datatype), list(tensor.dims), text]
+def config(model: str, generation: str = "new") -> pb.ModelConfig:
+    """The template as protobuf reads it, with a value wherever it needs one."""
+    text = contract.template(model, generation)
+    return parse(re.sub(r'(?<!")\$\{(\w+)\}', lambda found: FILLED.get(found[1], "1"), text))
+
+
+def row(tensor: pb.ModelInput | pb.ModelOutput) -> list:
+    words = [word for word in ("optional", "allow_ragged_batch") if getattr(tensor, word, False)]
+    scalar = tensor.HasField("reshape") and not tensor.reshape.shape
+    text = "".join(f"{word} " for word in words).replace("allow_ragged_batch", "ragged") + "scalar" * scalar
+    return [tensor.name, pb.DataType.Name(tensor.data_type).removeprefix("TYPE_"), list(tensor.dims), text]
 
 
 def without_repeats(rows: list) -> list:
@@ -24,12 +35,12 @@ def without_repeats(rows: list) -> list:
 
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_inputs_are_nvidias(model):
-    assert sorted(map(input_row, contract.inputs(model))) == sorted(NVIDIA[model]["inputs"])
+    assert sorted(map(row, config(model).input)) == sorted(NVIDIA[model]["inputs"])
 
 
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_outputs_are_nvidias_without_the_duplicate(model):
-    ours = [input_row(t)[:3] for t in contract.outputs(model)]
+    ours = [row(tensor)[:3] for tensor in config(model).output]
     assert sorted(ours) == sorted(without_repeats(NVIDIA[model]["outputs"]))
     assert len({name for name, *_ in ours}) == len(ours)
 
@@ -41,33 +52,66 @@ def test_the_shipped_ensemble_has_the_duplicate_that_ours_drops():
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_old_generation_differs_in_two_names_only(model):
     renamed = [[OLD.get(name, name), *rest] for name, *rest in NVIDIA[model]["inputs"]]
-    assert sorted(map(input_row, contract.inputs(model, "old"))) == sorted(renamed)
+    assert sorted(map(row, config(model, "old").input)) == sorted(renamed)
+    assert config(model, "old").output == config(model).output
+    assert config(model, "old").parameters == config(model).parameters
+
+
+@pytest.mark.parametrize("generation", contract.GENERATIONS)
+@pytest.mark.parametrize("model", contract.MODELS)
+def test_the_contract_says_what_protobuf_reads(model, generation):
+    text = contract.template(model, generation)
+    for kind, found in (("input", contract.inputs), ("output", contract.outputs)):
+        tensors = found(model, generation)
+        said = [[t.name, t.datatype.removeprefix("${").removesuffix("}"), list(t.dims), t.optional] for t in tensors]
+        said = [[name, FILLED.get(datatype, f"TYPE_{datatype}")[5:], *rest] for name, datatype, *rest in said]
+        rows = map(row, getattr(config(model, generation), kind))
+        assert said == [[name, datatype, dims, "optional" in flags] for name, datatype, dims, flags in rows]
+        assert all(f"\n{tensor.line}\n" in text and tensor.line.startswith(f"{kind} {{") for tensor in tensors)
+
+
+def test_a_datatype_that_the_deployment_chooses_stays_a_variable():
+    chosen = {t.name: t.datatype for t in contract.inputs("tensorrt_llm") if t.datatype.startswith("$")}
+    assert chosen == {
+        "encoder_input_features": "${encoder_input_features_data_type}", "draft_logits": "${logits_datatype}",
+    }  # fmt: skip
+
+
+def maps(generation: str = "new") -> list[dict]:
+    steps = config("ensemble", generation).ensemble_scheduling.step
+    return [{"model": s.model_name, "in": dict(s.input_map), "out": dict(s.output_map)} for s in steps]
 
 
 def test_ensemble_maps_are_nvidias():
-    ours = [{"model": s.model, "in": s.inputs, "out": s.outputs} for s in contract.ensemble_steps()]
-    assert ours == NVIDIA["ensemble"]["steps"]
+    assert maps() == NVIDIA["ensemble"]["steps"]
 
 
 def test_old_ensemble_maps_rename_both_sides():
-    llm = contract.ensemble_steps("old")[1].inputs
+    llm = maps("old")[1]["in"]
     assert llm["min_length"] == "min_length" and llm["random_seed"] == "random_seed"
     assert "seed" not in llm and "min_tokens" not in llm
 
 
 @pytest.mark.parametrize("generation", contract.GENERATIONS)
 def test_ensemble_maps_name_declared_tensors(generation):
-    for step in contract.ensemble_steps(generation):
-        assert step.inputs.keys() <= {t.name for t in contract.inputs(step.model, generation)}
-        assert step.outputs.keys() <= {t.name for t in contract.outputs(step.model, generation)}
+    for step in maps(generation):
+        assert step["in"].keys() <= {t.name for t in contract.inputs(step["model"], generation)}
+        assert step["out"].keys() <= {t.name for t in contract.outputs(step["model"], generation)}
 
 
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_parameters_are_nvidias(model):
-    ours = {p.key: f"${{{p.variable}}}" for p in contract.parameters(model)}
+    ours = {key: value.string_value for key, value in config(model).parameters.items()}
     theirs = dict(NVIDIA[model]["parameters"])
-    if model == "tensorrt_llm":
-        ours |= contract.LLM_LITERALS
     if model == "tensorrt_llm_bls":  # our addition: all inner names are parameters
         theirs |= {f"{name}_model_name": f"${{{name}_model_name}}" for name in ("preprocessing", "postprocessing")}
     assert ours == theirs
+    variables = {key: value[2:-1] for key, value in ours.items() if value.startswith("${")}
+    assert contract.parameters(model) == variables
+
+
+def test_every_kind_of_value_is_that_of_a_parameter():
+    known = {variable for model in contract.MODELS for variable in contract.parameters(model).values()}
+    kinds = data("repository.toml")["kinds"]
+    named = [variable for kind in kinds for variable in kind["variables"].split()]
+    assert set(named) <= known and len(set(named)) == len(named)

@@ -1,5 +1,6 @@
 """Every code of the linter: exactly that fault in a clean repository gives that code, file and line."""
 
+import inspect
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import pytest
 from repository_helpers import engine, spec
 
 from servinglab.repository import Finding, build, contract, lint
+from servinglab.root import data
 
 
 @pytest.fixture
@@ -55,6 +57,11 @@ def test_clean_repositories_have_no_findings(tmp_path, generation, decoupled):
     deployment = spec(tmp_path, generation=generation, decoupled=decoupled, prefix="p-")
     repository = build(deployment, tmp_path / "root")
     assert lint(repository) == []
+
+
+def test_every_sentence_of_the_table_has_its_rule():
+    source = Path(inspect.getfile(lint)).read_text()
+    assert [rule for rule in data("repository.toml")["findings"] if f'"{rule}"' not in source] == []
 
 
 # --- folders -----------------------------------------------------------------------------------------------------

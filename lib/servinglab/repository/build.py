@@ -85,11 +85,11 @@ class DeploymentSpec(BaseModel):
     def _check_together(self) -> DeploymentSpec:
         if self.accumulate_tokens and not self.decoupled:
             raise RepositoryError("accumulate_tokens needs decoupled=True: else there is one response.")
-        known = {p.variable: p for p in contract.parameters("tensorrt_llm")}
+        others = set(contract.parameters("tensorrt_llm").values()) - DeploymentSpec.model_fields.keys()
         for name, value in self.parameters.items():
-            if name in DeploymentSpec.model_fields or name not in known:
-                raise RepositoryError(f"tensorrt_llm has no other parameter {name!r}.{did_you_mean(name, known)}")
-            known[name].text(value)
+            if name not in others:
+                raise RepositoryError(f"tensorrt_llm has no other parameter {name!r}.{did_you_mean(name, others)}")
+            contract.check_value(name, value)
         return self
 
     def model_name(self, model: str) -> str:
@@ -98,17 +98,13 @@ class DeploymentSpec(BaseModel):
 
     def values(self, model: str) -> dict[str, Any]:
         """{template variable: value} for one of the five models; what is left to its default is not in it."""
-        chosen = (
-            dict(self) | self.parameters | {f"{name}_model_name": self.model_name(name) for name in contract.MODELS}
-        )
+        models = contract.MODELS + ((contract.DRAFT,) if self.draft_engine_dir else ())
+        chosen = dict(self) | self.parameters | {f"{name}_model_name": self.model_name(name) for name in models}
         chosen |= {"triton_max_batch_size": self.max_batch_size, "decoupled_mode": self.decoupled,
                    "triton_backend": "tensorrtllm"}  # fmt: skip
-        if self.draft_engine_dir:
-            chosen["tensorrt_llm_draft_model_name"] = self.model_name(contract.DRAFT)
         # Of these two, the first reads an engine for vision models only, the second a tokenizer for guided decoding.
         unread = {"preprocessing": "engine_dir", "tensorrt_llm": "tokenizer_dir"}.get(model)
-        known = {spot.name for spot in templates.placeholders(templates.template(model, self.generation))}
-        known -= {unread} - self.parameters.keys()
+        known = {spot.name for spot in templates.placeholders(contract.template(model, self.generation))} - {unread}
         return {name: value for name, value in chosen.items() if name in known and value is not None}
 
 
@@ -164,7 +160,7 @@ def write_templates(repository: str | Path, generation: str = "new") -> Path:
     you edited in one moves to its folder `yours`, which is no model and no version of one."""
     for model in contract.MODELS:
         folder = Path(repository) / model
-        _write(folder, model, templates.template(model, generation), Keeper(folder))
+        _write(folder, model, contract.template(model, generation), Keeper(folder))
     return Path(repository)
 
 
@@ -175,12 +171,14 @@ def config_text(spec: DeploymentSpec, model: str) -> str:
     if model == contract.DRAFT:
         base, spec = "tensorrt_llm", spec.replace(engine_dir=spec.draft_engine_dir)
     values = spec.values(base)
-    text = templates.template(base, spec.generation, name=name, prefix=spec.prefix)
+    text = contract.template(base, spec.generation, name=name, prefix=spec.prefix)
     if base == "tensorrt_llm":
-        values = dict.fromkeys(contract.LLM_EMPTY, "") | values
+        # The C++ backend looks these up without a default: absent, the model does not load; empty, they are unset.
+        unset = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
+        values = dict.fromkeys(unset, "") | values
     if base == "tensorrt_llm_bls" and spec.bls_decodes:
         for key in ("tokenizer_dir", "skip_special_tokens"):
-            text += templates.parameter_line(key, f"${{{key}}}") + "\n"
+            text += f'parameters {{ key: "{key}" value {{ string_value: "${{{key}}}" }} }}\n'
             values[key] = spec.values("postprocessing")[key]
     text = re.sub(r'parameters .*"\$\{(\w+)\}".*\n', lambda found: found[0] if found[1] in values else "", text)
     return templates.fill(text, values)

@@ -1,7 +1,6 @@
 """Check a model repository before a server reads it: file, line and cure for each fault (notebook 03).
 
-Codes: L001-L004 folders, L010-L021 one model's files, L030-L031 the contract's tensors, L040-L047 models that must
-agree, L050-L052 assets. No fault raises: an unreadable repository is itself a finding.
+Codes and sentences: data/repository.toml. No fault raises: an unreadable repository is itself a finding.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.errors import did_you_mean
 from servinglab.repository import contract, templates
+from servinglab.root import data
 
+_FINDINGS = data("repository.toml")["findings"]
 VARY = ("prompt_embedding_table", "IMAGE_SIZES", "IMAGE_URL")  # tensors that differ from release to release
-
-
 MOST_RANKS = 1024
 
 
@@ -51,13 +50,15 @@ class Model:
     def __post_init__(self) -> None:
         self.name = self.folder.name
 
-    def note(self, code: str, place: str | int | Path, message: str, cure: str, severity: str = "error") -> None:
+    def note(self, rule: str, place: str | int | Path, **facts: Any) -> None:
         """A finding in config.pbtxt, at a line or the first match of a pattern (0: nowhere), or about another file."""
         file, line = (place, 0) if isinstance(place, Path) else (self.folder / "config.pbtxt", place)
         line = (self.line(line) if isinstance(line, str) else line) or None
+        *texts, severity = [*_FINDINGS[rule], "error"][:3]
+        texts = [text.format(model=self.name, **facts) for text in texts]
         # Names and values come from broken files: no line break or terminal code of theirs reaches the reader.
-        shown = (text if text.isprintable() else ascii(text)[1:-1] for text in (message, cure))
-        self.findings.append(Finding(severity, code, str(file), line, *shown))
+        shown = (text if text.isprintable() else ascii(text)[1:-1] for text in texts)
+        self.findings.append(Finding(severity, rule[:4], str(file), line, *shown))
 
     def line(self, pattern: str) -> int:
         """The line on which the first match ends, 1 where there is none."""
@@ -101,15 +102,12 @@ def _read_repository(top: Model) -> dict[str, Model]:
         for entry in sorted(entry for entry in top.folder.iterdir() if entry.is_dir()):
             if (entry / "config.pbtxt").exists() or any(path.name.isdigit() for path in entry.iterdir()):
                 models[entry.name] = _read_model(Model(entry))
-                continue
-            cure = "Keep it beside the repository, or start Triton with --model-control-mode=explicit."
-            what = f"{entry.name} is no model: Triton's default control mode takes it for one and refuses to start."
-            top.note("L004" if entry.name == ".ipynb_checkpoints" else "L002", entry, what, cure, "warning")
+            else:
+                top.note("L004" if entry.name == ".ipynb_checkpoints" else "L002", entry, folder=entry.name)
     except OSError as error:
-        top.note("L001", top.folder, f"The repository cannot be read: {error.strerror}.", "Give a model repository.")
+        top.note("L001", top.folder, why=error.strerror)
     if not models and not top.findings:
-        cure = "Give the folder whose subfolders are the models, usually …/model_repository."
-        top.note("L001", top.folder, "The repository holds no model folder.", cure)
+        top.note("L001 empty", top.folder)
     return models
 
 
@@ -119,27 +117,22 @@ def _read_model(model: Model) -> Model:
         model.text = templates.read_config(model.folder / "config.pbtxt")
         model.config = templates.parse(model.text)
     except OSError as error:
-        cure = "Write it anew, as plain UTF-8 text."
-        model.note("L013", 0, f"config.pbtxt cannot be read ({error.strerror}).", cure)
+        model.note("L013", 0, why=error.strerror)
     except templates.NO_CONFIG as error:
         unfilled = [spot for spot in templates.placeholders(model.text) if spot.kind == "structural"]
         for spot in unfilled:
-            what = f"${{{spot.name}}} is not filled: Triton cannot parse the file."
-            model.note("L016", spot.line, what, f"Fill {spot.name}, even if your model has no use for it.")
+            model.note("L016", spot.line, variable=spot.name)
         if not unfilled:
             line, reason = templates.place(error)
-            cure = "Look for a misspelt name, a missing quote, colon, comma or brace, or a field written twice."
-            model.note("L015", line, f"config.pbtxt is no model configuration: {reason}", cure)
+            model.note("L015", line, why=reason)
     # Triton ignores a folder like "v1" or "01"; an ensemble needs the folder too, though nothing lies in it.
     versions = [e for e in model.folder.iterdir() if re.fullmatch(r"[1-9][0-9]{0,17}", e.name) and e.is_dir()]
     if not versions:
-        what = f"{model.name} has no version folder, so there is nothing to load."
-        model.note("L011", model.folder, what, f"Make the folder {model.name}/1.")
+        model.note("L011", model.folder)
     for version in versions if model.config is not None and model.config.backend == "python" else ():
         file = version / (model.config.default_model_filename or "model.py")
         if not file.is_file():
-            what = f"Version {version.name} of {model.name} has no {file.name}: loading it never ends."
-            model.note("L012", file, what, "Build the deployment again, or copy the file there.")
+            model.note("L012", file, version=version.name, file=file.name)
     return model
 
 
@@ -147,26 +140,18 @@ def _check_config(model: Model) -> None:
     """Rules that need one config.pbtxt only."""
     config = model.config
     if config.name not in ("", model.name):  # without a name Triton takes the folder's
-        what = f"The model is named {config.name!r} and its folder {model.name!r}: Triton wants the same name."
-        model.note("L010", r"^ *name\s*:", what, f'Write name: "{model.name}", or rename the folder.')
+        model.note("L010", r"^ *name\s*:", name=config.name)
     name = config.backend or config.platform
     if config.platform != "ensemble" and not name.startswith("${") and config.backend not in ("python", "tensorrtllm"):
-        what = f"The backend {name!r} is not available: both lanes have python and tensorrtllm."
-        cure = "Import its library in a Python model, or take the plain tritonserver image, which has the others."
-        model.note("L019", r"^ *(backend|platform)\s*:", what, cure)
+        model.note("L019", r"^ *(backend|platform)\s*:", backend=name)
     for spot in templates.placeholders(model.text):
-        says = "the model does not load" if spot.mandatory else "that counts as not set"
-        what = f"${{{spot.name}}} is not filled: Triton passes it on as text, and {says}."
-        code, severity = ("L017", "error") if spot.mandatory else ("L018", "warning")
-        model.note(code, spot.line, what, f"Fill {spot.name}, or remove the parameter.", severity)
+        model.note("L017" if spot.mandatory else "L018", spot.line, variable=spot.name)
     # Only where the rest of the shape is fixed: [-1, 3, 224, 224]. Else a leading -1 is a length more often than not.
     for kind, tensor in [("input", t) for t in config.input] + [("output", t) for t in config.output]:
         rows, rest = config.max_batch_size, list(tensor.dims[1:])
         if rows > 0 and len(rest) >= 3 and min(rest) > 0 and tensor.dims[0] in (-1, 1, rows):
-            what = f"{kind} {tensor.name} has dims {list(tensor.dims)} and max_batch_size is {rows}: Triton puts the "
-            what += f"batch dimension in front, so a request needs {len(rest) + 2} dimensions."
-            cure = f"Write dims: {rest}, unless the first really is another dimension than the batch."
-            model.note("L021", model.tensor(kind, tensor.name), what, cure, "warning")
+            facts = {"dims": list(tensor.dims), "rest": rest, "rows": rows, "sizes": len(rest) + 2}
+            model.note("L021", model.tensor(kind, tensor.name), kind=kind, tensor=tensor.name, **facts)
 
 
 def _check_deployment(group: dict[str, Model], models: dict[str, Model]) -> None:
@@ -175,38 +160,30 @@ def _check_deployment(group: dict[str, Model], models: dict[str, Model]) -> None
     for base, model in group.items():
         _check_tensors(model, base)
         if (size := model.config.max_batch_size) != wanted:
-            what = f"max_batch_size is {size} here and should be {wanted}, as in the other models of the deployment."
-            model.note("L040", "max_batch_size", what, f"Write max_batch_size: {wanted} in all five files.")
+            model.note("L040", "max_batch_size", size=size, wanted=wanted)
         if base.endswith("processing"):
             _check_folder(model, "L051", "tokenizer_dir", tokenizer_problem)
             if model.config.model_transaction_policy.decoupled:
-                what = f"{model.name} is decoupled, but it sends one response for each request."
-                model.note("L041", "decoupled", what, "Remove model_transaction_policy.")
+                model.note("L041 single", "decoupled")
     llm, bls, post = (group.get(name) for name in ("tensorrt_llm", "tensorrt_llm_bls", "postprocessing"))
     streams = llm is not None and llm.config.model_transaction_policy.decoupled
     if post and streams and sum(max(one.count, 1) for one in post.config.instance_group) > 1:
-        what = f"{post.name} has several instances and the deployment streams: pieces of an answer can overtake others."
-        post.note("L045", r"\bcount\s*:", what, "Write count: 1.")
+        post.note("L045", r"\bcount\s*:")
     if llm and bls and bls.config.model_transaction_policy.decoupled != streams:
-        what = f"Of {bls.name} and {llm.name} only one is decoupled: streaming through it does not work."
-        bls.note("L041", "decoupled", what, f"Write decoupled: {str(streams).lower()}, or change {llm.name}.")
+        bls.note("L041 doors", "decoupled", llm=llm.name, streams=str(streams).lower())
     engines = [llm] if llm else []
     for base in ("tensorrt_llm", "preprocessing", "postprocessing", "tensorrt_llm_draft") if bls else ():
         key = f"{base}_model_name"
         name = bls.parameter(key) or base
         if name not in models and (base in contract.MODELS or name != base):
-            what = f"{bls.name} calls {name!r} (the value or default of {key}), and the repository has no such model."
-            cure = f"Set {key} to a model of this repository.{did_you_mean(name, models)}"
-            bls.note("L042", rf'key\s*:\s*"{key}"', what, cure)
+            bls.note("L042", rf'key\s*:\s*"{key}"', name=name, key=key, hint=did_you_mean(name, models))
         elif base == "tensorrt_llm_draft" and name in models and models[name].config is not None:
             engines.append(models[name])
     for model in engines:
         if folder := _check_folder(model, "L050", "gpt_model_path", engine_problem):
             most = engine_sizes(folder)[1]
             if most and model.config.max_batch_size > most:
-                what = f"max_batch_size is {model.config.max_batch_size}, and the engine was built for at most {most}."
-                cure = f"Write {most} or less in all five files, or build it again."
-                model.note("L052", "max_batch_size", what, cure)
+                model.note("L052", "max_batch_size", size=model.config.max_batch_size, most=most)
 
 
 def _check_folder(model: Model, code: str, key: str, problem: Any) -> Path | None:
@@ -214,8 +191,7 @@ def _check_folder(model: Model, code: str, key: str, problem: Any) -> Path | Non
     folder = model.parameter(key)
     wrong = problem(Path(folder)) if folder else "is not set."
     if wrong and not any(finding.code == "L017" for finding in model.findings):  # which says it
-        cure = f"Set {key} to the right folder; where the server runs in a container, lint inside it."
-        model.note(code, rf'key\s*:\s*"{key}"', f"{key} {folder} {wrong}", cure)
+        model.note(code, rf'key\s*:\s*"{key}"', folder=folder, why=wrong)
     return None if wrong else Path(folder)
 
 
@@ -224,15 +200,12 @@ def _check_tensors(model: Model, base: str) -> None:
     for kind, wanted in (("input", contract.inputs), ("output", contract.outputs)):
         declared = {tensor.name: tensor for tensor in getattr(model.config, kind)}
         for tensor in wanted(base, "old" if old else "new"):
-            right, given = templates.tensor_line(kind, tensor), declared.get(tensor.name)
+            given = declared.get(tensor.name)
+            facts = {"kind": kind, "tensor": tensor.name, "line": tensor.line}
             if given is None:
-                severity = "warning" if tensor.optional else "error"
-                said = ': a client that sends it gets "unexpected inference input"' * tensor.optional
-                what = f"{kind} {tensor.name} is not declared{said}."
-                model.note("L031", rf"^ *{kind}\b", what, f"Write {right}", severity)
-            elif tensor.name not in VARY and given not in _messages(kind, right):
-                what = f"{kind} {tensor.name} is not what the contract says (dims leave out the batch dimension)."
-                model.note("L030", model.tensor(kind, tensor.name), what, f"Write {right}")
+                model.note("L031 optional" if tensor.optional else "L031", rf"^ *{kind}\b", **facts)
+            elif tensor.name not in VARY and given not in _messages(kind, tensor.line):
+                model.note("L030", model.tensor(kind, tensor.name), **facts)
 
 
 @cache
@@ -250,38 +223,33 @@ def _check_ensemble(model: Model, models: dict[str, Model]) -> None:
     for step in steps:
         named, target = rf'model_name\s*:\s*"{re.escape(step.model_name)}"', models.get(step.model_name)
         if target is None:
-            what = f"A step calls {step.model_name!r}, and the repository has no such model."
-            cure = f"Name a model of this repository.{did_you_mean(step.model_name, models)}"
-            model.note("L043", named, what, cure)
+            model.note("L043", named, name=step.model_name, hint=did_you_mean(step.model_name, models))
         if target is None or target.config is None:
             continue
         allowed, taken = model.config.max_batch_size, target.config.max_batch_size
         if 0 < taken < allowed:
-            what = f"The ensemble allows {allowed} rows in a request, and its step {target.name} only {taken}."
-            model.note("L047", "max_batch_size", what, "Lower max_batch_size here, or raise it there.")
+            model.note("L047", "max_batch_size", allowed=allowed, step=target.name, taken=taken)
         for kind, mapping in (("input", step.input_map), ("output", step.output_map)):
             table = {t.name: t for t in getattr(target.config, kind)}
             for key, name in mapping.items():
                 line = model.line(rf'key\s*:\s*"{re.escape(key)}"\s*value\s*:\s*"{re.escape(name)}"')
                 if key not in table:
-                    what = f"{step.model_name} declares no {kind} {key}, which this map names."
-                    model.note("L044", line, what, f"Correct the key of this map.{did_you_mean(key, table)}")
+                    hint = did_you_mean(key, table)
+                    model.note("L044 key", line, step=target.name, kind=kind, key=key, hint=hint)
                 elif kind == "input" and name not in produced:
-                    what = f"{step.model_name} reads {name!r}, which is no input of the ensemble and no step's output."
-                    model.note("L044", line, what, f"Correct the value of this map.{did_you_mean(name, produced)}")
+                    hint = did_you_mean(name, produced)
+                    model.note("L044 value", line, step=target.name, name=name, hint=hint)
                 else:
                     _agree(model, line, name, _kind(table[key], target), tensors)
         lacking = [t.name for t in target.config.input if not t.optional and t.name not in step.input_map]
         if lacking:
-            what = f"{step.model_name} gets no {', '.join(lacking)}, which it needs."
-            model.note("L044", named, what, "Add an input_map for it.")
+            model.note("L044 lacking", named, step=target.name, names=", ".join(lacking))
     for tensor in model.config.output:
         line = model.line(model.tensor("output", tensor.name))
         if tensor.name in produced:
             _agree(model, line, tensor.name, _kind(tensor, model), tensors)
         else:
-            what = f"No step produces the output {tensor.name}."
-            model.note("L044", line, what, "Add it to the output_map of a step.")
+            model.note("L044 output", line, tensor=tensor.name)
 
 
 def _kind(tensor: Any, model: Model) -> tuple[str, tuple[int, ...]]:
@@ -296,11 +264,8 @@ def _agree(model: Model, line: int, name: str, kind: tuple[str, tuple[int, ...]]
     datatype, shape = tensors.setdefault(name, kind)
     same = len(shape) == len(kind[1]) and all(a == b or -1 in (a, b) for a, b in zip(shape, kind[1], strict=True))
     if datatype != kind[0] or not same:
-        cure = "Give both sides the same datatype and dims."
-        if len(shape) != len(kind[1]):
-            cure += " With max_batch_size above 0 the batch dimension (-1 in front) is there already; do not write it."
-        what = f"The ensemble's tensor {name}, batch dimension included, is {datatype}{list(shape)} in one place and "
-        model.note("L044", line, f"{what}{kind[0]}{list(kind[1])} here.", cure)
+        rule = "L044 kind" if len(shape) == len(kind[1]) else "L044 dims"
+        model.note(rule, line, tensor=name, known=f"{datatype}{list(shape)}", found=f"{kind[0]}{list(kind[1])}")
 
 
 def tokenizer_problem(folder: Path) -> str | None:

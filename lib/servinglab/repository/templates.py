@@ -1,4 +1,4 @@
-"""The five config.pbtxt as templates with `${…}` placeholders, as NVIDIA ships them, and their filling (notebook 03).
+"""Filling of the templates, ours and NVIDIA's: `${…}` placeholders become values (notebook 03).
 
 A *structural* placeholder stands outside quotes: left unfilled, Triton cannot parse the file. A *quoted* one is part of
 a string: left unfilled, the model gets the text `${name}`, which the backends read as "not set".
@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,86 +28,32 @@ NO_CONFIG = (text_format.ParseError, ValueError, RecursionError, OverflowError) 
 # NVIDIA's fill_template.py writes 0 for these two when they are not given (since 0.12 and 0.19).
 ZERO_BY_ITSELF = {"max_queue_size": 0, "max_queue_delay_microseconds": 0}
 
-_QUEUE = """\
-dynamic_batching {
-  preferred_batch_size: [${triton_max_batch_size}]
-  max_queue_delay_microseconds: ${max_queue_delay_microseconds}
-  default_queue_policy { max_queue_size: ${max_queue_size} }
-}
-"""
-_INSTANCES = "instance_group { count: %s kind: KIND_CPU }\n"  # of the LLM too: TensorRT-LLM places its own GPUs
-_DECOUPLED = "model_transaction_policy {\n  decoupled: ${decoupled_mode}\n}\n"
-_SCHEDULING = {
-    "ensemble": "",
-    "preprocessing": _QUEUE + _INSTANCES % "${preprocessing_instance_count}",
-    "postprocessing": "dynamic_batching { }\n" + _INSTANCES % "${postprocessing_instance_count}",
-    "tensorrt_llm": _DECOUPLED + _QUEUE + _INSTANCES % 1,
-    "tensorrt_llm_bls": _DECOUPLED + _INSTANCES % "${bls_instance_count}",
-}
-
 
 class Placeholder(NamedTuple):
-    """One placeholder: `kind` is "structural" or "quoted"; `mandatory` ones must be filled for the model to load."""
+    """One placeholder, from `start` on in the text: `kind` is "structural" or "quoted"; `mandatory` ones must be filled
+    for the model to load."""
 
     name: str
     line: int
     kind: str
     mandatory: bool
-
-
-def template(model: str, generation: str = "new", *, name: str = "", prefix: str = "") -> str:
-    """The template of one of the five models: the whole contract, one tensor or parameter a line.
-
-    `name`: the model's, if it is another; `prefix` goes before the names of an ensemble's steps.
-    """
-    if model not in contract.MODELS or generation not in contract.GENERATIONS:
-        raise RepositoryError(f"No template {model!r} ({generation!r}): there are {contract.MODELS}, old and new.")
-    backend = "${triton_backend}" if model == "tensorrt_llm" else "python"
-    lines = [f'name: "{name or prefix + model}"', f'backend: "{backend}"', "max_batch_size: ${triton_max_batch_size}"]
-    if model == "ensemble":
-        lines[1] = 'platform: "ensemble"'
-    lines += [_SCHEDULING[model], *(parameter_line(p.key, f"${{{p.variable}}}") for p in contract.parameters(model))]
-    lines += [parameter_line(*item) for item in contract.LLM_LITERALS.items() if model == "tensorrt_llm"]
-    lines += ["", *(tensor_line("input", tensor) for tensor in contract.inputs(model, generation))]
-    lines += ["", *(tensor_line("output", tensor) for tensor in contract.outputs(model, generation))]
-    if model == "ensemble":
-        lines += ["", "ensemble_scheduling {"]
-        for step in contract.ensemble_steps(generation):
-            lines += ["  step {", f'    model_name: "{prefix}{step.model}"', "    model_version: -1"]
-            lines += [f'    input_map {{ key: "{key}" value: "{value}" }}' for key, value in step.inputs.items()]
-            lines += [f'    output_map {{ key: "{key}" value: "{value}" }}' for key, value in step.outputs.items()]
-            lines += ["  }"]
-        lines += ["}"]
-    return "\n".join(lines) + "\n"
-
-
-def parameter_line(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
-
-
-def tensor_line(kind: str, tensor: contract.Tensor) -> str:
-    datatype = tensor.datatype if tensor.datatype.startswith("$") else f"TYPE_{tensor.datatype}"
-    flags = " reshape { shape: [] }" * tensor.scalar + " allow_ragged_batch: true" * tensor.ragged
-    flags += " optional: true" * tensor.optional
-    return f'{kind} {{ name: "{tensor.name}" data_type: {datatype} dims: {list(tensor.dims)}{flags} }}'
+    start: int
 
 
 def placeholders(text: str) -> list[Placeholder]:
     """Every placeholder of a template or of a half-filled config, in the order of the text."""
-    return [spot for spot, _ in _spots(text)]
-
-
-def _spots(text: str) -> Iterator[tuple[Placeholder, re.Match]]:
     # The same variable may be mandatory in one model and optional in another.
     mandatory = {"tokenizer_dir", "tokenizer_type"}  # the second in the templates of 0.8 and before
     if re.search(r'"(gpt_model_type|max_beam_width|batch_scheduler_policy)"', text):  # those of the model tensorrt_llm
-        mandatory = {p.variable for p in contract.parameters("tensorrt_llm") if p.mandatory} | {"triton_backend"}
+        mandatory = {"triton_backend", "engine_dir", "batching_strategy"}
+    found = []
     for match in re.finditer(r"\$\{(\w*)\}", text):
         before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
         if "#" not in re.sub(r'"[^"]*"?', "", before):  # no comment
             kind = "quoted" if before.count('"') % 2 else "structural"
             must = kind == "structural" or match[1] in mandatory
-            yield Placeholder(match[1], text.count("\n", 0, match.start()) + 1, kind, must), match
+            found.append(Placeholder(match[1], text.count("\n", 0, match.start()) + 1, kind, must, match.start()))
+    return found
 
 
 def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.pbtxt") -> str:
@@ -115,20 +61,19 @@ def fill(text: str, values: Mapping[str, object], *, file: str | Path = "config.
 
     Raises RepositoryError: a value does not fit its place, or a mandatory placeholder is not given.
     """
-    values = ZERO_BY_ITSELF | dict(values)
-    if missing := [spot for spot in placeholders(text) if spot.mandatory and spot.name not in values]:
+    values, spots = ZERO_BY_ITSELF | dict(values), placeholders(text)
+    if missing := [spot for spot in spots if spot.mandatory and spot.name not in values]:
         where = ", ".join(f"${{{spot.name}}} (line {spot.line})" for spot in missing)
         why = "Triton cannot load the model without it, also where your model does not use that tensor."
         raise RepositoryError(f"{file}:{missing[0].line}: no value for {where}: {why}")
-    known = {p.variable: p for model in contract.MODELS for p in contract.parameters(model)}
-    for spot, match in reversed([*_spots(text)]):
+    for spot in reversed(spots):
         if spot.name in values:
             given = contract.text_of(values[spot.name])
             if spot.kind == "quoted":
-                if given and spot.name in known:  # an empty one is a way to say "not set"
-                    known[spot.name].text(given)
+                if given:  # an empty one is a way to say "not set"
+                    contract.check_value(spot.name, given)
                 given = text_encoding.CEscape(given, as_utf8=True)
-            text = text[: match.start()] + given + text[match.end() :]
+            text = text[: spot.start] + text[spot.start :].replace(f"${{{spot.name}}}", given, 1)
     try:
         parse(text)
     except NO_CONFIG as error:
