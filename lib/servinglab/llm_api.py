@@ -7,24 +7,18 @@ API would fill in differently are written out, and what has no counterpart is re
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from servinglab.errors import CourseError, did_you_mean
 from servinglab.repository import contract
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from servinglab.root import data
 
 APIS = {"engine": "the engine", "llm_api": "the LLM API", "completions": "/v1/completions",
         "chat": "/v1/chat/completions", "llmapi": "the llmapi model"}  # fmt: skip
 _SAMPLING = ("temperature", "top k", "top p")
-DATA = tomllib.loads((resources.files("servinglab") / "data" / "llm_api.toml").read_text("utf-8"))
+DATA = data("llm_api.toml")
 
 
 class Name(NamedTuple):
@@ -78,7 +72,7 @@ def translate(request: Mapping[str, Any], source: str, target: str) -> tuple[dic
         raise CourseError(f"A request for {APIS[source]} needs {missing[0]!r}, and this one has none.")
     if target == "chat":
         raise CourseError("A prompt does not become chat messages, or gets the template twice; use 'completions'.")
-    written, made = _written(_meaning(said, source), said, target), {}
+    written, made = _written(said, source, target), {}
     notes += _sampling_notes(written, said, source, target)
     for parameter, value in written.items():
         old, (new, default, required) = there[parameter].name, here[parameter]
@@ -117,9 +111,10 @@ def _read(request: Mapping[str, Any], api: str) -> tuple[dict[str, Any], list[No
     others = [t.name for t in contract.inputs("ensemble")] if api == "engine" else DATA["others"].get(api, "").split()
     if unknown := [name for name in request if name not in names and name not in others]:
         raise CourseError(f"There is no {unknown[0]!r} on {APIS[api]}.{did_you_mean(unknown[0], [*names, *others])}")
-    lost = [name for name, value in request.items() if name not in names and name != "model" and value is not None]
-    notes = [Note("lost", name, f"{name}: the table has no counterpart for it on another API.") for name in lost]
-    return {names[name]: value for name, value in request.items() if name in names and value is not None}, notes
+    given = {name: value for name, value in request.items() if name != "model" and value is not None}
+    text = "the table has no counterpart for it on another API."
+    notes = [Note("lost", name, f"{name}: {text}") for name in given if name not in names]
+    return {names[name]: value for name, value in given.items() if name in names}, notes
 
 
 def _width(counts: Mapping[str, Any], api: str) -> int:
@@ -145,33 +140,27 @@ def _choice(counts: Mapping[str, Any], api: str) -> tuple[float, int, float] | N
     return (1.0 if temperature is None else temperature), top_k or 0, (1.0 if top_p is None else top_p)
 
 
-def _meaning(said: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Every parameter with the value that counts, in one form for all APIs."""
-    counts = _defaults(source) | said
+def _written(said: Mapping[str, Any], source: str, target: str) -> dict[str, Any]:
+    """{parameter: the value that counts}, in the form of `target`, without the parameters that do not matter there."""
+    counts, engine = _defaults(source) | said, target == "engine"
     width, logs, repeats = _width(counts, source), counts["log probs"], counts["repeat the prompt"]
+    choice = None if width > 1 else _choice(counts, source)
     none = logs is None or logs is False or (not logs and source == "completions")
-    counts["log probs"] = None if none else int(logs) - (logs is True)  # so many besides the chosen token's
-    counts["repeat the prompt"] = repeats if source == "completions" else not repeats and not counts["stream"]
-    counts["n"] = width if source == "engine" and width > 1 and "n" not in said else counts["n"]  # all its beams
-    counts["best of"] = counts["best of"] if width == 1 and (counts["best of"] or 1) > counts["n"] else None
-    return counts | {"beams": width, "choice": None if width > 1 else _choice(counts, source)}
-
-
-def _written(meaning: Mapping[str, Any], said: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """{parameter: value} in the form of `target`, without the parameters that do not matter there."""
-    engine, choice, width, logs = target == "engine", meaning["choice"], meaning["beams"], meaning["log probs"]
-    form = {p: v for p, v in meaning.items() if p not in ("choice", *_SAMPLING)} | {
+    logs = None if none else int(logs) - (logs is True)  # so many besides the chosen token's
+    repeats = repeats if source == "completions" else not repeats and not counts["stream"]
+    n = width if source == "engine" and width > 1 and "n" not in said else counts["n"]  # all its beams
+    best = counts["best of"] if width == 1 and (counts["best of"] or 1) > n else None
+    copies = choice is None and width == 1 and not engine  # of a greedy answer: SamplingParams refuses them
+    form = {parameter: value for parameter, value in counts.items() if parameter not in _SAMPLING} | {
         "log probs": logs is not None if engine else max(logs or 0, target == "completions"),
-        "beams": width if engine else width > 1,
-        "repeat the prompt": meaning["repeat the prompt"] == (target == "completions"),
-        "min tokens": meaning["min tokens"] if meaning["min tokens"] > 1 else parameters(target)["min tokens"].default,
-    }
-    if choice is None and width == 1 and not engine:
-        form["n"] = None  # copies of a greedy answer: SamplingParams refuses them
+        "beams": width if engine else width > 1, "best of": best, "n": None if copies else n,
+        "repeat the prompt": repeats == (target == "completions"),
+        "min tokens": counts["min tokens"] if counts["min tokens"] > 1 else parameters(target)["min tokens"].default,
+    }  # fmt: skip
     matters = dict.fromkeys(("length penalty", "early stopping", "beams"), width > 1) | {
-        "best of": meaning["best of"], "log probs": logs is not None, "keep stop word": meaning["stop words"],
-        "n": meaning["n"] != (width if engine else 1),
-        "repeat the prompt": target == "completions" or not meaning["stream"],  # no stream repeats it, but OpenAI's
+        "best of": best, "log probs": logs is not None, "keep stop word": counts["stop words"],
+        "n": n != (width if engine else 1),
+        "repeat the prompt": target == "completions" or not counts["stream"],  # no stream repeats it, but OpenAI's
     }  # fmt: skip
     form = {parameter: value for parameter, value in form.items() if matters.get(parameter, True)}
     return form if width > 1 else form | _sampling(choice, said, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,34 +11,24 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, WIDTH, sheet, tint
+from servinglab.root import data
 
 KINDS = {"same name as in the LLM API": tint(LANES["embedded"], 0.75), "another name": tint(MODELS["ensemble"], 0.8),
          "no name": CARD}  # fmt: skip
-_ENGINE = ["Hugging Face folder", "convert_checkpoint.py", "checkpoint", "trtllm-build", "engine",
-           "fill five\nconfigurations", "Triton,\nfive models"]  # fmt: skip
-_LLM = ["Hugging Face folder", "LLM(model=…)", "your program\ntrtllm-serve\nTriton, llmapi model"]
 
 
 def two_ways() -> Figure:
     """From a Hugging Face folder to a server, with an engine above and with the LLM API below, drawn without data."""
-    fig = plt.figure(figsize=(WIDTH, 3.4))
-    axes = fig.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(0, 3.4))  # inches
-    axes.axis("off")
-    columns = (0.9, 2.8, 4.6, 6.4)
-    engine = [(x, 2.4) for x in columns] + [(x, 1.65) for x in columns[:0:-1]]
-    llm = [(x, 0.5) for x in columns[:3]]
-    ways = (("With an engine", 2.85, LANES["trtllm"], _ENGINE, engine),
-            ("With the LLM API", 1.05, LANES["embedded"], _LLM, llm))  # fmt: skip
-    for title, height, colour, steps, points in ways:
+    fig, axes = sheet(3.4)
+    for title, height, lane, steps in data("llm_api.toml")["ways"]:
         axes.text(0.1, height, title, va="center", color=INK, fontweight="bold")
-        boxes = []
-        for step, point in zip(steps, points, strict=True):
-            box = {"boxstyle": "round,pad=0.4", "facecolor": tint(colour, 0.2), "edgecolor": colour, "linewidth": 1.3}
-            boxes.append(axes.text(*point, step, ha="center", va="center", fontsize=9, bbox=box).get_bbox_patch())
-        for n, (start, end) in enumerate(zip(points, points[1:], strict=False)):
-            ends = {"patchA": boxes[n], "patchB": boxes[n + 1], "arrowstyle": "-|>", "color": INK}
-            axes.annotate("", end, start, arrowprops=ends, zorder=4)  # after the boxes, which it must not cross
+        box = {"boxstyle": "round,pad=0.4", "fc": tint(LANES[lane], 0.2), "ec": LANES[lane], "linewidth": 1.3}
+        words = [axes.text(*step, ha="center", va="center", fontsize=9, bbox=box) for step in steps]
+        for start, end in pairwise(words):
+            ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "arrowstyle": "-|>", "color": INK}
+            # after the boxes, which it must not cross
+            axes.annotate("", end.get_position(), start.get_position(), arrowprops=ends, zorder=4)
     return fig
 
 
