@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy.special import log_softmax
 
-from servinglab import decoding
 from servinglab.checks import Verdict, exercise, right, wrong
 
 # --- 09.1: one step ---------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def beam_step(step: Callable[[np.ndarray, np.ndarray, int], Picks]) -> Verdict:
         otherwise = "width 2 must give parents 0 and 0, tokens 3 and 1, totals log 0.18 and log 0.168"
         return wrong(known[0] if known else otherwise)
     rng = np.random.default_rng(9)
-    totals, rows = -rng.random(3), decoding.log_softmax(rng.normal(size=(3, 5)))
+    totals, rows = -rng.random(3), log_softmax(rng.normal(size=(3, 5)), axis=-1)
     answer, truth = list(step(totals, rows, 4)), _best(totals[:, None] + rows, 4)
     if not _same(answer, truth) and _same(sorted(answer, key=lambda pick: -pick[2]), truth):
         return wrong("the right continuations, but not sorted together: the best of all beams comes first")

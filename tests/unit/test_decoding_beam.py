@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import log_softmax
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from servinglab import decoding
@@ -33,7 +34,7 @@ def random_model(seed: int, vocab: int):
 
     def next_log_probs(sequences):
         logits = [np.random.default_rng([seed, *sequence]).normal(size=vocab) * 2 for sequence in sequences]
-        return decoding.log_softmax(logits)
+        return log_softmax(logits, axis=-1)
 
     return next_log_probs
 
@@ -266,7 +267,7 @@ def test_forbidden_tokens_are_never_taken():
 
 def test_a_large_vocabulary_is_searched_without_sorting_it_whole():
     logits = np.random.default_rng(0).normal(size=(4, 50_000))
-    result = decoding.beam_search(lambda batch: decoding.log_softmax(logits[: len(batch)]), [], width=4, max_tokens=2)
+    result = decoding.beam_search(lambda batch: log_softmax(logits[: len(batch)], axis=-1), [], width=4, max_tokens=2)
     first = np.argsort(-logits[0], kind="stable")[:8]
     assert [node.token for node in result.tree[1:9]] == first.tolist()
 

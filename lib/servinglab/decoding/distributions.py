@@ -1,4 +1,4 @@
-"""From logits to probabilities and to a token: softmax in log space, truncation, a penalty, draws.
+"""From logits to probabilities: temperature, truncation, a penalty.
 
 Notebooks 06, 07 and 10 derive them in numpy.
 """
@@ -15,20 +15,15 @@ from numpy.typing import ArrayLike
 from servinglab.errors import CourseError
 
 
-def log_softmax(logits: ArrayLike, temperature: float = 1.0) -> np.ndarray:
-    """Log probabilities, same shape: z/T - logsumexp(z/T) along the last axis. Never above 0, and exact where
-    `np.log(softmax(...))` has underflowed to -inf."""
-    return scipy.special.log_softmax(_scaled(logits, temperature), -1)
-
-
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> np.ndarray:
     """Probabilities, same shape, sum 1 along the last axis: exp(z/T) / sum(exp(z/T))."""
-    return scipy.special.softmax(_scaled(logits, temperature), -1)
-
-
-def entropy(p: ArrayLike) -> np.ndarray:
-    """Shannon entropy -sum(p log p) along the last axis, with 0 log 0 = 0, in nats."""
-    return scipy.special.entr(as_probabilities(p)).sum(-1)
+    z = np.asarray(logits, np.float64)
+    if not temperature > 0:
+        raise CourseError(f"temperature is {temperature}; it must be above 0 (towards 0 the likeliest takes all).")
+    if np.isnan(z).any() or (z == np.inf).any() or (highest := z.max(-1, keepdims=True)).min() == -np.inf:
+        raise CourseError("The logits hold nan or +inf, or a row is -inf throughout; look at the step before.")
+    with np.errstate(over="ignore"):  # to -inf, a probability of 0
+        return scipy.special.softmax((z - highest) / temperature, -1)
 
 
 def distribution(logits: ArrayLike, temperature: float = 1.0, top_k: int = 0, top_p: float = 0.0) -> np.ndarray:
@@ -63,29 +58,6 @@ def repetition_penalty(logits: ArrayLike, tokens: Sequence[int], penalty: float)
     seen = np.unique(np.asarray(tokens, np.int64))
     z[seen] = np.where(z[seen] < 0, z[seen] * penalty, z[seen] / penalty)
     return z
-
-
-def as_probabilities(p: ArrayLike) -> np.ndarray:
-    """`p` in float64; CourseError unless its values are at least 0 and sum to 1 (within 0.001) along the last axis."""
-    p = np.asarray(p, np.float64)
-    total = p.sum(-1)
-    if not ((p >= 0).all() and (abs(total - 1) <= 1e-3).all()):
-        raise CourseError(
-            f"These are no probabilities: the lowest is {p.min():.4g} and they sum to {np.ravel(total)[0]:.4g}; "
-            "pass what a softmax gave, divided by its sum after a filter."
-        )
-    return p
-
-
-def _scaled(logits: ArrayLike, temperature: float) -> np.ndarray:
-    """(z - max z) / T along the last axis: 0 for the highest logit, negative for the rest."""
-    z = np.asarray(logits, np.float64)
-    if not temperature > 0:
-        raise CourseError(f"temperature is {temperature}; it must be above 0 (towards 0 the likeliest takes all).")
-    if np.isnan(z).any() or (z == np.inf).any() or (highest := z.max(-1, keepdims=True)).min() == -np.inf:
-        raise CourseError("The logits hold nan or +inf, or a row is -inf throughout; look at the step before.")
-    with np.errstate(over="ignore"):  # to -inf, a probability of 0
-        return (z - highest) / temperature
 
 
 def _leading(x: np.ndarray, count: int | np.ndarray, rest: float) -> np.ndarray:
