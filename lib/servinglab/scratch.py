@@ -1,10 +1,11 @@
-"""Temporary folders that name their owner, so that what a killed process left is told from what is in use; and how
-folders of this machine are shown."""
+"""Temporary folders that are locked by their owner, so that what a killed process left is told from what is in use; and
+how folders of this machine are shown."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -15,18 +16,26 @@ from pathlib import Path
 
 from servinglab.root import find_root
 
-OWNER = ".owner"
+LOCK = ".in-use"  # the kernel frees it when its last holder dies, the owner or a fork of it
 _outer = _own = ""
 
 
 @contextlib.contextmanager
 def folder(parent: Path | str | None = None) -> Iterator[Path]:
     """A new folder in `parent` (default: the temporary folder), gone at the end. First removes what the dead left."""
-    made = _make(parent or tempfile.gettempdir())
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    parent, owner = Path(parent or tempfile.gettempdir()), os.getpid()
+    for path in parent.glob("servinglab-*"):
+        if _is_left(path):
+            shutil.rmtree(path, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix="servinglab-", dir=parent))
+    with open(made / f"{LOCK}.new", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(lock.name, made / LOCK)  # nobody sees it unlocked
+        try:
+            yield made
+        finally:
+            if os.getpid() == owner:  # not in a fork of it
+                shutil.rmtree(made, ignore_errors=True)
 
 
 def adopt() -> None:
@@ -36,9 +45,9 @@ def adopt() -> None:
     """
     global _outer, _own
     if not os.path.isdir(_own):
-        owner, _outer = os.getpid(), outer()
-        made = _own = os.environ["TMPDIR"] = tempfile.tempdir = str(_make(_outer))
-        atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))  # not in a fork of it
+        _outer, made = outer(), contextlib.ExitStack()
+        _own = os.environ["TMPDIR"] = tempfile.tempdir = str(made.enter_context(folder(_outer)))
+        atexit.register(made.close)
 
 
 def outer() -> str:
@@ -61,33 +70,14 @@ def shorten(text: str) -> str:
     return text
 
 
-def _make(parent: Path | str) -> Path:
-    for path in Path(parent).glob("servinglab-*"):
-        if _is_left(path):
-            shutil.rmtree(path, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix="servinglab-", dir=parent))
-    (made / OWNER).write_text(" ".join(_process(os.getpid())))
-    return made
-
-
-def _process(pid: int) -> list[str]:
-    """What is only one process's: the host and its pid namespace (that of a container), within which ids mean
-    something, its id, and when it started, in clock ticks since boot; "" if there is none, or only a zombie."""
-    started = ""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        started = "" if fields[0] == "Z" else fields[19]
-    return [os.uname().nodename, str(os.stat("/proc/self/ns/pid").st_ino), str(pid), started]
-
-
 def _is_left(path: Path) -> bool:
-    """Whether this is a folder of ours whose owner is dead, as are those of all such folders in it."""
+    """Whether this is a folder of ours that nobody has locked any more, as are all such folders in it."""
     try:
-        found, owner = path.lstat(), (path / OWNER).read_text().split()
-        now = _process(int(owner[2]))
-    except (OSError, ValueError, IndexError):
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return False
+        with open(path / LOCK, "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
         return False
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and len(owner) == 4
-    if not mine or owner[:2] != now[:2] or owner == now:
-        return False
-    return all(_is_left(inner) for inner in path.glob("servinglab-*") if (inner / OWNER).exists())
+    return all(_is_left(inner) for inner in path.glob("servinglab-*") if (inner / LOCK).exists())

@@ -37,7 +37,8 @@ def waiting(tmp_path):
     children = []
 
     def start(parent: Path) -> tuple[subprocess.Popen, Path]:
-        code = f"import sys; from servinglab import scratch; print(scratch._make({str(parent)!r}), flush=True); {WAIT}"
+        code = "import sys\nfrom servinglab import scratch\n"
+        code += f"with scratch.folder({str(parent)!r}) as made:\n  print(made, flush=True); {WAIT}"
         children.append(python(code, parent))
         return children[-1], Path(children[-1].stdout.readline().strip())
 
@@ -64,17 +65,15 @@ def test_only_a_dead_owners_folder_is_removed_and_no_link_is_followed(tmp_path, 
     precious.mkdir()
     (precious / "thesis").write_text("mine")
     living, used = waiting(tmp_path)
-    owners, died = zip(*(waiting(tmp_path) for _ in range(6)), strict=True)
+    owners, died = zip(*(waiting(tmp_path) for _ in range(4)), strict=True)
     for owner, left in zip(owners, died, strict=True):
         owner.kill()
         owner.wait()
         (left / "inside").symlink_to(precious)
-    dead, container, host, damaged, nameless, linked = died
-    name, namespace, *rest = (dead / scratch.OWNER).read_text().split()
-    (container / scratch.OWNER).write_text(" ".join([name, namespace + "1", *rest]))
-    (host / scratch.OWNER).write_text(" ".join(["elsewhere", namespace, *rest]))
-    (damaged / scratch.OWNER).write_text("")
-    (nameless / scratch.OWNER).unlink()
+    dead, unlocked, piped, linked = died
+    (unlocked / scratch.LOCK).unlink()
+    (piped / scratch.LOCK).unlink()
+    os.mkfifo(piped / scratch.LOCK)
     real = linked.rename(tmp_path / "real")
     linked.symlink_to(real)
 
@@ -87,11 +86,25 @@ def test_only_a_dead_owners_folder_is_removed_and_no_link_is_followed(tmp_path, 
         assert made.is_dir() and made.stat().st_mode & 0o777 == 0o700
         assert not dead.exists()
     assert not made.exists()
-    assert all(path.is_dir() for path in (container, host, damaged, nameless, used, real)) and linked.is_symlink()
+    assert all(path.is_dir() for path in (unlocked, piped, used, real)) and linked.is_symlink()
     assert (precious / "thesis").read_text() == "mine"
     living.communicate("")
     with scratch.folder(tmp_path):
         assert not used.exists()
+
+
+def test_a_fork_neither_removes_the_folder_nor_loses_it_when_its_owner_dies(tmp_path):
+    code = "import os, sys\nfrom servinglab import scratch\nscratch.adopt()\nprint(os.environ['TMPDIR'], flush=True)\n"
+    code += "if os.fork() == 0:\n  sys.exit()\nos.wait()\nif os.fork() == 0:\n  sys.stdin.read(); os._exit(0)\n"
+    child = python(f"{code}print(os.path.isdir(os.environ['TMPDIR']), flush=True); os.kill(os.getpid(), 9)", tmp_path)
+    folder = Path(child.stdout.readline().strip())
+    assert child.stdout.readline() == "True\n"
+    child.wait()
+    with scratch.folder(tmp_path):
+        assert folder.is_dir()
+    child.communicate("")
+    with scratch.folder(tmp_path):
+        assert not folder.exists()
 
 
 def test_a_killed_run_leaves_its_folder_while_the_kernel_in_it_lives(tmp_path, waiting):
