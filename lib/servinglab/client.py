@@ -10,17 +10,19 @@ import contextlib
 import queue
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
-import tritonclient.grpc as grpcclient
+from tritonclient.grpc import InferenceServerClient, InferInput, InferResult
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
 from servinglab.errors import FAULT
 from servinglab.repository import contract
 from servinglab.triton_24_10 import clean
+
+Inputs = Sequence[InferInput]
 
 
 @cache
@@ -34,7 +36,7 @@ def _declared() -> dict[str, tuple[np.dtype, bool]]:
     }
 
 
-def inputs(**values: Any) -> list[grpcclient.InferInput]:
+def inputs(**values: Any) -> list[InferInput]:
     """The tensors of a request to one of the five models, by name: `inputs(text_input="A fox", max_tokens=5)`.
 
     Datatypes are the contract's. A plain value becomes shape [1, 1]; a list becomes one row [1, n] where a row is a
@@ -48,7 +50,7 @@ def inputs(**values: Any) -> list[grpcclient.InferInput]:
     for name, array in arrays.items():
         if len(array) == 1 < rows and not isinstance(values[name], np.ndarray):
             array = np.repeat(array, rows, axis=0)
-        tensor = grpcclient.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        tensor = InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
         made.append(tensor.set_data_from_numpy(array))
     return made
 
@@ -58,14 +60,13 @@ def _array(name: str, value: Any) -> np.ndarray:
         return value
     dtype, is_list = _declared().get(name, (None, False))
     given = np.asarray(value)
-    if given.dtype.kind in "US":
-        given = np.asarray(value, object)  # numpy's own type for text drops NULs at the end
-        texts = [each.encode() if isinstance(each, str) else each for each in given.flat]
-        given = np.array(texts, object).reshape(given.shape)
+    if given.dtype.kind in "US":  # numpy's own types for text drop NULs at the end
+        encode = np.vectorize(lambda each: each.encode() if isinstance(each, str) else each, otypes=[object])
+        given = encode(np.asarray(value, object))
     dtype = given.dtype if dtype is None else dtype
     whole = given.dtype.kind in "iu" and dtype.kind in "iu"
-    text = {given.dtype.kind, dtype.kind} & {"O"}
-    if (text and given.dtype.kind != dtype.kind) or not (whole or np.can_cast(given.dtype, dtype, "same_kind")):
+    fits = whole or np.can_cast(given.dtype, dtype, "same_kind")
+    if not fits or (dtype.kind == "O") != (given.dtype.kind == "O"):
         raise TypeError(f"{name} is {np_to_triton_dtype(dtype)}, and {value!r} is not.")
     with np.errstate(over="ignore"):
         array = given.astype(dtype)
@@ -78,9 +79,8 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 
 def stream(
-    client: grpcclient.InferenceServerClient, model: str, inputs: Sequence[grpcclient.InferInput], *,
-    timeout: float = 60.0, **options: Any,
-) -> Iterator[grpcclient.InferResult]:  # fmt: skip
+    client: InferenceServerClient, model: str, inputs: Inputs, *, timeout: float = 60.0, **options: Any
+) -> Iterator[InferResult]:
     """Send one request and yield its results as they arrive; `result.seconds` is the time since it was sent.
 
     The empty final response is asked for and not yielded. Leaving the loop cancels the request. `options` are those of
@@ -91,88 +91,79 @@ def stream(
 
 
 def gather(
-    client: grpcclient.InferenceServerClient, model: str, requests: Mapping[Any, Sequence[grpcclient.InferInput]], *,
-    timeout: float = 300.0, **options: Any,
-) -> dict[Any, list[grpcclient.InferResult]]:  # fmt: skip
+    client: InferenceServerClient, model: str, requests: Mapping[Any, Inputs], *, timeout: float = 300.0, **options: Any
+) -> dict[Any, list[InferResult]]:
     """Send several requests at once over one stream; the results of each under its key. Otherwise as `stream`."""
-    found: dict[Any, list[grpcclient.InferResult]] = {key: [] for key in requests}
+    found: dict[Any, list[InferResult]] = {key: [] for key in requests}
     for key, result in _results(client, model, requests, timeout, options):
         found[key].append(result)
     return found
 
 
-def _results(
-    client: grpcclient.InferenceServerClient, model: str, requests: Mapping[Any, Sequence[grpcclient.InferInput]],
-    timeout: float, options: dict[str, Any],
-) -> Iterator[tuple[Any, grpcclient.InferResult]]:  # fmt: skip
+def _results(*request: Any) -> Iterator[tuple[Any, InferResult]]:
+    """Of `_sent` with all of its arguments but the last."""
     arrived: queue.SimpleQueue = queue.SimpleQueue()
-    client.start_stream(lambda result, error: arrived.put((time.perf_counter(), result, error)), stream_timeout=timeout)
-    open_ids, sent = {}, time.perf_counter()
-    done = False
-    try:
-        for number, (key, tensors) in enumerate(requests.items()):
-            more = {"request_id": str(number), **options}
-            open_ids[more["request_id"]] = key
-            _send(client, model, tensors, more)
+    with _sent(*request, arrived.put) as (open_ids, read):
         while open_ids:
-            when, result, error = arrived.get()
-            if error is not None:
-                done = error.status() is None and len(open_ids) == 1  # said by the server: this request has ended
-                raise error
-            response = result.get_response()
-            key = open_ids[response.id]
-            if response.parameters["triton_final_response"].bool_param:
-                del open_ids[response.id]
-            if response.outputs:
-                result.seconds = when - sent
-                done = not open_ids
-                yield key, result
-        done = True
-    finally:
-        client.stop_stream(cancel_requests=not done)
-
-
-def _send(
-    client: grpcclient.InferenceServerClient, model: str, inputs: Sequence[grpcclient.InferInput], options: Any
-) -> None:
-    try:
-        client.async_stream_infer(model, inputs, enable_empty_final_response=True, **options)
-    except InferenceServerException as error:  # the stream has broken already: its callback gets the reason
-        if "no longer in valid state" not in str(error):
-            raise
+            yield from read(*arrived.get())
 
 
 async def astream(
-    client: grpcclient.InferenceServerClient, model: str, inputs: Sequence[grpcclient.InferInput], *,
-    timeout: float = 60.0, **options: Any,
-) -> AsyncIterator[grpcclient.InferResult]:  # fmt: skip
+    client: InferenceServerClient, model: str, inputs: Inputs, *, timeout: float = 60.0, **options: Any
+) -> AsyncIterator[InferResult]:
     """`stream` for an event loop: `async for result in astream(…)`. Whoever leaves early closes it (`aclose()`).
 
     The client is the same one: that of tritonclient.grpc.aio cannot ask for the empty final response, and to close our
     side before it can crash Triton 24.10.
     """
-    arrived, loop, done = asyncio.Queue(), asyncio.get_running_loop(), False
+    arrived, loop = asyncio.Queue(), asyncio.get_running_loop()
 
-    def put(result: Any, error: Any) -> None:
+    def put(what: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(arrived.put_nowait, (time.perf_counter(), result, error))
+            loop.call_soon_threadsafe(arrived.put_nowait, what)
 
-    client.start_stream(put, stream_timeout=timeout)
-    try:
-        sent = time.perf_counter()
-        _send(client, model, inputs, options)
-        while not done:
-            when, result, error = await arrived.get()
-            if error is not None:
-                done = error.status() is None
-                raise error
-            response = result.get_response()
-            done = response.parameters["triton_final_response"].bool_param
-            if response.outputs:
-                result.seconds = when - sent
+    with _sent(client, model, {"": inputs}, timeout, options, put) as (open_ids, read):
+        while open_ids:
+            for _, result in read(*await arrived.get()):
                 yield result
+
+
+@contextlib.contextmanager
+def _sent(
+    client: InferenceServerClient, model: str, requests: Mapping[Any, Inputs], timeout: float, options: dict[str, Any],
+    put: Callable[[Any], None],
+) -> Iterator[tuple[dict[str, Any], Callable]]:  # fmt: skip
+    """Send the requests, cancel those that are open at the end. Gives the ids of the open ones, and what makes a result
+    of what `put` was given: at most one, with its request's key."""
+    open_ids, over = {}, not requests
+
+    def read(when: float, result: Any, error: Any) -> list[tuple[Any, InferResult]]:
+        nonlocal over
+        if error is not None:
+            over = error.status() is None and len(open_ids) == 1  # said by the server: this request has ended
+            raise error
+        response = result.get_response()
+        key = open_ids[response.id]
+        if response.parameters["triton_final_response"].bool_param:
+            del open_ids[response.id]
+        over = not open_ids
+        result.seconds = when - began
+        return [(key, result)] if response.outputs else []
+
+    client.start_stream(lambda result, error: put((time.perf_counter(), result, error)), stream_timeout=timeout)
+    began = time.perf_counter()
+    try:
+        for number, (key, tensors) in enumerate(requests.items()):
+            more = {"request_id": str(number), **options}
+            open_ids[more["request_id"]] = key
+            try:
+                client.async_stream_infer(model, tensors, enable_empty_final_response=True, **more)
+            except InferenceServerException as error:  # the stream has broken already: its callback gets the reason
+                if "no longer in valid state" not in str(error):
+                    raise
+        yield open_ids, read
     finally:
-        client.stop_stream(cancel_requests=not done)
+        client.stop_stream(cancel_requests=not over)
 
 
 # --- for the command line and the front end -----------------------------------------------------------------------

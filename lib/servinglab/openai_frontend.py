@@ -22,6 +22,7 @@ import json
 import logging
 import re
 import secrets
+import socket
 import threading
 import time
 import uuid
@@ -112,31 +113,29 @@ class OpenAIFrontend:
         self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = "tensorrt_llm_bls", port: int = 0,
         deadline: float = 600.0,
     ) -> None:  # fmt: skip
-        if not 0 < deadline < 1e9:
-            raise CourseError(f"deadline must be a number of seconds above 0, not {deadline!r}.")
         self.url, self._deadline, self._triton = "", deadline, grpc_url
         self._folder, self._model, self._port = Path(tokenizer_dir), model, port
         if not (file := self._folder / "tokenizer.json").is_file():
             raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
         self._tokenizer = Tokenizer.from_file(str(file))
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._problem: Exception | None = None
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> OpenAIFrontend:
         """Raises CourseError when the port is taken or is none, and when it has been started before."""
         if self._thread.ident is not None:
             raise CourseError("This front end has been started already: make a new one.")
+        try:
+            self._socket = socket.create_server(("127.0.0.1", self._port))
+        except (OSError, OverflowError) as error:
+            raise CourseError(f"No front end on port {self._port} (use port=0 for a free one): {error}") from None
+        self.url = "http://{}:{}".format(*self._socket.getsockname())
         self._thread.start()
-        self._ready.wait()
-        if self._problem:
-            raise CourseError(f"No front end on port {self._port} (use port=0 for a free one): {self._problem}")
         return self
 
     def stop(self) -> None:
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join(10)
 
     __enter__ = start
@@ -144,25 +143,21 @@ class OpenAIFrontend:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
+    def _run(self) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
         _LOG.addFilter(_is_ours)
         app = web.Application(middlewares=[_guard])
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._chat)
         # A client that leaves cancels its handler, and with it the request in Triton.
         runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=1, handler_cancellation=True)
-        try:
-            self._loop.run_until_complete(runner.setup())
-            self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", self._port).start())
-            self.url = "http://{}:{}".format(*runner.addresses[0][:2])
-        except Exception as error:  # a port that is taken, or is none
-            self._problem = error
-        self._ready.set()
-        if not self._problem:
-            self._loop.run_forever()
-        self._loop.run_until_complete(runner.cleanup())
-        self._loop.close()
+        await runner.setup()
+        await web.SockSite(runner, self._socket).start()
+        await self._end.wait()
+        await runner.cleanup()
 
     async def _models(self, _: web.Request) -> web.Response:
         found = [{"id": self._model, "object": "model", "created": 0, "owned_by": "triton"}]
@@ -178,9 +173,9 @@ class OpenAIFrontend:
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
         except asyncio.TimeoutError:
-            return _refuse(f"The request's body did not arrive within {self._deadline:g} s.", 408, close=True)
+            return _refuse(f"The request's body did not arrive within {self._deadline:g} s.", 408)
         except web.RequestPayloadError:
-            return _refuse("The request's body is not encoded as its headers say.", close=True)
+            return _refuse("The request's body is not encoded as its headers say.")
         except ValidationError as error:
             return _refuse(_sentence(error))
         except (CourseError, TypeError, OverflowError) as error:  # no tensor of its datatype can hold a value
@@ -241,15 +236,11 @@ async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
 def _foreign(request: web.Request) -> str | None:
     """What is wrong with a request that a page of the web made a browser send. There the page chooses all but these
     headers, and a name that it owns may lead here (DNS rebinding). Programs send no Origin."""
-    hosts = request.headers.getall("Host", ())
-    for host in hosts:
+    for host in request.headers.getall("Host", ()):
         if not _OURS.fullmatch(host):
             return f"This front end answers at 127.0.0.1 and localhost, not for {host!r}: use its own address."
-    for origin in request.headers.getall("Origin", ()):
-        if origin not in [f"http://{host}" for host in hosts]:
-            return f"This front end does not answer to pages, such as one of {origin!r}: ask it from a program."
-    if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):  # an <img> has no Origin
-        return "This front end does not answer to pages of another site: ask it from a program."
+    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":  # an <img> has no Origin
+        return "This front end does not answer to pages: ask it from a program."
     return None
 
 
@@ -281,9 +272,7 @@ def _error(message: str, status: int) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "code": status}}
 
 
-def _refuse(message: str, status: int = 400, *, close: bool = False) -> web.Response:
-    """close: nothing more can be read from the connection."""
+def _refuse(message: str, status: int = 400) -> web.Response:
     answer = web.json_response(_error(message, status), status=status)
-    if close:
-        answer.force_close()
+    answer.force_close()  # of some requests the rest cannot be read
     return answer

@@ -183,16 +183,11 @@ def test_a_deadline_that_passes_is_504_and_in_a_stream_an_error_event_and_the_en
 
 
 def test_a_fault_of_a_model_is_500_and_a_request_that_it_refuses_400(web):
-    from reference_backend.errors import FAULT  # what our models say
+    from reference_backend import FAULT  # what our models say
 
     fault = InferenceServerException(f"tensorrt_llm {FAULT} MemoryError: (the server's log …)")
     assert explained(fault, "127.0.0.1:1", 1.0)[1] == 500
     assert ask(web, max_tokens=4, min_tokens=-1).status_code == 400
-
-
-def test_a_deadline_that_is_none_is_one_sentence(server, smollm2_tokenizer_dir):
-    with pytest.raises(CourseError, match="deadline must be a number of seconds"):
-        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, deadline=0)
 
 
 def test_a_model_that_is_not_loaded_is_503(server, smollm2_tokenizer_dir):
@@ -235,18 +230,18 @@ def named(host, **more):
         (named("127.0.0.1"), None),
         (named("LOCALHOST:1234"), None),  # a port that ssh forwards
         (named("[::1]:80"), None),
-        (named("localhost:1", Origin="http://localhost:1"), None),
+        (named("localhost:1", Origin="http://localhost:1"), "pages"),
         (named("evil.example"), "evil.example"),
         (named("127.0.0.1.evil.example:80"), "evil.example"),
         (named("me@127.0.0.1"), "me@127"),
         (named("localhost.:80"), "localhost."),
         (named(""), "''"),
-        (named("localhost:1", Origin="http://localhost:2"), "localhost:2"),
-        (named("localhost", Origin="https://localhost"), "https"),
+        (named("localhost:1", Origin="http://localhost:2"), "pages"),
+        (named("localhost", Origin="https://localhost"), "pages"),
         (named("evil.example", Origin="http://evil.example"), "evil.example"),
-        (named("localhost", Origin="null"), "null"),
-        (named("localhost", **{"Sec-Fetch-Site": "cross-site"}), "another site"),
-        (named("localhost", **{"Sec-Fetch-Site": "same-origin"}), None),
+        (named("localhost", Origin="null"), "pages"),
+        (named("localhost", **{"Sec-Fetch-Site": "cross-site"}), "pages"),
+        (named("localhost", **{"Sec-Fetch-Site": "same-origin"}), "pages"),
     ],
 )
 def test_what_a_page_sends_never_reaches_triton(smollm2_tokenizer_dir, headers, word):
