@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from servinglab.errors import CourseError
 from servinglab.triton_24_10 import dead_processes
@@ -37,17 +37,19 @@ def serve(
 
     `dry_run` only tells the command of the lane trtllm.
     """
-    from servinglab.lane import new_server
+    from servinglab.server.launch import TrtllmServer
+    from servinglab.server.triton import TritonServer
 
-    folder = find_repository(folder)
+    options: dict[str, Any] = {f"{name}_port": port for name, port in ports.items() if port is not None}
+    options |= {"timeout": timeout} if timeout else {}
+    if lane == "trtllm":
+        options |= {"world_size": world_size, "all_interfaces": all_interfaces}
+        server = TrtllmServer(find_repository(folder), **options)
+    else:
+        server = TritonServer(find_repository(folder), models=models, **options)
     if dry_run:
-        from servinglab.server.launch import as_shell, plan_launch
-
-        launch = plan_launch(folder, world_size=world_size, all_interfaces=all_interfaces, ports=ports)
-        tell(as_shell(launch.argv()))
+        tell(server.as_shell())
         return
-    server = new_server(folder, lane, ports=ports, models=models, world_size=world_size, all_interfaces=all_interfaces,
-                        timeout=timeout)  # fmt: skip
     _keep_running(server, tell)
 
 

@@ -13,16 +13,14 @@ from servinglab.repository import build_default
 from servinglab.server import TritonServer, install
 
 
-def serve(
-    folder: str | Path | None = None, *, precision: str = "fp32", server: dict[str, Any] | None = None, **fields: Any
-) -> TritonServer:
+def serve(folder: str | Path | None = None, *, precision: str = "fp32", **fields: Any) -> TritonServer:
     """Write the five models into `folder` (default: a temporary one), start tritonserver, and print its command.
 
-    `precision`, `fields`: of `build_default`; `server`: further arguments of TritonServer. The server and the temporary
-    folder end with this process, or at `stop()`.
+    `precision`, `fields`: of `build_default`. The server and the temporary folder end with this process, or at
+    `stop()`.
     """
     folder = folder or tempfile.mkdtemp(prefix="repository-")
-    started = TritonServer(build_default(folder, precision=precision, **fields), **(server or {})).start()
+    started = TritonServer(build_default(folder, precision=precision, **fields)).start()
     print(started.command_line)
     return started
 

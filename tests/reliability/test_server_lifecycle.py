@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -34,7 +33,7 @@ from server_traces import (
 
 from servinglab.server import process as triton_process
 from servinglab.server import supervisor
-from servinglab.server.registry import LOGS_KEPT
+from servinglab.server.process import LOGS_KEPT
 from servinglab.server.triton import ServerError, TritonServer, running
 
 
@@ -46,7 +45,7 @@ def test_start_serves_both_models_on_loopback_only():
             assert b"nv_inference_count" in answer.read()
         listening = {c.laddr.ip for c in psutil.Process(server.pid).net_connections("tcp") if c.status == "LISTEN"}
         assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
-        assert server.log_path.is_file() and "pid" in repr(server)
+        assert server.log_path.is_file()
         ports = [
             int(url.split(":")[-1].split("/")[0]) for url in (server.http_url, server.grpc_url, server.metrics_url)
         ]
@@ -68,7 +67,7 @@ def test_start_and_stop_twice_have_no_further_effect():
         server.stop()
         server.stop()
         trace.assert_gone(0.5)
-        assert server.pid is None and server.grpc_url is None and "stopped" in repr(server)
+        assert server.pid is None and server.grpc_url is None
         assert server.start().pid != pid and server.models() == ["echo"]
     finally:
         server.stop()
@@ -216,12 +215,14 @@ def test_death_of_supervisor_and_owner_leaves_only_what_the_next_start_removes()
         assert trace.shm() == []
 
 
-def test_orderly_end_of_the_supervisor():
-    server = TritonServer(TINY_MODELS, timeout=60).start()
-    trace = Trace(server.pid)
+def test_a_signal_to_end_that_everybody_gets_does_not_end_the_supervisor_before_its_work_is_done():
+    """As a cluster's scheduler sends it to all processes of a job."""
+    process = run_owner(START_AND_SLEEP)
+    trace = started(process)
     trace.supervisor.terminate()
+    process.terminate()
+    process.wait()
     trace.assert_gone()
-    server.stop()
 
 
 def test_death_of_tritonserver_and_a_new_start():
@@ -335,7 +336,7 @@ def test_port_stolen_between_choosing_and_binding(service, monkeypatch):
             free = real({name: None for name in fixed})
             return {**free, service: port} if len(calls) == 1 else free
 
-        monkeypatch.setattr("servinglab.server.triton.choose_ports", choose)
+        monkeypatch.setattr("servinglab.server.process.choose_ports", choose)
         with TritonServer(TINY_MODELS, models=["echo"], timeout=60) as server:
             assert len(calls) == 2 and server.ready()
         calls.clear()
@@ -401,11 +402,11 @@ def test_folders_that_are_no_models_are_left_alone(tmp_path):
 )
 def test_a_model_that_fails_to_load_gives_its_own_sentence(tmp_path, script, words):
     broken_repository(tmp_path, "bad", script)
-    server = TritonServer(tmp_path, timeout=60, log_path=tmp_path / "logs" / "triton.log")
+    server = TritonServer(tmp_path, timeout=60)
     with pytest.raises(ServerError, match=words) as caught:
         server.start()
     message = str(caught.value)
-    assert str(tmp_path / "logs" / "triton.log") in message and "\n" not in message and "Traceback" not in message
+    assert str(server.log_path) in message and "\n" not in message and "Traceback" not in message
     (prefix,) = re.findall(r'"shm-region-prefix-name":"([^"]+)"', server.log_path.read_text())
     assert not [f for f in os.listdir("/dev/shm") if f.startswith(prefix)]
 
@@ -483,18 +484,13 @@ def test_announced_server_is_found_until_it_ends(tmp_path, monkeypatch):
         path = server.announce()
         found = running()
         assert [f.grpc_url for f in found] == [server.grpc_url]
-        assert (found[0].http_url, found[0].log_path, found[0].repository) == (
-            server.http_url, server.log_path, server.repository
-        )  # fmt: skip
+        assert found[0].http_url == server.http_url
         found[0].stop()
         assert server.ready()
     assert running() == [] and not path.exists()
-    state = {"pid": os.getpid(), "started": "1", "grpc_url": "x", "http_url": "http://x"}
-    state |= {"metrics_url": "", "log_path": ""}
-    path.write_text(json.dumps({**state, "repository": "."}))  # the process id now belongs to another program
-    assert running() == [] and not path.exists()
-    path.write_text("{broken")
-    assert running() == [] and not path.exists()
+    other = path.with_name(f"server-1-{supervisor.pid_namespace()}-{os.getpid()}-1.json")
+    other.write_text("{}")  # the process id now belongs to another program
+    assert running() == [] and not other.exists()
 
 
 def test_logs_do_not_pile_up_and_running_ones_stay(tmp_path, monkeypatch):
@@ -509,10 +505,11 @@ def test_logs_do_not_pile_up_and_running_ones_stay(tmp_path, monkeypatch):
         assert len(logs) == LOGS_KEPT + 1 and server.log_path in logs and oldest in logs
 
 
-def test_log_that_cannot_be_written(tmp_path):
+def test_log_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(ServerError, match="Cannot write the log .*choose another log_path"):
-        TritonServer(TINY_MODELS, log_path=tmp_path / "file" / "log").start()
+    monkeypatch.setenv("SERVINGLAB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ServerError, match="Cannot write the log .*file/run.*: set SERVINGLAB_CACHE"):
+        TritonServer(TINY_MODELS).start()
 
 
 @pytest.mark.parametrize("last_cell", ["", "raise RuntimeError('a cell fails')"])

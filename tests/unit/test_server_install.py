@@ -37,10 +37,11 @@ def test_other_systems(monkeypatch, system, machine):
 
 
 @pytest.mark.parametrize(
-    "libc, words", [("glibc 2.31", "has 2.31"), ("musl 1.2", "has 1.2"), ("", "has another C library")]
+    "libc, words",
+    [(("glibc", "2.31"), "has 2.31"), (("musl", "1.2"), "has 1.2"), (("", ""), "has another C library")],
 )
 def test_old_or_other_c_library(monkeypatch, libc, words):
-    monkeypatch.setattr(os, "confstr", lambda name: libc)
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
     refuse(f"needs glibc 2.35 or newer and this system {words}")
 
 

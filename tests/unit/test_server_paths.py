@@ -12,8 +12,8 @@ from servinglab.assets import AssetError
 from servinglab.repository import lint
 from servinglab.server import ServerError, TritonServer
 from servinglab.server import install as triton_install
-from servinglab.server import launch as trtllm_launch
 from servinglab.server import process as triton_process
+from servinglab.server.launch import TrtllmServer
 
 
 @pytest.mark.parametrize("name", ["with space", "do$(touch pwned)x", 'quo"te', "semi;colon", "new\nline", "Jürgen"])
@@ -25,7 +25,7 @@ def test_a_path_that_a_shell_would_read_otherwise_is_refused(tmp_path, name, mon
     with pytest.raises(ServerError, match="path of the model repository, .* use another folder"):
         TritonServer(repository).start()
     with pytest.raises(ServerError, match="path of the model repository, .* use another folder"):
-        trtllm_launch.plan_launch(repository)
+        TrtllmServer(repository)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -55,7 +55,7 @@ def test_nothing_of_a_model_is_read_by_a_shell(tmp_path, folder, config, sentenc
     (other / "1").mkdir(parents=True)
     every = [
         TritonServer(tmp_path).start, TritonServer(tmp_path, models=[folder]).start,
-        lambda: TritonServer(tmp_path).load(folder), lambda: trtllm_launch.plan_launch(tmp_path),
+        lambda: TritonServer(tmp_path).load(folder), lambda: TrtllmServer(tmp_path),
     ]  # fmt: skip
     for enter in every:
         with pytest.raises(ServerError, match=sentence) as refused:
@@ -92,7 +92,7 @@ def doors(repository: Path) -> list:
     """Every way by which the model m gets into a server, `--lane trtllm` included."""
     return [
         TritonServer(repository).start, TritonServer(repository, models=["m"]).start,
-        lambda: TritonServer(repository).load("m"), lambda: trtllm_launch.plan_launch(repository),
+        lambda: TritonServer(repository).load("m"), lambda: TrtllmServer(repository),
     ]  # fmt: skip
 
 

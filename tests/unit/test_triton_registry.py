@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from servinglab.server import registry as triton_registry
+from servinglab.server import process as triton_registry
 from servinglab.server import supervisor
 
 US, THEM = 54321, 54322
@@ -36,10 +36,10 @@ def write(path: Path, state: object, owner: int | None = None) -> Path:
     return path
 
 
-def alive(**facts: object) -> dict[str, object]:
-    """What `announce` writes, of this process."""
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    return {"pid": os.getpid(), "started": supervisor.start_time(os.getpid()), "namespace": namespace, **facts}
+def name(when: int, space: int = 0, started: str = "") -> str:
+    """Of the file that `announce` writes, for this process."""
+    space, pid, now = supervisor.pid_namespace() + space, os.getpid(), supervisor.start_time(os.getpid())
+    return f"server-{when}-{space}-{pid}-{started or now}.json"
 
 
 def as_user(uid: int, folder: Path, answers: multiprocessing.Queue) -> None:
@@ -56,10 +56,10 @@ def as_user(uid: int, folder: Path, answers: multiprocessing.Queue) -> None:
 @pytest.mark.parametrize("mode", [0o1777, 0o777], ids=["sticky", "open"])
 def test_another_user_s_servers_and_logs_are_neither_read_nor_removed(run, mode):
     run.chmod(mode)
-    theirs = [write(run / "server-1.json", alive(name="dead", started="1"), THEM)]
-    theirs.append(write(run / "server-9.json", alive(name="theirs"), THEM))
+    theirs = [write(run / name(1, started="1"), {"name": "dead"}, THEM)]
+    theirs.append(write(run / name(9), {"name": "theirs"}, THEM))
     theirs += [write(run / f"triton-20200101-{i:06}-{2**22 + 1}-1.log", "", THEM) for i in range(110)]
-    mine = write(run / "server-2.json", alive(name="ours, dead", started="1"), US)
+    mine = write(run / name(2, started="1"), {"name": "ours, dead"}, US)
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     child = context.Process(target=as_user, args=(US, run, answers))
@@ -71,12 +71,6 @@ def test_another_user_s_servers_and_logs_are_neither_read_nor_removed(run, mode)
 
 def test_a_server_of_another_container_is_not_ours_to_judge(run):
     """Its process ids mean something else here."""
-    other = write(run / "server-1.json", alive(namespace=1, started="1"))
-    same = write(run / "server-2.json", alive(namespace=1))
+    other = write(run / name(1, space=1, started="1"), {})
+    same = write(run / name(2, space=1), {})
     assert triton_registry.announced() == [] and other.exists() and same.exists()
-
-
-@pytest.mark.parametrize("state", [[], {}, {"pid": "x"}, None])
-def test_what_is_no_announcement_is_forgotten(run, state):
-    path = write(run / "server-1.json", state)
-    assert triton_registry.announced() == [] and not path.exists()

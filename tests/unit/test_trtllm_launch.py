@@ -19,14 +19,14 @@ from repository_helpers import engine, spec
 from typer.testing import CliRunner
 
 from course import cli
-from servinglab.lane import new_server
 from servinglab.repository import build, write_templates
 from servinglab.server import launch as trtllm_launch
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
-from servinglab.server.launch import PORTS, Launch, as_shell, plan_launch
+from servinglab.server.launch import TrtllmServer, mpirun_command
 
 ROOT = Path(__file__).resolve().parents[2]
+PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 PORT_FLAGS = "--grpc-port=8001 --http-port=8000 --metrics-port=8002"
 ADDRESSES = "--grpc-address=127.0.0.1 --http-address=127.0.0.1 --metrics-address=127.0.0.1"
 SERVER = f"/opt/tritonserver/bin/tritonserver --model-repository=/repo {PORT_FLAGS} {ADDRESSES}"
@@ -38,9 +38,9 @@ KEY = f" --http-restricted-api={GUARDED}{{key}} --grpc-restricted-protocol={GUAR
 # --- the command line, as literal strings -----------------------------------------------------------------------------
 
 
-def command(repository, world_size=1, *, llms=("tensorrt_llm",), as_root=False, ports=PORTS, everywhere=False, **words):
+def command(repository, world_size=1, *, llms=("tensorrt_llm",), as_root=False, ports=PORTS, **words):
     with mock.patch("os.geteuid", return_value=0 if as_root else 1000):
-        return Launch(Path(repository), dict.fromkeys(llms, Path()), world_size, ports, everywhere).argv(**words)
+        return mpirun_command(repository, llms, world_size, ports, **words)
 
 
 def test_one_rank():
@@ -72,7 +72,7 @@ def test_the_flags_of_nvidias_script_in_its_order():
 
 def test_several_llms_other_ports_and_addresses():
     ports = {"http": 1, "grpc": 2, "metrics": 3}
-    words = command("/repo", 2, llms=["a", "b"], ports=ports, everywhere=True, tritonserver="t", mpirun="m")
+    words = command("/repo", 2, llms=["a", "b"], ports=ports, address="0.0.0.0", tritonserver="t", mpirun="m")
     assert words[:4] == ["m", "-n", "1", "t"]
     second = words[words.index(":") :]
     assert "--load-model=a" in second and "--load-model=b" in second
@@ -80,14 +80,12 @@ def test_several_llms_other_ports_and_addresses():
         assert words.count(flag) == 2
 
 
-def test_the_shell_form_reads_back_as_the_same_words():
-    words = command("/a repo", 2)
-    text = as_shell(words)
-    made, run = text.split("\n", 1)
+def test_the_shell_form_reads_back_as_the_same_words(tp2):
+    made, run = TrtllmServer(tp2).as_shell().split("\n", 1)
     assert made == "ADMIN_KEY=$(openssl rand -hex 24)" and len(run.splitlines()) == 3
-    shown = [word.replace("{key}", "$ADMIN_KEY") for word in words]
+    shown = [word.replace("{key}", "$ADMIN_KEY") for word in mpirun_command(tp2, ["tensorrt_llm"], 2, PORTS)]
     assert shlex.split(run.replace("\\\n", "")) == shown
-    assert "'" not in run.replace("'--model-repository=/a repo'", "")  # in quotes the shell would not put the key in
+    assert "'" not in run  # in quotes the shell would not put the key in
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -100,9 +98,9 @@ def tp2(tmp_path) -> Path:
 
 
 def test_the_world_size_is_the_engines(tp2):
-    assert plan_launch(tp2).world_size == plan_launch(tp2, world_size=2).world_size == 2
+    assert TrtllmServer(tp2).world_size == TrtllmServer(tp2, world_size=2).world_size == 2
     with pytest.raises(ServerError, match=r"tensorrt_llm was built for 2 rank\(s\) \(tp × pp\), not 4"):
-        plan_launch(tp2, world_size=4)
+        TrtllmServer(tp2, world_size=4)
 
 
 def test_tp_times_pp_counts_where_the_mapping_has_no_world_size(tp2, tmp_path):
@@ -110,7 +108,7 @@ def test_tp_times_pp_counts_where_the_mapping_has_no_world_size(tp2, tmp_path):
     config["pretrained_config"]["mapping"] = {"tp_size": 2, "pp_size": 2}
     (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ServerError, match="lacks rank2.engine, rank3.engine: "):
-        plan_launch(tp2)
+        TrtllmServer(tp2)
 
 
 @pytest.mark.parametrize(
@@ -122,20 +120,20 @@ def test_a_mapping_that_names_no_number_of_ranks_is_refused_at_once(tp2, tmp_pat
     config["pretrained_config"]["mapping"] = mapping
     (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ServerError, match="lacks a readable config.json with a world size from 1 to 1024: "):
-        plan_launch(tp2)
+        TrtllmServer(tp2)
 
 
 @pytest.mark.parametrize("world_size", [10**9, 0, -1])
 def test_a_world_size_that_no_machine_has_is_refused_at_once(tp2, tmp_path, world_size):
     (tmp_path / "engine").rename(tmp_path / "elsewhere")
     with pytest.raises(ServerError, match=f"world size must be from 1 to 1024, not {world_size}"):
-        plan_launch(tp2, world_size=world_size)
+        TrtllmServer(tp2, world_size=world_size)
 
 
 def test_unfilled_templates_are_refused_with_file_and_line(tmp_path):
     repository = write_templates(tmp_path / "model_repository")
     with pytest.raises(ServerError, match=r"ensemble/config.pbtxt:\d+: \$\{\w+\} is not filled.*course repo fill"):
-        plan_launch(repository)
+        TrtllmServer(repository)
 
 
 def test_a_repository_without_a_tensorrt_llm_engine_is_refused(tmp_path):
@@ -143,20 +141,20 @@ def test_a_repository_without_a_tensorrt_llm_engine_is_refused(tmp_path):
     repository = build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
     (folder / "rank0.engine").unlink()
     with pytest.raises(ServerError, match="lacks rank0.engine: "):
-        plan_launch(repository)
+        TrtllmServer(repository)
     (folder / "config.json").write_text("[]")
     with pytest.raises(ServerError, match="lacks a readable config.json"):
-        plan_launch(repository)
+        TrtllmServer(repository)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ServerError, match="no TensorRT-LLM model"):
-        plan_launch(tmp_path / "empty")
+        TrtllmServer(tmp_path / "empty")
 
 
 def test_an_engine_that_is_not_named_is_told(tp2):
     config = tp2 / "tensorrt_llm" / "config.pbtxt"
     config.write_text(config.read_text().replace('"gpt_model_path"', '"gpt_model_pth"'))
     with pytest.raises(ServerError, match="has no gpt_model_path"):
-        plan_launch(tp2)
+        TrtllmServer(tp2)
 
 
 def test_dry_run_needs_neither_programs_nor_the_engine(tp2, tmp_path, monkeypatch):
@@ -275,6 +273,10 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if supervisor.start_time(pid)]
 
 
+def served(repository: Path, ports: dict[str, int], **options) -> TrtllmServer:
+    return TrtllmServer(repository, **{f"{name}_port": port for name, port in ports.items()}, **options)
+
+
 def free_ports() -> dict[str, int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
     found = dict(zip(PORTS, (s.getsockname()[1] for s in sockets), strict=True))
@@ -285,7 +287,7 @@ def free_ports() -> dict[str, int]:
 
 def test_it_starts_becomes_ready_and_takes_every_rank_with_it(tp2, programs):
     ports = free_ports()
-    with new_server(tp2, "trtllm", ports=ports, timeout=30) as server:
+    with served(tp2, ports, timeout=30) as server:
         typed = server.command_line.split()
         assert typed[0].endswith("mpirun") and typed.count("tritonserver") == 2, "one for each rank"
         assert any(word.endswith("=$ADMIN_KEY") for word in typed)
@@ -302,7 +304,7 @@ def test_it_starts_becomes_ready_and_takes_every_rank_with_it(tp2, programs):
 def test_a_failure_gives_the_logs_reason_and_leaves_nothing(tp2, programs, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "1")
     with pytest.raises(ServerError, match=r"Triton did not start: model 'tensorrt_llm' .*mpiSize == tp \* pp"):
-        new_server(tp2, "trtllm", ports=free_ports(), timeout=30).start()
+        served(tp2, free_ports(), timeout=30).start()
     wait_until(lambda: not alive(programs()), 5)
 
 
@@ -310,13 +312,13 @@ def test_a_taken_port_is_a_sentence(tp2, programs):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = free_ports() | {"grpc": taken.getsockname()[1]}
         with pytest.raises(ServerError, match=f"cannot use port {ports['grpc']} for grpc"):
-            new_server(tp2, "trtllm", ports=ports).start()
+            served(tp2, ports).start()
 
 
 def test_an_engine_that_is_not_here_is_refused_before_the_start(tp2, tmp_path, programs):
     (tmp_path / "engine").rename(tmp_path / "elsewhere")
     with pytest.raises(ServerError, match="does not exist on this machine"):
-        new_server(tp2, "trtllm", ports={}, world_size=2).start()
+        TrtllmServer(tp2, world_size=2).start()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -347,7 +349,7 @@ def test_the_command_serves_and_leaves_nothing_however_it_ends(tp2, programs, nu
 
 
 def test_a_killed_supervisor_leaves_no_rank_either(tp2, programs):
-    server = new_server(tp2, "trtllm", ports=free_ports(), timeout=30).start()
+    server = served(tp2, free_ports(), timeout=30).start()
     ranks = programs()
     psutil.Process(server.pid).parent().kill()
     wait_until(lambda: not alive(ranks), 10)

@@ -32,8 +32,7 @@ from filelock import FileLock, Timeout
 from cliplab import own_user
 from servinglab.errors import CourseError
 from servinglab.server.install import ServerError
-from servinglab.server.process import GRACE_SECONDS, TritonProcess
-from servinglab.server.registry import new_log
+from servinglab.server.process import GRACE_SECONDS, TritonProcess, new_log
 
 HOST = "127.0.0.1"
 PROGRAM = "secantusd-py"
@@ -99,8 +98,6 @@ class DocumentServer:
         """The port, or None if a server has the folder open: that of a Python which was killed, for a while."""
         # A log of its own: that server may still say in its log that it listens.
         self.log = new_log("documents")
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.log.touch(0o600)
         # Port 0: the kernel gives a free one. A file of no settings: one elsewhere must not change anything.
         command = [sys.executable, own_user.__file__, program, "--config", str(SETTINGS)]
         command += ["--host", HOST, "--port", "0", "--storage-path", str(self.folder / "data")]

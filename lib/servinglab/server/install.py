@@ -21,6 +21,7 @@ from pathlib import Path
 from servinglab.errors import CourseError
 
 GLIBC_NEEDED = (2, 35)
+LIB = Path(__file__).resolve().parents[2]
 PLAIN = "with which Triton's Python backend starts no model (letters a to z, digits and . _ - + = @ % , : / are safe)"
 
 
@@ -34,8 +35,7 @@ def require_platform() -> None:
         where = f"{platform.system()} {platform.machine()}"
         cure = "use Linux, WSL 2 or a container, or attach to a server elsewhere with TritonServer.attach(url)"
         raise ServerError(f"The embedded Triton runs on Linux x86-64 only and this is {where}: {cure}.")
-    known = "CS_GNU_LIBC_VERSION" in os.confstr_names
-    libc, _, version = (os.confstr("CS_GNU_LIBC_VERSION") if known else "").partition(" ")
+    libc, version = platform.libc_ver()
     if libc != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < GLIBC_NEEDED:
         found = f"this system has {version or 'another C library'}: use Ubuntu 22.04, Debian 12 or newer"
         raise ServerError(f"The embedded Triton needs glibc 2.35 or newer and {found}.")
@@ -102,7 +102,7 @@ def environment() -> dict[str, str]:
     env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
     packages = [sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersitepackages()]
     folders = [str(site_packages), *(p for p in packages if p in sys.path)]
-    folders.append(str(Path(__file__).resolve().parents[2]))  # models import reference_backend, also from a checkout
+    folders.append(str(LIB))  # models import reference_backend, also from a checkout
     folders += env.get("PYTHONPATH", "").split(os.pathsep)
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, folders)))
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # a __pycache__ in a repository counts as a change of its model
@@ -111,7 +111,8 @@ def environment() -> dict[str, str]:
 
 def backend_directory(cache: Path) -> Path:
     """A private backend folder (not in site-packages): the wheel's Python backend with this interpreter's stub, and
-    beside it the backend `tensorrtllm` of the package reference_backend, which runs in it."""
+    beside it the backend `tensorrtllm` of the package reference_backend, which runs in it. Copies: Triton refuses a
+    link that leads out of the folder."""
     root, version = locate(), importlib.metadata.version("nvidia-pytriton")
     backend = root / "backends" / "python"
     files = [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub(root)]
@@ -119,7 +120,7 @@ def backend_directory(cache: Path) -> Path:
     python = f"py{sys.version_info[0]}.{sys.version_info[1]}"
     target = cache / "triton" / f"backends-{version}-{python}-{stamp}"
     copies = {target / "python" / path.name: path for path in files}
-    copies[target / "tensorrtllm" / "model.py"] = reference_backend() / "backend" / "model.py"
+    copies[target / "tensorrtllm" / "model.py"] = LIB / "reference_backend" / "backend" / "model.py"
     try:
         for copy, path in copies.items():  # each whole or not at all, whatever another process does meanwhile
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -133,14 +134,6 @@ def backend_directory(cache: Path) -> Path:
     except OSError as error:
         raise ServerError(f"Cannot write to the cache {cache} ({error.strerror}): set SERVINGLAB_CACHE.") from None
     return target
-
-
-def reference_backend() -> Path:
-    """The folder of the package reference_backend, whose files the server's processes run; it is not imported here."""
-    spec = importlib.util.find_spec("reference_backend")
-    if spec is None or not spec.submodule_search_locations:
-        raise ServerError("The package reference_backend is not installed beside servinglab: run `make setup`.")
-    return Path(spec.submodule_search_locations[0])
 
 
 def odd_characters(text: str) -> str:

@@ -10,97 +10,89 @@ to root only, waits until every model is ready, and takes all ranks with it when
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from servinglab.errors import CourseError
 from servinglab.repository.lint import MOST_RANKS, engine_problem, engine_sizes
 from servinglab.server.install import ServerError, require_plain_path
 from servinglab.server.process import HOST
-from servinglab.server.triton import TritonServer, read_plain_config, restricted, typed
+from servinglab.server.triton import LOCKS, TritonServer, read_plain_config, typed
 
 TRITONSERVER = "/opt/tritonserver/bin/tritonserver"
-PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}  # as NVIDIA's script has them
+PORTS = {"http_port": 8000, "grpc_port": 8001, "metrics_port": 8002}  # as NVIDIA's script has them
 
 
-def as_shell(argv: Sequence[str]) -> str:
-    """The command as one would type it, a line for each rank, after the line that makes the administrator's key."""
-    return "ADMIN_KEY=$(openssl rand -hex 24)\n" + typed(argv).replace(" -n 1 ", " \\\n  -n 1 ")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What will be started, checked. engines: the folder of each TensorRT-LLM model's engine."""
-
-    repository: Path
-    engines: Mapping[str, Path]
-    world_size: int
-    ports: Mapping[str, int]
-    all_interfaces: bool = False
-
-    def argv(
-        self, *, mpirun: str = "mpirun", tritonserver: str = TRITONSERVER, shm_prefix: str = "prefix"
-    ) -> list[str]:
-        """The mpirun command line, with "{key}" where the administrator's key goes."""
-        argv = [mpirun] + ["--allow-run-as-root"] * (os.geteuid() == 0)
-        services, address = ("grpc", "http", "metrics"), "0.0.0.0" if self.all_interfaces else HOST
-        for rank in range(self.world_size):
-            argv += [":"] * (rank > 0) + ["-n", "1", tritonserver, f"--model-repository={self.repository}"]
-            argv += [f"--{service}-port={self.ports[service]}" for service in services]
-            argv += [f"--{service}-address={address}" for service in services]
-            if rank > 0:
-                argv += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in self.engines)]
-            argv += ["--disable-auto-complete-config"]
-            argv += [f"--backend-config=python,shm-region-prefix-name={shm_prefix}{rank}_", *restricted("{key}")]
-        return argv
-
-
-def plan_launch(
-    repository: str | Path, *, world_size: int | None = None, all_interfaces: bool = False,
-    ports: Mapping[str, int | None] | None = None,
-) -> Launch:  # fmt: skip
-    """Read the repository and its engines, and decide what to start. Raises ServerError for what cannot work.
-
-    `world_size`: MPI ranks, as the engines were built for unless given. `all_interfaces` listens on 0.0.0.0: for a
-    container whose ports are published on the host's 127.0.0.1 only.
-    """
-    repository, engines = Path(repository).expanduser().absolute(), {}
-    require_plain_path(repository, "the model repository", "use another folder")
-    for config in sorted(repository.glob("*/config.pbtxt")):
-        if (found := read_plain_config(config.parent)).backend == "tensorrtllm":
-            if not (folder := found.parameters["gpt_model_path"].string_value):
-                raise ServerError(f"{config} has no gpt_model_path, the folder of the engine: build it again.")
-            engines[config.parent.name] = Path(folder)
-    if not engines:
-        raise ServerError(f"{repository} has no TensorRT-LLM model: build one with course repo build.")
-    here = {name: folder for name, folder in engines.items() if folder.exists()}
-    sizes = {name: engine_sizes(folder)[0] for name, folder in here.items()}
-    wanted = next(iter(sizes.values()), 1) if world_size is None else world_size
-    for name, folder in here.items():
-        if problem := engine_problem(folder):
-            raise ServerError(f"The engine of {name}, {folder}, {problem}")
-        if sizes[name] != wanted:
-            raise ServerError(f"The engine of {name} was built for {sizes[name]} rank(s) (tp × pp), not {wanted}.")
-    if not 1 <= wanted <= MOST_RANKS:
-        raise ServerError(f"The world size must be from 1 to {MOST_RANKS}, not {wanted}.")
-    chosen = PORTS | {service: port for service, port in (ports or {}).items() if port is not None}
-    return Launch(repository, engines, wanted, chosen, all_interfaces)
+def mpirun_command(
+    repository: Path | str, llms: Iterable[str], world_size: int, ports: Mapping[str, int | None], address: str = HOST,
+    *, mpirun: str = "mpirun", tritonserver: str = TRITONSERVER, shm_prefix: str = "prefix",
+) -> list[str]:  # fmt: skip
+    """The command line, with "{key}" where the administrator's key goes. `llms`: the TensorRT-LLM models."""
+    argv = [mpirun] + ["--allow-run-as-root"] * (os.geteuid() == 0)
+    services = ("grpc", "http", "metrics")
+    for rank in range(world_size):
+        argv += [":"] * (rank > 0) + ["-n", "1", tritonserver, f"--model-repository={repository}"]
+        argv += [f"--{service}-port={ports[service]}" for service in services]
+        argv += [f"--{service}-address={address}" for service in services]
+        if rank > 0:
+            argv += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in llms)]
+        argv += ["--disable-auto-complete-config"]
+        argv += [f"--backend-config=python,shm-region-prefix-name={shm_prefix}{rank}_", *LOCKS]
+    return argv
 
 
 class TrtllmServer(TritonServer):
     """A Triton with TensorRT-LLM on this machine: all its ranks. Use it as TritonServer is used.
 
-    programs: where "mpirun" and "tritonserver" are.
+    world_size: MPI ranks, as the engines were built for unless given. all_interfaces: listen on 0.0.0.0, for a
+    container whose ports are published on the host's 127.0.0.1 only. Raises ServerError for what cannot work.
     """
 
-    def __init__(self, launch: Launch, programs: Mapping[str, str], *, timeout: float = 900.0) -> None:
-        super().__init__(launch.repository, timeout=timeout, **{f"{name}_port": p for name, p in launch.ports.items()})
-        self.launch, self._programs = launch, programs
+    def __init__(
+        self, repository: str | Path, *, world_size: int | None = None, all_interfaces: bool = False,
+        timeout: float = 900.0, **ports: int,
+    ) -> None:  # fmt: skip
+        super().__init__(repository, timeout=timeout, **PORTS | ports)
+        self._address = "0.0.0.0" if all_interfaces else HOST
+        require_plain_path(self.repository, "the model repository", "use another folder")
+        self._engines: dict[str, Path] = {}  # the folder of each TensorRT-LLM model's
+        for config in sorted(self.repository.glob("*/config.pbtxt")):
+            if (found := read_plain_config(config.parent)).backend == "tensorrtllm":
+                if not (folder := found.parameters["gpt_model_path"].string_value):
+                    raise ServerError(f"{config} has no gpt_model_path, the folder of the engine: build it again.")
+                self._engines[config.parent.name] = Path(folder)
+        if not self._engines:
+            raise ServerError(f"{self.repository} has no TensorRT-LLM model: build one with course repo build.")
+        here = {name: folder for name, folder in self._engines.items() if folder.exists()}
+        sizes = {name: engine_sizes(folder)[0] for name, folder in here.items()}
+        self.world_size = next(iter(sizes.values()), 1) if world_size is None else world_size
+        for name, folder in here.items():
+            if problem := engine_problem(folder):
+                raise ServerError(f"The engine of {name}, {folder}, {problem}")
+            if sizes[name] != self.world_size:
+                what = f"was built for {sizes[name]} rank(s) (tp × pp), not {self.world_size}"
+                raise ServerError(f"The engine of {name} {what}.")
+        if not 1 <= self.world_size <= MOST_RANKS:
+            raise ServerError(f"The world size must be from 1 to {MOST_RANKS}, not {self.world_size}.")
+
+    def as_shell(self) -> str:
+        """The command as one would type it, a line for each rank, after the line that makes the administrator's key."""
+        argv = mpirun_command(self.repository, self._engines, self.world_size, self._fixed_ports, self._address)
+        return "ADMIN_KEY=$(openssl rand -hex 24)\n" + typed(argv).replace(" -n 1 ", " \\\n  -n 1 ")
 
     def _check_machine(self, names: list[str]) -> None:
-        for name, folder in self.launch.engines.items():
+        for name, folder in self._engines.items():
             if not folder.exists():
                 raise ServerError(f"The engine of {name}, {folder}, does not exist on this machine.")
+        programs = {"mpirun": shutil.which("mpirun")}
+        programs["tritonserver"] = shutil.which("tritonserver") or shutil.which(TRITONSERVER)
+        if missing := [name for name, path in programs.items() if path is None]:
+            what = f"The trtllm lane runs in NVIDIA's container, and {' and '.join(missing)} cannot be found here"
+            cure = "run `docker compose up serve` at the root of the course, or see the command with --dry-run"
+            raise CourseError(f"{what}: {cure}.")
+        self._words = {**programs, "shm_prefix": "{shm_prefix}"}
 
     def _command(self, names: list[str], ports: dict[str, int]) -> tuple[list[str], dict[str, str]]:
-        return self.launch.argv(**self._programs, shm_prefix="{shm_prefix}"), dict(os.environ)
+        more = (self.world_size, ports, self._address)
+        return mpirun_command(self.repository, self._engines, *more, **self._words), dict(os.environ)

@@ -1,4 +1,4 @@
-"""tritonserver as a process: its ports, start through the supervisor, readiness, end, and what its log says of it."""
+"""tritonserver as a process: its ports, start through the supervisor, readiness, end, its log and what that says."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
+from servinglab import scratch
+from servinglab.assets import cache_dir
 from servinglab.server import supervisor
 from servinglab.server.install import ServerError
 from servinglab.triton_24_10 import clean, dead_processes
@@ -26,14 +29,12 @@ DEAD_SECONDS = 3.0  # Triton itself notices most deaths of a model's process wit
 # Of the log: errors that every machine without an NVIDIA driver has, and consequences of an error that stands there.
 HARMLESS = ("CudaDriverHelper", "NVML", "DCGM", "Failed to create instance", "failed to load all models")
 CONSEQUENCE = ("which has no loaded version", "depends on", "not ready")
+LOGS_KEPT = 100  # the one that explains a failure should outlive the servers of a whole test run
 LINE = re.compile(r"^[EF]\d{4} [\d:.]+ \d+ [\w.]+:\d+\] (.*)$", re.M)
 
 
 class PortTaken(Exception):
-    """Another program took a port between choosing it and binding it."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
+    """Another program took this port between choosing it and binding it."""
 
 
 def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
@@ -58,14 +59,14 @@ def port_error(port: int | None, service: str, reason: str) -> ServerError:
     return ServerError(f"Triton cannot use port {port} for {service} ({reason}): {cure}.")
 
 
-def http_status(url: str, path: str) -> int | None:
-    """Status of a GET, None when nobody answers within two seconds."""
-    with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)) as connection:
+def is_ready(port: int) -> bool:
+    """Whether a server with all of its models is ready; False when nobody answers within two seconds."""
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=2)) as connection:
         try:
-            connection.request("GET", path)
-            return connection.getresponse().status
-        except (OSError, http.client.HTTPException, ValueError):
-            return None
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 def read_log(path: Path, offset: int = 0) -> str:
@@ -104,14 +105,11 @@ class TritonProcess:
         order = {"argv": command, "env": env, "log": str(log), "grace": GRACE_SECONDS, "key": key}
         read_end, write_end = os.pipe()  # ours, not Popen's: whatever interrupts us, its end can be closed
         try:
-            try:
-                with open(log, "ab") as errors:
-                    popen = subprocess.Popen(
-                        [sys.executable, "-I", "-S", supervisor.__file__],
-                        stdin=read_end, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-                    )  # fmt: skip
-            finally:
-                os.close(read_end)
+            with open(read_end, "rb") as orders, open(log, "ab") as errors:
+                popen = subprocess.Popen(
+                    [sys.executable, "-I", "-S", supervisor.__file__],
+                    stdin=orders, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                )  # fmt: skip
             try:
                 for start in range(0, len(data := json.dumps(order).encode() + b"\n"), 4096):
                     os.write(write_end, data[start : start + 4096])
@@ -124,9 +122,7 @@ class TritonProcess:
             os.close(write_end)
             raise
         self.pid: int = answer["pid"]
-        self._lifeline = write_end
-        self._owner = os.getpid()  # a forked child must not end what is its parent's
-        self._end = weakref.finalize(self, _end, popen, write_end, self._owner)  # runs once, at the latest at exit
+        self._end = weakref.finalize(self, _end, popen, write_end, os.getpid())  # runs once, at the latest at exit
         threading.Thread(target=_clean_after, args=(popen, answer["shm_prefix"]), daemon=True).start()
 
     def alive(self) -> bool:
@@ -135,14 +131,11 @@ class TritonProcess:
 
     def stop(self, at_once: bool = False) -> None:
         """End both and wait; `at_once` lets no request finish. No effect the second time."""
-        if self._end.alive and os.getpid() == self._owner:
-            _tell(self._lifeline, b"kill\n" if at_once else b"stop\n")
-        self._end()
+        if ending := self._end.detach():
+            _end(*ending[2], b"kill\n" if at_once else b"stop\n")
 
     def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
         """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
-        url, metrics_url = (f"http://{HOST}:{ports[service]}" for service in ("http", "metrics"))
-        paths = ["/v2/health/ready", *(f"/v2/models/{name}/ready" for name in models)]
         deadline = time.monotonic() + timeout
         dead: dict[int, float] = {}  # when each was seen first
         reason = None
@@ -154,9 +147,8 @@ class TritonProcess:
                 reason = log_error(log) or "it ended during the start"
             # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens: gRPC
             # and HTTP come first, metrics last.
-            elif "Started Metrics Service" in log and http_status(metrics_url, "/metrics") == 200:
-                if all(http_status(url, path) == 200 for path in paths) and not taken_port(log):
-                    return
+            elif "Started Metrics Service" in log and not taken_port(log) and is_ready(ports["http"]):
+                return
             dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
                 reason = reason or "a model's Python process died while it was being loaded, perhaps out of memory"
@@ -167,15 +159,16 @@ class TritonProcess:
         raise ServerError(f"Triton did not start: {reason}. Its log: {self._log}")
 
 
-def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
-    """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little). Nothing in a forked child.
+def _end(popen: subprocess.Popen, lifeline: int, owner: int, word: bytes = b"kill\n") -> None:
+    """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little).
 
-    At once, unless `stop` has said otherwise before: at the end of a Python there is nobody to answer any more, and a
-    Jupyter kernel that takes longer than 2.5 s to end is killed, before its temporary folders are removed.
+    At once, unless `stop` says otherwise: at the end of a Python there is nobody to answer any more, and a Jupyter
+    kernel that takes longer than 2.5 s to end is killed, before its temporary folders are removed.
     """
-    if os.getpid() != owner:
+    if os.getpid() != owner:  # a forked child must not end what is its parent's
         return
-    _tell(lifeline, b"kill\n")
+    with contextlib.suppress(OSError):  # the supervisor has ended
+        os.write(lifeline, word)
     os.close(lifeline)
     try:
         popen.wait(GRACE_SECONDS + 4)
@@ -185,14 +178,71 @@ def _end(popen: subprocess.Popen, lifeline: int, owner: int) -> None:
     popen.stdout.close()
 
 
-def _tell(lifeline: int, word: bytes) -> None:
-    with contextlib.suppress(OSError):  # the supervisor has ended
-        os.write(lifeline, word)
-
-
 def _clean_after(popen: subprocess.Popen, shm_prefix: str) -> None:
     """Wait for the supervisor; if it was killed, do its last duties."""
     if popen.wait() != 0:
         time.sleep(0.1)  # the kernel is killing tritonserver
         supervisor.kill_stubs(shm_prefix)
         supervisor.remove_shm(shm_prefix)
+
+
+# --- the folder `run` of the cache: logs, and servers that other commands find (`course serve`, `course ask`) ---------
+
+
+def run_folder() -> Path:
+    """`run` of the cache; beside a cache that is read-only, a folder of this user's in the temporary one."""
+    folder = cache_dir() / "run"
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if os.access(there, os.W_OK):
+        return folder
+    own = Path(scratch.outer()) / f"servinglab-run-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        own.mkdir(mode=0o700, exist_ok=True)
+        if own.stat().st_uid == os.getuid() and not own.is_symlink():
+            return own
+    return folder
+
+
+def new_log(program: str = "triton") -> Path:
+    """One more log, empty. Of the old ones the newest are kept, and those of Pythons that still run. Raises OSError."""
+    for path in list(_own(f"{program}-*-*-*-*.log"))[: 1 - LOGS_KEPT]:
+        owner = path.stem.split("-")[3]
+        if not (owner.isdigit() and supervisor.start_time(int(owner))):
+            with contextlib.suppress(OSError):
+                path.unlink()
+    name = f"{program}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{time.monotonic_ns() % 10**6}.log"
+    (log := run_folder() / name).parent.mkdir(parents=True, exist_ok=True)
+    log.touch(0o600)  # prompts may stand in it
+    return log
+
+
+def announce(pid: int, **facts: str) -> Path:
+    """Write the state file of a started server: what `announced` shall tell this user of it."""
+    path = run_folder() / f"server-{time.time_ns()}-{supervisor.identity(pid)}.json"
+    draft = path.with_suffix(".tmp")
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.write_text(json.dumps(facts))
+    draft.rename(path)  # a reader never sees half of it
+    return path
+
+
+def announced() -> list[dict[str, Any]]:
+    """What was said of this user's servers whose process still lives, newest first; forgets the others."""
+    found = []
+    for path in reversed(list(_own(f"server-*-{supervisor.pid_namespace()}-*.json"))):
+        _, when, _, pid, _ = path.stem.split("-")
+        with contextlib.suppress(OSError):  # a folder that is read-only by now
+            if path.stem == f"server-{when}-{supervisor.identity(int(pid))}":
+                found.append(json.loads(path.read_text()))
+            else:
+                path.unlink()
+    return found
+
+
+def _own(pattern: str) -> Iterator[Path]:
+    """This user's files in the run folder, by name. Those of others, in a cache that is shared, are not ours to read
+    or to remove."""
+    for path in sorted(run_folder().glob(pattern)):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path.stat().st_uid == os.getuid():
+                yield path

@@ -34,6 +34,8 @@ STACK_POINTER = 19  # its place among the x86-64 registers of ptrace(2)
 ARGV_AND_ENVIRON = slice(45, 49)  # where each begins and ends: of the fields of /proc/PID/stat behind the name
 IN_ATTRIB, IN_CREATE = 0x4, 0x100  # inotify(7): Triton creates a file, and then sets its mode
 HIDDEN = "SERVINGLAB_ARGUMENT_"
+# Ctrl-C, a closing terminal, the end of a session: the parent tells us what it wants, or we see that it ended.
+PARENTS_BUSINESS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -59,6 +61,11 @@ def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
+def identity(pid: int) -> str:
+    """What only this process has, as long as the machine runs."""
+    return f"{pid_namespace()}-{pid}-{start_time(pid)}"
+
+
 def remove_shm(prefix: str) -> None:
     for path in SHM.glob(prefix + "*"):
         with contextlib.suppress(OSError):  # another user's, or already gone
@@ -68,8 +75,8 @@ def remove_shm(prefix: str) -> None:
 def _sweep_leftovers() -> None:
     """Remove shared memory of servers whose supervisor is gone; another pid namespace's (container's) stays."""
     for path in SHM.glob(f"servinglab-{pid_namespace()}-*"):
-        owner = re.match(r"servinglab-\d+-(\d+)-(\d+)-", path.name)
-        if owner and start_time(int(owner[1])) != owner[2]:
+        owner = re.match(r"servinglab-(\d+-(\d+)-\d+)-", path.name)
+        if owner and owner[1] != identity(int(owner[2])):
             remove_shm(owner[0])
 
 
@@ -124,7 +131,7 @@ def _start(order: dict, prefix: str) -> subprocess.Popen:
 
     def setup() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        for number in PARENTS_BUSINESS:
             signal.signal(number, signal.SIG_DFL)
         if os.getppid() != supervisor:  # we lost the race: it died before prctl
             os._exit(1)
@@ -203,14 +210,14 @@ def _shm_events() -> list[int]:
     return [file] if file >= 0 else []
 
 
-def _watch(pid: int, parent: int, stopping: list[str], prefix: str) -> str:
+def _watch(pid: int, parent: int, prefix: str) -> str:
     """Wait for a reason to end: "exited", "stop" or "kill"."""
     events = _shm_events()
     while True:
         close_shm(prefix)
         if pid in _reap():
             return "exited"
-        if stopping or os.getppid() != parent:
+        if os.getppid() != parent:
             return "stop"
         ready = select.select([0, *events], [], [], 0.2)[0]
         if 0 in ready:
@@ -221,11 +228,8 @@ def _watch(pid: int, parent: int, stopping: list[str], prefix: str) -> str:
 
 def main() -> None:
     parent = os.getppid()
-    stopping: list[str] = []
-    # Ctrl-C and a closing terminal are the parent's business: it tells us what it wants.
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+    for number in PARENTS_BUSINESS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: stopping.append("stop"))
     with open(0, "rb", buffering=0, closefd=False) as orders:  # unbuffered: the next word is for _watch
         line = orders.readline()
     if not line.endswith(b"\n"):
@@ -233,7 +237,7 @@ def main() -> None:
     order = json.loads(line)
     _sweep_leftovers()
     # It names the owner, so that a later start can tell leftovers.
-    prefix = f"servinglab-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-"
+    prefix = f"servinglab-{identity(os.getpid())}-"
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     others = set(Path("/tmp").glob(TRITON_FOLDERS))
     try:
@@ -243,7 +247,7 @@ def main() -> None:
         return
     try:
         _say({"pid": child.pid, "shm_prefix": prefix})
-        if _watch(child.pid, parent, stopping, prefix) == "stop":
+        if _watch(child.pid, parent, prefix) == "stop":
             os.kill(child.pid, signal.SIGTERM)
             deadline = time.monotonic() + order["grace"]
             while time.monotonic() < deadline and child.pid not in _reap():

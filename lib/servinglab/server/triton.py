@@ -5,6 +5,7 @@ Taught by notebooks 00 and 03; its flags are those a learner would type.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -14,21 +15,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
 from servinglab.assets import cache_dir
+from servinglab.client import channel_args
+from servinglab.repository import templates
 from servinglab.scratch import shorten
-from servinglab.server import install
+from servinglab.server import install, process
 from servinglab.server.install import ServerError, require_plain
-from servinglab.server.process import (
-    HOST,
-    PortTaken,
-    TritonProcess,
-    choose_ports,
-    http_status,
-    log_error,
-    port_error,
-    read_log,
-)  # fmt: skip
-from servinglab.server.registry import announce, announced, new_log
 from servinglab.triton_24_10 import clean
 
 __all__ = ["ServerError", "TritonServer", "running"]
@@ -39,12 +35,8 @@ PORT_ATTEMPTS = 5
 # such a request, and so can other users of the machine. These interfaces want a key, the others are open to everybody.
 RESTRICTED = "model-repository,shared-memory,trace,logging"
 HEADER = "servinglab-admin"
+LOCKS = [f"--{flag}={RESTRICTED}:{HEADER}={{key}}" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
 GRPC_PREFIX = "triton-grpc-protocol-"  # of the header's name, demanded by Triton
-
-
-def restricted(key: str) -> list[str]:
-    """Flags of tritonserver, with which it refuses administration without this key in the header."""
-    return [f"--{flag}={RESTRICTED}:{HEADER}={key}" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
 
 
 def typed(argv: Iterable[str]) -> str:
@@ -60,7 +52,6 @@ class TritonServer:
         repository: folder that holds the model folders.
         models: names to load; None loads every folder with a config.pbtxt or a version folder.
         http_port, grpc_port, metrics_port: fixed ports; None takes free ones (read them from `http_url`, `grpc_url`).
-        log_path: Triton's log; None writes one under the cache folder's `run`.
         timeout: seconds until every model must be ready.
 
     Raises (from `start`): ServerError with the log's own reason.
@@ -73,16 +64,14 @@ class TritonServer:
 
     def __init__(
         self, repository: str | Path, *, models: Iterable[str] | None = None, http_port: int | None = None,
-        grpc_port: int | None = None, metrics_port: int | None = None, log_path: str | Path | None = None,
-        timeout: float = 120.0,
+        grpc_port: int | None = None, metrics_port: int | None = None, timeout: float = 120.0,
     ) -> None:  # fmt: skip
         self.repository = Path(repository).expanduser().absolute()
         self.requested = [models] if isinstance(models, str) else None if models is None else list(models)
         self.timeout = timeout
-        self.log_path: Path | None = Path(log_path).absolute() if log_path else None
+        self.log_path: Path | None = None
         self._fixed_ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
-        self._own_log = log_path is None
-        self._process: TritonProcess | None = None
+        self._process: process.TritonProcess | None = None
         self._attached = False
         self._ran: list[str] = []
 
@@ -120,23 +109,23 @@ class TritonServer:
         names = self._model_names()
         self._check_machine(names)
         for attempt in range(PORT_ATTEMPTS):
-            ports, log, self.admin_key = choose_ports(self._fixed_ports), self._new_log(), secrets.token_hex(24)
+            ports, log, self.admin_key = process.choose_ports(self._fixed_ports), self._new_log(), secrets.token_hex(24)
             self._ran, environment = self._command(names, ports)
-            self._process = TritonProcess(self._ran, environment, log, self.admin_key)
+            self._process = process.TritonProcess(self._ran, environment, log, self.admin_key)
             try:
                 self._process.wait_ready(names, ports, self.timeout)
                 break
-            except PortTaken as taken:
+            except process.PortTaken as taken:
                 self._process.stop(at_once=True)
-                service = next((name for name, port in ports.items() if port == taken.port), "http")
+                service = next((name for name, port in ports.items() if port == taken.args[0]), "http")
                 if self._fixed_ports[service] or attempt == PORT_ATTEMPTS - 1:
-                    raise port_error(taken.port, service, "another program took it") from None
+                    raise process.port_error(taken.args[0], service, "another program took it") from None
             except BaseException:  # also Ctrl-C: nothing may stay behind
                 self._process.stop(at_once=True)
                 raise
-        self.http_url = f"http://{HOST}:{ports['http']}"
-        self.grpc_url = f"{HOST}:{ports['grpc']}"
-        self.metrics_url = f"http://{HOST}:{ports['metrics']}/metrics"
+        self.http_url = f"http://{process.HOST}:{ports['http']}"
+        self.grpc_url = f"{process.HOST}:{ports['grpc']}"
+        self.metrics_url = f"http://{process.HOST}:{ports['metrics']}/metrics"
         return self
 
     def stop(self) -> None:
@@ -147,15 +136,10 @@ class TritonServer:
         if not self._attached:
             self.http_url = self.grpc_url = self.metrics_url = None
 
-    def __enter__(self) -> TritonServer:
-        return self.start()
+    __enter__ = start
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def __repr__(self) -> str:
-        state = "attached" if self._attached else f"pid {self.pid}" if self.pid else "stopped"
-        return f"TritonServer(grpc {self.grpc_url}, http {self.http_url}, {state})"
 
     # --- what a running one can be asked and told ----------------------------------------------------------------
 
@@ -167,10 +151,8 @@ class TritonServer:
 
     def ready(self) -> bool:
         """Whether the server and all of its loaded models are ready; False also when it does not answer."""
-        if self.http_url:
-            return http_status(self.http_url, "/v2/health/ready") == 200
         try:
-            return bool(self.grpc_url) and self._ask(lambda client: client.is_server_ready(client_timeout=5))
+            return self._ask(lambda client: client.is_server_ready(client_timeout=5))
         except ServerError:
             return False
 
@@ -187,18 +169,15 @@ class TritonServer:
             options = {"headers": self.admin_headers, "client_timeout": self.timeout}
             self._ask(lambda client: client.load_model(name, **options))
         except ServerError as error:  # the answer often says less than the log does
-            reason = self.log_path and log_error(read_log(self.log_path, mark))
+            reason = self.log_path and process.log_error(process.read_log(self.log_path, mark))
             raise ServerError(f"Triton did not load '{name}': {reason or error}") from None
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         """What `call` gets from a tritonclient. Raises ServerError."""
-        import tritonclient.grpc as grpcclient  # not at the top: it takes longer than half a second
-        from tritonclient.utils import InferenceServerException
-
         if not self.grpc_url:
             raise ServerError("This server is not running: call start() first.")
         try:
-            with grpcclient.InferenceServerClient(self.grpc_url) as client:
+            with InferenceServerClient(url := self.grpc_url, channel_args=channel_args(url)) as client:
                 return call(client)
         except InferenceServerException as error:
             if "restricted" in error.message():
@@ -208,8 +187,7 @@ class TritonServer:
 
     def announce(self) -> Path:
         """Let `running()` of other processes find this server; forgotten when it ends. Returns the state file."""
-        facts = {name: getattr(self, name) for name in ("grpc_url", "http_url", "metrics_url", "admin_key")}
-        return announce(self.pid, log_path=str(self.log_path), repository=str(self.repository), **facts)
+        return process.announce(self.pid, grpc_url=self.grpc_url, http_url=self.http_url)
 
     # --- starting ---------------------------------------------------------------------------------------------
 
@@ -237,17 +215,13 @@ class TritonServer:
         install.require_shm(len(names))
 
     def _new_log(self) -> Path:
-        if self._own_log:
-            self.log_path = new_log()
         try:
-            self.log_path.parent.mkdir(parents=True, exist_ok=True)
-            self.log_path.touch(0o600)  # prompts may stand in it
-            self.log_path.chmod(0o600)
+            self.log_path = process.new_log()
             self.log_path.write_bytes(b" " * 4096)  # also on a full disk an empty file can be made
             self.log_path.write_bytes(b"")
         except OSError as error:
-            cure = "set SERVINGLAB_CACHE" if self._own_log else "choose another log_path"
-            raise ServerError(f"Cannot write the log {self.log_path} ({error.strerror}): {cure}.") from None
+            where = error.filename or self.log_path
+            raise ServerError(f"Cannot write the log {where} ({error.strerror}): set SERVINGLAB_CACHE.") from None
         return self.log_path
 
     def _command(self, names: list[str], ports: dict[str, int]) -> tuple[list[str], dict[str, str]]:
@@ -260,26 +234,21 @@ class TritonServer:
             f"--backend-config=python,stub-timeout-seconds={max(30, int(self.timeout))}",
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in names),
-            *(f"--{service}-address={HOST}" for service in ports),
+            *(f"--{service}-address={process.HOST}" for service in ports),
             *(f"--{service}-port={port}" for service, port in ports.items()),
             f"--exit-timeout-secs={EXIT_SECONDS}",
             "--disable-auto-complete-config",  # ours are complete; it would load each model once more
-            *restricted("{key}"),
+            *LOCKS,
         ]
         return command, install.environment()
 
 
 def running() -> list[TritonServer]:
-    """Announced servers that answer now, newest first, each attached."""
+    """Announced servers that answer now, newest first, each attached; without the key of its administrator."""
     found = []
-    for state in announced():
-        try:
-            server = TritonServer.attach(state["grpc_url"], state["http_url"], admin_key=state.get("admin_key"))
-        except ServerError:  # alive, not ready
-            continue
-        server.metrics_url = state["metrics_url"]
-        server.repository, server.log_path = Path(state["repository"]), Path(state["log_path"])
-        found.append(server)
+    for state in process.announced():
+        with contextlib.suppress(ServerError):  # alive, not ready
+            found.append(TritonServer.attach(state["grpc_url"], state["http_url"]))
     return found
 
 
@@ -304,7 +273,7 @@ def _require_loadable(repository: Path, names: Iterable[str]) -> None:
                 raise ServerError(f"The Python model has no {file.name}: {file} does not exist.")
 
 
-def read_plain_config(folder: Path) -> Any | None:
+def read_plain_config(folder: Path) -> pb.ModelConfig | None:
     """A model's ModelConfig, None where the folder has no config.pbtxt.
 
     Raises ServerError for one that the shell would misread: the line is `exec STUB REPOSITORY/MODEL/VERSION/FILE SHM …
@@ -312,8 +281,6 @@ def read_plain_config(folder: Path) -> Any | None:
     only digits for VERSION, and only the folder's name for the model's. Also for one that does not parse here: Triton's
     own parser takes texts that this one does not, and what stands in those is then unknown.
     """
-    from servinglab.repository import templates  # not at the top: it takes longer than half a second
-
     file = folder / "config.pbtxt"
     require_plain(folder.name, f"The name of the folder {folder}", "choose another")
     if not os.path.lexists(file):
