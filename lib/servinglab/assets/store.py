@@ -24,7 +24,7 @@ from servinglab.errors import CourseError
 
 STAMP = ".servinglab.json"
 _PARTIAL = ".partial-"
-OFFLINE = ("SERVINGLAB_OFFLINE", "HF_HUB_OFFLINE")
+OFFLINE = ("HF_HUB_OFFLINE", "SERVINGLAB_OFFLINE")
 
 
 class AssetError(CourseError):
@@ -116,7 +116,7 @@ def workspace(home: Path, need: int) -> Iterator[Path]:
     """
     from filelock import FileLock, Timeout
 
-    with disk_errors(home):
+    try:
         home.mkdir(parents=True, exist_ok=True)
         lock = FileLock(home / ".lock")  # the kernel frees it when its holder dies
         try:
@@ -128,22 +128,12 @@ def workspace(home: Path, need: int) -> Iterator[Path]:
             for old in home.glob(f"{_PARTIAL}*"):
                 shutil.rmtree(old, ignore_errors=True)
             if (free := shutil.disk_usage(home).free) < need:
-                raise AssetError(
-                    f"Preparing {home.name} needs {need / 1e9:.1f} GB and {home} has {free / 1e9:.1f} GB left; "
-                    "free some, or set SERVINGLAB_CACHE to a folder on a larger disk."
-                )
+                what = f"Preparing {home.name} needs {need / 1e9:.1f} GB and {home} has {free / 1e9:.1f} GB left"
+                raise AssetError(f"{what}; free some, or set SERVINGLAB_CACHE to a folder on a larger disk.")
             with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=home, ignore_cleanup_errors=True) as scratch:
                 yield Path(scratch)
-
-
-@contextlib.contextmanager
-def disk_errors(home: Path) -> Iterator[None]:
-    """Turn what the disk refuses into one sentence."""
-    try:
-        yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cure = "became full; free some space, or set SERVINGLAB_CACHE to a folder on a larger disk."
-            raise AssetError(f"The disk under {home} {cure}") from error
         cure = f"cannot be used ({error.strerror or error}); set SERVINGLAB_CACHE to a folder that you can write."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cure = "is on a disk that became full; free some space, or set SERVINGLAB_CACHE to one on a larger disk."
         raise AssetError(f"The cache folder {home} {cure}") from error
