@@ -14,12 +14,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from servinglab import root
 from servinglab.errors import CourseError
-
-BLS = "tensorrt_llm_bls"
 
 
 @dataclass(frozen=True)
@@ -122,47 +122,35 @@ def one_connection(due: Sequence[float], busy: Sequence[float]) -> np.ndarray:
 
     due: ascending, in seconds [n]; busy: seconds that each takes [n].
     """
-    done, waits = -np.inf, []
-    for moment, seconds in zip(due, busy, strict=True):
-        done = max(moment, done) + seconds
-        waits.append(done - moment)
-    return np.array(waits)
+    work = np.cumsum(busy)
+    idle = np.maximum.accumulate(due - np.append(0, work[:-1]))  # seconds without work until each is taken up
+    return idle + work - due
 
 
 def perf_analyzer(
-    data: Path | str, *, url: str = "localhost:8001", concurrency: tuple[int, int] = (1, 8),
-    rates: tuple[float, float, float] | None = None,
-) -> list[str]:  # fmt: skip
+    data: Path | str, *, concurrency: tuple[int, int] = (1, 8), rates: tuple[float, float, float] | None = None
+) -> list[str]:
     """perf_analyzer with the inputs of the file `data`; a decoupled model needs gRPC and --streaming.
 
     A closed loop of `concurrency` (first, last), or with `rates` (first, last, step) an open one of Poisson arrivals.
     """
-    if rates:
-        load = ["--request-rate-range", ":".join(f"{rate:g}" for rate in rates), "--request-distribution", "poisson"]
-    else:
-        load = ["--concurrency-range", f"{concurrency[0]}:{concurrency[1]}:1"]
-    return ["perf_analyzer", "-m", BLS, "-i", "grpc", "-u", url, "--streaming", "--input-data", str(data), *load,
-            "--measurement-interval", "10000", "--profile-export-file", "profile.json"]  # fmt: skip
+    if rates is None:
+        return _command("perf_analyzer_closed", data=data, first=concurrency[0], last=concurrency[1])
+    return _command("perf_analyzer_open", data=data, first=rates[0], last=rates[1], step=rates[2])
 
 
-def aiperf(
-    tokenizer: Path | str, *, url: str, concurrency: int, requests: int, warmup: int, input_tokens: int,
-    output_tokens: int, seed: int = 0, folder: Path | str = "aiperf",
-) -> list[str]:  # fmt: skip
-    """AIPerf against /v1/chat/completions, a closed loop. `tokenizer`: a folder; a name is looked up on the network."""
-    return ["aiperf", "profile", "-m", BLS, "--endpoint-type", "chat", "--streaming", "--url", url, "--tokenizer",
-            str(tokenizer), "--synthetic-input-tokens-mean", str(input_tokens), "--synthetic-input-tokens-stddev", "0",
-            "--output-tokens-mean", str(output_tokens), "--output-tokens-stddev", "0", "--extra-inputs",
-            f"min_tokens:{output_tokens}", "--request-count", str(requests), "--warmup-request-count", str(warmup),
-            "--random-seed", str(seed), "--concurrency", str(concurrency), "--artifact-dir", str(folder)]  # fmt: skip
+def aiperf(tokenizer: Path | str, *, seed: int = 0, folder: Path | str = "aiperf", **load: Any) -> list[str]:
+    """AIPerf against /v1/chat/completions, a closed loop. `tokenizer`: a folder; a name is looked up on the network.
+
+    `load`: url, concurrency, requests, warmup (requests before them), input_tokens, output_tokens.
+    """
+    return _command("aiperf", tokenizer=tokenizer, seed=seed, folder=folder, **load)
+
+
+def _command(tool: str, **values: Any) -> list[str]:
+    return [word.format(**values) for word in root.data("load_tools.toml")[tool].split()]
 
 
 def as_shell(command: Sequence[str]) -> str:
     """For pasting into a shell: one flag with its value a line."""
-    lines: list[str] = []
-    for word in map(shlex.quote, command):
-        if word.startswith("-") or not lines:
-            lines.append(word)
-        else:
-            lines[-1] += f" {word}"
-    return " \\\n  ".join(lines)
+    return shlex.join(command).replace(" -", " \\\n  -")
