@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 
 from engines import EngineError, one_of
 from engines.config import Config, read_json
-from engines.families import FAMILIES, Family, layout, settings, sizes
-from engines.shards import fresh_folder, write_config, write_rank
+from engines.families import FAMILIES, Family, check_split, layout, settings, sizes
+from engines.shards import fresh_folder, write_rank
 from engines.source import Source
 from engines.split import fused_shape, piece
 from engines.versions import table
@@ -50,7 +51,7 @@ def convert(
     given = Source(Path(source))
     model = _family(given, family)
     config = _config(given, model, tp_size, dtype, weight_only)
-    _check_split(config)
+    check_split(config, tp_size, "this model")
     if weight_only:
         _check_weight_only(config)
     if config["num_hidden_layers"] > len(given.names):
@@ -62,7 +63,7 @@ def convert(
 
     numbers = sum(math.prod(fused_shape(parts, tp_size)) for parts in parts_of.values())
     with fresh_folder(Path(out), numbers * DTYPES[dtype].itemsize * tp_size) as folder:
-        write_config(folder, config)
+        (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
         for rank in range(tp_size):
             write_rank(folder, rank, {n: piece(given, p, rank, tp_size, DTYPES[dtype]) for n, p in parts_of.items()})
     return Path(out)
@@ -120,17 +121,6 @@ def _config(source: Source, family: Family, tp_size: int, dtype: str, weight_onl
             "exclude_modules": None,
         },
     }
-
-
-def _check_split(config: dict[str, Any]) -> None:
-    """Heads, KV heads and MLP must be cut evenly; with fewer KV heads than ranks, each is copied equally often."""
-    tp_size, kv_heads = config["mapping"]["tp_size"], config["num_key_value_heads"]
-    even = {"attention heads": config["num_attention_heads"], "MLP width": config["intermediate_size"]}
-    if kv_heads > tp_size or tp_size % kv_heads:
-        even["KV heads"] = kv_heads
-    for what, number in even.items():
-        if number % tp_size:
-            raise EngineError(f"tp_size {tp_size} does not divide the {what} of this model, {number}; take a divisor.")
 
 
 def _check_weight_only(config: dict[str, Any]) -> None:

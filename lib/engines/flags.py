@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engines import EngineError, did_you_mean
 from engines.versions import at, require_workflow, table, version
-
-_TAKES = {"int": "a whole number", "float": "a number", "text": "a value", "words": "one or more values",
-          "on_off": "enable or disable", "plugin": "a dtype or disable"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +27,8 @@ class Flag:
     removed: str = "9999"
     deprecated: str = "9999"
     instead: str = ""
-    also: tuple[str, ...] = ()
-    doubt: tuple[str, ...] = ()
+    also: Sequence[str] = ()
+    doubt: Sequence[str] = ()
     never: bool = False
     required: bool = False
     default: Any = None
@@ -56,8 +53,7 @@ class Flag:
 
     def choices_for(self, trtllm: str) -> tuple[Any, ...] | None:
         """The values it takes; None where it takes any of its kind."""
-        of_kind = {"on_off": ("enable", "disable"), "plugin": table("flags")["plugin_choices"]}
-        found = of_kind.get(self.kind) if self.choices is None else self.choices
+        found = table("flags")["choices"].get(self.kind) if self.choices is None else self.choices
         found = at(found, trtllm) if isinstance(found, Mapping) else found
         return tuple(found) if found else None
 
@@ -83,8 +79,7 @@ def rows(program: str) -> tuple[Flag, ...]:
     if program not in programs:
         raise EngineError(f"No flags are known of a program {program!r}.{did_you_mean(program, programs)}")
     found = (row for group in programs[program] for row in table("flags")["flags"][group])
-    return tuple(Flag(program=program, **{k: tuple(v) if k in ("also", "doubt") else v for k, v in row.items()})
-                 for row in found)  # fmt: skip
+    return tuple(Flag(program=program, **row) for row in found)
 
 
 @functools.cache
@@ -159,7 +154,7 @@ def _absent(program: str, trtllm: str, name: str) -> str:
 
 
 def _check_value(row: Flag, name: str, value: Any, trtllm: str) -> None:
-    where, needs = f"{row.program}: {name}", _TAKES.get(row.kind, "a value")
+    where, needs = f"{row.program}: {name}", table("flags")["needs"].get(row.kind, "a value")
     if row.kind == "switch":
         if value is not None:
             raise EngineError(f"{where} takes no value, not {value!r}: leave the flag out to switch it off.")

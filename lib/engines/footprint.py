@@ -6,6 +6,7 @@ needs for logits are bounds; the comments name the public logs that they were co
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,15 +49,6 @@ class Shape:
 
     def __getitem__(self, key: str) -> Any:
         return self.config[key]
-
-    def check(self, tp_size: int) -> None:
-        """Raise EngineError where a split over tp_size GPUs does not come out even."""
-        for what, key in (("attention heads", "num_attention_heads"), ("MLP columns", "intermediate_size")):
-            if self[key] % tp_size:
-                raise EngineError(f"tp_size {tp_size} does not divide the {self[key]} {what} of {self.name}.")
-        heads = self["num_key_value_heads"]
-        if heads % tp_size and tp_size % heads:
-            raise EngineError(f"tp_size {tp_size} and the {heads} KV heads of {self.name} do not divide each other.")
 
     def beyond(self, seq_len: int) -> str | None:
         """A warning where sequences are longer than the positions of the model; trtllm-build only warns as well."""
@@ -160,15 +152,6 @@ def pool(free: int, per_token: int, tokens_per_block: int, fraction: float) -> t
     return blocks * tokens_per_block, blocks * tokens_per_block * per_token
 
 
-def left_free(kv_bytes: int, fraction: float) -> int:
-    """What a pool of kv_bytes leaves unused, as it is `fraction` of the bytes that are free before it."""
-    return math.ceil(kv_bytes / fraction) - kv_bytes
-
-
 def largest(fits: Callable[[int], bool], most: int = 2**20) -> int:
     """The largest number up to `most` that fits; 0 when not even 1 does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))

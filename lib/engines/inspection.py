@@ -19,14 +19,9 @@ from engines.footprint import from_config
 from engines.memory import gigabytes
 from engines.versions import containers, table
 
-LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width")
 TENSORRT, TENSORRT_RTX, SAFETENSORS = "TensorRT", "TensorRT-RTX", "safetensors"
 _OFF = (None, False, "", "disable", [])
 _NO_SPECULATION = ("speculative_decoding_mode", 1)  # SpeculativeDecodingMode.NONE
-_OWN = ("trtllm", "tensorrt", "architecture", "dtype", "quant_algo", "kv_cache_quant_algo", "tp_size", "pp_size",
-        "size_bytes")  # fmt: skip
-_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_size",
-          "intermediate_size", "vocab_size", "max_position_embeddings", "logits_dtype")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,8 @@ class EngineFolder:
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting with two values, None where a build does not have it. ``meaning``: what it is, or ""."""
+    """One setting with two values, None where a build does not have it. ``meaning``: our own words for it, or those for
+    the flag of trtllm-build that sets it, or ""."""
 
     setting: str
     a: Any
@@ -151,7 +147,7 @@ def inspect(path: str | Path) -> dict[str, Any]:
         "tp_size": folder.tp_size,
         "pp_size": folder.pp_size,
         "world_size": folder.world_size,
-        "shape": {key: pretrained[key] for key in _SHAPE if key in pretrained},
+        "shape": {key: pretrained[key] for key in table("settings")["shape"] if key in pretrained},
         "limits": limits,
         "plugins": {key: value for key, value in plugins.items() if value not in _OFF},
         "options": {key: value for key, value in options.items() if value not in _OFF},
@@ -164,8 +160,10 @@ def diff(a: str | Path, b: str | Path) -> list[Difference]:
     """What two builds differ in, the most important first; sizes are left out where a folder holds no engine file."""
     one, two = _settings(a), _settings(b)
     first = table("settings")["order"]
+    known = flags.known("trtllm-build", containers()[0].trtllm)
+    meanings = {name[2:]: flag.explain for name, flag in known.items()} | table("settings")["meaning"]
     return [
-        Difference(key, one.get(key), two.get(key), _meaning(key))
+        Difference(key, one.get(key), two.get(key), meanings.get(key, ""))
         for key in [*first, *sorted({*one, *two} - set(first))]
         if one.get(key) != two.get(key) and not (one.get(key) in _OFF and two.get(key) in _OFF)
     ]
@@ -178,24 +176,19 @@ def shown(setting: str, value: Any) -> str:
     return gigabytes(value) if setting.endswith("_bytes") else str(value)
 
 
-def _meaning(setting: str) -> str:
-    """Our own words for it, else those for the flag of trtllm-build that sets it."""
-    flag = flags.known("trtllm-build", containers()[0].trtllm).get(f"--{setting}")
-    return table("settings")["meaning"].get(setting) or (flag.explain if flag else "")
-
-
 def _settings(path: str | Path) -> dict[str, Any]:
     found, (limits, plugins, options) = inspect(path), _parts(read(path))
-    return {**plugins, **options, **limits, **found["shape"], **{key: found[key] for key in _OWN if found[key]}}
+    folder = {key: found[key] for key in table("settings")["folder"] if found[key]}
+    return {**plugins, **options, **limits, **found["shape"], **folder}
 
 
 def _parts(folder: EngineFolder) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(limits, plugins, options): the options are single values of build_config that are neither."""
-    build = folder.build.values
+    build, limits = folder.build.values, table("settings")["limits"]
     plugins = {key: value for key, value in folder.build.part("plugin_config").items() if key != "dtype"}
     options = {
         key: value.lower() if key == "kv_cache_type" and isinstance(value, str) else value  # PAGED in older versions
         for key, value in build.items()
-        if key not in LIMITS and not isinstance(value, (Mapping, list)) and (key, value) != _NO_SPECULATION
+        if key not in limits and not isinstance(value, (Mapping, list)) and (key, value) != _NO_SPECULATION
     }
-    return {key: build[key] for key in LIMITS if key in build}, plugins, options
+    return {key: build[key] for key in limits if key in build}, plugins, options

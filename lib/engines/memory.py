@@ -10,6 +10,7 @@ from typing import Any
 
 from engines import EngineError, did_you_mean, footprint, one_of
 from engines.config import Config, read_json
+from engines.families import check_split
 from engines.footprint import DTYPES, KV_DTYPES, WEIGHT_ONLY, Shape, from_config
 from engines.versions import table
 
@@ -132,7 +133,7 @@ def estimate(
         of["max_seq_len"] = min(2048, shape["max_position_embeddings"])
     _check(of, kv_cache_free_gpu_mem_fraction)
     tp, block = of["tp_size"], of["tokens_per_block"]
-    shape.check(tp)
+    check_split(shape, tp, shape.name)
     per_gpu = footprint.kv_per_token(shape, of["kv_dtype"], tp)
 
     def parts(batch: int, seq_len: int) -> dict[str, int]:
@@ -141,7 +142,8 @@ def estimate(
         found = {
             "weights_bytes": footprint.weights(shape, of["dtype"], of["weight_only"], tp),
             "kv_bytes": kv,
-            "left_free_bytes": footprint.left_free(kv, kv_cache_free_gpu_mem_fraction),
+            # The pool is that fraction of the bytes that are free before it.
+            "left_free_bytes": math.ceil(kv / kv_cache_free_gpu_mem_fraction) - kv,
             "activation_bytes": footprint.activations(shape, of["dtype"], tp, of["max_num_tokens"], rows),
             "logits_bytes": footprint.logits(shape, tp, rows, of["max_num_tokens"] * bool(of["gather_context_logits"])),
             "margin_bytes": footprint.MARGIN,
@@ -151,21 +153,22 @@ def estimate(
     batch, seq_len = of["max_batch_size"], of["max_seq_len"]
     found: dict[str, Any] = parts(batch, seq_len)
     if gpu is not None:
-        found["gpu"], size = _card(gpu)
+        label, size = _card(gpu)
 
         def fits(batch: int, seq_len: int) -> bool:
             return parts(batch, seq_len)["total_bytes"] <= size
 
         free = size - found["total_bytes"] + found["kv_bytes"] + found["left_free_bytes"]
+        pool = footprint.pool(free, per_gpu, block, kv_cache_free_gpu_mem_fraction)
         found |= {
+            "gpu": label,
             "gpu_bytes": size,
             "fits": fits(batch, seq_len),
             "largest_batch_size": footprint.largest(lambda n: fits(n, seq_len)),
             "largest_seq_len": footprint.largest(lambda n: fits(batch, n)),
+            "kv_pool_tokens": pool[0],
+            "kv_pool_bytes": pool[1],
         }
-        found["kv_pool_tokens"], found["kv_pool_bytes"] = footprint.pool(
-            free, per_gpu, block, kv_cache_free_gpu_mem_fraction
-        )
     return Estimate(
         model=shape.name,
         parameters=shape.parameters(),
@@ -180,12 +183,10 @@ def estimate(
     )
 
 
-def recipe_model(name: str) -> tuple[dict[str, Any], int] | None:
-    """(config.json, tp_size) of a model of the recipes, or None where the name is not one."""
-    entry = table("models").get(name)
-    if entry is None:
-        return None
-    return table("models")[entry.get("same_as", name)]["config"], entry.get("tp_size", 1)
+def recipe_model(name: str) -> dict[str, Any] | None:
+    """The row of a name in data/recipes.toml, with what it has from another; None where the name is not one."""
+    row = table("recipes").get(name)
+    return row and {"tp_size": 1, **table("recipes").get(row.get("same_as"), {}), **row}
 
 
 def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]]:
@@ -193,9 +194,9 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
     if isinstance(model, Mapping):
         name, values = "the model", model
     elif known := recipe_model(str(model)):
-        return from_config(known[0], str(model)), {"tp_size": known[1]}
+        return from_config(known["config"], str(model)), {"tp_size": known["tp_size"]}
     else:
-        folder, names = Path(model), table("models")
+        folder, names = Path(model), table("recipes")
         if not folder.is_dir():
             raise EngineError(
                 f"{model} is neither a folder nor one of the models {', '.join(names)}.{did_you_mean(model, names)}"

@@ -1,20 +1,21 @@
 """The exact commands from a model on the Hugging Face hub to an engine, for each version of TensorRT-LLM (notebook 02).
 
-What is built stands in data/recipes.toml, how a version spells it in flags.toml. Paths are relative to the folder that
-the commands run in.
+What is built stands in data/recipes.toml, with which words in commands.toml, how a version spells limits in flags.toml.
+Paths are relative to the folder that the commands run in.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from engines import flags, one_of
+from engines.families import check_split
 from engines.footprint import from_config
 from engines.memory import recipe_model
-from engines.versions import EXAMPLES_ROOT, FOLDERS, converter, require_workflow, table, version
+from engines.versions import EXAMPLES_ROOT, at, converter, require_workflow, table
 
 NAMES = tuple(table("recipes"))
 Args = list[tuple[str, "str | None"]]
@@ -42,19 +43,16 @@ class Command:
         return " \\\n    ".join(lines)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Recipe:
-    """A model, a version and a split, with the three commands that make its engine: download, convert, build."""
+    """The three commands that make an engine with this version of TensorRT-LLM: download, convert, build.
 
-    name: str
-    family: str
+    notes: what no command can do or say.
+    """
+
     trtllm: str
-    hub: str
-    dtype: str
-    tp_size: int
-    weight_only: str | None
     commands: list[Command]
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     def explain(self) -> list[dict[str, str]]:
         """A row {program, flag, value, explain} for every flag of every command."""
@@ -63,11 +61,6 @@ class Recipe:
              "explain": flags.explain(c.program, name, self.trtllm)}
             for c in self.commands for name, value in c.args
         ]  # fmt: skip
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        commands = [asdict(c) | {"words": c.words(), "text": c.text()} for c in self.commands]
-        return vars(self) | {"commands": commands, "engine_dir": self.commands[-1].writes}
 
 
 def recipe(
@@ -87,23 +80,29 @@ def recipe(
     """
     one_of("a recipe's name", name, NAMES)
     require_workflow(trtllm)
-    row = table("recipes")[name]
-    base = row.get("same_as", name)
-    model, family = table("recipes")[base], table("recipes")[base]["family"]
-    tp_size, dtype = tp_size or row.get("tp_size", 1), dtype or model["dtype"]
-    shape = from_config(recipe_model(base)[0], base)
-    shape.check(tp_size)
+    model, own = recipe_model(name), table("recipes")[name]
+    base, family = name if "hub" in own else own["same_as"], model["config"]["model_type"]
+    tp_size, dtype = tp_size or model["tp_size"], dtype or model["dtype"]
+    shape = from_config(model["config"], base)
+    check_split(shape, tp_size, base)
 
     slug = "-".join(filter(None, [dtype, weight_only, f"tp{tp_size}"]))
     source, checkpoint, engine = f"checkpoints/{base}/hf", f"checkpoints/{base}/{slug}", f"engines/{base}/{slug}"
-    script = f"{EXAMPLES_ROOT}/{converter(family, trtllm)}"
-    build = [("--checkpoint_dir", checkpoint), ("--output_dir", engine), *_plugins(family, dtype, trtllm)]
-    build += [*_limits(model["limits"], trtllm), *([("--workers", str(tp_size))] if tp_size > 1 else [])]
+    script, words = f"{EXAMPLES_ROOT}/{converter(family, trtllm)}", table("commands")[family]
+    of = {"source": source, "checkpoint": checkpoint, "dtype": dtype, "tp_size": tp_size, "weight_only": weight_only}
+    line = words["convert"].replace("{split}", words["split"] if tp_size > 1 else "")
+    line = line.replace("{quantise}", words["quantise"] if weight_only else "")
+    convert = list(flags.pairs(word.format(**of) for word in line.split()))
+    plugins = flags.pairs(word.format(**of) for word in at(words["build"], trtllm).split())
+    build = [("--checkpoint_dir", checkpoint), ("--output_dir", engine), *plugins, *_limits(model["limits"], trtllm)]
+    build += [("--workers", str(tp_size))] if tp_size > 1 else []
     given = dict(build) | dict(extra or {})
-    convert = _convert(family, source, checkpoint, dtype, tp_size, weight_only)
+    hub = at(table("commands")["download"], trtllm)
+    download = (hub, "download", model["hub"], *model.get("files", ()))
+    exclude = [("--exclude", model["exclude"])] if "exclude" in model else []
     commands = [
-        _download(model, source, trtllm),
-        Command(f"{FOLDERS[family]}/convert_checkpoint.py", ("python3", script), convert, checkpoint),
+        Command(hub, download, [*exclude, ("--local-dir", source)], source),
+        Command("/".join(script.split("/")[-2:]), ("python3", script), convert, checkpoint),
         Command("trtllm-build", ("trtllm-build",), list(given.items()), engine),
     ]
     notes = [caution for command in commands for caution in flags.check(command.program, trtllm, command.args)]
@@ -120,37 +119,7 @@ def recipe(
     if family == "gemma":
         needs = f"{script.rpartition('/')[0]}/requirements.txt"
         notes.append(f"The converter imports packages that a container may lack: pip install -r {needs}")
-    return Recipe(
-        name=name, family=family, trtllm=trtllm, hub=model["hub"], dtype=dtype, tp_size=tp_size,
-        weight_only=weight_only, commands=commands, notes=notes,
-    )  # fmt: skip
-
-
-def _download(model: Mapping[str, Any], source: str, trtllm: str) -> Command:
-    # huggingface_hub 0.34 renamed its program; containers from 1.1 on hold a newer one.
-    program = "hf" if version(trtllm) >= version("1.1.0") else "huggingface-cli"
-    head = (program, "download", model["hub"], *model.get("files", ()))
-    exclude = [("--exclude", model["exclude"])] if "exclude" in model else []
-    return Command(program, head, [*exclude, ("--local-dir", source)], source)
-
-
-def _convert(family: str, source: str, out: str, dtype: str, tp_size: int, weight_only: str | None) -> Args:
-    if family == "gemma":
-        args = [("--ckpt-type", "hf"), ("--model-dir", source), ("--dtype", dtype), ("--world-size", str(tp_size))]
-        quantise = [("--use-weight-only-with-precision", weight_only)] if weight_only else []
-        return [*args, *quantise, ("--output-model-dir", out)]
-    args = [("--model_dir", source), ("--output_dir", out), ("--dtype", dtype)]
-    args += [("--tp_size", str(tp_size)), ("--workers", str(tp_size))] if tp_size > 1 else []
-    return args + ([("--use_weight_only", None), ("--weight_only_precision", weight_only)] if weight_only else [])
-
-
-def _plugins(family: str, dtype: str, trtllm: str) -> Args:
-    if family == "gemma":
-        if "auto" in flags.known("trtllm-build", trtllm)["--gemm_plugin"].choices_for(trtllm):
-            return [("--gemm_plugin", "auto")]
-        return [("--gemm_plugin", dtype), ("--gpt_attention_plugin", dtype)]  # before 0.11 nothing follows the dtype
-    fmha = [("--context_fmha", "enable")] if family == "llama" else []
-    return [("--gpt_attention_plugin", dtype), *fmha, ("--gemm_plugin", dtype), ("--remove_input_padding", "enable")]
+    return Recipe(trtllm, commands, notes)
 
 
 def _limits(limits: Mapping[str, Any], trtllm: str) -> Args:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,11 @@ from engines.shards import Checkpoint
 BITS = {"W8A16": 8, "W4A16": 4}
 
 
-def _tanh_gelu(x: torch.Tensor) -> torch.Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
 ACTIVATIONS = {
     "silu": F.silu,
     "relu": F.relu,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    **dict.fromkeys(("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh"), _tanh_gelu),
+    **dict.fromkeys(("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh"), partial(F.gelu, approximate="tanh")),
 }
 
 
@@ -66,9 +63,13 @@ class Rank:
             return integers.float() * scales.float()[:, None]  # what the engine multiplies with
         return tensor.float()
 
+    def bias(self, name: str) -> torch.Tensor | float:
+        """Of a column-parallel layer this rank's part; of a row-parallel one all of it, added after the all-reduce."""
+        return self[f"{name}.bias"] if f"{name}.bias" in self else 0.0
+
     def column(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """A column-parallel layer: this rank's outputs, with its part of the bias."""
-        return x @ self[f"{name}.weight"].T + (self[f"{name}.bias"] if f"{name}.bias" in self else 0)
+        return x @ self[f"{name}.weight"].T + self.bias(name)
 
     def row(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """A row-parallel layer: this rank's share of every output, still without the bias."""
@@ -91,31 +92,23 @@ def logits(checkpoint: Checkpoint, input_ids: Any) -> np.ndarray:
     ids = _checked(config, input_ids)
 
     x = embed(config, ranks, ids)
+    halves = (("input_layernorm", attend, "attention.dense"), ("post_layernorm", mlp, "mlp.proj"))
     for n in range(config["num_hidden_layers"]):
         layer = f"transformer.layers.{n}"
-        normed = norm(config, ranks[0], x, f"{layer}.input_layernorm")
-        shares = [rank.row(attend(config, rank, normed, layer), f"{layer}.attention.dense") for rank in ranks]
-        x = x + all_reduce(shares) + bias(ranks[0], f"{layer}.attention.dense")
-        normed = norm(config, ranks[0], x, f"{layer}.post_layernorm")
-        shares = [rank.row(mlp(config, rank, normed, layer), f"{layer}.mlp.proj") for rank in ranks]
-        x = x + all_reduce(shares) + bias(ranks[0], f"{layer}.mlp.proj")
+        for before, block, after in halves:
+            normed = norm(config, ranks[0], x, f"{layer}.{before}")
+            shares = [rank.row(block(config, rank, normed, layer), f"{layer}.{after}") for rank in ranks]
+            x = x + all_reduce(shares) + ranks[0].bias(f"{layer}.{after}")
     x = norm(config, ranks[0], x, "transformer.ln_f")
     gathered = torch.cat([rank.column(x, "lm_head") for rank in ranks], dim=-1)  # each has its part of the vocabulary
     return gathered[..., : config["vocab_size"]].numpy()
 
 
 def embed(config: dict[str, Any], ranks: Sequence[Rank], ids: torch.Tensor) -> torch.Tensor:
-    """[batch, time, hidden]. Parallel embedding: each rank looks up the ids that it has, and says 0 for the others."""
+    """[batch, time, hidden]. Parallel embedding: each rank has a part of the table and looks up the ids that are in it;
+    all together find what the whole table holds."""
     tables = [rank["transformer.vocab_embedding.weight"] for rank in ranks]
-    if config["use_parallel_embedding"]:
-        shares = []
-        for n, table in enumerate(tables):
-            local = ids - n * len(table)
-            mine = (local >= 0) & (local < len(table))
-            shares.append(table[torch.where(mine, local, 0)] * mine[..., None])
-        x = all_reduce(shares)
-    else:
-        x = tables[0][ids]
+    x = (torch.cat(tables) if config["use_parallel_embedding"] else tables[0])[ids]
     if config["architecture"].startswith("Gemma"):
         x = x * math.sqrt(config["hidden_size"])
     if config["position_embedding_type"] == "learned_absolute":
@@ -129,11 +122,6 @@ def norm(config: dict[str, Any], rank: Rank, x: torch.Tensor, name: str) -> torc
     if f"{name}.bias" in rank:
         return F.layer_norm(x, weight.shape, weight, rank[f"{name}.bias"], epsilon)
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
-
-
-def bias(rank: Rank, name: str) -> torch.Tensor | float:
-    """Of a row-parallel layer: every rank has it, and it is added once, after the all-reduce."""
-    return rank[f"{name}.bias"] if f"{name}.bias" in rank else 0.0
 
 
 def attend(config: dict[str, Any], rank: Rank, x: torch.Tensor, layer: str) -> torch.Tensor:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
@@ -19,19 +18,15 @@ from safetensors.numpy import save_file
 from engines import EngineError
 from engines.config import read_json
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
 _OURS = re.compile(r"config\.json|rank\d+\.safetensors")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config: its config.json. ranks: for each rank, {tensor name: tensor}, weights [out, in], mapped from the disk."""
+    """config: its config.json. ranks: for each, {name: torch tensor}, weights [out, in], mapped from the disk."""
 
     config: dict[str, Any]
-    ranks: list[dict[str, torch.Tensor]]
+    ranks: list[dict[str, Any]]
 
 
 def load_checkpoint(folder: str | Path) -> Checkpoint:
@@ -59,11 +54,8 @@ def load_checkpoint(folder: str | Path) -> Checkpoint:
     return Checkpoint(config, ranks)
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> None:
-    (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
-
-
-def write_rank(folder: Path, rank: int, tensors: dict[str, np.ndarray]) -> None:
+def write_rank(folder: Path, rank: int, tensors: dict[str, Any]) -> None:
+    """The numpy arrays of a rank, as its file beside config.json."""
     path = folder / f"rank{rank}.safetensors"
     try:
         save_file(tensors, path, metadata={"format": "pt"})

@@ -22,8 +22,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FOLDERS = {"gpt2": "gpt", "llama": "llama", "gemma": "gemma"}  # of the converters, by the family of a model
-
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
@@ -31,7 +29,7 @@ def table(name: str) -> dict[str, Any]:
     return tomllib.loads(resources.files("engines").joinpath("data", f"{name}.toml").read_text("utf-8"))
 
 
-EXAMPLES_ROOT = table("containers")["examples"]["root"]  # of TensorRT-LLM inside the containers
+EXAMPLES_ROOT = table("commands")["examples"]  # of TensorRT-LLM inside the containers
 NEWEST = next(iter(table("containers")["containers"].values()))["trtllm"]
 LAST_WORKFLOW = table("containers")["workflow"]["last"]  # TensorRT-LLM with convert_checkpoint.py and trtllm-build
 
@@ -58,15 +56,13 @@ class Container:
     @property
     def generation(self) -> str:
         """How its Triton models name their tensors: "old", "new" or "1.1"."""
-        generations = table("containers")["generations"]
-        return at({since: name for name, since in generations.items()}, self.trtllm)
+        return at(table("containers")["generations"], self.trtllm)
 
 
 @functools.cache
 def containers() -> tuple[Container, ...]:
     """Every container of the table, newest first; so are their versions of TensorRT-LLM."""
-    rows = (Container(tag, **row) for tag, row in table("containers")["containers"].items())
-    return tuple(sorted(rows, key=lambda c: _numbers(c.tag), reverse=True))
+    return tuple(Container(tag, **row) for tag, row in table("containers")["containers"].items())
 
 
 @functools.cache
@@ -91,7 +87,7 @@ def newest_for(driver: str) -> Container | None:
     """The newest container that this NVIDIA driver ("570.124.06") can run; None when it is older than all need."""
     if not re.fullmatch(r"\d+(\.\d+)*", str(driver)):
         raise EngineError(f"{driver!r} is no NVIDIA driver version such as {containers()[0].driver}.")
-    return next((c for c in containers() if _numbers(c.driver) <= _numbers(driver)), None)
+    return next((c for c in containers() if Version(c.driver) <= Version(driver)), None)
 
 
 def require_workflow(trtllm: str) -> None:
@@ -109,8 +105,7 @@ def require_workflow(trtllm: str) -> None:
 def converter(family: str, trtllm: str) -> str:
     """convert_checkpoint.py of a family ("gpt2", "llama", "gemma") as a path below EXAMPLES_ROOT."""
     require_workflow(trtllm)
-    where = {since: text for since, text in table("containers")["examples"].items() if since != "root"}
-    return f"{at(where, trtllm)}{FOLDERS[family]}/convert_checkpoint.py"
+    return f"{at(table('commands')[family]['folder'], trtllm)}/convert_checkpoint.py"
 
 
 def at(changes: Mapping[str, Any], trtllm: str) -> Any:
@@ -118,7 +113,3 @@ def at(changes: Mapping[str, Any], trtllm: str) -> Any:
     now = version(trtllm)
     known = [(version(since), value) for since, value in changes.items() if version(since) <= now]
     return max(known, key=lambda pair: pair[0])[1] if known else None
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(".")]
