@@ -14,16 +14,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 from reference_backend.executor import quantize
 from reference_backend.executor.rank_files import ENGINE_VERSION, tensors
 
@@ -92,9 +91,8 @@ def build(
     if foreign := _foreign(out):
         raise BuildError(f"{out} holds something else ({foreign}); name a new folder.")
     out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    try:
-        made = scratch / "engine"
+    with TemporaryDirectory(prefix=f".{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True) as scratch:
+        made = Path(scratch) / "engine"
         made.mkdir()
         engine = {
             "version": f"{version('servinglab')}+reference.{ENGINE_VERSION}",
@@ -115,10 +113,8 @@ def build(
             save_file(_layout(source / f"rank{rank}.safetensors", config, weights), path)
             path.chmod((made / "config.json").stat().st_mode)  # safetensors makes it private
         if out.exists():
-            out.rename(scratch / "earlier")
+            out.rename(Path(scratch) / "earlier")
         made.rename(out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return out
 
 

@@ -21,7 +21,7 @@ from executor_helpers import (
     write_fake_engine,
 )
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 from reference_backend.executor import Executor, ExecutorError, RequestError
 
 
@@ -330,7 +330,8 @@ def test_generate_says_when_it_was_cut_short(start):
     thread = threading.Thread(target=run)
     thread.start()
     wait_until(lambda: executor.stats()["active"])
-    executor.cancel("generate-0")
+    (running,) = executor._active
+    executor.cancel(running)
     model.release()
     thread.join()
     assert caught == ["The request was cancelled."]

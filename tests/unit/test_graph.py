@@ -383,7 +383,7 @@ def test_checkpoints_that_cannot_be_built_get_one_sentence(llama, tmp_path):
         build(f"{llama[2]}.checkpoint", tmp_path / "notes")
     (tmp_path / "config.json").write_text(json.dumps(good))
     (tmp_path / "rank0.safetensors").write_bytes(Path(f"{llama[2]}.checkpoint", "rank0.safetensors").read_bytes()[:-9])
-    with pytest.raises(Exception, match=r"rank0\.safetensors is damaged or of another kind \(it has \d+ bytes and"):
+    with pytest.raises(Exception, match=r"rank0\.safetensors is damaged or of another kind \(.*file not fully covered"):
         build(tmp_path, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes", "rank0.safetensors"]
 

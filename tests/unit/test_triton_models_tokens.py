@@ -11,7 +11,7 @@ import pytest
 import triton_fakes
 from triton_fakes import arguments, as_dict, request, strings
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 from reference_backend.models import postprocessing, preprocessing
 from reference_backend.models.text import Tokenizer
 

@@ -23,6 +23,7 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix  # which takes any lists
 from typing import NamedTuple
 
 import numpy as np
@@ -114,11 +115,8 @@ class BeamSearch:
             beams = tuple(replace(beam, logits=rows) for (beam, _), rows in zip(self._finished, stacked, strict=True))
             return Output(self._request.id, [], beams[0].finish_reason, beams=beams)
         self._go_on(going_on, own)
-        running = [
-            Beam(path.tokens[self._prompt_length :], path.log_probs, path.total, self._score(path.total, self._choices))
-            for path in filter(None, self._paths)
-        ]
-        beams = sorted([*(beam for beam, _ in self._finished), *running], key=lambda beam: -beam.score)
+        beams = [*(beam for beam, _ in self._finished), *map(self._beam, filter(None, self._paths))]
+        beams.sort(key=lambda beam: -beam.score)
         return Output(self._request.id, [], beams=tuple(beams[: self.width]))
 
     def _candidates(self, logits: np.ndarray) -> list[_Candidate]:
@@ -166,10 +164,12 @@ class BeamSearch:
 
     def _finish(self, candidate: _Candidate, reason: str, own: list[np.ndarray] | None) -> None:
         path = self._extend(candidate, own)
-        tokens = path.tokens[self._prompt_length :]
-        tokens = tokens[:-1] if reason == "end_id" else tokens
-        beam = Beam(tokens, path.log_probs, path.total, self._score(path.total, self._choices), reason)
-        self._finished = sorted([*self._finished, (beam, path.logits)], key=lambda pair: -pair[0].score)[: self.width]
+        self._finished.append((self._beam(path, reason), path.logits))
+        self._finished = sorted(self._finished, key=lambda pair: -pair[0].score)[: self.width]
+
+    def _beam(self, path: _Path, reason: str | None = None) -> Beam:
+        tokens = path.tokens[self._prompt_length : -1 if reason == "end_id" else None]
+        return Beam(tokens, path.log_probs, path.total, self._score(path.total, self._choices), reason)
 
     def _is_over(self, going_on: list[_Candidate]) -> bool:
         if not going_on:
@@ -208,7 +208,4 @@ class BeamSearch:
 def _first_difference(source: _Path, target: _Path | None) -> int:
     """The first position at which the KV memory of two rows differs: equal prefixes have equal memory, for they are
     copies of each other or were made by the same step."""
-    if target is None:
-        return 0
-    pairs = zip(source.tokens, target.tokens, strict=True)
-    return next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), len(source.tokens))
+    return len(commonprefix([source.tokens, target.tokens])) if target else 0

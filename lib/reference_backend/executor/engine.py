@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import queue
 import threading
+import uuid
 import weakref
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ BATCHING = ("inflight_fused_batching", "inflight_batching", "V1")
 KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gpu_mem_fraction
 
 
-class Executor:
+class Executor(AbstractContextManager):
     """In-flight batching over one engine: a request joins and leaves the running batch at any token.
 
     engine_dir: an engine folder (`reference_backend.build`).
@@ -103,7 +104,6 @@ class Executor:
         self._active: dict[str, Sequence] = {}
         self._arrived: list[Sequence] = []
         self._stopping = threading.Event()
-        self._ids = itertools.count()
         active = self._active  # neither the batch nor the thread holds the executor
         forget = lambda sequence: active.pop(sequence.request.id, None)  # noqa: E731
         self._batch = InflightBatch(model, cache, self._scheduler, prefill_tokens, forget, self._reuse)
@@ -112,9 +112,6 @@ class Executor:
         self._thread.start()
         # At exit, too: a daemon thread inside native code must not outlive the interpreter.
         weakref.finalize(self, _end, weakref.ref(self), self._thread, self._changed, self._stopping)
-
-    def __enter__(self) -> Executor:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.shutdown()
@@ -189,9 +186,8 @@ class Executor:
 
         Raises RequestError when the request fails or the executor is shut down meanwhile.
         """
-        name, params = f"generate-{next(self._ids)}", SamplingParams(**sampling)
+        name, params, words = uuid.uuid4().hex, SamplingParams(**sampling), (stop_words, bad_words)
         outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
-        words = (stop_words, bad_words)
         self.submit(Request(name, prompt_ids, max_tokens, params, end_id, *words, outputs.put, drafter=drafter))
         tokens: list[int] = []
         while True:

@@ -32,12 +32,9 @@ _TYPES = {"F32": TensorProto.FLOAT, "F16": TensorProto.FLOAT16, "BF16": TensorPr
 _EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
 
 
-def write(model: Mapping[str, Any], ranks: Sequence[Mapping[str, Tensor]], max_seq_len: int) -> ModelProto:
+class Decoder:
     """model: pretrained_config of the engine. ranks: for each, {name: tensor}, all files in one folder."""
-    return _Decoder(model, ranks, max_seq_len).write()
 
-
-class _Decoder:
     def __init__(self, model: Mapping[str, Any], ranks: Sequence[Mapping[str, Tensor]], max_seq_len: int) -> None:
         self._model, self._ranks, self._max_seq_len = model, ranks, max_seq_len
         self._tp = len(ranks)
@@ -48,7 +45,8 @@ class _Decoder:
         self._cast: dict[str, str] = {}  # a weight of 16 bits: the same in float32
         self._means: dict[str, str] = {}  # an input of four-bit products: the same with the means of its blocks
 
-    def write(self) -> ModelProto:
+    def graph(self) -> ModelProto:
+        """What ONNX Runtime loads."""
         model, layers = self._model, self._model["num_hidden_layers"]
         self._lengths()
         x, delta, bias = self._embed(), "", ""

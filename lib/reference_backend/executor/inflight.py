@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 
 from .cache import KVCache
 from .model import Model

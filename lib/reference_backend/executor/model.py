@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 import psutil
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 
 from . import graph
 from .cache import KVCache
@@ -118,7 +118,7 @@ class Model:
         folder, ranks = config.folder.resolve(), config.ranks()
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         try:
-            made = graph.write(config.pretrained, ranks, config.max_seq_len).SerializeToString()
+            made = graph.Decoder(config.pretrained, ranks, config.max_seq_len).graph().SerializeToString()
             self._session = onnxruntime.InferenceSession(made, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
             raise ExecutorError(f"{config.folder} cannot be loaded: {str(error).splitlines()[0]}") from error

@@ -11,7 +11,7 @@ import operator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 
 #: Above this a request is a mistake; below it, what does not fit `max_seq_len` is clamped as TensorRT-LLM does.
 MAX_TOKENS_LIMIT = 1_000_000

@@ -16,7 +16,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -68,6 +68,9 @@ class RequestMetrics:
         self.total_accepted_draft_tokens += accepted
 
 
+METRICS = (*(figure.name for figure in fields(RequestMetrics)), "acceptance_rate")  # the names of all figures
+
+
 @dataclass(frozen=True)
 class Beam:
     """One path of a beam search, whole: the tokens so far (without end_id), the log probability of each choice (with
@@ -102,6 +105,23 @@ class Output:
     generation_logits: np.ndarray | None = field(default=None, repr=False, compare=False)
     beams: tuple[Beam, ...] = ()
     metrics: RequestMetrics | None = field(default=None, repr=False, compare=False)
+
+
+def joined(outputs: Sequence[Output]) -> Output:
+    """Outputs of one request, in their order, as one; beams are those of the last."""
+    if len(outputs) == 1:
+        return outputs[0]
+    context, generation = (
+        [logits for output in outputs if (logits := getattr(output, name)) is not None]
+        for name in ("context_logits", "generation_logits")
+    )
+    return replace(
+        outputs[-1],
+        tokens=[token for output in outputs for token in output.tokens],
+        log_probs=[log_prob for output in outputs for log_prob in output.log_probs],
+        context_logits=context[0] if context else None,
+        generation_logits=np.concatenate(generation) if generation else None,
+    )
 
 
 @dataclass(frozen=True)

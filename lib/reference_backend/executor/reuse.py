@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
+from os.path import commonprefix  # which takes any tuples
 from typing import NamedTuple
 
 from .cache import KVCache
@@ -121,8 +123,7 @@ class _Block:
         """The child that shares the longest prefix with `tokens`, and the length of that."""
         found, longest = None, 0
         for child in self.children:
-            both = zip(child.tokens, tokens, strict=False)
-            common = next((at for at, (a, b) in enumerate(both) if a != b), min(len(child.tokens), len(tokens)))
+            common = len(commonprefix([child.tokens, tokens]))
             if common > longest:
                 found, longest = child, common
         return found, longest
@@ -136,7 +137,7 @@ class PrefixTree:
         self._size, self._forget = tokens_per_block, forget
         self._root = _Block(None, (), -1)
         self._order: OrderedDict[_Block, None] = OrderedDict()  # least recently used first, children before parents
-        self._places = 0  # ever used
+        self._unused = count()  # places
         self._free: list[int] = []
         self.evicted = 0
 
@@ -185,7 +186,8 @@ class PrefixTree:
             else:
                 self._evict_block(oldest)
         for piece in missing:
-            child = _Block(block, piece, self._place(), len(piece) == self._size and first + len(piece) <= exact)
+            place = self._free.pop() if self._free else next(self._unused)
+            child = _Block(block, piece, place, len(piece) == self._size and first + len(piece) <= exact)
             block.children.append(child)
             spans.append(Span(child.place, first, len(piece)))
             path.append(child)
@@ -214,9 +216,3 @@ class PrefixTree:
         block.parent.children.remove(block)
         self._forget(block.place)
         self._free.append(block.place)
-
-    def _place(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._places += 1
-        return self._places - 1

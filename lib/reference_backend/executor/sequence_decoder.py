@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from .params import RequestError
-from .request import Output, Request
+from .request import Output, Request, joined
 from .sampler import Sampler, Words, log_normaliser
 
 
@@ -103,7 +103,7 @@ class SequenceDecoder:
         self.accepted = sum(output.tokens == [token] for output, token in zip(outputs, draft, strict=False))
         if self._request.end_after_draft and not outputs[-1].finish_reason:
             outputs[-1] = replace(outputs[-1], finish_reason="length")
-        return _as_one(outputs)
+        return joined(outputs)
 
     def _choose(self, row: np.ndarray) -> Output:
         request = self._request
@@ -123,15 +123,3 @@ class SequenceDecoder:
         if stops:
             return "stop_words"
         return "length" if len(self.tokens) >= self._longest else None
-
-
-def _as_one(outputs: list[Output]) -> Output:
-    if len(outputs) == 1:
-        return outputs[0]
-    rows = [output.generation_logits for output in outputs if output.generation_logits is not None]
-    return replace(
-        outputs[-1],
-        tokens=[token for output in outputs for token in output.tokens],
-        log_probs=[log_prob for output in outputs for log_prob in output.log_probs],
-        generation_logits=np.concatenate(rows) if rows else None,
-    )

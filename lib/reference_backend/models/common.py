@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.errors import FAULT, BackendError
+from reference_backend import FAULT, BackendError, table
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 TRUE = {"true", "yes", "1", "t", "y"}
@@ -24,6 +25,9 @@ MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mista
 MAX_IDS = 2**15  # of a row of words; what `preprocessing` lets through has fewer
 LARGE_BYTES = 2**16  # no answer without logits is as large
 SPARE_BYTES = 2**24
+
+
+Tensors = dict[str, np.ndarray]  # by name
 
 
 class InputError(BackendError):
@@ -54,19 +58,26 @@ def number(config: dict, name: str, default: Any, kind: type = float) -> Any:
         raise InputError(f"{config['name']}: parameter {name} must be {what}, not '{value}'.") from None
 
 
-def inputs_of(request) -> dict[str, np.ndarray]:
+def inputs_of(request) -> Tensors:
     """All input tensors of a request by name, copied: the shared memory below them goes when `execute` returns."""
     return {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
 
 
-def require(inputs: dict[str, np.ndarray], *names: str) -> None:
+def require(inputs: Tensors, *names: str) -> None:
     """Raise InputError for a missing one: Triton only counts inputs, so optional ones may hide that one is missing."""
     for name in names:
         if name not in inputs:
             raise InputError(f"{name} is missing; this model cannot do without it.")
 
 
-def scalars(inputs: dict[str, np.ndarray], name: str, rows: int, default: Any = None) -> list:
+def text_only(inputs: Tensors, model: str) -> None:
+    """Raise InputError for a picture or a video, and for a table of prompts, of which 0 says that there is none."""
+    for name in table("triton")["not_text"]:
+        if name in inputs and (name != "PROMPT_TABLE_EXTRA_ID" or inputs[name].any()):
+            raise InputError(f"{name} was given, but model '{model}' serves text only; leave the input out.")
+
+
+def scalars(inputs: Tensors, name: str, rows: int, default: Any = None) -> list:
     """The value of each row; raises InputError when there is another number of them."""
     if name not in inputs:
         return [default] * rows
@@ -75,7 +86,7 @@ def scalars(inputs: dict[str, np.ndarray], name: str, rows: int, default: Any = 
     return inputs[name].reshape(-1).tolist()
 
 
-def sequences_of(inputs: dict[str, np.ndarray], rows: int) -> list[int]:
+def sequences_of(inputs: Tensors, rows: int) -> list[int]:
     """How many sequences answer each row: num_return_sequences, or one beam search. Raises InputError for too many."""
     wanted = scalars(inputs, "num_return_sequences", rows, 1)
     if min(wanted, default=1) < 1 or sum(wanted) > MAX_SEQUENCES:
@@ -87,12 +98,12 @@ def sequences_of(inputs: dict[str, np.ndarray], rows: int) -> list[int]:
     return [1 if width > 1 else count for count, width in zip(wanted, widths, strict=True)]
 
 
-def any_true(inputs: dict[str, np.ndarray], name: str) -> bool:
+def any_true(inputs: Tensors, name: str) -> bool:
     """Whether the boolean input is given and true in any row."""
     return name in inputs and bool(inputs[name].any())
 
 
-def check_single(decoupled: bool, inputs: dict[str, np.ndarray], rows: int, stream: str) -> None:
+def check_single(decoupled: bool, inputs: Tensors, rows: int, stream: str) -> None:
     """Raise InputError for what only a decoupled model can answer; `stream` is the input that asks for chunks."""
     if not decoupled and any_true(inputs, stream):
         raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
@@ -118,9 +129,17 @@ def triton_error(error: Exception, model: str):
     return pb_utils.TritonError(f"{model} {FAULT} {type(error).__name__}: {error} (the server's log has the details).")
 
 
-def error_response(error: Exception, model: str):
-    """`InferenceResponse` that carries :func:`triton_error`."""
-    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(error, model))
+def respond(requests, answer: Callable[[Tensors], Tensors], model: str) -> list:
+    """One response for each request, with what `answer` makes of its tensors; one bad request must not fail the others
+    of its batch."""
+    responses = []
+    for request in requests:
+        try:
+            tensors = [pb_utils.Tensor(name, array) for name, array in answer(inputs_of(request)).items()]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        except Exception as error:
+            responses.append(pb_utils.InferenceResponse([], error=triton_error(error, model)))
+    return responses
 
 
 def send(sender, tensors: list, final: bool = False) -> None:
@@ -149,11 +168,20 @@ def send_last(sender, tensors: list) -> None:
 def send_error(sender, error: Exception, model: str) -> None:
     """:func:`triton_error` as the last response; a fault that prevents even that goes to the log."""
     try:
-        sender.send(error_response(error, model), flags=FINAL)
+        sender.send(pb_utils.InferenceResponse([], error=triton_error(error, model)), flags=FINAL)
     except Exception as unsent:  # one that is not decoupled may try one response only; it can still end
         pb_utils.Logger.log_error(f"{model}: an error could not be sent: {unsent}")
         with contextlib.suppress(Exception):
             sender.send(flags=FINAL)
+
+
+def filled(rows: list[np.ndarray], value: float) -> np.ndarray:
+    """Arrays [n, …] of different n as one [rows, longest, …]; `value` fills the ends."""
+    longest = max(rows, key=len)
+    found = np.full((len(rows), *longest.shape), value, longest.dtype)
+    for target, row in zip(found, rows, strict=True):
+        target[: len(row)] = row
+    return found
 
 
 def encode_words(rows: list[list[list[int]]]) -> np.ndarray:

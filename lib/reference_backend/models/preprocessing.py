@@ -9,18 +9,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
 
-from reference_backend.models.common import (
-    InputError,
-    encode_words,
-    error_response,
-    flag,
-    inputs_of,
-    parameter,
-    require,
-    texts,
-)
+from reference_backend.models import common
+from reference_backend.models.common import InputError, Tensors
 from reference_backend.models.text import Tokenizer
 
 # Tokenising takes a second for each megabyte, and everybody waits. No engine here reads that much.
@@ -28,32 +19,21 @@ MAX_PROMPT_BYTES = 2 * 2**20
 # Of one request, all rows together. Every token that is generated is compared with the stop words in the text, too.
 WORDS = ("STOP_WORDS_DICT", "BAD_WORDS_DICT", "EMBEDDING_BIAS_WORDS")
 MAX_WORDS, MAX_WORD_BYTES = 1024, 2**14
-EXTRA_ID = "PROMPT_TABLE_EXTRA_ID"  # 0 says that there is no table of prompts
-MULTIMODAL = ("IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", EXTRA_ID)
 
 
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         self.name = config["name"]
-        self.tokenizer = Tokenizer(parameter(config, "tokenizer_dir"))
-        self.add_special_tokens = flag(config, "add_special_tokens", True)
+        self.tokenizer = Tokenizer(common.parameter(config, "tokenizer_dir"))
+        self.add_special_tokens = common.flag(config, "add_special_tokens", True)
 
     def execute(self, requests):
-        return [self._answer(request) for request in requests]
+        return common.respond(requests, self._encode, self.name)
 
-    def _answer(self, request):
-        try:
-            outputs = self._encode(inputs_of(request))
-            return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in outputs.items()])
-        except Exception as error:  # one bad request must not fail the others of its batch
-            return error_response(error, self.name)
-
-    def _encode(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        for name in MULTIMODAL:
-            if name in inputs and (name != EXTRA_ID or inputs[name].any()):
-                raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
-        require(inputs, "QUERY", "REQUEST_OUTPUT_LEN")
+    def _encode(self, inputs: Tensors) -> Tensors:
+        common.text_only(inputs, self.name)
+        common.require(inputs, "QUERY", "REQUEST_OUTPUT_LEN")
         words = [word for name in WORDS if name in inputs for word in inputs[name].reshape(-1)]
         if len(words) > MAX_WORDS or sum(map(len, words)) > MAX_WORD_BYTES:
             raise InputError(
@@ -81,20 +61,20 @@ class TritonPythonModel:
         """Ids `[rows, longest]` and lengths `[rows, 1]`."""
         if (longest := max(map(len, query.reshape(-1)), default=0)) > MAX_PROMPT_BYTES:
             raise InputError(f"QUERY has {longest:,} bytes, and at most {MAX_PROMPT_BYTES:,} are read; shorten it.")
-        rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in texts(query, "QUERY")]
+        rows = [self.tokenizer.encode(text, self.add_special_tokens) for text in common.texts(query, "QUERY")]
         ids = np.repeat(pad_id.reshape(-1, 1).astype(np.int32), max(map(len, rows)), axis=1)
         for target, row in zip(ids, rows, strict=True):
             target[: len(row)] = row
         return ids, np.array([[len(row)] for row in rows], np.int32)
 
-    def _word_ids(self, inputs: dict[str, np.ndarray], name: str) -> list[list[list[int]]]:
+    def _word_ids(self, inputs: Tensors, name: str) -> list[list[list[int]]]:
         """Ids of each word of each row, without special tokens."""
-        return [[self.tokenizer.encode(word, False) for word in texts(row, name)] for row in inputs[name]]
+        return [[self.tokenizer.encode(word, False) for word in common.texts(row, name)] for row in inputs[name]]
 
-    def _words(self, inputs: dict[str, np.ndarray], name: str, rows: int) -> np.ndarray:
-        return encode_words(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
+    def _words(self, inputs: Tensors, name: str, rows: int) -> np.ndarray:
+        return common.encode_words(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
 
-    def _bias(self, inputs: dict[str, np.ndarray], rows: int) -> np.ndarray:
+    def _bias(self, inputs: Tensors, rows: int) -> np.ndarray:
         """FP32 `[rows, vocabulary]`: each word's weight added to each of its ids; `[rows, 0]` when unused."""
         given = [name for name in ("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS") if name in inputs]
         if not given:

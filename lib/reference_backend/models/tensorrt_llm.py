@@ -12,24 +12,15 @@ import os
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from reference_backend import table
 from reference_backend.executor import Executor, Output
-from reference_backend.models.common import (
-    ERRORS_AS_DATA,
-    GENERATED,
-    InputError,
-    any_true,
-    check_single,
-    flag,
-    inputs_of,
-    number,
-    parameter,
-)
+from reference_backend.models import common
+from reference_backend.models.common import InputError
 from reference_backend.models.llm.responses import PendingRequest, ResponseSender, RowState
 from reference_backend.models.llm.rows import read_rows
 
@@ -37,29 +28,22 @@ SHUTDOWN_SECONDS = 5.0
 # The model's arithmetic keeps every core busy. Standing back a little, it lets a token that is ready leave at once;
 # otherwise each of the four processes on its way waits up to 4 ms for a core.
 NICENESS = 10
-HONOURED = """gpt_model_path gpt_model_type max_beam_width max_tokens_in_paged_kv_cache kv_cache_free_gpu_mem_fraction
-    enable_kv_cache_reuse batch_scheduler_policy exclude_input_in_output cancellation_check_period_ms""".split()
-# About files and processes that TensorRT-LLM has and this executor has not.
-IRRELEVANT = """executor_worker_path FORCE_CPU_ONLY_INPUT_TENSORS xgrammar_tokenizer_info_path tokenizer_dir
-    gpu_device_ids participant_ids num_nodes stats_check_period_ms iter_stats_max_iterations
-    request_stats_max_iterations recv_poll_period_ms enable_chunked_context""".split()
-# These change the answers, so they are not ignored; of a window only one that is smaller than max_seq_len.
-REFUSED = {"encoder_model_path": "encoder-decoder models", "sink_token_length": "sink tokens"}
-WINDOW = "max_attention_window_size"
+PARAMETERS = table("triton")["parameters"]
+WINDOW = "max_attention_window_size"  # honoured as far as it is not smaller than max_seq_len
 
 
 def check_parameters(config: dict) -> None:
     """Refuse (InputError) what would change answers without a word; name in the log what else has no effect here."""
-    given = {name: value for name in config.get("parameters", {}) if (value := parameter(config, name))}
-    for name, feature in REFUSED.items():
+    given = {name: value for name in config.get("parameters", {}) if (value := common.parameter(config, name))}
+    for name, feature in PARAMETERS["refused"].items():
         if given.get(name, "0") != "0":
             raise InputError(
                 f"{config['name']}: parameter {name} is '{given[name]}', but this executor does not offer {feature}; "
                 "leave it unset."
             )
-    if not flag(config, "normalize_log_probs", False):  # true has no effect here
+    if not common.flag(config, "normalize_log_probs", False):  # true has no effect here
         given.pop("normalize_log_probs", None)
-    unknown = sorted(given.keys() - {*HONOURED, *IRRELEVANT, *REFUSED, WINDOW})
+    unknown = sorted(given.keys() - {name for names in PARAMETERS.values() for name in names})
     if unknown:
         pb_utils.Logger.log_warn(f"{config['name']}: parameters that have no effect here: {', '.join(unknown)}.")
 
@@ -73,51 +57,52 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.name = config["name"]
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
-        self.exclude_input = flag(config, "exclude_input_in_output", False)
+        self.exclude_input = common.flag(config, "exclude_input_in_output", False)
         halves = {out["name"] for out in config.get("output", ()) if out["data_type"] == "TYPE_FP16"}
-        self.logits_type = np.float16 if "generation_logits" in halves else np.float32
+        logits_type = np.float16 if "generation_logits" in halves else np.float32
         check_parameters(config)
         with ThreadPoolExecutor(1, initializer=_stand_back) as starter:  # the executor's threads inherit its priority
             self.executor = starter.submit(
                 Executor,
-                parameter(config, "gpt_model_path"),
+                common.parameter(config, "gpt_model_path"),
                 max_batch_size=max(config["max_batch_size"], 1),
-                max_beam_width=max(number(config, "max_beam_width", 1, int), 1),
-                max_tokens_in_paged_kv_cache=number(config, "max_tokens_in_paged_kv_cache", None, int),
-                kv_cache_free_gpu_mem_fraction=number(config, "kv_cache_free_gpu_mem_fraction", None),
-                enable_kv_cache_reuse=flag(config, "enable_kv_cache_reuse", True),
-                batch_scheduler_policy=parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
-                batching_strategy=parameter(config, "gpt_model_type", "inflight_fused_batching"),
+                max_beam_width=max(common.number(config, "max_beam_width", 1, int), 1),
+                max_tokens_in_paged_kv_cache=common.number(config, "max_tokens_in_paged_kv_cache", None, int),
+                kv_cache_free_gpu_mem_fraction=common.number(config, "kv_cache_free_gpu_mem_fraction", None),
+                enable_kv_cache_reuse=common.flag(config, "enable_kv_cache_reuse", True),
+                batch_scheduler_policy=common.parameter(config, "batch_scheduler_policy", "guaranteed_no_evict"),
+                batching_strategy=common.parameter(config, "gpt_model_type", "inflight_fused_batching"),
             ).result()
-        window = min(map(int, re.findall(r"\d+", parameter(config, WINDOW))), default=self.executor.limits.max_seq_len)
-        if window < self.executor.limits.max_seq_len:
+        longest = self.executor.limits.max_seq_len
+        window = min(map(int, re.findall(r"\d+", common.parameter(config, WINDOW))), default=longest)
+        if window < longest:
             self.executor.shutdown()
             raise InputError(
                 f"{self.name}: parameter {WINDOW} is {window}, but this executor attends to all tokens, up to "
-                f"{self.executor.limits.max_seq_len}; leave it unset, or build the engine with that --max_seq_len."
+                f"{longest}; leave it unset, or build the engine with that --max_seq_len."
             )
-        poll_seconds = number(config, "cancellation_check_period_ms", 100, int) / 1000
-        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds)
+        poll_seconds = common.number(config, "cancellation_check_period_ms", 100, int) / 1000
+        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds, logits_type)
 
     def execute(self, requests):
         for request in requests:
             pending = PendingRequest(request.get_response_sender(), request.request_id())
             try:
                 parameters = json.loads(request.parameters() or "{}")
-                pending.errors_as_data = ERRORS_AS_DATA in parameters
-                self._serve(pending, inputs_of(request), parameters.get(GENERATED, 0))
+                pending.errors_as_data = common.ERRORS_AS_DATA in parameters
+                self._serve(pending, common.inputs_of(request), parameters.get(common.GENERATED, 0))
             except Exception as error:
                 self.responses.fail(pending, error)
         return None  # the responses come from the sender thread
 
     def _serve(self, pending: PendingRequest, inputs: dict, generated: int) -> None:
-        if any_true(inputs, "stop"):
+        if common.any_true(inputs, "stop"):
             if not pending.client_id:
                 raise InputError("Trying to stop a request but request ID is not provided")
             self.responses.stop_request(pending)
             return
         rows = read_rows(inputs, self.exclude_input, self.executor.limits)
-        check_single(self.decoupled, inputs, len(rows), "streaming")
+        common.check_single(self.decoupled, inputs, len(rows), "streaming")
         if not self.decoupled and rows[0].sequences > 1:
             raise InputError(
                 f"num_return_sequences {rows[0].sequences} gives as many responses, which needs the decoupled "
@@ -128,8 +113,7 @@ class TritonPythonModel:
             for sequence, one in enumerate(row.requests()):
                 # Several requests may carry the same id, or none, so the executor gets ids of our own.
                 one.id, one.generated = uuid.uuid4().hex, generated
-                form = replace(row.format, logits_type=self.logits_type)
-                states[one.id] = state = RowState(pending, index, one.id, form, sequence)
+                states[one.id] = state = RowState(pending, index, one.id, row.format, sequence)
                 one.on_output = partial(self.responses.output, state)
                 to_run.append(one)
         pending.rows, pending.sequences, pending.open_rows = len(rows), max(row.sequences for row in rows), states

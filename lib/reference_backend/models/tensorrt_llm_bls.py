@@ -15,23 +15,14 @@ import uuid
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from reference_backend.models import common
 from reference_backend.models.bls.calls import InnerModels, llm_inputs, llm_outputs
 from reference_backend.models.bls.detokenizer import Chunk, Detokenizer, Row
 from reference_backend.models.bls.reply import Monitor, Reply
 from reference_backend.models.bls.speculation import check_draft, draft_length, speculate
-from reference_backend.models.common import (
-    InputError,
-    any_true,
-    check_single,
-    flag,
-    inputs_of,
-    parameter,
-    require,
-    sequences_of,
-)
+from reference_backend.models.common import InputError
 from reference_backend.models.text import Tokenizer
 
-NOT_SERVED = ("image_input", "image_bytes_input", "image_url_input", "video_bytes_input")
 INDEXES = ("batch_index", "sequence_index")
 CONSUMED = {"output_ids", "sequence_length", "batch_index"}  # outputs of the LLM that do not go on to the client
 SHUTDOWN_SECONDS = 5.0
@@ -43,12 +34,12 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.name = config["name"]
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
-        self.accumulate = flag(config, "accumulate_tokens", False)
+        self.accumulate = common.flag(config, "accumulate_tokens", False)
         self.models = InnerModels(
-            parameter(config, "preprocessing_model_name", "preprocessing"),
-            parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
-            parameter(config, "postprocessing_model_name", "postprocessing"),
-            parameter(config, "tensorrt_llm_draft_model_name"),
+            common.parameter(config, "preprocessing_model_name", "preprocessing"),
+            common.parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
+            common.parameter(config, "postprocessing_model_name", "postprocessing"),
+            common.parameter(config, "tensorrt_llm_draft_model_name"),
         )
         self.detokenizer = Detokenizer(*self._decoder(config))
         self.monitor = Monitor(self.models.stop, self.models.check_alive)
@@ -59,17 +50,17 @@ class TritonPythonModel:
         By `postprocessing`, or in this process when the configuration names a tokenizer_dir: a call to another model
         for every token costs more than all the rest of this model does.
         """
-        if not parameter(config, "tokenizer_dir"):
+        if not common.parameter(config, "tokenizer_dir"):
             return self.models.decode, GATHER_SECONDS
-        tokenizer = Tokenizer(parameter(config, "tokenizer_dir"))
-        skip_special_tokens = flag(config, "skip_special_tokens", True)
+        tokenizer = Tokenizer(common.parameter(config, "tokenizer_dir"))
+        skip_special_tokens = common.flag(config, "skip_special_tokens", True)
         return lambda sequences: [tokenizer.decode(ids, skip_special_tokens) for ids in sequences], 0.0
 
     def execute(self, requests):
         for request in requests:
             reply = Reply(request.get_response_sender(), uuid.uuid4().hex, self.name, self.decoupled)
             try:
-                inputs = inputs_of(request)
+                inputs = common.inputs_of(request)
                 threading.Thread(target=self._serve, args=(inputs, reply), daemon=True).start()
             except Exception as error:
                 reply.fail(error)
@@ -84,21 +75,19 @@ class TritonPythonModel:
                 reply.fail(error)
 
     def _check(self, inputs):
-        require(inputs, "text_input", "max_tokens")
-        for name in NOT_SERVED:
-            if name in inputs:
-                raise InputError(f"{name} was given, but model '{self.name}' serves text only; leave the input out.")
+        common.require(inputs, "text_input", "max_tokens")
+        common.text_only(inputs, self.name)
         check_draft(inputs, self.models.draft)
-        if self.accumulate and any_true(inputs, "stream") and (inputs.get("beam_width", np.ones(1)) > 1).any():
+        if self.accumulate and common.any_true(inputs, "stream") and (inputs.get("beam_width", np.ones(1)) > 1).any():
             raise InputError(
                 f"beam_width above 1 cannot be streamed with accumulate_tokens, which model '{self.name}' is set to: "
                 "leave stream or beam_width out."
             )
-        check_single(self.decoupled, inputs, len(inputs["text_input"]), "stream")
+        common.check_single(self.decoupled, inputs, len(inputs["text_input"]), "stream")
 
     def _generate(self, inputs, reply):
         reply.rows = len(inputs["text_input"])
-        counts = sequences_of(inputs, reply.rows)
+        counts = common.sequences_of(inputs, reply.rows)
         reply.parts = sum(counts)
         given = llm_inputs(inputs, self.models.preprocess(inputs))
         places = [(index, sequence) for index, count in enumerate(counts) for sequence in range(count)]

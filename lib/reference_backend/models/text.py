@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from reference_backend.errors import BackendError
+from reference_backend import BackendError
 from reference_backend.models.common import InputError
 
 # One request is one text here, and the library's thread pool would only compete with the model for the cores.

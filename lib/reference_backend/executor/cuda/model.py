@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class CudaModel:
         def empty(*shape: int, dtype: Any = torch.float32) -> Any:
             return torch.empty(shape, dtype=dtype, device=self._device)
 
-        scratch = _Scratch(
+        scratch = SimpleNamespace(  # device memory; inputs int32 [4, n]: ids, slots, lengths, rows that get logits
             inputs=host.to(self._device),
             queries=empty(rows, self._heads, config.head_size, dtype=self._dtype),
             attended=empty(rows, self._heads, config.head_size, dtype=self._dtype),
@@ -139,7 +140,7 @@ class CudaModel:
             return _Step(host.numpy(), best.numpy(), scratch, graph.replay)
         return _Step(host.numpy(), best.numpy(), scratch, launch)
 
-    def _layers(self, scratch: _Scratch, rows: int, splits: int) -> Any:
+    def _layers(self, scratch: SimpleNamespace, rows: int, splits: int) -> Any:
         """The residual stream float32 [rows, hidden] behind the last layer."""
         config, buffers, hidden, width = self._config, self._cache.buffers, self._hidden, self._width
         ids, slots, lengths, _ = scratch.inputs
@@ -173,7 +174,7 @@ class CudaModel:
             )
         return x
 
-    def _vocabulary(self, scratch: _Scratch, x: Any, heads: int) -> Any:
+    def _vocabulary(self, scratch: SimpleNamespace, x: Any, heads: int) -> Any:
         """Fills the logits of the picked rows of x, and returns the likeliest token of each, int64 [heads]."""
         norm, head, tiles = self._weights.norm, self._weights.head, _Tiles(heads, self._dtype.itemsize)
         padded = head.shape[0]
@@ -185,27 +186,13 @@ class CudaModel:
 
 
 @dataclass(frozen=True)
-class _Scratch:
-    """Device memory of one recorded step. inputs int32 [4, n]: ids, slots, lengths, rows that get logits."""
-
-    inputs: Any
-    queries: Any
-    attended: Any
-    parts: Any
-    peaks: Any
-    sums: Any
-    gated: Any
-    logits: Any
-
-
-@dataclass(frozen=True)
 class _Step:
     """host int32 [4, n] and best int64 [heads] are the host's sides. The recorded graph knows the memory of `scratch`
     by its addresses only, so it must not be freed."""
 
     host: np.ndarray
     best: np.ndarray
-    scratch: _Scratch
+    scratch: SimpleNamespace
     replay: Callable[[], None]
 
 

@@ -8,46 +8,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import psutil
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.errors import FAULT, BackendError
-from reference_backend.executor.request import RequestMetrics
-from reference_backend.models.common import ERRORS_AS_DATA, GENERATED
+from reference_backend import FAULT, BackendError, table
+from reference_backend.executor.params import TENSORS
+from reference_backend.executor.request import METRICS
+from reference_backend.models.common import ERRORS_AS_DATA, GENERATED, Tensors, filled
 
-PREPROCESSING_INPUTS = {
-    "text_input": "QUERY",
-    "decoder_text_input": "DECODER_QUERY",
-    "max_tokens": "REQUEST_OUTPUT_LEN",
-    "bad_words": "BAD_WORDS_DICT",
-    "stop_words": "STOP_WORDS_DICT",
-    **{name: name.upper() for name in "embedding_bias_words embedding_bias_weights end_id pad_id".split()},
-    "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID",
-}
-# Output of `preprocessing` -> input of `tensorrt_llm`, and the client's input without which it is not worth asking for.
-PREPROCESSED = {
-    "INPUT_ID": ("input_ids", None),
-    "REQUEST_INPUT_LEN": ("input_lengths", None),
-    "REQUEST_OUTPUT_LEN": ("request_output_len", None),
-    "OUT_END_ID": ("end_id", None),
-    "OUT_PAD_ID": ("pad_id", None),
-    "BAD_WORDS_IDS": ("bad_words_list", "bad_words"),
-    "STOP_WORDS_IDS": ("stop_words_list", "stop_words"),
-    "EMBEDDING_BIAS": ("embedding_bias", "embedding_bias_words"),
-}
-# Client inputs that go to `tensorrt_llm` under another name; all others that are not above keep theirs.
-RENAMED = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty", "stream": "streaming"}
+TO_PREPROCESSING = table("triton")["to_preprocessing"]
+# Other client inputs and their names in `tensorrt_llm`, of a setting that of its first tensor; the rest keep theirs.
+RENAMED = {"stream": "streaming"} | {setting: tensor for tensor, setting in reversed(TENSORS.items())}
 # Outputs of `tensorrt_llm` that the client gets as they are, when it asked for them.
-PERF_METRICS = (*(figure.name for figure in fields(RequestMetrics)), "acceptance_rate")
 ON_REQUEST = {
     "return_log_probs": ("cum_log_probs", "output_log_probs"),
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
-    "return_perf_metrics": PERF_METRICS,
+    "return_perf_metrics": METRICS,
 }
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
@@ -86,16 +66,17 @@ class InnerModels:
         self._ended: deque = deque()  # (when, stream of responses), oldest first
         self._ending = threading.Lock()
 
-    def preprocess(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def preprocess(self, inputs: Tensors) -> Tensors:
         """Client inputs -> the inputs of `tensorrt_llm` that come from text."""
-        wanted = {name: llm for name, (llm, cause) in PREPROCESSED.items() if cause is None or cause in inputs}
-        given = {PREPROCESSING_INPUTS[name]: array for name, array in inputs.items() if name in PREPROCESSING_INPUTS}
-        response = _request(self.preprocessing, given, list(wanted)).exec()
-        return {wanted[name]: array for name, array in _outputs(response).items()}
+        renamed, causes = table("triton")["from_preprocessing"], table("triton")["worth_asking"]
+        wanted = [name for name in renamed if name not in causes or causes[name] in inputs]
+        given = {TO_PREPROCESSING[name]: array for name, array in inputs.items() if name in TO_PREPROCESSING}
+        response = _request(self.preprocessing, given, wanted).exec()
+        return {renamed[name]: array for name, array in _outputs(response).items()}
 
     def generate(
-        self, inputs: dict[str, np.ndarray], request_id: str, outputs: list[str], model: str = "", generated: int = 0
-    ) -> Iterator[dict[str, np.ndarray]]:
+        self, inputs: Tensors, request_id: str, outputs: list[str], model: str = "", generated: int = 0
+    ) -> Iterator[Tensors]:
         """The LLM's responses as they arrive, decoupled or not; arrays are valid until the next one is taken.
 
         model: the draft model, if not the LLM. generated: how many of the last ids are an answer that this call goes on
@@ -117,9 +98,7 @@ class InnerModels:
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         """Text of each id list: one call, the lists go as the beams of one row."""
-        tokens = np.zeros((1, len(sequences), max(map(len, sequences))), np.int32)
-        for target, ids in zip(tokens[0], sequences, strict=True):
-            target[: len(ids)] = ids
+        tokens = filled([np.array(ids, np.int32) for ids in sequences], 0)[None]
         lengths = np.array([[len(ids) for ids in sequences]], np.int32)
         given = {"TOKENS_BATCH": tokens, "SEQUENCE_LENGTH": lengths}
         response = _request(self.postprocessing, given, ["OUTPUT"]).exec()
@@ -145,7 +124,7 @@ class InnerModels:
             if DIED in str(error):
                 raise
 
-    def _drain(self, inputs: dict[str, np.ndarray], request_id: str, model: str) -> None:
+    def _drain(self, inputs: Tensors, request_id: str, model: str) -> None:
         responses = _request(model, inputs, [], request_id).exec(decoupled=True)  # there is a first one when it returns
         try:
             for response in responses:
@@ -173,16 +152,16 @@ def _has_process(model: str) -> bool:
     return False
 
 
-def llm_inputs(inputs: dict[str, np.ndarray], preprocessed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def llm_inputs(inputs: Tensors, preprocessed: Tensors) -> Tensors:
     """Everything that `tensorrt_llm` gets for a client's request."""
     rows = len(inputs["text_input"])
-    own = {*PREPROCESSING_INPUTS, "num_draft_tokens", "use_draft_logits"}
+    own = {*TO_PREPROCESSING, "num_draft_tokens", "use_draft_logits"}
     passed = {RENAMED.get(name, name): array for name, array in inputs.items() if name not in own}
     # A scalar that our config reshapes arrives as [rows]; on the wire it is [rows, 1].
     return preprocessed | {name: array.reshape(rows, 1) if array.ndim == 1 else array for name, array in passed.items()}
 
 
-def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
+def llm_outputs(inputs: Tensors) -> list[str]:
     """The outputs to ask `tensorrt_llm` for; more would only be copied through three processes."""
     names = ["output_ids", "sequence_length"]
     if len(inputs["text_input"]) > 1:
@@ -192,7 +171,7 @@ def llm_outputs(inputs: dict[str, np.ndarray]) -> list[str]:
     return names + [name for cause, more in ON_REQUEST.items() if inputs.get(cause, np.zeros(0)).any() for name in more]
 
 
-def _request(model: str, inputs: dict[str, np.ndarray], outputs: list[str], request_id: str = "", generated: int = 0):
+def _request(model: str, inputs: Tensors, outputs: list[str], request_id: str = "", generated: int = 0):
     return pb_utils.InferenceRequest(
         model_name=model,
         inputs=[pb_utils.Tensor(name, array) for name, array in inputs.items()],
@@ -202,7 +181,7 @@ def _request(model: str, inputs: dict[str, np.ndarray], outputs: list[str], requ
     )
 
 
-def _outputs(response) -> dict[str, np.ndarray]:
+def _outputs(response) -> Tensors:
     if response.has_error():
         raise InnerModelError(response.error().message())
     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}

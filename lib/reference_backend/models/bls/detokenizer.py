@@ -21,16 +21,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models.bls.calls import PERF_METRICS
+from reference_backend.executor.request import METRICS
 from reference_backend.models.bls.reply import Reply
-from reference_backend.models.common import texts
+from reference_backend.models.common import Tensors, texts
 from reference_backend.models.text import IncrementalText, StopText
 
 # Outputs that one response's newer value replaces.
-LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *PERF_METRICS}
+LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *METRICS}
 
 
 class Row:
@@ -40,17 +39,16 @@ class Row:
     so far. Of several beams each text is whole in any case, for they may change from the root at any step.
     """
 
-    def __init__(
-        self, reply: Reply, inputs: dict[str, np.ndarray], given: dict[str, np.ndarray], index: int, accumulate: bool
-    ) -> None:
+    def __init__(self, reply: Reply, inputs: Tensors, given: Tensors, index: int, accumulate: bool) -> None:
         words = texts(inputs["stop_words"][index], "stop_words") if "stop_words" in inputs else []
         self.reply, self.index = reply, index
-        self._streaming = "stream" in inputs and bool(inputs["stream"][index])
+        streaming = "stream" in inputs and bool(inputs["stream"][index])
         self.several = "beam_width" in inputs and int(inputs["beam_width"][index].item()) > 1
+        self._in_pieces = streaming and not self.several
         self._stop, self._detokenizer = StopText(words), IncrementalText()
         self._prompt = given["input_ids"][index, : int(given["input_lengths"][index, 0])].copy()
         excluded = "exclude_input_in_output" in inputs and bool(inputs["exclude_input_in_output"][index])
-        self._may_hold_prompt = not (self._streaming or excluded)
+        self._may_hold_prompt = not (streaming or excluded)
         self._accumulate = accumulate
         self._text = ""
         self._count = 1  # texts of a response
@@ -62,7 +60,7 @@ class Row:
         self._count = len(beams) or self._count
         if self._stop.stopped or self.reply.closed or not any(beams):
             return []
-        if self._streaming and not self.several:
+        if self._in_pieces:
             return list(self._detokenizer.windows(beams[0]))
         return [*beams, self._prompt.tolist()] if self._stop.words else beams
 
@@ -70,10 +68,7 @@ class Row:
         """Send what the texts of `sequences` bring; `last` also gives out what is still held back, and ends the row."""
         if self._ended:
             return
-        if self._streaming and not self.several:
-            shown = self._next(decoded, last)
-        else:
-            shown = self._whole(decoded)
+        shown = self._next(decoded, last) if self._in_pieces else self._whole(decoded)
         self._latest |= {name: extra[name] for name in LASTING if name in extra}
         if not shown and (extra.keys() - {"sequence_index"} or (last and not self._answered)):
             shown = [self._text if self._accumulate else ""] * self._count

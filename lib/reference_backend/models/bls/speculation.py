@@ -18,26 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from reference_backend.models.bls.calls import PERF_METRICS, InnerModelError, InnerModels
-from reference_backend.models.common import InputError, any_true, decode_words
+from reference_backend import table
+from reference_backend.executor.request import METRICS
+from reference_backend.models.bls.calls import InnerModelError, InnerModels
+from reference_backend.models.common import InputError, Tensors, any_true, decode_words
 
-# What a client may not ask for together with num_draft_tokens, and why not, in NVIDIA's words.
-LIMITS = {
-    "stream": "streaming is not supported with speculative decoding",
-    "return_context_logits": "context logits are not supported with speculative decoding",
-    "return_generation_logits": "generation logits are not supported with speculative decoding",
-}
 IDS = ["output_ids", "sequence_length"]
 FULL = "exceeds maximum input length"  # of the engine; what TensorRT-LLM says, too
 TOO_LONG = (FULL, "KV cache blocks")  # for an engine, or for its cache
 
 
-def draft_length(inputs: dict[str, np.ndarray]) -> int:
+def draft_length(inputs: Tensors) -> int:
     """num_draft_tokens, 0 without."""
     return int(inputs["num_draft_tokens"].max()) if "num_draft_tokens" in inputs else 0
 
 
-def check_draft(inputs: dict[str, np.ndarray], draft_model: str) -> None:
+def check_draft(inputs: Tensors, draft_model: str) -> None:
     """Raise InputError when a client asks for speculative decoding in a way that this model does not offer."""
     if "num_draft_tokens" in inputs and inputs["num_draft_tokens"].min() < 0:
         raise InputError(f"num_draft_tokens is {inputs['num_draft_tokens'].min()}; it must be 0 (off) or more.")
@@ -55,7 +51,7 @@ def check_draft(inputs: dict[str, np.ndarray], draft_model: str) -> None:
         )
     if len(inputs["text_input"]) > 1:
         raise InputError("speculative decoding is not supported with batch size > 1; send the rows one by one.")
-    for name, reason in LIMITS.items():
+    for name, reason in table("triton")["no_draft"].items():
         if any_true(inputs, name):
             raise InputError(f"{reason}; leave {name} or num_draft_tokens out.")
     for name in ("beam_width", "num_return_sequences"):
@@ -63,9 +59,7 @@ def check_draft(inputs: dict[str, np.ndarray], draft_model: str) -> None:
             raise InputError(f"{name} above 1 is not supported with speculative decoding; leave one of the two out.")
 
 
-def speculate(
-    models: InnerModels, given: dict[str, np.ndarray], reply: Any, outputs: list[str], length: int
-) -> Iterator[dict[str, np.ndarray]]:
+def speculate(models: InnerModels, given: Tensors, reply: Any, outputs: list[str], length: int) -> Iterator[Tensors]:
     """The one response of a request, as `models.generate` would give it.
 
     given: inputs of the LLM; outputs: those to ask for; reply: whose id the calls get, and which may end early.
@@ -104,14 +98,14 @@ def speculate(
 class _Answer:
     """What the rounds add up to."""
 
-    def __init__(self, given: dict[str, np.ndarray]) -> None:
+    def __init__(self, given: Tensors) -> None:
         self._given = given
         self._prompt = given["input_ids"][0, : int(given["input_lengths"].item())].tolist()
         self._tokens: list[int] = []
         self._most = int(given["request_output_len"].item())
         words = given.get("stop_words_list")
         self._stop_words = [] if words is None else decode_words(words[0], "stop_words_list")
-        self._rounds: list[dict[str, np.ndarray]] = []
+        self._rounds: list[Tensors] = []
         self.ended = False
 
     @property
@@ -123,7 +117,7 @@ class _Answer:
         """How many tokens may follow."""
         return self._most - len(self._tokens)
 
-    def inputs(self, count: int) -> dict[str, np.ndarray]:
+    def inputs(self, count: int) -> Tensors:
         """Those of a call that goes on for `count` tokens and answers with the new ones only."""
         ids = np.array([self._prompt + self._tokens], np.int32)
         return self._given | {
@@ -133,7 +127,7 @@ class _Answer:
             "exclude_input_in_output": np.ones((1, 1), bool),
         }
 
-    def add(self, response: dict[str, np.ndarray], draft: list[int]) -> None:
+    def add(self, response: Tensors, draft: list[int]) -> None:
         """The LLM's answer to a round with this draft."""
         new = _ids(response)
         self._tokens += new
@@ -144,7 +138,7 @@ class _Answer:
         stopped = any(text[-len(word) :] == word for word in self._stop_words)
         self.ended = ended_early or stopped or self.room <= 0
 
-    def response(self, with_prompt: bool) -> dict[str, np.ndarray]:
+    def response(self, with_prompt: bool) -> Tensors:
         """All of it as one response."""
         ids = np.array([[(self._prompt if with_prompt else []) + self._tokens]], np.int32)
         found = {"output_ids": ids, "sequence_length": np.array([[ids.size]], np.int32)}
@@ -154,7 +148,7 @@ class _Answer:
                 found[name] = np.concatenate(arrays, axis=2)
             elif name.endswith("_ns"):
                 found[name] = arrays[-1 if name == "last_token_time_ns" else 0]
-            elif name == "cum_log_probs" or name in PERF_METRICS:
+            elif name == "cum_log_probs" or name in METRICS:
                 found[name] = sum(arrays)
         if "acceptance_rate" in found:
             drafted, accepted = (found.get(f"total_{what}draft_tokens", np.zeros((1, 1))) for what in ("", "accepted_"))
@@ -162,7 +156,7 @@ class _Answer:
         return found
 
 
-def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any, generated: int) -> bool:
+def _holds_prompt(models: InnerModels, given: Tensors, reply: Any, generated: int) -> bool:
     """Whether a response without streaming holds the prompt: as the client says, else as the LLM is deployed, which the
     first of the `generated` tokens shows when it is asked for once more."""
     if "exclude_input_in_output" in given:
@@ -173,19 +167,18 @@ def _holds_prompt(models: InnerModels, given: dict[str, np.ndarray], reply: Any,
 
 
 def _call(
-    models: InnerModels, inputs: dict[str, np.ndarray], reply: Any, outputs: list[str], model: str = "",
-    generated: int = 0,
-) -> dict[str, np.ndarray]:  # fmt: skip
+    models: InnerModels, inputs: Tensors, reply: Any, outputs: list[str], model: str = "", generated: int = 0
+) -> Tensors:
     """The one response of a call, copied."""
     inputs = {name: array for name, array in inputs.items() if name != "streaming"}
-    found: dict[str, np.ndarray] = {}
+    found: Tensors = {}
     reply.waits_for(model or models.llm)
     for response in models.generate(inputs, reply.id, outputs, model, generated):
         found |= {name: np.array(array) for name, array in response.items()}
     return found
 
 
-def _ids(response: dict[str, np.ndarray]) -> list[int]:
+def _ids(response: Tensors) -> list[int]:
     if "output_ids" not in response:
         return []
     return response["output_ids"][0, 0, : int(response["sequence_length"][0, 0])].tolist()

@@ -17,50 +17,22 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.executor.request import Beam, Output, RequestMetrics
-from reference_backend.models.common import InputError, send, send_error, send_last, triton_error
-
-
-@dataclass(eq=False)
-class Answer:
-    """Outputs of one sequence that are sent together. `log_probs` are all since the start."""
-
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    context_logits: np.ndarray | None = None
-    generation_logits: list[np.ndarray] = field(default_factory=list)
-    beams: tuple[Beam, ...] = ()
-    finish_reason: str | None = None
-    error: str | None = None
-    metrics: RequestMetrics | None = None
-
-    def add(self, output: Output) -> None:
-        """Take in the executor's next output."""
-        self.tokens += output.tokens
-        self.log_probs += output.log_probs
-        self.generation_logits += [] if output.generation_logits is None else [output.generation_logits]
-        self.context_logits = self.context_logits if output.context_logits is None else output.context_logits
-        self.beams = output.beams or self.beams
-        self.finish_reason, self.error, self.metrics = output.finish_reason, output.error, output.metrics
-
-    def next(self) -> Answer:
-        """The answer that follows, empty but for the log probabilities so far."""
-        return Answer(log_probs=list(self.log_probs))
+from reference_backend.executor.request import METRICS, Output, joined
+from reference_backend.models.common import InputError, Tensors, filled, send, send_error, send_last, triton_error
 
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """How the answers of a sequence look.
+    """How the responses of a sequence look.
 
-    streaming: an answer has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
+    streaming: a response has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
     beams: how many to return, best first, 0 without a beam search. metrics: whether the performance metrics are wanted.
-    logits_type: datatype of the declared outputs.
     """
 
     streaming: bool
@@ -68,35 +40,35 @@ class ResponseFormat:
     log_probs: bool = False
     beams: int = 0
     metrics: bool = False
-    logits_type: type = np.float32
 
-    def tensors(self, answer: Answer) -> list:
-        """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is."""
-        found = self._arrays(answer)
-        if self.metrics and (metrics := answer.metrics):
-            for name in (*(figure.name for figure in fields(metrics)), "acceptance_rate"):
+    def arrays(self, output: Output, so_far: list[float]) -> Tensors:
+        """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is, by name. so_far: the log
+        probabilities since the start."""
+        found = self._results(output, so_far)
+        if self.metrics and output.metrics:
+            for name in METRICS:
                 kind = np.float32 if name == "acceptance_rate" else np.int64 if name.endswith("_ns") else np.int32
-                found[name] = np.array([[getattr(metrics, name)]], kind)
-        return [pb_utils.Tensor(name, array) for name, array in found.items()]
+                found[name] = np.array([[getattr(output.metrics, name)]], kind)
+        return found
 
-    def _arrays(self, answer: Answer) -> dict[str, np.ndarray]:
-        if answer.finish_reason == "cancelled" and not (self.streaming and (answer.tokens or answer.beams)):
+    def _results(self, output: Output, so_far: list[float]) -> Tensors:
+        if output.finish_reason == "cancelled" and not (self.streaming and (output.tokens or output.beams)):
             return _ids([[]] * max(self.beams, 1))
         if self.beams:
-            beams = answer.beams[: self.beams]
+            beams = output.beams[: self.beams]
             found, generation = _ids([self.prompt + beam.tokens for beam in beams]), [beam.logits for beam in beams]
             log_probs, sums = [beam.log_probs for beam in beams], [beam.cum_log_prob for beam in beams]
         else:
-            found = _ids([self.prompt + answer.tokens])
-            generation = [np.concatenate(answer.generation_logits)] if answer.generation_logits else [None]
-            log_probs, sums = [answer.log_probs], [sum(answer.log_probs)]
+            found, generation = _ids([self.prompt + output.tokens]), [output.generation_logits]
+            log_probs, sums = [so_far], [sum(so_far)]
         if self.log_probs:
-            found["output_log_probs"] = _filled([np.array(row, np.float32) for row in log_probs], 0)[None]
+            found["output_log_probs"] = filled([np.array(row, np.float32) for row in log_probs], 0)[None]
             found["cum_log_probs"] = np.array([sums], np.float32)
-        logits = {} if answer.context_logits is None else {"context_logits": answer.context_logits}
+        if output.context_logits is not None:
+            found["context_logits"] = output.context_logits[None]
         if any(rows is not None and rows.size for rows in generation):
-            logits["generation_logits"] = _filled(generation, 0)
-        return found | {name: array[None].astype(self.logits_type) for name, array in logits.items()}
+            found["generation_logits"] = filled(generation, 0)[None]
+        return found
 
 
 @dataclass(eq=False)
@@ -122,14 +94,16 @@ class RowState:
     id: str
     format: ResponseFormat
     sequence: int = 0
-    answer: Answer = field(default_factory=Answer)  # not sent yet; the executor's thread only
+    waiting: list[Output] = field(default_factory=list)  # for those that follow; the executor's thread only
+    log_probs: list[float] = field(default_factory=list)  # since the start; the sender's thread only
 
 
 class ResponseSender:
-    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up."""
+    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up.
+    logits_type: of the declared outputs."""
 
-    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float) -> None:
-        self._model, self._cancel, self._poll_seconds = model, cancel, poll_seconds
+    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float, logits_type: type) -> None:
+        self._model, self._cancel, self._poll_seconds, self._logits_type = model, cancel, poll_seconds, logits_type
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[PendingRequest, None] = {}  # in order of arrival; sender thread only
         self._next_poll = 0.0
@@ -146,11 +120,12 @@ class ResponseSender:
 
     def output(self, row: RowState, output: Output) -> None:
         """The executor's callback, in its thread."""
-        row.answer.add(output)
+        row.waiting.append(output)
         if output.finish_reason or row.format.streaming:
-            following = row.answer.next()  # before the sender's thread has the answer
-            self._queue.put((self._answer, row, row.answer))
-            row.answer = following
+            self._queue.put((self._answer, row, row.waiting))
+            row.waiting = []
+        elif output.beams:  # whole in each output, so earlier ones are of no use
+            row.waiting[-1] = replace(output, beams=())
 
     def fail(self, request: PendingRequest, error: Exception) -> None:
         """End a request with an error."""
@@ -195,7 +170,7 @@ class ResponseSender:
                 self._cancel_rows(request)
 
     def _cancel_rows(self, request: PendingRequest) -> None:
-        request.given_up = True  # before the ids are gone through; see TritonPythonModel._submit
+        request.given_up = True  # before the ids are gone through; see TritonPythonModel._serve
         for row_id in list(request.open_rows):
             self._cancel(row_id)
 
@@ -210,18 +185,29 @@ class ResponseSender:
             self._cancel_rows(running)
         self._close(request, lambda: send_last(request.sender, []))
 
-    def _answer(self, row: RowState, answer: Answer) -> None:
-        request = row.request
+    def _answer(self, row: RowState, outputs: list[Output]) -> None:
+        request, output = row.request, joined(outputs)
         if request.closed:
             return
-        if answer.finish_reason:
+        row.log_probs += output.log_probs
+        if output.finish_reason:
             request.open_rows.pop(row.id, None)
-        if answer.finish_reason == "error":
-            self._fail(request, InputError(answer.error))
+        if output.finish_reason == "error":
+            self._fail(request, InputError(output.error))
         elif request.open_rows:
-            send(request.sender, _tensors(row, answer))
+            send(request.sender, self._tensors(row, output))
         else:  # FINAL goes with the last data: a BLS model could not decode a response without tensors
-            self._close(request, lambda: send_last(request.sender, _tensors(row, answer)))
+            self._close(request, lambda: send_last(request.sender, self._tensors(row, output)))
+
+    def _tensors(self, row: RowState, output: Output) -> list:
+        found = row.format.arrays(output, row.log_probs)
+        for name in found.keys() & {"context_logits", "generation_logits"}:
+            found[name] = found[name].astype(self._logits_type)
+        if row.request.rows > 1:
+            found["batch_index"] = np.array([[row.index]], np.int32)
+        if row.request.sequences > 1:
+            found["sequence_index"] = np.array([[row.sequence]], np.int32)
+        return [pb_utils.Tensor(name, array) for name, array in found.items()]
 
     def _fail(self, request: PendingRequest, error: Exception) -> None:
         if request.errors_as_data:
@@ -251,25 +237,7 @@ class ResponseSender:
             request.closed = True
 
 
-def _tensors(row: RowState, answer: Answer) -> list:
-    tensors = row.format.tensors(answer)
-    if row.request.rows > 1:
-        tensors.append(pb_utils.Tensor("batch_index", np.array([[row.index]], np.int32)))
-    if row.request.sequences > 1:
-        tensors.append(pb_utils.Tensor("sequence_index", np.array([[row.sequence]], np.int32)))
-    return tensors
-
-
-def _ids(rows: list[list[int]]) -> dict[str, np.ndarray]:
+def _ids(rows: list[list[int]]) -> Tensors:
     """output_ids [1, beams, longest] and sequence_length [1, beams]."""
-    ids = _filled([np.array(row, np.int32) for row in rows], -1)[None]
+    ids = filled([np.array(row, np.int32) for row in rows], -1)[None]
     return {"output_ids": ids, "sequence_length": np.array([[len(row) for row in rows]], np.int32)}
-
-
-def _filled(rows: list[np.ndarray], value: float) -> np.ndarray:
-    """Arrays [n, …] of different n as one [rows, longest, …]; `value` fills the ends."""
-    longest = max(rows, key=len)
-    filled = np.full((len(rows), *longest.shape), value, longest.dtype)
-    for target, row in zip(filled, rows, strict=True):
-        target[: len(row)] = row
-    return filled

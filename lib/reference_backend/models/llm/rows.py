@@ -7,26 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from reference_backend import table
 from reference_backend.executor.params import TENSORS, SamplingParams
 from reference_backend.executor.request import Limits, Request
-from reference_backend.models.common import InputError, decode_words, require, scalars, sequences_of
+from reference_backend.models.common import InputError, Tensors, decode_words, require, scalars, sequences_of
 from reference_backend.models.llm.responses import ResponseFormat
 
-# Declared by the contract, not served by this executor.
-UNSUPPORTED = {
-    "encoder-decoder models": "encoder_input_features encoder_output_lengths cross_attention_mask "
-    "skip_cross_attn_blocks",
-    "multimodal prompts": "prompt_embedding_table prompt_table_extra_ids mrope_rotary_cos_sin mrope_position_deltas",
-    "LoRA": "lora_task_id lora_weights lora_config",
-    "guided decoding": "guided_decoding_guide_type guided_decoding_guide",
-    "lookahead decoding": "lookahead_window_size lookahead_ngram_size lookahead_verification_set_size",
-    "disaggregated serving": "context_phase_params",
-    "accepting a draft by its probabilities": "draft_logits draft_acceptance_threshold",
-    "KV-cache retention": "retention_token_range_starts retention_token_range_ends retention_token_range_priorities "
-    "retention_token_range_durations_ms retention_decode_priority retention_decode_duration_ms",
-}
-# Inputs whose neutral value is not zero.
-NEUTRAL = {"runtime_top_p_decay": 1.0, "runtime_top_p_reset_ids": -1}
 MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
 MAX_WORD_IDS = 2**18  # of stop and bad words, counted for each sequence: each looks for them itself
 RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
@@ -58,7 +44,7 @@ class Row:
         return one.return_context_logits * length + one.return_generation_logits * new
 
 
-def read_rows(inputs: dict[str, np.ndarray], exclude_input: bool, limits: Limits) -> list[Row]:
+def read_rows(inputs: Tensors, exclude_input: bool, limits: Limits) -> list[Row]:
     """Every row of the request; raises :class:`InputError` (or the executor's RequestError) in one sentence."""
     require(inputs, "input_lengths", "request_output_len")
     rows = len(inputs["input_lengths"])
@@ -83,12 +69,12 @@ def read_rows(inputs: dict[str, np.ndarray], exclude_input: bool, limits: Limits
     return read
 
 
-def _check_features(inputs: dict[str, np.ndarray]) -> None:
-    for feature, names in UNSUPPORTED.items():
-        for name in names.split():
+def _check_features(inputs: Tensors) -> None:
+    for feature, names in table("triton")["unsupported"].items():
+        for name in names:
             if name in inputs and _is_used(name, inputs[name]):
                 raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
-    for name, neutral in NEUTRAL.items():
+    for name, neutral in table("triton")["neutral"].items():
         if name in inputs and np.any(inputs[name] != neutral):
             raise InputError(
                 f"Input {name} is {inputs[name].reshape(-1)[0]}, but this executor offers only {neutral}; leave it out."
@@ -102,7 +88,7 @@ def _is_used(name: str, array: np.ndarray) -> bool:
     return bool(array.astype(bool).any())
 
 
-def _read_row(inputs: dict[str, np.ndarray], row: int, rows: int, exclude_input: bool, sequences: int) -> Row:
+def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequences: int) -> Row:
     def scalar(name: str, default: Any) -> Any:
         return scalars(inputs, name, rows, default)[row]
 
