@@ -16,6 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+MOST_COLOURS = 2000  # of one output of a page
+SAVE_SECONDS = 5  # between two saves of a notebook that runs
+
 
 class Refused(Exception):
     """A notebook that cannot run, or a cell that failed: one sentence."""
@@ -38,6 +41,7 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
         def __init__(self, **kwargs: Any):
             super().__init__(**kwargs)
             self.kernel_spec_manager = KernelSpecManager(kernel_dirs=[], ensure_native_kernel=True)
+            self.context.rcvhwm = 0  # else ZeroMQ drops what a cell prints faster than it is taken
             # Over TCP every user of the machine could read all outputs. The name of a socket file has an end, though.
             if len(os.fsencode(folder := tempfile.gettempdir())) < 80:
                 self.transport, self.connection_file = "ipc", os.path.join(folder, f"kernel-{os.getpid()}.json")
@@ -51,19 +55,28 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
                 say(progress, cell=cell_index + 1, source=cell.source.strip().partition("\n")[0][:80])
                 start(cell, cell_index, **more)
 
+            def save() -> None:  # papermill's own writes the whole notebook twice for each cell: 8 s for one of 130
+                if (nb_man.now() - nb_man.last_save_time).total_seconds() > SAVE_SECONDS:
+                    type(nb_man).save(nb_man)
+
             say(progress, cells=len(nb_man.nb.cells))
-            nb_man.cell_start = cell_start
+            nb_man.cell_start, nb_man.save = cell_start, save
             # One block for a streamed sentence, not one for each token. nbclient's own pattern for it takes time that
             # grows with the square of a line's length; this one matches the same.
             nbclient.client._RGX_CARRIAGERETURN = re.compile(r"(?m)^.*\r(?=[^\n])")
             kwargs |= {"kernel_manager_class": ThisInterpreter, "coalesce_streams": True}
-            return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+            kwargs["iopub_timeout"] = 30  # seconds for what is still on its way when a cell ends
+            try:
+                return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+            finally:
+                del nb_man.save  # the last one is whole
 
     papermill_engines.register("course", Reporting)
     try:
         papermill.execute_notebook(
             str(source), str(target), parameters=parameters, engine_name="course", kernel_name="python3",
-            cwd=str(folder), progress_bar=False, autosave_cell_every=5, start_timeout=120, store_widget_state=False,
+            cwd=str(folder), progress_bar=False, autosave_cell_every=SAVE_SECONDS, start_timeout=120,
+            store_widget_state=False,
         )  # fmt: skip
     except PapermillExecutionError as error:
         raise Refused(f"cell {error.cell_index + 1}: {error.ename}: {error.evalue}") from None
@@ -96,8 +109,15 @@ def require_kernel(path: Path) -> None:
 def write_page(path: Path) -> None:
     """Write the executed notebook as a page beside it; links lead to the other pages, not to their sources."""
     from nbconvert import HTMLExporter
+    from nbconvert.filters import ansi2html, strip_ansi
 
-    page, _ = HTMLExporter(sanitize_html=False).from_filename(str(path))
+    exporter = HTMLExporter(sanitize_html=False)
+
+    def colours(text: str) -> str:  # nbconvert's own takes time that grows with the square of their number
+        return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
+
+    exporter.register_filter("ansi2html", colours)
+    page, _ = exporter.from_filename(str(path))
     page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
     path.with_suffix(".html").write_text(page, encoding="utf-8")
 

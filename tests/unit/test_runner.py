@@ -147,6 +147,23 @@ def test_a_long_line_takes_no_time(make, tmp_path):
     assert nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs[0].text == "short"
 
 
+def test_a_page_with_many_colours_takes_no_time(make, tmp_path):
+    """nbconvert copied the rest of the text at every one: minutes for these."""
+    began = time.monotonic()
+    many = make([*HELLO, "print('\\x1b[31mx\\x1b[0m ' * 120_000)", "print('\\x1b[31mred\\x1b[0m <b>')"])
+    assert runner.run_notebook(many, tmp_path / "out", {}).status == "passed" and time.monotonic() - began < 30
+    page = (tmp_path / "out" / "00_small.html").read_text()
+    assert page.count("x x x") and page.count("ansi-red-fg") < 20
+    assert '<span class="ansi-red-fg">red</span> &lt;b&gt;' in page
+
+
+def test_all_that_a_cell_shows_is_there(make, tmp_path):
+    """ZeroMQ keeps a thousand messages for one who takes them slowly, and dropped the others, and the word of the end."""
+    result = runner.run_notebook(make([*HELLO, "for i in range(3_000): display(i)"]), tmp_path / "out", {})
+    shown = nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs
+    assert result.status == "passed" and [each.data["text/plain"] for each in shown] == [str(i) for i in range(3_000)]
+
+
 def test_what_no_notebook_can_hold_is_one_line_that_no_terminal_obeys(make, tmp_path):
     raw = "from IPython.display import display\ndisplay({'text/html': 5, 'text/plain': 'x'}, raw=True)"
     result = runner.run_notebook(make([*HELLO, raw]), tmp_path / "out", {})
