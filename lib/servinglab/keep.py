@@ -6,6 +6,7 @@ The standard library only: the installer of the offline bundle uses this before 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -94,10 +95,8 @@ def update(new: Path, folder: Path, *, stays: bool = False) -> list[tuple[str, s
     for name in before.keys() - files.keys():
         if digest(folder / name) in keeper.known:
             (folder / name).unlink()
-            for above in (folder / name).parents:
-                if above == folder or any(above.iterdir()):
-                    break
-                above.rmdir()
+            with contextlib.suppress(OSError):  # up to the first that is not empty; `folder` holds the notes
+                os.removedirs((folder / name).parent)
     found = []
     for name, content in files.items():
         target = folder / name

@@ -197,8 +197,7 @@ class TritonServer:
             folders = sorted(p for p in self.repository.iterdir() if p.is_dir() and not p.name.startswith("."))
             found = [p.name for p in folders if (p / "config.pbtxt").is_file() or _versions(p)]
         except OSError as error:
-            why = f"({error.strerror}): give the folder that holds the models."
-            raise ServerError(f"Cannot read {where} {why}") from None
+            raise ServerError(f"Cannot read {where} ({error.strerror}): give the folder of the models.") from None
         if not found:
             raise ServerError(f"No model in {where}: a model is a folder with a config.pbtxt and a folder 1/.")
         if missing := [name for name in self.requested or [] if name not in found]:
