@@ -158,7 +158,7 @@ def test_a_page_with_many_colours_takes_no_time(make, tmp_path):
 
 
 def test_all_that_a_cell_shows_is_there(make, tmp_path):
-    """ZeroMQ keeps a thousand messages for one who takes them slowly, and dropped the others, and the word of the end."""
+    """ZeroMQ keeps a thousand messages for a slow reader; it dropped the others, and the word that all is done."""
     result = runner.run_notebook(make([*HELLO, "for i in range(3_000): display(i)"]), tmp_path / "out", {})
     shown = nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs
     assert result.status == "passed" and [each.data["text/plain"] for each in shown] == [str(i) for i in range(3_000)]
