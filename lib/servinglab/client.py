@@ -87,7 +87,7 @@ def stream(
     `async_stream_infer`: request_id, outputs, parameters, …  Raises InferenceServerException: the server's error, or
     no end within `timeout` seconds. A client has one stream at a time.
     """
-    yield from (result for _, result in _results(client, model, {"": inputs}, timeout, options))
+    yield from _results(client, model, {"": inputs}, timeout, options)
 
 
 def gather(
@@ -95,12 +95,12 @@ def gather(
 ) -> dict[Any, list[InferResult]]:
     """Send several requests at once over one stream; the results of each under its key. Otherwise as `stream`."""
     found: dict[Any, list[InferResult]] = {key: [] for key in requests}
-    for key, result in _results(client, model, requests, timeout, options):
-        found[key].append(result)
+    for result in _results(client, model, requests, timeout, options):
+        found[result.key].append(result)
     return found
 
 
-def _results(*request: Any) -> Iterator[tuple[Any, InferResult]]:
+def _results(*request: Any) -> Iterator[InferResult]:
     """Of `_sent` with all of its arguments but the last."""
     arrived: queue.SimpleQueue = queue.SimpleQueue()
     with _sent(*request, arrived.put) as (open_ids, read):
@@ -124,7 +124,7 @@ async def astream(
 
     with _sent(client, model, {"": inputs}, timeout, options, put) as (open_ids, read):
         while open_ids:
-            for _, result in read(*await arrived.get()):
+            for result in read(*await arrived.get()):
                 yield result
 
 
@@ -134,21 +134,20 @@ def _sent(
     put: Callable[[Any], None],
 ) -> Iterator[tuple[dict[str, Any], Callable]]:  # fmt: skip
     """Send the requests, cancel those that are open at the end. Gives the ids of the open ones, and what makes a result
-    of what `put` was given: at most one, with its request's key."""
+    of what `put` was given: at most one, with its time and its request's key."""
     open_ids, over = {}, not requests
 
-    def read(when: float, result: Any, error: Any) -> list[tuple[Any, InferResult]]:
+    def read(when: float, result: Any, error: Any) -> list[InferResult]:
         nonlocal over
         if error is not None:
             over = error.status() is None and len(open_ids) == 1  # said by the server: this request has ended
             raise error
         response = result.get_response()
-        key = open_ids[response.id]
+        result.seconds, result.key = when - began, open_ids[response.id]
         if response.parameters["triton_final_response"].bool_param:
             del open_ids[response.id]
         over = not open_ids
-        result.seconds = when - began
-        return [(key, result)] if response.outputs else []
+        return [result] if response.outputs else []
 
     client.start_stream(lambda result, error: put((time.perf_counter(), result, error)), stream_timeout=timeout)
     began = time.perf_counter()

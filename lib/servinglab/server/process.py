@@ -62,19 +62,17 @@ def port_error(port: int | None, service: str, reason: str) -> ServerError:
 def is_ready(port: int) -> bool:
     """Whether a server with all of its models is ready; False when nobody answers within two seconds."""
     with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=2)) as connection:
-        try:
+        with contextlib.suppress(OSError, http.client.HTTPException):
             connection.request("GET", "/v2/health/ready")
             return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+    return False
 
 
 def read_log(path: Path, offset: int = 0) -> str:
     """What the log holds after byte `offset`; "" when there is none."""
-    try:
+    with contextlib.suppress(OSError):
         return path.read_bytes()[offset:].decode(errors="replace")
-    except OSError:
-        return ""
+    return ""
 
 
 def log_error(log: str) -> str | None:

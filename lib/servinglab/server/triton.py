@@ -151,10 +151,9 @@ class TritonServer:
 
     def ready(self) -> bool:
         """Whether the server and all of its loaded models are ready; False also when it does not answer."""
-        try:
+        with contextlib.suppress(ServerError):
             return self._ask(lambda client: client.is_server_ready(client_timeout=5))
-        except ServerError:
-            return False
+        return False
 
     def models(self) -> list[str]:
         """Names of the models that are ready now: those that have statistics."""
