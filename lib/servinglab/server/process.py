@@ -59,11 +59,11 @@ def port_error(port: int | None, service: str, reason: str) -> ServerError:
     return ServerError(f"Triton cannot use port {port} for {service} ({reason}): {cure}.")
 
 
-def is_ready(port: int) -> bool:
-    """Whether a server with all of its models is ready; False when nobody answers within two seconds."""
+def is_ready(port: int, path: str = "/v2/health/ready") -> bool:
+    """Whether a server, with all of its models, is ready; False when nobody answers within two seconds."""
     with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=2)) as connection:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            connection.request("GET", "/v2/health/ready")
+            connection.request("GET", path)
             return connection.getresponse().status == 200
     return False
 
@@ -145,8 +145,10 @@ class TritonProcess:
                 reason = log_error(log) or "it ended during the start"
             # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens: gRPC
             # and HTTP come first, metrics last.
-            elif "Started Metrics Service" in log and not taken_port(log) and is_ready(ports["http"]):
-                return
+            # It says so of a metrics port, too, that it finds taken a moment later.
+            elif "Started Metrics Service" in log and is_ready(ports["metrics"], "/metrics") and is_ready(ports["http"]):
+                if not taken_port(read_log(self._log)):
+                    return
             dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
                 reason = reason or "a model's Python process died while it was being loaded, perhaps out of memory"

@@ -86,15 +86,21 @@ def _kill_children(wait: float = 4.0) -> None:
     deadline = time.monotonic() + wait
     while time.monotonic() < deadline:
         _reap()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # ended meanwhile
-                if _fields(entry.name)[1] == str(os.getpid()):
-                    found.append(int(entry.name))
-                    os.kill(found[-1], signal.SIGKILL)
-        if not found:
+        if not (found := _children(os.getpid())):
             return
+        for pid in found:
+            with contextlib.suppress(OSError):  # ended meanwhile
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if _fields(entry.name)[1] == str(pid):
+                found.append(int(entry.name))
+    return found
 
 
 def kill_stubs(prefix: str) -> None:
@@ -248,9 +254,12 @@ def main() -> None:
     try:
         _say({"pid": child.pid, "shm_prefix": prefix})
         if _watch(child.pid, parent, prefix) == "stop":
+            models = _children(child.pid)
             os.kill(child.pid, signal.SIGTERM)
             deadline = time.monotonic() + order["grace"]
             while time.monotonic() < deadline and child.pid not in _reap():
+                if models and not _children(child.pid):  # all have ended in order; Triton looks once a second
+                    break
                 time.sleep(0.02)
     finally:
         _kill_children()
