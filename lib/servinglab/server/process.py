@@ -144,10 +144,9 @@ class TritonProcess:
                     raise PortTaken(port)
                 reason = log_error(log) or "it ended during the start"
             # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens: gRPC
-            # and HTTP come first, metrics last.
-            # It says so of a metrics port, too, that it finds taken a moment later.
-            elif "Started Metrics Service" in log and is_ready(ports["metrics"], "/metrics") and is_ready(ports["http"]):
-                if not taken_port(read_log(self._log)):
+            # and HTTP come first, metrics last. It says so, too, of a metrics port that it finds taken a moment later.
+            elif "Started Metrics Service" in log and is_ready(ports["metrics"], "/metrics"):
+                if is_ready(ports["http"]) and not taken_port(read_log(self._log)):
                     return
             dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
