@@ -144,3 +144,19 @@ def test_pages_are_written_between_their_marks_only():
 def test_the_derived_files_are_up_to_date():
     for path, content in pages.derived(ROOT).items():
         assert path.read_text() == content, f"{path.name} is out of date; run make pages"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "lib").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_what_a_package_s_readme_names_is_there(page):
+    """Its modules, its functions (`module.name`, `Class.name`), and every file or pattern of a test or a tool."""
+    lib = ROOT / "lib"
+    text = page.read_text().replace("NN_name", "00_start_here").replace("NN", "00")
+    text = text.replace("tools/fill_template.py", "")  # NVIDIA's
+    for pattern in re.findall(r"(?:tests|tools|notebooks|benchmarks)/[\w./*-]*[\w*]", text):
+        assert any(ROOT.glob(pattern)), f"{pattern} is not in the course"
+    for module in re.findall(r"`([\w/]+\.(?:py|toml))`", text):
+        assert [*lib.glob(f"**/{module}"), *ROOT.glob(module)], f"{module} is nowhere"
+    code = "\n".join(path.read_text() for path in lib.rglob("*.py"))
+    for owner, name in re.findall(r"`(\w+)\.(\w+)[()]*`", text):
+        known = re.search(rf"\b(def|class) {name}\b", code) or any(lib.glob(f"**/{owner}/{name}*"))
+        assert known or name in ("py", "toml", "json", "pbtxt"), f"{owner}.{name} is nowhere"

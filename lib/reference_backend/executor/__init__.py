@@ -1,4 +1,4 @@
-"""The reference executor behind the `tensorrt_llm` model: in-flight batching on a CPU."""
+"""The reference executor behind the `tensorrt_llm` model: in-flight batching, on a CPU or a CUDA device."""
 
 from importlib import import_module
 from typing import Any
