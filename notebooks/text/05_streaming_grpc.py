@@ -27,7 +27,7 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 80 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 91 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [04 · Serving](04_serving.ipynb) · Next: [06 · Temperature](06_temperature.ipynb)
 
@@ -353,7 +353,8 @@ request = own_inputs(text_input=prompt, max_tokens=5, stream=True)
 
 # %% [markdown]
 # A stream has four steps: open it with a callback, send a request, let responses arrive, close it. The callback runs in
-# another thread, so it only puts things into a queue. Its arguments must be called `result` and `error`.
+# another thread, so it only puts things into a queue. Its arguments must be called `result` and `error`. Never call
+# `stop_stream` in it: that waits for the thread, and a thread cannot wait for itself (*cannot join current thread*).
 #
 # `stop_stream()` waits until every answer is complete, so afterwards the queue holds all of them.
 
@@ -367,7 +368,9 @@ while not arrived.empty():
     print(result.as_numpy("text_output"), result.get_response().id)
 
 # %% [markdown]
-# A client object has one stream. Forget to close it, run the cell again, and you meet this:
+# Forget to close it, and the thread waits on. Then a script stays alive after its last line, also after an error, so
+# put `client.stop_stream(cancel_requests=True)` into a `finally`. And a client object has one stream. In a notebook you
+# run the cell again and meet this:
 
 # %% tags=["nbval-check-output"]
 client.start_stream(lambda result, error: None)
@@ -382,8 +385,8 @@ client.stop_stream()
 # ### The final flag
 #
 # You do not want to close the stream after each request. Then how do you know that an answer is complete? Every
-# response carries the parameter `triton_final_response`. This function writes one letter for each response: `d` for
-# data, `D` for data with the flag set, `F` for the flag alone.
+# response carries a flag: `result.get_response().parameters["triton_final_response"].bool_param`. This function writes
+# one letter for each response: `d` for data, `D` for data with the flag set, `F` for the flag alone.
 
 # %%
 def letters(model, request, **options):
@@ -486,6 +489,18 @@ results = list(own_stream(client, "tensorrt_llm_bls", request))
 print("".join(map(text_of, results)) == whole, f"{results[0].seconds:.3f} s to the first token")
 
 # %% [markdown]
+# The name of the flag is the one thing to copy with care. **Predict:** the last response of the ensemble has the flag.
+# What does the same line say with a name that is not there: True, False, or an error?
+
+# %% tags=["nbval-check-output"]
+*_, last = own_stream(client, "ensemble", request)
+for key in ("triton_final_response", "final_response"):
+    print(key, last.get_response().parameters[key].bool_param)
+
+# %% [markdown]
+# False, and no error: `parameters` is a map of protobuf, and reading makes what is missing. A loop with this slip gets
+# every token and then waits, for ever or until `stream_timeout`.
+#
 # The module `servinglab.client` holds just these two functions, and this notebook and those after it use them: `inputs`
 # also makes batches and lists, and `gather` sends several requests over one stream. Are they the same?
 
@@ -687,9 +702,9 @@ show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summ
 # request before it begins the next: at every step it computes one token for *all* running requests. Reading the weights
 # from memory is most of the work, and it is done once for all of them. That is **in-flight batching**.
 #
-# The first tokens tell another story: the bars grow from request to request. Here the prompts are read one after
-# another, and a request whose prompt has been read waits for the others: look for the hole near the start of the row
-# *1 of …*.
+# The first tokens tell another story: each bar has a length of its own. Here the prompts are read one after another,
+# not always in the order of sending, and a request whose prompt has been read waits for the others: look for the hole
+# near the start of the row with the shortest bar.
 #
 # **Exercise 05.3** A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43, 0.51`. What are its
 # time to first token and its mean gap, in milliseconds?
@@ -716,17 +731,18 @@ print(pieces, [tokenizer.decode([piece]) for piece in pieces], tokenizer.decode(
 # `�` stands for bytes that are no whole character. The ensemble hands each response to `postprocessing` on its own. The
 # BLS model is a Python program and could do better.
 #
-# **Predict:** both continue a row of foxes. What does each of them send, chunk by chunk?
+# **Predict:** both continue a row of foxes, with 8 tokens. How many responses does each send, and what is in them?
 
 # %%
+foxes = {"text_input": "🦊🦊🦊🦊", "max_tokens": 8, "stream": True}
 for model in ("ensemble", "tensorrt_llm_bls"):
-    results = stream(client, model, inputs(text_input="🦊🦊🦊🦊", max_tokens=9, stream=True))
-    print(f"{model:18}", [text_of(result) for result in results])
+    chunks = [text_of(result) for result in stream(client, model, inputs(**foxes))]
+    print(f"{model:16} {len(chunks)} responses: {chunks}")
 
 # %% [markdown]
 # The ensemble has lost the text for good: joining `�` does not bring the bytes back. Our BLS model keeps the last
-# tokens: it sends empty text while a character is incomplete, and what is still incomplete at the end stays a `�`. So
-# an empty chunk is normal, and not the end.
+# tokens: it sends empty text while a character is incomplete, and what is still incomplete at the end comes as one more
+# response, a `�`. So an empty chunk is normal and not the end, and **responses are not tokens**: do not count them.
 #
 # Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's tokenizer drops it
 # when a token is decoded alone, so an ensemble would print `Afoxran`. (Gemma's keeps it.)
@@ -762,7 +778,7 @@ process = psutil.Process(server.pid)
 
 
 def cpu_seconds():
-    return sum(sum(each.cpu_times()[:2]) for each in [process, *process.children()])
+    return sum(sum(each.cpu_times()[:4]) for each in [process, *process.children()])  # with those that have ended
 
 
 def busy(seconds=0.4):
@@ -788,6 +804,10 @@ print(f"after   {busy():.1f} cores")
 # It stopped. `close()` runs the `finally` of `stream`, which cancels; leaving a `for` loop over it does the same. The
 # models look every 100 ms whether the client is still there. (You asked the BLS model, which passes the news on. The
 # ensemble of this Triton does not: the LLM behind it goes on to `max_tokens` for nobody.)
+#
+# In a client of your own, `client.close()` and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens.
+# With `cancel_requests=True` the callback may get a last error, *Locally cancelled by application!* (`CANCELLED`). That
+# is what you asked for, and no failure.
 #
 # **By HTTP:** drop the connection of `/generate_stream`. The server notices when it next writes, which is at the next
 # token.
@@ -840,8 +860,20 @@ print("no id:", letters("tensorrt_llm", llm_inputs(stop=True)))
 # %% [markdown]
 # ## 10 Errors you will meet
 #
-# Make the common mistakes on purpose. Each line below changes one input of a good request. `inputs` sends arrays as
-# they are, so you read the server's own words.
+# Make the common mistakes on purpose. The first does not even reach the server: text in an array of numpy's own type
+# for text, without `object`. **Predict:** what datatype does the client take it for?
+
+# %% tags=["nbval-check-output"]
+try:
+    tensor("text_input", np.array([[prompt]]), "BYTES")
+except InferenceServerException as error:
+    print(error)
+
+# %% [markdown]
+# `None`: Triton has no name for numpy's text. With `dtype=object`, as in section 4, it becomes BYTES.
+#
+# Each line below changes one input of a good request. `inputs` sends arrays as they are, so you read the server's own
+# words.
 
 # %%
 good = {"text_input": np.array([[prompt.encode()]], object), "max_tokens": np.array([[3]], np.int32)}
