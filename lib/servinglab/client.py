@@ -28,7 +28,7 @@ Inputs = Sequence[InferInput]
 @cache
 def _declared() -> dict[str, tuple[np.dtype, bool]]:
     """Of every input of the five models: numpy dtype, and whether a row of it is a list."""
-    tensors = [t for g in contract.GENERATIONS for m in contract.MODELS for t in contract.inputs(m, g)]
+    tensors = [t for g in contract.GENERATIONS for m in contract.MODELS for t in contract.tensors("input", m, g)]
     known = {t.name: t for t in tensors if not t.datatype.startswith("$")}
     return {
         name: (np.dtype(triton_to_np_dtype(t.datatype.replace("STRING", "BYTES"))), t.dims != (1,))

@@ -108,7 +108,8 @@ def _defaults(api: str) -> dict[str, Any]:
 def _read(request: Mapping[str, Any], api: str) -> tuple[dict[str, Any], list[Note]]:
     """{parameter: value} of what the request says; names without a row become notes."""
     names = {name.name: parameter for parameter, name in parameters(api).items() if name.name}
-    others = [t.name for t in contract.inputs("ensemble")] if api == "engine" else DATA["others"].get(api, "").split()
+    others = DATA["others"].get(api, "").split()
+    others = [t.name for t in contract.tensors("input", "ensemble")] if api == "engine" else others
     if unknown := [name for name in request if name not in names and name not in others]:
         raise CourseError(f"There is no {unknown[0]!r} on {APIS[api]}.{did_you_mean(unknown[0], [*names, *others])}")
     given = {name: value for name, value in request.items() if name != "model" and value is not None}

@@ -62,7 +62,8 @@ def _fault(config: pb.ModelConfig) -> str | None:
         return "the backend was right as it was: this model is a Python file"
     if config.max_batch_size != BATCH:
         return f"max_batch_size is {config.max_batch_size}, and this deployment has {BATCH} rows a batch"
-    for field, declared in (("input", contract.inputs(model)), ("output", contract.outputs(model))):
+    for field in ("input", "output"):
+        declared = contract.tensors(field, model)
         found = {tensor.name: tensor for tensor in getattr(config, field)}
         if found.keys() != {tensor.name for tensor in declared}:
             return f"each {field} must keep its name: {', '.join(tensor.name for tensor in declared)}"

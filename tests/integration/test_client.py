@@ -65,7 +65,7 @@ def cancelled_at(server, request_id: str, seconds: float = 15.0) -> int:
 def notebook():
     """What notebook 05 arrives at: its cells that define `tensor`, `own_inputs` and `own_stream`."""
     names = {"np": np, "queue": queue, "time": time, "grpcclient": grpcclient, "triton_to_np_dtype": triton_to_np_dtype}
-    names["datatypes"] = {t.name: t.datatype for t in contract.inputs("tensorrt_llm_bls")}
+    names["datatypes"] = {t.name: t.datatype for t in contract.tensors("input", "tensorrt_llm_bls")}
     for cell in jupytext.read(NOTEBOOK).cells:
         if cell.cell_type == "code" and any(f"def {name}(" in cell.source for name in ("own_inputs", "own_stream")):
             exec(cell.source.partition("\n\n\nrequest = ")[0], names)

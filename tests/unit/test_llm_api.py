@@ -38,7 +38,7 @@ def names(api):
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 def test_every_engine_name_is_a_tensor_of_the_contract(model):
-    tensors = {tensor.name: tensor for tensor in contract.inputs(model)}
+    tensors = {tensor.name: tensor for tensor in contract.tensors("input", model)}
     for parameter, cell in parameters("engine").items():
         if cell.name in tensors:
             assert tensors[cell.name].optional != cell.required, parameter

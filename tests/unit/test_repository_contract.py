@@ -46,7 +46,7 @@ def test_outputs_are_nvidias_without_the_duplicate(model):
 
 
 def test_the_shipped_ensemble_has_the_duplicate_that_ours_drops():
-    assert len(NVIDIA["ensemble"]["outputs"]) == len(contract.outputs("ensemble")) + 1 == 18
+    assert len(NVIDIA["ensemble"]["outputs"]) == len(contract.tensors("output", "ensemble")) + 1 == 18
 
 
 @pytest.mark.parametrize("model", contract.MODELS)
@@ -61,8 +61,8 @@ def test_old_generation_differs_in_two_names_only(model):
 @pytest.mark.parametrize("model", contract.MODELS)
 def test_the_contract_says_what_protobuf_reads(model, generation):
     text = contract.template(model, generation)
-    for kind, found in (("input", contract.inputs), ("output", contract.outputs)):
-        tensors = found(model, generation)
+    for kind in ("input", "output"):
+        tensors = contract.tensors(kind, model, generation)
         said = [[t.name, t.datatype.removeprefix("${").removesuffix("}"), list(t.dims), t.optional] for t in tensors]
         said = [[name, FILLED.get(datatype, f"TYPE_{datatype}")[5:], *rest] for name, datatype, *rest in said]
         rows = map(row, getattr(config(model, generation), kind))
@@ -71,7 +71,7 @@ def test_the_contract_says_what_protobuf_reads(model, generation):
 
 
 def test_a_datatype_that_the_deployment_chooses_stays_a_variable():
-    chosen = {t.name: t.datatype for t in contract.inputs("tensorrt_llm") if t.datatype.startswith("$")}
+    chosen = {t.name: t.datatype for t in contract.tensors("input", "tensorrt_llm") if t.datatype.startswith("$")}
     assert chosen == {
         "encoder_input_features": "${encoder_input_features_data_type}", "draft_logits": "${logits_datatype}",
     }  # fmt: skip
@@ -95,8 +95,8 @@ def test_old_ensemble_maps_rename_both_sides():
 @pytest.mark.parametrize("generation", contract.GENERATIONS)
 def test_ensemble_maps_name_declared_tensors(generation):
     for step in maps(generation):
-        assert step["in"].keys() <= {t.name for t in contract.inputs(step["model"], generation)}
-        assert step["out"].keys() <= {t.name for t in contract.outputs(step["model"], generation)}
+        assert step["in"].keys() <= {t.name for t in contract.tensors("input", step["model"], generation)}
+        assert step["out"].keys() <= {t.name for t in contract.tensors("output", step["model"], generation)}
 
 
 @pytest.mark.parametrize("model", contract.MODELS)

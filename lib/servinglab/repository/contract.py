@@ -63,18 +63,9 @@ def template(model: str, generation: str = "new", *, name: str = "", prefix: str
     return text.replace(f'name: "{model}"', f'name: "{name or prefix + model}"', 1)
 
 
-def inputs(model: str, generation: str = "new") -> tuple[Tensor, ...]:
-    """The inputs of one of the five MODELS; generation: one of GENERATIONS."""
-    return _tensors("input", model, generation)
-
-
-def outputs(model: str, generation: str = "new") -> tuple[Tensor, ...]:
-    """The outputs of one of the five MODELS."""
-    return _tensors("output", model, generation)
-
-
 @cache
-def _tensors(kind: str, model: str, generation: str) -> tuple[Tensor, ...]:
+def tensors(kind: str, model: str, generation: str = "new") -> tuple[Tensor, ...]:
+    """Every "input" or "output" of one of the five MODELS; generation: one of GENERATIONS."""
     declared = rf'^({kind} {{ name: "(\w+)" data_type: (?:TYPE_)?(\S+) dims: \[(.*?)\].*)'
     return tuple(
         Tensor(line, name, datatype, tuple(map(int, dims.split(","))), "optional: true" in line)

@@ -9,10 +9,9 @@ import json
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tritonclient.grpc import model_config_pb2 as pb
 
@@ -25,8 +24,7 @@ VARY = ("prompt_embedding_table", "IMAGE_SIZES", "IMAGE_URL")  # tensors that di
 MOST_RANKS = 1024
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """An "error" (does not load, or answers wrongly) or a "warning"; a stable code; path and line, from 1, if there is
     one; one sentence about what is wrong, and what to do."""
 
@@ -38,17 +36,13 @@ class Finding:
     cure: str
 
 
-@dataclass(eq=False)
 class Model:
     """One folder: the text of its config.pbtxt and, where that parses, the message."""
 
-    folder: Path
-    text: str = ""
-    config: pb.ModelConfig | None = None
-    findings: list[Finding] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.name = self.folder.name
+    def __init__(self, folder: Path):
+        self.folder, self.name, self.text = folder, folder.name, ""
+        self.config: pb.ModelConfig | None = None
+        self.findings: list[Finding] = []
 
     def note(self, rule: str, place: str | int | Path, **facts: Any) -> None:
         """A finding in config.pbtxt, at a line or the first match of a pattern (0: nowhere), or about another file."""
@@ -197,9 +191,9 @@ def _check_folder(model: Model, code: str, key: str, problem: Any) -> Path | Non
 
 def _check_tensors(model: Model, base: str) -> None:
     old = {tensor.name for tensor in model.config.input} & set(contract.OLD_NAMES.values())
-    for kind, wanted in (("input", contract.inputs), ("output", contract.outputs)):
+    for kind in ("input", "output"):
         declared = {tensor.name: tensor for tensor in getattr(model.config, kind)}
-        for tensor in wanted(base, "old" if old else "new"):
+        for tensor in contract.tensors(kind, base, "old" if old else "new"):
             given = declared.get(tensor.name)
             facts = {"kind": kind, "tensor": tensor.name, "line": tensor.line}
             if given is None:
