@@ -28,12 +28,10 @@ Inputs = Sequence[InferInput]
 @cache
 def _declared() -> dict[str, tuple[np.dtype, bool]]:
     """Of every input of the five models: numpy dtype, and whether a row of it is a list."""
-    tensors = [t for g in contract.GENERATIONS for m in contract.MODELS for t in contract.tensors("input", m, g)]
-    known = {t.name: t for t in tensors if not t.datatype.startswith("$")}
-    return {
-        name: (np.dtype(triton_to_np_dtype(t.datatype.replace("STRING", "BYTES"))), t.dims != (1,))
-        for name, t in known.items()
-    }
+    every = [t for g in contract.GENERATIONS for m in contract.MODELS for t in contract.tensors("input", m, g)]
+    known = [t for t in every if not t.datatype.startswith("$")]
+    dtypes = [np.dtype(triton_to_np_dtype(t.datatype.replace("STRING", "BYTES"))) for t in known]
+    return {t.name: (dtype, t.dims != (1,)) for t, dtype in zip(known, dtypes, strict=True)}
 
 
 def inputs(**values: Any) -> list[InferInput]:

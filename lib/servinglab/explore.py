@@ -48,7 +48,8 @@ def is_live() -> bool:
 
     False unless there is a sign of one: widgets under papermill, nbclient, nbval and nbconvert hang or leave state.
     """
-    request = _execute_request()
+    running = kernel()
+    request = running and running.get_parent("shell")  # the message that made this cell run
     if os.environ.get("SERVINGLAB_STATIC") or request is None:  # the first: whatever in this course runs notebooks
         return False
     if "google.colab" in sys.modules:
@@ -57,11 +58,6 @@ def is_live() -> bool:
     # hold, because a kernel that a notebook starts (papermill inside JupyterLab) inherits the environment.
     session = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
     return session and "cellId" in request.get("metadata", {})
-
-
-def _execute_request() -> dict[str, Any] | None:
-    """The message that made this cell run; None outside a Jupyter kernel."""
-    return running.get_parent("shell") if (running := kernel()) else None
 
 
 def _panels(draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, summary: str) -> None:

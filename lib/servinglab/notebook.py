@@ -33,7 +33,10 @@ def device(lane: str = "auto") -> str:
     """What computes the tokens: in the embedded lane the CPU ("cpu, AMD EPYC, 2 cores") or a CUDA device, on which fp32
     and bf16 engines run then; in the other a GPU."""
     if resolve_lane(lane) == "trtllm":
-        return _gpu() or "no GPU found"
+        ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=20) if shutil.which(ask[0]) else None
+        names = done.stdout.strip().splitlines() if done and done.returncode == 0 else []
+        return f"{len(names)} × {names[0]}" if names else "no GPU found"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cpu = f"cpu, {cpu_name()}, {cores} core{'s' * (cores != 1)}"
     found = _cuda(os.environ.get("SERVINGLAB_DEVICE", "auto"))
@@ -109,12 +112,3 @@ def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: (.+)$", info.read_text(encoding="utf-8") if info.exists() else "", re.MULTILINE)
     return found[1] if found else platform.machine()
-
-
-def _gpu() -> str | None:
-    if shutil.which("nvidia-smi") is None:
-        return None
-    ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    answer = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
-    names = answer.stdout.strip().splitlines()
-    return f"{len(names)} × {names[0]}" if answer.returncode == 0 and names else None

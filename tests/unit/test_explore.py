@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -156,5 +157,6 @@ def test_each_front_end_is_known_by_its_signs(monkeypatch, environment, metadata
         monkeypatch.delenv(sign, raising=False)
     for sign, value in environment.items():
         monkeypatch.setenv(sign, value)
-    monkeypatch.setattr("servinglab.explore._execute_request", lambda: {"metadata": metadata})
+    running = SimpleNamespace(get_parent=lambda channel: {"metadata": metadata})
+    monkeypatch.setattr("servinglab.explore.kernel", lambda: running)
     assert is_live() == live

@@ -18,7 +18,6 @@ def test_defaults_need_two_folders_only():
 
 def test_prefix_goes_before_every_name():
     spec = DeploymentSpec(**GOOD).replace(prefix="gemma-gly-")
-    assert spec.model_name("ensemble") == "gemma-gly-ensemble"
     bls = spec.values("tensorrt_llm_bls")
     assert {bls[f"{inner}_model_name"] for inner in ("tensorrt_llm", "preprocessing", "postprocessing")} == {
         "gemma-gly-tensorrt_llm", "gemma-gly-preprocessing", "gemma-gly-postprocessing",

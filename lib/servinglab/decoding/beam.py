@@ -83,15 +83,9 @@ def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
 
 
 def beam_search(
-    next_log_probs: NextLogProbs,
-    start: Sequence[int],
-    *,
-    width: int,
-    max_tokens: int,
-    end_id: int | None = None,
-    length_penalty: float = 0.0,
-    early_stopping: int = 1,
-) -> BeamResult:
+    next_log_probs: NextLogProbs, start: Sequence[int], *, width: int, max_tokens: int, end_id: int | None = None,
+    length_penalty: float = 0.0, early_stopping: int = 1,
+) -> BeamResult:  # fmt: skip
     """The best `width` continuations of `start` (token ids, may be empty) that a search of this width finds.
 
     early_stopping: what to do once `width` hypotheses are complete. 1: stop. 0: stop when the best live beam, scored at
@@ -106,7 +100,9 @@ def beam_search(
     live = [Node(0, None, 0, None, 0.0, 0.0, kept=True)]
     result = BeamResult([], list(live))
     for length in range(1, max_tokens + 1):
-        own = _checked(next_log_probs([[*start, *result.path(node.id)] for node in live]))
+        own = np.asarray(next_log_probs([[*start, *result.path(node.id)] for node in live]), np.float64)
+        if not (own <= 1e-6).all():
+            raise CourseError("next_log_probs returned values above 0 or nan; pass logits through log_softmax first.")
         total = (np.array([node.cum_log_prob for node in live])[:, None] + own).ravel()
         ranked = []
         for id, index in enumerate(_best(total, 2 * width).tolist(), len(result.tree)):
@@ -144,10 +140,3 @@ def _best(values: np.ndarray, count: int) -> np.ndarray:
         threshold = np.partition(values[candidates], -count)[-count]
         candidates = candidates[values[candidates] >= threshold]
     return candidates[np.argsort(-values[candidates], kind="stable")][:count]
-
-
-def _checked(log_probs: np.ndarray) -> np.ndarray:
-    log_probs = np.asarray(log_probs, np.float64)
-    if not (log_probs <= 1e-6).all():
-        raise CourseError("next_log_probs returned values above 0 or nan; pass logits through log_softmax first.")
-    return log_probs

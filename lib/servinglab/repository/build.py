@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from servinglab.errors import did_you_mean
 from servinglab.keep import Keeper
@@ -76,13 +76,6 @@ class DeploymentSpec(BaseModel):
             name = ".".join(map(str, error["loc"])) or "DeploymentSpec"
             hint = did_you_mean(name, set(DeploymentSpec.model_fields) - {name})
             raise RepositoryError(f"{name}: {error['msg']}, not {error['input']!r:.60}.{hint}") from None
-
-    def replace(self, **changes: Any) -> DeploymentSpec:
-        """The same deployment but for these fields, checked anew."""
-        return DeploymentSpec(**(dict(self) | changes))
-
-    @model_validator(mode="after")
-    def _check_together(self) -> DeploymentSpec:
         if self.accumulate_tokens and not self.decoupled:
             raise RepositoryError("accumulate_tokens needs decoupled=True: else there is one response.")
         others = set(contract.parameters("tensorrt_llm").values()) - DeploymentSpec.model_fields.keys()
@@ -90,16 +83,15 @@ class DeploymentSpec(BaseModel):
             if name not in others:
                 raise RepositoryError(f"tensorrt_llm has no other parameter {name!r}.{did_you_mean(name, others)}")
             contract.check_value(name, value)
-        return self
 
-    def model_name(self, model: str) -> str:
-        """The name in the repository of one of the five models, e.g. "gemma-tensorrt_llm"."""
-        return self.prefix + model
+    def replace(self, **changes: Any) -> DeploymentSpec:
+        """The same deployment but for these fields, checked anew."""
+        return DeploymentSpec(**(dict(self) | changes))
 
     def values(self, model: str) -> dict[str, Any]:
         """{template variable: value} for one of the five models; what is left to its default is not in it."""
         models = contract.MODELS + ((contract.DRAFT,) if self.draft_engine_dir else ())
-        chosen = dict(self) | self.parameters | {f"{name}_model_name": self.model_name(name) for name in models}
+        chosen = dict(self) | self.parameters | {f"{name}_model_name": self.prefix + name for name in models}
         chosen |= {"triton_max_batch_size": self.max_batch_size, "decoupled_mode": self.decoupled,
                    "triton_backend": "tensorrtllm"}  # fmt: skip
         # Of these two, the first reads an engine for vision models only, the second a tokenizer for guided decoding.
@@ -134,7 +126,7 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
         keeper = Keeper(root)
         placed = spec.replace(**{f"{name.removesuffix('s')}_dir": assets / name for name in links})
         for model in contract.MODELS + ((contract.DRAFT,) if spec.draft_engine_dir else ()):
-            _write(repository / spec.model_name(model), model, config_text(placed, model), keeper)
+            _write(repository / f"{spec.prefix}{model}", model, config_text(placed, model), keeper)
     except OSError as error:
         raise RepositoryError(f"{error.filename or root} cannot be written: {error.strerror}.") from error
     return repository
@@ -167,7 +159,7 @@ def write_templates(repository: str | Path, generation: str = "new") -> Path:
 def config_text(spec: DeploymentSpec, model: str) -> str:
     """The config.pbtxt of one of the five models, or of `contract.DRAFT`: its template, filled, without what the
     deployment leaves to its default."""
-    name, base = spec.model_name(model), model
+    name, base = spec.prefix + model, model
     if model == contract.DRAFT:
         base, spec = "tensorrt_llm", spec.replace(engine_dir=spec.draft_engine_dir)
     values = spec.values(base)
@@ -197,7 +189,7 @@ def _write(folder: Path, model: str, config: str, keeper: Keeper) -> None:
 def _link(link: Path, target: Path, repository: Path, spec: DeploymentSpec) -> None:
     if link.exists() and link.resolve() == target:
         return
-    ours = {spec.model_name(model) for model in (*contract.MODELS, contract.DRAFT)}
+    ours = {spec.prefix + model for model in (*contract.MODELS, contract.DRAFT)}
     users = {path.parent.name for path in repository.glob("*/config.pbtxt") if str(link) in path.read_text("latin-1")}
     users = sorted(users - ours)
     if users or (link.exists() and not link.is_symlink()):

@@ -27,8 +27,6 @@ from servinglab.server import install, process
 from servinglab.server.install import ServerError, require_plain
 from servinglab.triton_24_10 import clean
 
-__all__ = ["ServerError", "TritonServer", "running"]
-
 EXIT_SECONDS = 2  # Triton waits so long for requests in flight
 PORT_ATTEMPTS = 5
 # Whoever may load a model may bring its model.py along, and so runs code as the user of the server: a web page can send
