@@ -18,6 +18,7 @@ from servinglab.root import tomllib
 
 _SIDE = 132  # pixels of a picture in a figure; a page must load at once
 _RIGHT, _LEAST = MODELS["postprocessing"], 1e-7  # a drift below that is rounding of the reference itself
+_CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # so that no line runs through a number
 # The course's colours, by what a step does: prepare, compute, collect.
 COLOURS = {
     "image_preprocessing": MODELS["preprocessing"], "vision_encoder": MODELS["tensorrt_llm"],
@@ -73,7 +74,7 @@ def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chanc
             mean, low, high = measured[which]
             axes.plot([low, high], [row + shift] * 2, color=colours[which], linewidth=2.4, solid_capstyle="butt")
             axes.plot(mean, row + shift, "o", color=colours[which], markersize=7)
-            note(axes, f"{mean:.2f}", high, row + shift)
+            note(axes, f"{mean:.2f}", high, row + shift, bbox=_CLEAR)
     axes.axvline(chance, color=INK, linewidth=0.9, linestyle=":")
     note(axes, f"guessing, at {k}", chance, -0.62, (4, 0), color=QUIET, va="baseline")
     for which, name in names.items():
@@ -105,7 +106,7 @@ def sizes_and_drift(rows: Mapping[str, tuple[float, float]], limit: float) -> Fi
         note(size, f"{megabytes:.1f} MB", megabytes, row)
         colour = MODELS["tensorrt_llm"] if drift > limit else MODELS["postprocessing"]
         turned.plot(max(drift, _LEAST), row, "o", color=colour, markersize=7)
-        note(turned, f"{drift:.0e}" if drift > _LEAST else "none", max(drift, _LEAST), row)
+        note(turned, f"{drift:.0e}" if drift > _LEAST else "none", max(drift, _LEAST), row, bbox=_CLEAR)
     turned.axvline(limit, color=INK, linewidth=0.9, linestyle=":")
     name_rows(size, list(rows), above=0.5, below=0.5)
     size.set(xlim=(0, 1.4 * max(megabytes for megabytes, _ in rows.values())), xlabel="size of the file (MB)")
