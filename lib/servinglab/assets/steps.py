@@ -11,23 +11,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from servinglab.assets.catalogue import Model, Wheel
 from servinglab.assets.store import OFFLINE, AssetError, say, sha256, told_offline
-from servinglab.root import find_root
+from servinglab.root import data, find_root
 
 # What a request may ask for costs nothing here, unlike on a GPU, where an engine's limits are memory.
 LIMITS = ("--max_batch_size", "256", "--max_beam_width", "16", "--gather_all_token_logits")
-# Of this machine, of the moment, or unknown to transformers 4.
-_DROP_FROM_CONFIG = ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version")
-_DROP_FROM_TOKENIZER = ("backend", "is_local", "local_files_only", "name_or_path", "tokenizer_file", "gguf_file")
-_TOKENIZER = ["tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*"]
-_TOKENIZER += ["merges.txt", "*.jinja", "config.json", "generation_config.json", "README.md"]
-# No *.bin: a pickle can run code. The folders hold the same weights again for other programs.
-_WEIGHTS = [*_TOKENIZER, "*.safetensors", "*.json", "*.txt"]
-_NOT = ["onnx/*", "openvino/*", "original/*", "runs/*"]
+_FILES = data("checkpoints.toml")
 _STEPS = {
     "gguf": "from servinglab.assets.steps import convert_gguf; convert_gguf(*map(Path, args))",
     "convert": "from engines.convert import convert; convert(args[0], args[1], dtype=args[2])",
@@ -56,7 +50,8 @@ def fetch(model: Model, *, weights: bool = True) -> Path:
     """
     from huggingface_hub import errors, snapshot_download
 
-    repo, wanted = model.hub, {"allow_patterns": _WEIGHTS if weights else _TOKENIZER, "ignore_patterns": _NOT}
+    files = _FILES["tokenizer"] + (_FILES["weights"] if weights else [])
+    repo, wanted = model.hub, {"allow_patterns": files, "ignore_patterns": _FILES["never"]}
     with contextlib.suppress(errors.LocalEntryNotFoundError, OSError, ValueError):
         if _complete(folder := Path(snapshot_download(repo, local_files_only=True, **wanted)), weights):
             return folder
@@ -172,7 +167,7 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name, "local_files_only": True}
     AutoTokenizer.from_pretrained(**where).save_pretrained(out)
     quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    settings = {k: v for k, v in quantized.config.to_dict().items() if k not in _DROP_FROM_CONFIG}
+    settings = {k: v for k, v in quantized.config.to_dict().items() if k not in _FILES["not_in_config"]}
     # A quantized model refuses `save_pretrained`, so its weights move to a plain one.
     with torch.device("meta"):  # its own weights would be drawn at random and thrown away
         plain = type(quantized)(type(quantized.config).from_dict(settings))
@@ -189,16 +184,16 @@ def convert_gguf(gguf: Path, out: Path) -> None:
         template.unlink()
     tokenizer |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     tokenizer["model_max_length"] = config["max_position_embeddings"]
-    _write(out / "config.json", config, _DROP_FROM_CONFIG)
-    _write(out / "tokenizer_config.json", tokenizer, _DROP_FROM_TOKENIZER)
+    _write(out / "config.json", config, _FILES["not_in_config"])
+    _write(out / "tokenizer_config.json", tokenizer, _FILES["not_in_tokenizer"])
     if (generation := out / "generation_config.json").exists():
-        _write(generation, _read(generation), _DROP_FROM_CONFIG)
+        _write(generation, _read(generation), _FILES["not_in_config"])
 
 
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _write(path: Path, value: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:
+def _write(path: Path, value: dict[str, Any], dropped: Sequence[str] = ()) -> None:
     kept = {k: v for k, v in value.items() if k not in dropped}
     path.write_text(json.dumps(kept, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")

@@ -12,14 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, arrow, bars, box, note, sheet, tint
+from servinglab.root import data
 
-# What an operator does to the data; the same colours for the same jobs.
-JOBS = {
-    "matrix product": ("MatMul", "Gemm", "Conv"),
-    "over a row": ("Softmax", "LayerNormalization", "BatchNormalization"),
-    "element by element": ("Add", "Sub", "Mul", "Div", "Erf", "Gelu", "Relu", "Tanh", "Sqrt", "Pow", "Where"),
-    "moves data": ("Reshape", "Transpose", "Concat", "Slice", "Gather", "Cast", "Unsqueeze", "Expand"),
-}
+# What each operator does to the data; the same colours for the same jobs.
+JOBS = data("drawings.toml")["jobs"]
 _COLOURS = dict(zip(JOBS, (tint(MODELS["preprocessing"], 0.6), tint(MODELS["postprocessing"], 0.45),
                            tint(MODELS["ensemble"], 0.6), FAINT), strict=True))  # fmt: skip
 CONTENTS = {"numbers": tint(MODELS["preprocessing"], 0.6), "program, header": MODELS["tensorrt_llm"]}
