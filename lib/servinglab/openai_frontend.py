@@ -224,24 +224,19 @@ def count_tokens(count: Any, texts: list[str], most: int) -> int:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
-    if foreign := _foreign(request):
-        return _refuse(foreign, 403)
+    """Refuse what a page of the web made a browser send. There the page chooses all but these headers, and a name that
+    it owns may lead here (DNS rebinding). Programs send no Origin."""
+    for host in request.headers.getall("Host", ()):
+        if not _OURS.fullmatch(host):
+            said = f"This front end answers at 127.0.0.1 and localhost, not for {host!r}: use its own address."
+            return _refuse(said, 403)
+    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":  # an <img> has no Origin
+        return _refuse("This front end does not answer to pages: ask it from a program.", 403)
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
         said = "This front end serves GET /v1/models and POST /v1/chat/completions, not"
         return _refuse(f"{said} {request.method} {request.path}.", error.status)
-
-
-def _foreign(request: web.Request) -> str | None:
-    """What is wrong with a request that a page of the web made a browser send. There the page chooses all but these
-    headers, and a name that it owns may lead here (DNS rebinding). Programs send no Origin."""
-    for host in request.headers.getall("Host", ()):
-        if not _OURS.fullmatch(host):
-            return f"This front end answers at 127.0.0.1 and localhost, not for {host!r}: use its own address."
-    if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":  # an <img> has no Origin
-        return "This front end does not answer to pages: ask it from a program."
-    return None
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
