@@ -117,7 +117,8 @@ class OpenAIFrontend:
         self._folder, self._model, self._port = Path(tokenizer_dir), model, port
         if not (file := self._folder / "tokenizer.json").is_file():
             raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
-        self._tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
+        self._count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -212,9 +213,6 @@ class OpenAIFrontend:
             await response.write(_event({**head, "object": _CHUNK, "choices": [], "usage": usage}))
         await response.write(_DONE)
         return response
-
-    def _count(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def count_tokens(count: Any, texts: list[str], most: int) -> int:

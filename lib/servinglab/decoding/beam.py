@@ -75,10 +75,9 @@ def score(log_prob: float, length: int, length_penalty: float = 0.0) -> float:
     with np.errstate(all="ignore"):
         divisor = np.float64(length) ** length_penalty
     if not 0 < divisor < math.inf:
-        raise CourseError(
-            f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power, "
-            f"and for {length} tokens that is no usable number; use one nearer to 0, such as 1 (the mean per token)."
-        )
+        what = f"length_penalty is {length_penalty:g}: it divides by the number of tokens to that power"
+        cure = "use one nearer to 0, such as 1 (the mean per token)"
+        raise CourseError(f"{what}, and for {length} tokens that is no usable number; {cure}.")
     return float(log_prob / divisor)
 
 
@@ -107,9 +106,8 @@ def beam_search(
         ranked = []
         for id, index in enumerate(_best(total, 2 * width).tolist(), len(result.tree)):
             row, token = divmod(index, own.shape[1])
-            ends = token == end_id
-            node = Node(id, live[row].id, length, token, float(own[row, token]), float(total[index]), finished=ends)
-            ranked.append(node)
+            log_probs = float(own[row, token]), float(total[index])
+            ranked.append(Node(id, live[row].id, length, token, *log_probs, finished=token == end_id))
         result.tree += ranked
         for node in ranked[:width]:
             if node.finished or length == max_tokens:

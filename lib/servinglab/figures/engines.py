@@ -46,8 +46,15 @@ def fusions(engines: Mapping[str, Sequence[str]], operators: Mapping[str, str]) 
     for (name, each), width in zip(rows.items(), widest, strict=True):
         axes.text(x, top + 0.3, f"{name}: {len(each)} layers", fontsize=10, fontweight="bold", va="center")
         for number, nodes in enumerate(each):
-            axes.text(x + 0.18, top - _ROW * number, f"{number + 1}", ha="right", va="center", fontsize=9, color=QUIET)
-            _boxes(axes, x + 0.27, top - _ROW * number, nodes)
+            left, y = x + 0.27, top - _ROW * number
+            axes.text(x + 0.18, y, f"{number + 1}", ha="right", va="center", fontsize=9, color=QUIET)
+            if len(nodes) > 1:  # the frame says: one layer
+                box(axes, left - 0.02, y - 0.115, _width(nodes) + 0.01, 0.23, "", CARD, edge=QUIET, lw=0.9)
+            for node in nodes:
+                jobs = (_COLOURS[job] for job, names in JOBS.items() if node in names)
+                colour = FAINT if node.startswith("for ") else next(jobs, CARD)
+                _box(axes, left, y, _width([node]) - _GAP, _SHORT.get(node, node), colour, 0.18)
+                left += _width([node])
         x += 0.3 + width + max(0.2, (WIDTH - 0.24 - sum(widest) - 0.3 * len(rows)) / max(1, len(rows) - 1))
     return fig
 
@@ -127,13 +134,3 @@ def _nodes(layer: str, operators: Mapping[str, str]) -> list[str]:
 
 def _width(nodes: Sequence[str]) -> float:
     return sum(len(_SHORT.get(node, node)) * _UNIT + 0.12 + _GAP for node in nodes)
-
-
-def _boxes(axes: Axes, x: float, y: float, nodes: Sequence[str]) -> None:
-    if len(nodes) > 1:  # the frame says: one layer
-        box(axes, x - 0.02, y - 0.115, _width(nodes) + 0.01, 0.23, "", CARD, edge=QUIET, lw=0.9)
-    for node in nodes:
-        jobs = (_COLOURS[job] for job, names in JOBS.items() if node in names)
-        colour = FAINT if node.startswith("for ") else next(jobs, CARD)
-        _box(axes, x, y, _width([node]) - _GAP, _SHORT.get(node, node), colour, 0.18)
-        x += _width([node])

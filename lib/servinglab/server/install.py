@@ -114,8 +114,7 @@ def backend_directory(cache: Path) -> Path:
     backend = root / "backends" / "python"
     files = [backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub(root)]
     stamp = max(int(path.stat().st_mtime) for path in files)
-    python = f"py{sys.version_info[0]}.{sys.version_info[1]}"
-    target = cache / "triton" / f"backends-{version}-{python}-{stamp}"
+    target = cache / "triton" / f"backends-{version}-py{sys.version_info[0]}.{sys.version_info[1]}-{stamp}"
     copies = {target / "python" / path.name: path for path in files}
     copies[target / "tensorrtllm" / "model.py"] = LIB / "reference_backend" / "backend" / "model.py"
     try:
