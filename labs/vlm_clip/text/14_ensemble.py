@@ -25,7 +25,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 384 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 79 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -298,8 +298,9 @@ for name, cost in costs.items():
 
 
 # %% [markdown]
-# Both can cost no less than the picture alone; where it seems so, you see how much six requests scatter. That the text
-# adds little is what you may read.
+# *Both* cost less than the two numbers above together, because the text runs beside the picture. On cores with nothing
+# else to do the text would add next to nothing; where both seem to cost less than the picture alone, you see how much
+# six requests scatter.
 #
 # ## 2 What the ensemble costs
 #
@@ -346,7 +347,7 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 # for each other is the frame's own: tensors go from step to step in memory, without a client. Slightly below 1 time the
 # path is no miracle: a step's time probably ends a little after its answer has gone on, so the times of two steps
 # overlap. Read it as: the frame costs too little to be seen in this way.
-# `benchmarks/clip_ensemble.py` measures all of that in rounds; `data/results/cpu/clip_ensemble.json` has the figures.
+# `benchmarks/clip_ensemble.py` measures it in rounds, for `data/results/cpu/clip_ensemble.json`.
 #
 # You could call the four models yourself. Then the pixels travel twice, 602,112 bytes each way, and every client has to
 # know the wiring. An ensemble is the better choice when the wiring is fixed. When a request decides which way it goes,
@@ -418,10 +419,12 @@ for model in kinds:
 # %% [markdown]
 # Look at the rows of an execution first: the control has 1, so nothing there is batching's. Whether larger batches are
 # also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here a picture keeps a core
-# busy by itself, and a batch saves it little more than the way between processes, of which a short text, being quick,
-# has more to save. But a batch of texts is padded to its longest. Each line is one short measurement: believe a factor
-# near 1 only when it comes again.
-#
+# busy by itself. A batch saves it little more than the way between processes, and may even lose: what lies between the
+# layers of four pictures probably no longer fits into a core's caches. A short text, being quick, has more to save, but
+# a batch of texts is padded to its longest. Each line is one short measurement: believe a factor near 1 only when it
+# comes again.
+
+# %% [markdown]
 # ## 4 The batch dimension
 #
 # Most mistakes with a vision model are mistakes of shape. Send two of them straight to `vision_encoder`: one picture
@@ -664,7 +667,8 @@ print("\n".join(line for line in lines if not line.startswith("?")))
 # - Batching needs a control, the same clients without it: company alone can bring something, too.
 # - `max_batch_size` above 0 puts the rows in front of `dims`, everywhere. Lint before you load: some mistakes load.
 # - Bound pixels, bytes and work before you decode, turn by EXIF, put transparency on white, say what was cut off.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Why does a broken picture travel through the ensemble as *data* (`image_state`), and only the last step makes an error
