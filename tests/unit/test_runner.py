@@ -159,9 +159,10 @@ def test_a_page_with_many_colours_takes_no_time(make, tmp_path):
 
 def test_all_that_a_cell_shows_is_there(make, tmp_path):
     """ZeroMQ keeps a thousand messages for a slow reader; it dropped the others, and the word that all is done."""
-    result = runner.run_notebook(make([*HELLO, "for i in range(3_000): display(i)"]), tmp_path / "out", {})
+    many = make([*HELLO, "for i in range(2_000): display(i)"], timeout=200)
+    result = runner.run_notebook(many, tmp_path / "out", {})
     shown = nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs
-    assert result.status == "passed" and [each.data["text/plain"] for each in shown] == [str(i) for i in range(3_000)]
+    assert result.status == "passed" and [each.data["text/plain"] for each in shown] == [str(i) for i in range(2_000)]
 
 
 def test_what_no_notebook_can_hold_is_one_line_that_no_terminal_obeys(make, tmp_path):
