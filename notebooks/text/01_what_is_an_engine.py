@@ -27,7 +27,7 @@
 # - say from the first bytes of the file where it will run
 # - tell a checkpoint from an engine
 #
-# **Time:** 45 minutes (last run: 612 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+# **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb)
 
@@ -816,7 +816,8 @@ check("01.3", new_build)
 # - A profile's upper end decides the memory; its opt decides where it is fast.
 # - Weights are in the plan. New ones of the same shape need no compiler, only a refit.
 # - Version and GPU are in the header, and the runtime refuses any other.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Flip one bit of one weight, as a bad disk may. **Predict:** can anybody who reads only this file notice it?
