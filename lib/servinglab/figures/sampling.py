@@ -194,6 +194,6 @@ def pass_grid(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     shade = LinearSegmentedColormap.from_list("", [FAINT, tint(_BLUES[1], 0.6)])
     fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(rows)))
     style.table(axes, list(rows), columns, {at: (percent(p) if p else "0 %", shade(p)) for at, p in values.items()})
-    axes.axhline(len(shares) - 0.5, color=CARD, linewidth=10)  # the mean stands apart
+    axes.axhline(len(shares) - 0.5, color=CARD, linewidth=5)  # the mean stands apart
     axes.set_xlabel("share of the answers that pass their test")
     return fig
