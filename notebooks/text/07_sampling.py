@@ -27,7 +27,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring, with error bars
 #
-# **Time:** 45 minutes (last run: 864 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 128 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 
@@ -811,7 +811,8 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 
 # %% [markdown]
 # The numbers belong to a small model and one prompt. Measure again with yours: the cells are there.
-#
+
+# %% [markdown]
 # ## Recap
 #
 # - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays: whole on our server
