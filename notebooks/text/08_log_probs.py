@@ -27,7 +27,7 @@
 # - add probabilities whose logs are all you have, and score a text by its perplexity
 # - use the probability of an answer as a signal, with a threshold and its uncertainty
 #
-# **Time:** 45 minutes (last run: 532 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 56 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [07 · Sampling](07_sampling.ipynb) · Next: [09 · Beam search](09_beam_search.ipynb)
 
@@ -603,7 +603,8 @@ for i in mistaken:
 # - Log space is not about speed. It is about range, and about parts that you can subtract.
 # - Perplexity is exp(−mean log p); without the mean, short texts win.
 # - An answer's probability ranks answers. What it promises must be measured on labelled ones, with an interval.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Ask ten questions again with `top_k` 1, which always takes the likeliest token, and a temperature of 0.3. **Predict:**
