@@ -25,6 +25,7 @@ torch=${TORCH:-auto}
 say() { printf '%s\n' "$*"; }
 fail() { say "course: $*" >&2; exit 1; }
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1; }
+version() { local found; found=$("$1" -V) && say "${found%.*}"; } # such as Python 3.11
 
 case $torch in
   auto | cpu | cuda | any) ;;
@@ -35,6 +36,14 @@ case $PWD in
   *[![:ascii:]]*) fail "$PWD has letters beyond ASCII in its path, which Triton's Python backend cannot read;" \
     "move the course to a folder without them." ;;
 esac
+
+if [ -n "${PYTHON:-}" ]; then
+  is_supported "$PYTHON" ||
+    fail "$PYTHON is not a Python that the course runs on; it needs $supported (the embedded Triton has no others)."
+  if is_supported "$venv/bin/python" && [ "$(version "$PYTHON")" != "$(version "$venv/bin/python")" ]; then
+    fail "$venv is one of $(version "$venv/bin/python"); move it away, and make setup makes one of $PYTHON."
+  fi
+fi
 
 # One setup at a time: a second one waits, and then finds everything done.
 mkdir -p build
@@ -57,10 +66,7 @@ fi
 
 if [ ! -e "$venv" ]; then
   python=${PYTHON:-}
-  if [ -n "$python" ]; then
-    is_supported "$python" ||
-      fail "$python is not a Python that the course runs on; it needs $supported (the embedded Triton has no others)."
-  else
+  if [ -z "$python" ]; then
     for candidate in python3 python3.12 python3.11 python3.10; do
       if is_supported "$candidate"; then python=$candidate; break; fi
     done

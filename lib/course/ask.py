@@ -24,7 +24,8 @@ def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[
         yield server
         return
     with scratch.folder() as folder:
-        tell("starting a server of its own (course serve keeps one running)")
+        why = f", with weights in {precision}" if precision else " (course serve keeps one running)"
+        tell(f"starting a server of its own{why}")
         with TritonServer(build_default(folder, precision=precision or "fp32")) as server:
             yield server
 

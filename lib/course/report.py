@@ -111,10 +111,8 @@ def show_recipe(recipe: Any, explain: bool) -> None:
     for note in recipe.notes:
         say(f"# {note}")
     say("\n\n".join(command.text() for command in recipe.commands))
-    if explain:
-        say("")
-        rows = [[row[name] for name in ("program", "flag", "value", "explain")] for row in recipe.explain()]
-        show(("program", "flag", "value", "what it does"), rows)
+    for row in recipe.explain() if explain else ():  # comments, for the whole may go to a shell
+        say("# {program} {flag} {value}: {explain}".format(**row))
 
 
 def show_estimate(e: Any) -> None:

@@ -25,6 +25,8 @@ def find_repository(folder: Path) -> Path:
             return candidate
     if not folder.is_dir():
         raise CourseError(f"{folder} is not a folder; build one with: course repo build --out {folder}")
+    if (folder / "config.pbtxt").is_file():
+        raise CourseError(f"{folder} is one model; give the repository that holds it: {folder.parent}")
     raise CourseError(f"{folder} holds no model (no */config.pbtxt); build one with: course repo build --out {folder}")
 
 

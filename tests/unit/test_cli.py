@@ -338,8 +338,12 @@ def test_serve_finds_the_repository_or_says_what_to_build(tmp_path):
     built = make_repository(tmp_path / "a")
     assert serving.find_repository(built) == built / "model_repository"
     assert serving.find_repository(built / "model_repository") == built / "model_repository"
-    for folder, words in ((tmp_path, "holds no model"), (tmp_path / "nowhere", "is not a folder")):
-        with pytest.raises(CourseError, match=f"{words}.*course repo build --out"):
+    for folder, words in (
+        (tmp_path, "holds no model.*course repo build --out"),
+        (tmp_path / "nowhere", "is not a folder.*course repo build --out"),
+        (built / "model_repository" / "m", "is one model; give the repository that holds it: .*model_repository$"),
+    ):
+        with pytest.raises(CourseError, match=words):
             serving.find_repository(folder)
 
 
@@ -368,10 +372,14 @@ def test_serve_ends_in_order_on_ctrl_c_and_sigterm(fake, tmp_path, number):
     made = []
 
     class Signalled(ServedTriton):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
         def announce(self):  # by then the signals are handled
             threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
 
-    fake("server.triton", TritonServer=lambda *a, **k: made.append(Signalled(*a, **k)) or made[0])
+    fake("server.triton", TritonServer=Signalled)
     handler = signal.getsignal(number)
     done = call("serve", str(make_repository(tmp_path)), "--http-port", "8000", "--model", "m")
     assert done.exit_code == 0, done.exception

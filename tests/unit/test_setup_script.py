@@ -167,6 +167,10 @@ def test_an_explicit_python_is_not_replaced_by_another(box):
     done = box.setup(PYTHON="python3.13")
     assert done.returncode != 0 and "python3.13 is not a Python that the course runs on" in done.stderr
     assert box.setup(PYTHON="python3").returncode == 0
+    box.add("python3.12", "3.12.1")
+    done = box.setup(PYTHON="python3.12")
+    assert done.returncode != 0 and ".venv is one of Python 3.11; move it away" in done.stderr
+    assert box.setup(PYTHON="python3.13").returncode != 0 and box.setup(PYTHON="python3").returncode == 0
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])

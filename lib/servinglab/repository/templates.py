@@ -135,6 +135,8 @@ def fill_repository(
                 done[path.resolve()] = fill(text, given, file=f"{folder}/{path.name}").encode()
             except RepositoryError as error:
                 wrong.append(str(error))
+        if values and not known:
+            raise RepositoryError(f"{target} has no placeholder: it is filled already.")
         wrong += [f"No file has the placeholder ${{{key}}}.{did_you_mean(key, known)}" for key in values.keys() - known]
         if wrong:
             raise RepositoryError(" ".join(wrong))
