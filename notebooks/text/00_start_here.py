@@ -26,7 +26,7 @@
 # - start a Triton server, stream a sentence from it, and stop it again
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 43 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 32 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: none · Next: [01 · What is an engine?](01_what_is_an_engine.ipynb)
 
@@ -259,7 +259,8 @@ check("00.3", total_tokens)
 # - A lane is a server and something that computes tokens. Both lanes speak the same language.
 # - A repository of five models turns text into ids, ids into more ids, and those into text.
 # - Time to first token and time per token are two different numbers; a good report gives both.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Break the server as roughly as you can: kill its process from outside, in the middle of an answer. **Predict:** does
