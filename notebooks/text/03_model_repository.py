@@ -26,7 +26,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 80 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 53 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 
@@ -922,7 +922,8 @@ for found in lint(by_hand):
 # - A structural hole stops the parser (`got: $`), a quoted one reaches the model as text.
 # - Ensembles find models by their config, a BLS by its code: only the first is visible to Triton.
 # - Explicit control loads on request, and a failed load leaves the old model running.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # The ensemble has no code in the repository, nor has `tensorrt_llm`: their folders `1` are empty, and git does not keep
