@@ -26,7 +26,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine of several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 140 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 148 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -761,12 +761,12 @@ no_evict.shutdown()
 
 # %% [markdown]
 # With short answers the careful policy reserves memory that nobody will use, and others wait for it. With full
-# answers the eager one starts more than fit, preempts the youngest, and reads their texts again. You may have
-# expected that to be slower. But look at what it costs, the additional tokens read: texts this short are read again
-# in a step or two, while every step with three or four rows instead of two saves more.
+# answers the eager one starts more than fit, preempts the youngest, and reads their texts again. That costs little,
+# look at the tokens read: texts this short are read again in a step or two, while every step with three or four rows
+# instead of two saves more.
 #
 # The careful policy can win where a preemption is dear: after long prompts and long answers, and with many requests. A
-# client whose request is preempted sees its stream stand still. So try `max_utilization` if memory, not
+# client whose request is preempted sees its stream stand still. Try `max_utilization` if memory, not
 # `max_batch_size`, limits how many run; if preemptions pile up, go back.
 #
 # In fp32 a preempted text goes on where it was. (In int4, and on a GPU, the last bits of a logit depend on how many
