@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 205 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 184 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -680,7 +680,8 @@ show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), tit
 # %% [markdown]
 # Read the left panel first; it has no clock in it. The line takes hits and misses as independent. Dots below it mean
 # that both come in runs, dots above that they are spread more evenly than by chance. The right panel adds the clock,
-# and the noise of this machine. How much hangs on the choice of k?
+# and the noise of this machine. If the dots lie above the line at every k, suspect v first: it is a ratio of two short
+# measurements, and section 1 rounds its noise up. How much hangs on the choice of k?
 
 # %%
 close = [k for k, value in zip(lengths, gained, strict=True) if value >= 0.9 * max(gained)]
@@ -792,8 +793,10 @@ for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"
 #
 # All others keep the verifying step and change where guesses come from. An engine of TensorRT is built for one method:
 # the third column is the value of `trtllm-build --speculative_decoding_mode`, with the first of the versions 0.10 to
-# 0.17 that takes it. None of these methods ran here; the list is read from papers, documents and sources.
-#
+# 0.17 that takes it. The last four methods did not run here; what is said of them is read from papers, documents and
+# sources.
+
+# %% [markdown]
 # | method | a guess comes from | mode, since | needs |
 # |---|---|---|---|
 # | draft model | a small model | `draft_tokens_external`, 0.10 | a model with the same tokenizer |
