@@ -61,7 +61,7 @@ def figure(
     """
     if not rows:
         raise CourseError("The gallery needs at least one query with its hits.")
-    size = (style.WIDTH, 1.9 * len(rows) + 0.5)
+    size = (style.WIDTH, 2.05 * len(rows) + 0.4)
     fig, grid = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
     for line, (query, hits) in zip(grid, rows.items(), strict=True):
         places = list(line)
@@ -71,7 +71,7 @@ def figure(
         if asked and query in asked:
             _picture(places.pop(0), asked[query], "asked with", "")
         if not hits:
-            places[0].set_title(" \nnothing near enough\n ", fontsize=9, loc="center")  # as high as other rows
+            places[0].set_title(" \n \nnothing near enough\n ", fontsize=9, loc="center")  # as high as other rows
         for axes, hit in zip(places, hits, strict=False):
             _picture(axes, files(hit), _short(hit.caption, 18), f"{hit.price} · {hit.score:.2f}")
     return fig
@@ -90,7 +90,7 @@ def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
     square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
     axes.imshow(square)
     axes.add_patch(plt.Rectangle((0, 0), SIDE - 1, SIDE - 1, fill=False, clip_on=False, ec=style.FAINT, lw=0.8))
-    axes.set_title("\n".join((" ", *words)), fontsize=9, loc="center")  # the first line is for the query
+    axes.set_title("\n".join((" ", " ", *words)), fontsize=9, loc="center")  # the first lines are for the query
 
 
 def cards(hits: Sequence[Hit], files: Callable[[Hit], Path]) -> str:
