@@ -50,10 +50,10 @@ def test_the_figure_has_a_row_for_each_query(hits):
     fig = gallery.figure({"a kite": hits, "a tax form": []}, files, columns=3)
     assert [len(axes.images) for axes in fig.axes] == [1, 1, 0, 0, 0, 0]
     titles = [axes.get_title() for axes in fig.axes]
-    assert titles[1] == " \nA torn kite.\n1.20 euros · 0.52" and titles[3] == " \nnothing near enough\n "
+    assert titles[1] == " \n \nA torn kite.\n1.20 euros · 0.52" and titles[3] == " \n \nnothing near enough\n "
     assert [text.get_text() for axes in fig.axes for text in axes.texts] == ["a kite", "a tax form"]
     by_picture = gallery.figure({"a kite": hits[:1]}, files, asked={"a kite": hits[1].file}, columns=3)
-    titles = [axes.get_title().split("\n")[1:2] for axes in by_picture.axes]
+    titles = [axes.get_title().split("\n")[2:3] for axes in by_picture.axes]
     assert titles == [["asked with"], ['A <b>bold</b> & "…'], []]
     with pytest.raises(CourseError, match="at least one query"):
         gallery.figure({}, files)
