@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and into energy where power can be read
 # - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
 #
-# **Time:** 45 minutes (last run: 203 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 99 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -618,7 +618,8 @@ for run in runs:
 # - An open loop shows the knee. Above the capacity, a latency says only how long you measured.
 # - So: percentiles, with intervals, from enough requests; and whole runs repeated.
 # - Goodput counts what is fast enough. Cost per token is price over throughput, so say which throughput.
-#
+
+# %% [markdown]
 # ## Break it
 #
 # Mistake 4, on purpose. Put other work onto the server's cores: for each core, one process that does nothing but loop.
