@@ -25,7 +25,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 79 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 45 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -419,10 +419,9 @@ for model in kinds:
 # %% [markdown]
 # Look at the rows of an execution first: the control has 1, so nothing there is batching's. Whether larger batches are
 # also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here a picture keeps a core
-# busy by itself. A batch saves it little more than the way between processes, and may even lose: what lies between the
-# layers of four pictures probably no longer fits into a core's caches. A short text, being quick, has more to save, but
-# a batch of texts is padded to its longest. Each line is one short measurement: believe a factor near 1 only when it
-# comes again.
+# busy by itself, and a batch saves it little more than the way between processes, of which a short text, being quick,
+# has more to save. But a batch of texts is padded to its longest. Each line is one short measurement: with other work
+# on these cores batches of pictures have even lost, so believe a factor only when it comes again.
 
 # %% [markdown]
 # ## 4 The batch dimension
