@@ -12,6 +12,7 @@ CUDA: this shows that a command finds what it needs, not how fast that is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -222,6 +223,7 @@ def _mount(path: Path, place: str, image: Image) -> str:
     return f"mount --rbind {shlex.quote(str(path))} {shlex.quote(inside)}"
 
 
+@functools.cache
 def _pip_files() -> list[str]:
     """Configuration of pip on this machine, that the image's pip finds the same index."""
     asked = subprocess.run([sys.executable, "-m", "pip", "config", "debug"], capture_output=True, text=True).stdout
