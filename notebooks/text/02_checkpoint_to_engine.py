@@ -25,7 +25,7 @@
 # - cut a model over several GPUs, and say what the GPUs must add up
 # - build an engine with the flags of `trtllm-build`, and read and compare what was built
 # - write the commands for a version of TensorRT-LLM, and name the flags that it lost
-# - work out whether a model fits a GPU, before anything is built
+# - work out whether a model fits a GPU
 #
 # **Time:** 50 minutes (last run: 66 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #

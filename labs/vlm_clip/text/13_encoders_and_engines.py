@@ -16,21 +16,21 @@
 # %% [markdown]
 # # 13 · One space for pictures and sentences
 #
-# You give a picture encoder and a text encoder a common space, measure how well sentences find their pictures in it,
-# and turn both encoders into small files and engines that you can trust.
+# You give a picture encoder and a text encoder a common space, measure how well sentences find pictures in it, and turn
+# both into engines that you can trust.
 #
 # After this notebook you can
 #
-# - show that two encoders which were not trained together do not share a space, whatever the lengths of their vectors
-# - compare three cures by recall on the same captions, with intervals
-# - export an encoder to ONNX with an open batch, and prove that it computes the same
-# - say what int8 saves and what it costs, and refuse an engine that turned the vectors away
-# - build a TensorRT engine with a dynamic batch, and give NVIDIA's container the command for its own
+# - show that two encoders which were not trained together share no space
+# - compare three cures by recall, with intervals
+# - export an encoder to ONNX, and prove that it computes the same
+# - say what int8 saves and costs, and refuse an engine that turned the vectors away
+# - build a TensorRT engine with a dynamic batch
 #
 # **Time:** 45 minutes (last run: 130 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
-# Two sittings: sections 1 to 6 are about the space, sections 7 to 10 about the files.
+# Two sittings: the space (1 to 6), the files (7 to 10).
 #
 # Previous: [12 · After engines](../../notebooks/12_llm_api.ipynb) · Next: [14 · The ensemble](14_ensemble.ipynb)
 

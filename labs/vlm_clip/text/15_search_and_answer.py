@@ -21,11 +21,11 @@
 #
 # After this notebook you can
 #
-# - write to MongoDB's protocol and to Milvus by their own clients, and search with a filter
-# - build an index that survives `kill -9`, and say why its writes have the order they have
-# - search by sentence, by picture and by both, filter without losing hits, and decide when a hit is near enough
-# - stream an answer from one record, and count how often the model adds something of its own
-# - find and repair what two stores disagree on, and choose an index and a machine for more pictures
+# - write to MongoDB and Milvus by their own clients, and search with a filter
+# - build an index that survives `kill -9`
+# - search by sentence, by picture and by both, and decide when a hit is near enough
+# - stream an answer from one record, and count how often the model adds to it
+# - repair what two stores disagree on, and choose an index for more pictures
 #
 # **Time:** 45 minutes (last run: 155 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #

@@ -77,7 +77,7 @@ def kept(axes: Axes, confidences: np.ndarray, outcomes: np.ndarray, threshold: f
     """Every answer as a dot at its confidence, right ones above, and how many of each a threshold keeps."""
     share = outcomes[confidences >= threshold].mean() if (confidences >= threshold).any() else 0
     axes.axvspan(threshold, 1, color=tint(RIGHT, 0.12), linewidth=0)
-    axes.axvline(threshold, color=INK, linewidth=1)
+    axes.axvline(threshold, ymin=0.22, color=INK, linewidth=1)  # the share stands below it
     for row, (mask, colour) in enumerate(((outcomes, RIGHT), (~outcomes, WRONG))):
         dots(axes, np.sort(confidences[mask]), row, colour, alpha=0.6)
         note(axes, f"{(confidences[mask] >= threshold).sum()} kept", 0.98, row - 0.33, (0, 0), ha="right")
