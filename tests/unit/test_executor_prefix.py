@@ -3,6 +3,8 @@ show any wrong block, position or slot."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import psutil
 import pytest
@@ -302,3 +304,23 @@ def served(engine, prompts, **options):
             outputs.wait(str(number))
             found.append(outputs.outputs[str(number)][-1])
         return found
+
+
+@pytest.mark.parametrize("max_tokens, read", [(6, 2), (1, 1)])
+def test_the_sequences_of_one_request_read_its_prompt_once(start, max_tokens, read):
+    """Of num_return_sequences 5, three run at once. When the others begin, none runs any more from which they could
+    copy keys and values; for one token they need none."""
+    executor, model = start(max_batch_size=3, enable_kv_cache_reuse=False, prefill_tokens=8)
+    received, prompt = Collector(), list(range(11))
+    one = request("0", prompt, max_tokens, received)
+    for name in "01234":
+        executor.submit(replace(one, id=name, return_context_logits=name == "0"))
+    received.wait(*"01234")
+    assert {name: received.tokens(name) for name in "01234"} == dict.fromkeys("01234", expected_tokens(prompt, max_tokens))
+    assert executor.stats()["prompt_tokens"] == read * len(prompt)
+    assert received.outputs["0"][0].context_logits.shape[0] == len(prompt)
+    executor.submit(replace(one, id="late"))
+    executor.submit(request("other", prompt, max_tokens, received))  # a request of its own, which happens to be equal
+    received.wait("late", "other")
+    assert received.tokens("late") == received.tokens("other") == expected_tokens(prompt, max_tokens)
+    assert executor.stats()["prompt_tokens"] == (read + (2 if max_tokens > 1 else 1)) * len(prompt)

@@ -33,6 +33,7 @@ class InflightBatch:
     ) -> None:  # fmt: skip
         self._model, self._cache, self._scheduler, self._reuse = model, cache, scheduler, reuse
         self._prefill_tokens, self._on_finished = prefill_tokens, on_finished
+        self._behind: tuple[np.ndarray, np.ndarray] | None = None  # the prompt that was read last, and its last logits
         names = "steps prompt_tokens generated_tokens completed cancelled failed preempted"
         self.counts = dict.fromkeys(names.split(), 0)
 
@@ -64,6 +65,12 @@ class InflightBatch:
         while sequence := self._scheduler.next_prompt():
             if not sequence.begun:
                 self._reuse.match(sequence)
+            if self._is_read(sequence):
+                if read >= self._prefill_tokens:
+                    return True
+                read += 1
+                self._begin(sequence, self._behind[1].copy())
+                continue
             tokens = sequence.tokens
             piece = tokens[sequence.cached : sequence.cached + self._prefill_tokens]
             if read and read + len(piece) > self._prefill_tokens:
@@ -77,6 +84,7 @@ class InflightBatch:
             try:
                 logits = self._model.forward(ids[None], np.array([end + len(draft)]), sequence.slots[0], rows)
                 sequence.context_logits += [logits[: len(piece)].copy()] if all_logits else []
+                self._behind = (tokens, logits[-1 - len(draft), None].copy()) if complete else self._behind
             except Exception as error:
                 self._step_failed([sequence], error)
                 continue
@@ -84,13 +92,33 @@ class InflightBatch:
             self.counts["prompt_tokens"] += len(piece)
             if not complete:
                 return True
-            output = self._choose(sequence, logits[-1 - len(draft) :])
-            if not output.finish_reason:
-                if move := self._scheduler.join():
-                    self._cache.move(move.source, move.target, sequence.cached)
-                self._copy_beams(sequence)
-            self._hand_out([(sequence, output)])
+            self._begin(sequence, logits[-1 - len(draft) :])
         return False
+
+    def _is_read(self, sequence: Sequence) -> bool:
+        """Whether another sequence of the same request (num_return_sequences) was the last to read its prompt. Then it
+        has its keys and values, too, copied from one that runs."""
+        request, tokens = sequence.request, sequence.tokens
+        if self._behind is None or tokens is not self._behind[0]:
+            return False
+        if sequence.wants_context or request.drafter or request.draft_tokens:
+            return False
+        source = next((other for other in self._scheduler.running if other.tokens is tokens), None)
+        if source:
+            self._cache.copy(source.slots[0], sequence.slots[0], sequence.cached, len(tokens))
+        elif sequence.max_tokens > 1:
+            return False
+        sequence.cached = len(tokens) if source else sequence.cached
+        return True
+
+    def _begin(self, sequence: Sequence, logits: np.ndarray) -> None:
+        """The first token of a sequence whose prompt is read."""
+        output = self._choose(sequence, logits)
+        if not output.finish_reason:
+            if move := self._scheduler.join():
+                self._cache.move(move.source, move.target, sequence.cached)
+            self._copy_beams(sequence)
+        self._hand_out([(sequence, output)])
 
     def _close_holes(self, moves: list[Move], freed: list[int]) -> None:
         for slot in freed:

@@ -192,8 +192,11 @@ class Request:
             )
         if not prompt.size:
             raise RequestError("The prompt is empty; it must hold at least one token.")
-        # Wide, so that an id past 2^31 is refused later rather than wrapped into the vocabulary here.
-        self.prompt = prompt.astype(np.int64)
+        if prompt.flags.writeable or prompt.dtype != np.int64:  # not that of another sequence of the same request
+            # Wide, so that an id past 2^31 is refused later rather than wrapped into the vocabulary here.
+            prompt = prompt.astype(np.int64)
+            prompt.setflags(write=False)
+        self.prompt = prompt
         most, length = MAX_TOKENS_LIMIT, prompt.size
         self.max_tokens = checked("max_tokens", self.max_tokens, 1, most, f"from 1 to {most}", whole=True)
         self.generated = checked("generated", self.generated, 0, length, "at most the prompt's length", whole=True)
