@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and into energy where power can be read
 # - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
 #
-# **Time:** 45 minutes (last run: 99 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 70 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -63,7 +63,7 @@ precision: str = "fp32"  # weights of the model: "fp32" or "int4"
 batch: int = 4  # requests that the server computes together
 max_tokens: int = 12  # length of each answer, in tokens; at least 3
 words: int = 24  # length of each prompt, in words
-requests: int = 20  # requests of each load; at least 4
+requests: int = 16  # requests of each load; at least 4
 slack: float = 3.0  # a limit is so many times what a single user gets
 price: float = 1.0  # of the machine, an hour, in your currency
 aiperf: bool = False  # install and run AIPerf as well: 1.2 GB, and minutes
@@ -337,7 +337,7 @@ async def open_loop(prompts, rate, rng):
 
 # %%
 capacity = max(run.requests_per_second for run in closed.values())
-shares = (0.15, 0.4, 0.8, 1.2, 3.0)
+shares = (0.25, 0.5, 0.8, 1.2, 3.0)
 opened = {}
 for number, share in enumerate(shares):
     many = requests if share > 0.5 else max(4, requests // 2)  # the slow ones take long
