@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import queue
 import re
+import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -76,6 +78,11 @@ def _array(name: str, value: Any) -> np.ndarray:
     return array.reshape((1, -1) if is_list else (-1, 1)) if array.ndim == 1 else array
 
 
+# Of each client: the thread that started its last stream, and a mark of that stream.
+_streams: weakref.WeakKeyDictionary[InferenceServerClient, tuple[int, object]] = weakref.WeakKeyDictionary()
+_NONE = (0, None)
+
+
 def stream(
     client: InferenceServerClient, model: str, inputs: Inputs, *, timeout: float = 60.0, **options: Any
 ) -> Iterator[InferResult]:
@@ -83,7 +90,7 @@ def stream(
 
     The empty final response is asked for and not yielded. Leaving the loop cancels the request. `options` are those of
     `async_stream_infer`: request_id, outputs, parameters, …  Raises InferenceServerException: the server's error, or
-    no end within `timeout` seconds. A client has one stream at a time.
+    no end within `timeout` seconds. A client has one stream at a time: a new one ends what the same thread left open.
     """
     yield from _results(client, model, {"": inputs}, timeout, options)
 
@@ -101,6 +108,10 @@ def gather(
 def _results(*request: Any) -> Iterator[InferResult]:
     """Of `_sent` with all of its arguments but the last."""
     arrived: queue.SimpleQueue = queue.SimpleQueue()
+    client = request[0]
+    if _streams.get(client, _NONE)[0] == threading.get_ident():
+        # Of a cell that was stopped: as long as its traceback is kept, so is its loop, and with it the stream.
+        client.stop_stream(cancel_requests=True)
     with _sent(*request, arrived.put) as (open_ids, read):
         while open_ids:
             yield from read(*arrived.get())
@@ -133,7 +144,7 @@ def _sent(
 ) -> Iterator[tuple[dict[str, Any], Callable]]:  # fmt: skip
     """Send the requests, cancel those that are open at the end. Gives the ids of the open ones, and what makes a result
     of what `put` was given: at most one, with its time and its request's key."""
-    open_ids, over = {}, not requests
+    open_ids, over, ours = {}, not requests, (threading.get_ident(), object())
 
     def read(when: float, result: Any, error: Any) -> list[InferResult]:
         nonlocal over
@@ -147,9 +158,14 @@ def _sent(
         over = not open_ids
         return [result] if response.outputs else []
 
-    client.start_stream(lambda result, error: put((time.perf_counter(), result, error)), stream_timeout=timeout)
-    began = time.perf_counter()
+    before, _streams[client] = _streams.get(client, _NONE), ours
     try:
+        try:
+            client.start_stream(lambda result, error: put((time.perf_counter(), result, error)), stream_timeout=timeout)
+        except InferenceServerException:  # the client has one, and it is not ours to stop
+            _streams[client] = before
+            raise
+        began = time.perf_counter()
         for number, (key, tensors) in enumerate(requests.items()):
             more = {"request_id": str(number), **options}
             open_ids[more["request_id"]] = key
@@ -160,7 +176,8 @@ def _sent(
                     raise
         yield open_ids, read
     finally:
-        client.stop_stream(cancel_requests=not over)
+        if _streams.get(client) is ours:
+            client.stop_stream(cancel_requests=not over)
 
 
 # --- for the command line and the front end -----------------------------------------------------------------------

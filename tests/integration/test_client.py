@@ -222,6 +222,37 @@ def test_a_server_that_hangs_meets_the_timeout_and_one_that_is_killed_ends_every
     assert explained(nobody.value, url, 20)[1] == 503 and time.monotonic() - began < 30
 
 
+def test_what_a_stopped_cell_left_open_is_no_obstacle(client, monkeypatch):
+    """Its traceback keeps the loop alive; and an interrupt may come while the stream is being opened."""
+    left = stream(client, "counter", asked("ab", 500))
+    assert text_of(next(left)) == "a"
+    assert texts(stream(client, "counter", asked("ab", 4))) == "abab"
+    going = stream(client, "counter", asked("ab", 4))
+    assert text_of(next(going)) == "a"
+    left.close()  # the traceback is forgotten; the stream that runs by now is another one
+    assert texts(going) == "bab"
+
+    start = client.start_stream
+
+    def interrupted(*args, **kwargs):
+        start(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "start_stream", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(stream(client, "counter", asked("ab", 4)))
+    assert texts(stream(client, "counter", asked("ab", 4))) == "abab"
+
+
+def test_the_stream_of_another_thread_is_left_alone(client):
+    going = stream(client, "counter", asked("ab", 6))
+    assert text_of(next(going)) == "a"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InferenceServerException, match="only a single active stream"):
+        pool.submit(lambda: list(stream(client, "counter", asked("ab", 4)))).result()
+    assert texts(going) == "babab"
+
+
 def test_many_requests_with_cancels_lose_nothing():
     """At the pace of a language model: at a thousand responses a second Triton crashes once in some hundred cancels."""
     with_a_server(TINY_MODELS, many_requests_with_cancels)
