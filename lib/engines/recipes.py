@@ -6,18 +6,24 @@ Paths are relative to the folder that the commands run in.
 
 from __future__ import annotations
 
+import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from engines import flags, one_of
+from engines import EngineError, flags, one_of
 from engines.families import check_split
 from engines.footprint import from_config
 from engines.memory import recipe_model
-from engines.versions import EXAMPLES_ROOT, at, converter, require_workflow, table
+from engines.versions import EXAMPLES_ROOT, at, converter, require_workflow, table, version
 
 NAMES = tuple(table("recipes"))
+FAMILIES = ("gpt2", "llama", "gemma")
 Args = list[tuple[str, "str | None"]]
 
 
@@ -88,22 +94,16 @@ def recipe(
 
     slug = "-".join(filter(None, [dtype, weight_only, f"tp{tp_size}"]))
     source, checkpoint, engine = f"checkpoints/{base}/hf", f"checkpoints/{base}/{slug}", f"engines/{base}/{slug}"
-    script, words = f"{EXAMPLES_ROOT}/{converter(family, trtllm)}", table("commands")[family]
-    of = {"source": source, "checkpoint": checkpoint, "dtype": dtype, "tp_size": tp_size, "weight_only": weight_only}
-    line = words["convert"].replace("{split}", words["split"] if tp_size > 1 else "")
-    line = line.replace("{quantise}", words["quantise"] if weight_only else "")
-    convert = list(flags.pairs(word.format(**of) for word in line.split()))
-    plugins = flags.pairs(word.format(**of) for word in at(words["build"], trtllm).split())
-    build = [("--checkpoint_dir", checkpoint), ("--output_dir", engine), *plugins, *_limits(model["limits"], trtllm)]
-    build += [("--workers", str(tp_size))] if tp_size > 1 else []
-    given = dict(build) | dict(extra or {})
+    of = {"checkpoint": checkpoint, "dtype": dtype, "tp_size": tp_size, "weight_only": weight_only}
+    convert, build = steps(family, source, engine, model["limits"], trtllm=trtllm, extra=extra, **of)
+    given, script = dict(build.args), convert.head[-1]
     hub = at(table("commands")["download"], trtllm)
     download = (hub, "download", model["hub"], *model.get("files", ()))
     exclude = [("--exclude", model["exclude"])] if "exclude" in model else []
     commands = [
         Command(hub, download, [*exclude, ("--local-dir", source)], source),
-        Command("/".join(script.split("/")[-2:]), ("python3", script), convert, checkpoint),
-        Command("trtllm-build", ("trtllm-build",), list(given.items()), engine),
+        convert,
+        build,
     ]
     notes = [caution for command in commands for caution in flags.check(command.program, trtllm, command.args)]
     if warning := shape.beyond(max(int(given.get(f"--max_{what}_len") or 0) for what in ("seq", "input"))):
@@ -122,11 +122,54 @@ def recipe(
     return Recipe(trtllm, commands, notes)
 
 
+def steps(
+    family: str, source: str, engine: str, limits: Mapping[str, Any], *, trtllm: str, checkpoint: str, dtype: str,
+    tp_size: int = 1, weight_only: str | None = None, extra: Mapping[str, str | None] | None = None,
+) -> tuple[Command, Command]:  # fmt: skip
+    """convert_checkpoint.py and trtllm-build for a folder of the hub. family: "gpt2", "llama" or "gemma"; limits: of
+    the engine, by their present names; the rest as in `recipe`."""
+    script, words = f"{EXAMPLES_ROOT}/{converter(family, trtllm)}", table("commands")[family]
+    of = {"source": source, "checkpoint": checkpoint, "dtype": dtype, "tp_size": tp_size, "weight_only": weight_only}
+    line = words["convert"].replace("{split}", words["split"] if tp_size > 1 else "")
+    line = line.replace("{quantise}", words["quantise"] if weight_only else "")
+    convert = list(flags.pairs(word.format(**of) for word in line.split()))
+    plugins = flags.pairs(word.format(**of) for word in at(words["build"], trtllm).split())
+    build = [("--checkpoint_dir", checkpoint), ("--output_dir", engine), *plugins, *_limits(limits, trtllm)]
+    build += [("--workers", str(tp_size))] if tp_size > 1 else []
+    given = dict(build) | dict(extra or {})
+    return (
+        Command("/".join(script.split("/")[-2:]), ("python3", script), convert, checkpoint),
+        Command("trtllm-build", ("trtllm-build",), list(given.items()), engine),
+    )
+
+
+def build_here(source: str, checkpoint: str, engine: str, dtype: str, weight_only: str | None = None) -> None:
+    """Run both with the programs of this machine, NVIDIA's container, with the limits of the course's own model.
+
+    Raises EngineError with the last lines of the program that failed.
+    """
+    family = json.loads(Path(source, "config.json").read_text(encoding="utf-8"))["model_type"]
+    if family not in table("commands"):
+        raise EngineError(f"{source} is a {family}; the course has commands for {', '.join(FAMILIES)}.")
+    trtllm, limits = metadata.version("tensorrt_llm"), recipe_model("smollm2")["limits"]
+    of = {"checkpoint": checkpoint, "dtype": dtype, "weight_only": weight_only}
+    for command in steps(family, source, engine, limits, trtllm=trtllm, **of):
+        words = [sys.executable if word == "python3" else word for word in command.words()]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        if done.returncode:
+            said = " / ".join(done.stdout.strip().splitlines()[-3:]) or "it said nothing"
+            raise EngineError(f"{command.program} of TensorRT-LLM {trtllm} failed: {said}")
+
+
 def _limits(limits: Mapping[str, Any], trtllm: str) -> Args:
     """The limits as flags of this version: two had another name and another meaning in older ones."""
     known, args = flags.known("trtllm-build", trtllm), []
     for key, value in limits.items():
-        if key == "kv_cache_type" and "--kv_cache_type" not in known:
+        if value is True:
+            # Where it is not there or deprecated, it needs no flag.
+            if f"--{key}" in known and version(trtllm) < version(known[f"--{key}"].deprecated):
+                args.append((f"--{key}", None))
+        elif key == "kv_cache_type" and "--kv_cache_type" not in known:
             args.append(("--paged_kv_cache", "enable" if value == "paged" else "disable"))
         elif key == "max_seq_len" and "--max_seq_len" not in known:  # the answer alone
             args.append(("--max_output_len", str(value - limits["max_input_len"])))

@@ -85,7 +85,7 @@ def test_the_parser_of_this_test_refuses_what_a_version_lacks():
 # Written by hand after the guides of tensorrtllm_backend (README, docs/llama.md, docs/gemma.md) of each version.
 BY_HAND = [
     ("gpt2-medium", "0.9.0", {}, 1,
-     "python3 /app/tensorrt_llm/examples/gpt/convert_checkpoint.py --model_dir checkpoints/gpt2-medium/hf"
+     "python3 /app/examples/gpt/convert_checkpoint.py --model_dir checkpoints/gpt2-medium/hf"
      " --output_dir checkpoints/gpt2-medium/float16-tp1 --dtype float16"),
     ("gpt2-medium", "0.9.0", {}, 2,
      "trtllm-build --checkpoint_dir checkpoints/gpt2-medium/float16-tp1 --output_dir engines/gpt2-medium/float16-tp1"
@@ -101,23 +101,32 @@ BY_HAND = [
     ("llama-7b-tp4", "0.16.0", {}, 0,
      "huggingface-cli download meta-llama/Llama-2-7b-hf --exclude *.bin --local-dir checkpoints/llama-7b/hf"),
     ("llama-7b-tp4", "0.16.0", {}, 1,
-     "python3 /app/tensorrt_llm/examples/llama/convert_checkpoint.py --model_dir checkpoints/llama-7b/hf"
+     "python3 /app/examples/llama/convert_checkpoint.py --model_dir checkpoints/llama-7b/hf"
      " --output_dir checkpoints/llama-7b/float16-tp4 --dtype float16 --tp_size 4 --workers 4"),
     ("llama-7b-tp4", "0.16.0", {}, 2,
      "trtllm-build --checkpoint_dir checkpoints/llama-7b/float16-tp4 --output_dir engines/llama-7b/float16-tp4"
      " --gpt_attention_plugin float16 --context_fmha enable --gemm_plugin float16 --remove_input_padding enable"
      " --max_batch_size 64 --kv_cache_type paged --workers 4"),
     ("gemma-2b", "0.20.0", {"tp_size": 2, "weight_only": "int8"}, 1,
-     "python3 /app/tensorrt_llm/examples/models/core/gemma/convert_checkpoint.py --ckpt-type hf"
+     "python3 /app/examples/models/core/gemma/convert_checkpoint.py --ckpt-type hf"
      " --model-dir checkpoints/gemma-2b/hf --dtype bfloat16 --world-size 2 --use-weight-only-with-precision int8"
      " --output-model-dir checkpoints/gemma-2b/bfloat16-int8-tp2"),
     ("gemma-2b", "0.20.0", {}, 2,
      "trtllm-build --checkpoint_dir checkpoints/gemma-2b/bfloat16-tp1 --output_dir engines/gemma-2b/bfloat16-tp1"
      " --gemm_plugin auto --max_batch_size 8 --max_input_len 3000 --max_seq_len 3100"),
     ("smollm2", "1.2.1", {"weight_only": "int4", "tp_size": 3, "dtype": "float16"}, 1,
-     "python3 /app/tensorrt_llm/examples/models/core/llama/convert_checkpoint.py --model_dir checkpoints/smollm2/hf"
+     "python3 /app/examples/models/core/llama/convert_checkpoint.py --model_dir checkpoints/smollm2/hf"
      " --output_dir checkpoints/smollm2/float16-int4-tp3 --dtype float16 --tp_size 3 --workers 3"
      " --use_weight_only --weight_only_precision int4"),
+    ("smollm2", "0.18.2", {}, 2,  # what notebooks 08 and 09 ask of the server
+     "trtllm-build --checkpoint_dir checkpoints/smollm2/bfloat16-tp1 --output_dir engines/smollm2/bfloat16-tp1"
+     " --gpt_attention_plugin bfloat16 --context_fmha enable --gemm_plugin bfloat16 --remove_input_padding enable"
+     " --max_batch_size 64 --max_beam_width 8 --kv_cache_type paged"
+     " --gather_context_logits --gather_generation_logits"),
+    ("smollm2", "1.2.1", {}, 2,
+     "trtllm-build --checkpoint_dir checkpoints/smollm2/bfloat16-tp1 --output_dir engines/smollm2/bfloat16-tp1"
+     " --gpt_attention_plugin bfloat16 --context_fmha enable --gemm_plugin bfloat16 --remove_input_padding enable"
+     " --max_batch_size 64 --max_beam_width 8 --kv_cache_type paged --gather_context_logits"),
     ("gpt2-medium", "1.2.1", {"extra": {"--max_batch_size": "16", "--max_beam_width": "4"}}, 2,
      "trtllm-build --checkpoint_dir checkpoints/gpt2-medium/float16-tp1 --output_dir engines/gpt2-medium/float16-tp1"
      " --gpt_attention_plugin float16 --gemm_plugin float16 --remove_input_padding enable --kv_cache_type paged"
