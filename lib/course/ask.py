@@ -15,18 +15,21 @@ ENDINGS = ("tensorrt_llm_bls", "ensemble")
 
 @contextlib.contextmanager
 def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[Any]:
-    """A server of `course serve` when one runs, else one of our own, with weights in `precision`, gone at the end."""
+    """That of SERVINGLAB_SERVER, or of `course serve` when one runs; else one of our own, with weights in `precision`,
+    gone at the end."""
+    from servinglab import serving
     from servinglab.repository import build_default
-    from servinglab.server.triton import TritonServer, running
+    from servinglab.server.triton import running
 
-    for server in running() if precision is None else ():
+    there = serving.attached()
+    for server in [there] if there else running() if precision is None else ():
         tell(f"using the server at {server.grpc_url}")
         yield server
         return
     with scratch.folder() as folder:
         why = f", with weights in {precision}" if precision else " (course serve keeps one running)"
         tell(f"starting a server of its own{why}")
-        with TritonServer(build_default(folder, precision=precision or "fp32")) as server:
+        with serving.of_lane(build_default(folder, precision=precision or "fp32")) as server:
             yield server
 
 

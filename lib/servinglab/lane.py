@@ -1,4 +1,5 @@
-"""Whose programs run: lane `trtllm` (NVIDIA's container, a GPU) or `embedded` (this Python, any Linux machine).
+"""Whose programs run: lane `trtllm` (NVIDIA's container, a GPU) or `embedded` (this Python, any Linux machine); and
+whether a server runs already, somewhere else.
 
 A lane is looked up here and nowhere else.
 """
@@ -6,6 +7,7 @@ A lane is looked up here and nowhere else.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -13,20 +15,44 @@ from servinglab.errors import CourseError
 
 LANES = ("embedded", "trtllm")
 TRTLLM_BACKEND = Path("/opt/tritonserver/backends/tensorrtllm")
+ADDRESS = "grpc://"
+_ADDRESS = re.compile(r"grpc://([\w.-]+|\[[\da-fA-F:]+\]):(\d{1,5})/?(?:\s*,\s*(http://[\w.\[\]:-]+)/?)?")
 _HERE = ("127.0.0.1", "localhost", "::1")
 
 
 def resolve_lane(lane: str = "auto") -> str:
     """The lane to use: "embedded", or "trtllm" where this machine is NVIDIA's TensorRT-LLM container.
 
-    An explicit name is taken as it is; "auto" looks at SERVINGLAB_LANE, then for the tensorrtllm backend.
-    Raises CourseError for an unknown name.
+    An explicit name is taken as it is; "auto", or the address of a server, looks at SERVINGLAB_LANE, then for the
+    tensorrtllm backend. Raises CourseError for an unknown name.
     """
-    if lane == "auto":
+    if lane == "auto" or lane.startswith(ADDRESS):
         lane = os.environ.get("SERVINGLAB_LANE") or ("trtllm" if TRTLLM_BACKEND.is_dir() else "embedded")
     if lane not in LANES:
-        raise CourseError(f"unknown lane {lane!r}; use one of: auto, {', '.join(LANES)}")
+        others = "or the address of a server that runs, such as grpc://127.0.0.1:8001"
+        raise CourseError(f"unknown lane {lane!r}; use one of: auto, {', '.join(LANES)}, {others}")
     return lane
+
+
+def choose(lane: str) -> str:
+    """`resolve_lane`, for this process and those that it starts; an address is kept for `server_elsewhere`."""
+    os.environ["SERVINGLAB_LANE"] = chosen = resolve_lane(lane)
+    if lane.startswith(ADDRESS):
+        os.environ["SERVINGLAB_SERVER"] = lane
+    return chosen
+
+
+def server_elsewhere() -> tuple[str, str] | None:
+    """The addresses (gRPC "host:port", HTTP "http://host:port") in SERVINGLAB_SERVER, of a server that somebody else
+    started; None when it is unset. "grpc://gpu-box:8001" stands for HTTP on the port below, too, as Triton's own ports
+    are; another one follows behind a comma: "grpc://gpu-box:9001,http://gpu-box:9000". Raises CourseError."""
+    given = os.environ.get("SERVINGLAB_SERVER", "").strip()
+    if not given:
+        return None
+    if not (found := _ADDRESS.fullmatch(given)):
+        raise CourseError(f"SERVINGLAB_SERVER is {given!r}; it must be like grpc://127.0.0.1:8001.")
+    host, port, http = found.groups()
+    return f"{host}:{port}", http or f"http://{host}:{int(port) - 1}"
 
 
 def spare_the_proxy(env: MutableMapping[str, str] = os.environ) -> None:

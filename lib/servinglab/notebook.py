@@ -19,7 +19,7 @@ from typing import Any
 
 from servinglab import scratch
 from servinglab.errors import CourseError
-from servinglab.lane import resolve_lane, spare_the_proxy
+from servinglab.lane import choose, resolve_lane, server_elsewhere, spare_the_proxy
 from servinglab.root import module
 from servinglab.scratch import shorten as shorten  # the name by which notebooks import it
 
@@ -67,7 +67,7 @@ def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts
 
     scratch.adopt()
     spare_the_proxy()
-    lane = resolve_lane(lane)
+    lane = choose(lane)
     _page.clear()
     _page.update(notebook=notebook, started=time.perf_counter(), lane=lane, seed=seed, facts=facts)
     style.use(provenance())
@@ -77,7 +77,9 @@ def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts
 def provenance() -> str:
     """What made the numbers of this notebook, for the small print of its figures."""
     lane, seed = _page.get("lane", resolve_lane()), _page.get("seed")
-    parts = [f"{lane} lane", device(lane)] + [f"seed {seed}"] * (seed is not None)
+    there = server_elsewhere()
+    parts = [f"server at {there[0]}"] if there else [f"{lane} lane", device(lane)]
+    parts += [f"seed {seed}"] * (seed is not None)
     return " · ".join(parts + [f"{name} {value}" for name, value in _page.get("facts", {}).items()])
 
 

@@ -1,37 +1,51 @@
-"""One line that starts a server: the course's model in a repository of its own, and the command that ran."""
+"""One line that starts a server: the course's model in a repository of its own, and the command that ran. Or it takes
+the server that somebody else started (SERVINGLAB_SERVER)."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from servinglab.assets import cache_dir
-from servinglab.lane import resolve_lane
+from servinglab.lane import resolve_lane, server_elsewhere
 from servinglab.repository import build_default
 from servinglab.server import TritonServer, install
+from servinglab.server.launch import TrtllmServer
 
 
 def serve(folder: str | Path | None = None, *, precision: str = "fp32", **fields: Any) -> TritonServer:
     """Write the five models into `folder` (default: a temporary one), start tritonserver, and print its command.
 
     `precision`, `fields`: of `build_default`. The server and the temporary folder end with this process, or at
-    `stop()`.
+    `stop()`. With SERVINGLAB_SERVER set nothing is started: what runs there has its own model and settings.
     """
+    if server := attached():
+        print(f"# {server.grpc_url} runs already. Its model and settings are its own, not {precision=}, {fields}")
+        return server
     folder = folder or tempfile.mkdtemp(prefix="repository-")
-    started = TritonServer(build_default(folder, precision=precision, **fields)).start()
+    started = of_lane(build_default(folder, precision=precision, **fields)).start()
     print(started.command_line)
     return started
 
 
-def tritonserver() -> tuple[list[str], dict[str, str]]:
-    """The first words of a command that starts Triton, and the environment that it needs.
+def attached() -> TritonServer | None:
+    """The server that SERVINGLAB_SERVER names, None without. Raises ServerError when it does not answer."""
+    there = server_elsewhere()
+    return TritonServer.attach(*there) if there else None
 
-    In NVIDIA's container the word is `tritonserver`. The wheel's has to be told where its backends and the libraries of
-    this Python are.
-    """
+
+def of_lane(repository: Path) -> TritonServer:
+    """A server of this machine's lane, not started; on free ports, because a notebook may start two. The command is the
+    same in both lanes, but an engine of several ranks needs as many processes."""
     if resolve_lane() == "trtllm":
-        return ["tritonserver"], dict(os.environ)
-    backends = install.backend_directory(cache_dir())
-    return [str(install.locate() / "bin" / "tritonserver"), f"--backend-directory={backends}"], install.environment()
+        several = TrtllmServer(repository, http_port=None, grpc_port=None, metrics_port=None)
+        if several.world_size > 1:
+            return several
+    return TritonServer(repository)
+
+
+def tritonserver() -> tuple[list[str], dict[str, str]]:
+    """The first words of a command that starts Triton, and the environment that it needs: of the wheel's, where its
+    backends and the libraries of this Python are; in NVIDIA's container the word `tritonserver` is enough."""
+    return install.program(resolve_lane(), cache_dir())

@@ -8,6 +8,8 @@ Nothing heavy is imported here: conversion and build happen in processes of thei
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ PRECISIONS = ("fp32", "bf16", "int4")
 ARCHITECTURES = ("LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
 # The number of an engine's recipe is ENGINE_VERSION of the backend; that of a checkpoint's grows with convert_gguf.
 _RECIPES = {"checkpoint": "checkpoint-1", **{precision: f"engine-4 {precision}" for precision in PRECISIONS}}
+_NVIDIA = {"trtllm-fp32": ("float32",), "trtllm-bf16": ("bfloat16",), "trtllm-int4": ("bfloat16", "int4")}
 _ENGINE_DISK = 2.5  # TensorRT-LLM checkpoint and engine, in sizes of the Hugging Face checkpoint
 
 
@@ -37,16 +40,22 @@ def resolve(name_or_path: str | Path) -> Path:
     return prepare(name_or_path)[0]
 
 
-def engine(name: str | Path = "smollm2", precision: str = "fp32") -> Path:
+def engine(name: str | Path = "smollm2", precision: str = "fp32", *, lane: str = "embedded") -> Path:
     """The engine folder of a model: config.json and rank0.engine.
 
-    precision: fp32, bf16 or int4 (blocks of 32: `course build --weights q4_1`). The path of an engine folder is
-    returned as it is. Raises AssetError, also when the executor cannot run such a model.
+    precision: fp32, bf16 or int4 (blocks of 32: `course build --weights q4_1`). lane: whose programs build it;
+    "trtllm": NVIDIA's, its int4 is that of its converter. The path of an engine folder is returned as it is. Raises
+    AssetError, also when the executor cannot run such a model.
     """
     path = _as_path(name)
     if path and "pretrained_config" in _config(path):
         return path
-    return prepare(name, (precision,))[1]
+    if lane == "embedded":
+        return prepare(name, (precision,))[1]
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        cure = "work in NVIDIA's container (Dockerfiles/README.md), or in the lane embedded"
+        raise AssetError(f"An engine of the lane trtllm is built by TensorRT-LLM, which this Python lacks: {cure}.")
+    return prepare(name, (f"{lane}-{precision}",))[1]
 
 
 def tokenizer(name: str | Path = "smollm2") -> Path:
@@ -107,6 +116,8 @@ class Place:
         return self.checkpoint if what == "checkpoint" else self.home / f"engine-{what}"
 
     def recipe(self, what: str) -> str:
+        if what in _NVIDIA:  # an engine runs under the TensorRT-LLM that built it alone
+            return f"engine-1 {what} {importlib.metadata.version('tensorrt_llm')} {self.origin}"
         return f"{_RECIPES[what]} {self.origin}"
 
     def missing(self, precisions: Sequence[str], *, whole: bool = False) -> list[str]:
@@ -136,6 +147,11 @@ class Place:
         return made
 
     def _engine(self, precision: str, scratch: Path) -> Path:
+        if precision in _NVIDIA:
+            store.say(self.facts["name"], f"building the {precision} engine with the programs of TensorRT-LLM")
+            made = scratch / precision
+            steps.run("nvidia", made, self.checkpoint, scratch / "nvidia", made, *_NVIDIA[precision])
+            return made
         dtype, made = "bfloat16" if precision == "bf16" else "float32", scratch / precision
         if not (converted := scratch / dtype).exists():
             store.say(self.facts["name"], f"converting to a TensorRT-LLM checkpoint in {dtype}")
@@ -149,7 +165,7 @@ class Place:
 def locate(name: str | Path, precisions: Sequence[str] = ()) -> Place:
     """The place of a path, a name or a hub id; hub weights are fetched here. Raises AssetError."""
     for precision in precisions:
-        if precision not in PRECISIONS:
+        if precision not in (*PRECISIONS, *_NVIDIA):
             raise AssetError(f"Precision {precision!r} is not known; choose one of {', '.join(PRECISIONS)}.")
     path = _as_path(name)
     model = None if path else catalogue.find(str(name))

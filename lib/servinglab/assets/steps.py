@@ -26,6 +26,7 @@ _STEPS = {
     "gguf": "from servinglab.assets.steps import convert_gguf; convert_gguf(*map(Path, args))",
     "convert": "from engines.convert import convert; convert(args[0], args[1], dtype=args[2])",
     "build": "from reference_backend.trtllm_build import main; sys.exit(main(args))",
+    "nvidia": "from engines.recipes import build_here; build_here(*args)",
 }
 _PROGRAM = """
 import ctypes, os, sys

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from servinglab.errors import did_you_mean
 from servinglab.keep import Keeper
+from servinglab.lane import resolve_lane
 from servinglab.repository import contract, templates
 from servinglab.repository.contract import RepositoryError
 from servinglab.repository.lint import engine_problem, tokenizer_problem
@@ -135,7 +136,8 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
 def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> Path:
     """Build the course's own model, SmolLM2-135M-Instruct, preparing its weights at first use.
 
-    `precision` is "fp32", "int4" or "bf16"; `overrides` are fields of DeploymentSpec.
+    `precision` is "fp32", "int4" or "bf16"; `overrides` are fields of DeploymentSpec. The lane (`resolve_lane`) says
+    whose engine it is, and nothing else.
     """
     from servinglab import assets  # only here: the rest of this package needs no weights
 
@@ -143,7 +145,7 @@ def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> 
     if "tokenizer_dir" not in given:  # else nothing of the default model is needed, nor the packages to prepare it
         given["tokenizer_dir"] = assets.tokenizer("smollm2")
     if "engine_dir" not in given:
-        given["engine_dir"] = assets.engine("smollm2", precision)
+        given["engine_dir"] = assets.engine("smollm2", precision, lane=resolve_lane())
     return build(DeploymentSpec(**given), root)
 
 

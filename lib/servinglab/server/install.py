@@ -52,6 +52,13 @@ def require_install() -> None:
         raise ServerError(f"This Python has numpy {numpy_version}, {why}.")
 
 
+def program(lane: str, cache: Path) -> tuple[list[str], dict[str, str]]:
+    """The first words of a command that starts a lane's Triton, and the environment that it needs."""
+    if lane == "trtllm":
+        return ["tritonserver"], dict(os.environ)
+    return [str(locate() / "bin" / "tritonserver"), f"--backend-directory={backend_directory(cache)}"], environment()
+
+
 def locate() -> Path:
     """The wheel's `pytriton/tritonserver` folder."""
     spec = importlib.util.find_spec("pytriton")

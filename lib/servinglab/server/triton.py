@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from servinglab.assets import cache_dir
 from servinglab.client import channel_args
+from servinglab.lane import resolve_lane
 from servinglab.repository import templates
 from servinglab.scratch import shorten
 from servinglab.server import install, process
@@ -64,7 +66,7 @@ class TritonServer:
         self, repository: str | Path, *, models: Iterable[str] | None = None, http_port: int | None = None,
         grpc_port: int | None = None, metrics_port: int | None = None, timeout: float = 120.0,
     ) -> None:  # fmt: skip
-        self.repository = Path(repository).expanduser().absolute()
+        self._repository = Path(repository).expanduser().absolute()
         self.requested = [models] if isinstance(models, str) else None if models is None else list(models)
         self.timeout = timeout
         self.log_path: Path | None = None
@@ -86,6 +88,14 @@ class TritonServer:
         if not server.ready():
             raise ServerError(f"No Triton answers at {grpc_url}: is the server running, and is this its gRPC port?")
         return server
+
+    @property
+    def repository(self) -> Path:
+        """Its model repository. Raises ServerError for an attached server."""
+        if self._attached:
+            cure = "unset SERVINGLAB_SERVER, and this notebook starts a server of its own"
+            raise ServerError(f"The server at {self.grpc_url} was started elsewhere, and its files are there: {cure}.")
+        return self._repository
 
     @property
     def pid(self) -> int | None:
@@ -160,7 +170,8 @@ class TritonServer:
 
     def load(self, name: str) -> None:
         """Load (or load again) one model of the repository. Raises ServerError with the log's own reason."""
-        _require_loadable(self.repository, [name])
+        if not self._attached:
+            _require_loadable(self.repository, [name])
         mark = self.log_path.stat().st_size if self.log_path and self.log_path.exists() else 0
         try:
             options = {"headers": self.admin_headers, "client_timeout": self.timeout}
@@ -205,7 +216,11 @@ class TritonServer:
 
     def _check_machine(self, names: list[str]) -> None:
         install.require_platform()
-        install.require_install()
+        if resolve_lane() == "embedded":
+            install.require_install()
+        elif shutil.which("tritonserver") is None:
+            cure = "work in NVIDIA's container (Dockerfiles/README.md), or in the lane embedded"
+            raise ServerError(f"The lane trtllm starts NVIDIA's tritonserver, which is not on PATH here: {cure}.")
         install.require_plain_path(self.repository, "the model repository", "use another folder")
         install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
         install.require_shm(len(names))
@@ -222,10 +237,10 @@ class TritonServer:
 
     def _command(self, names: list[str], ports: dict[str, int]) -> tuple[list[str], dict[str, str]]:
         """The command line and its environment; the supervisor puts the prefix and the key in."""
+        program, environment = install.program(resolve_lane(), cache_dir())
         command = [
-            str(install.locate() / "bin" / "tritonserver"),
+            *program,
             f"--model-repository={self.repository}",
-            f"--backend-directory={install.backend_directory(cache_dir())}",
             "--backend-config=python,shm-region-prefix-name={shm_prefix}",
             f"--backend-config=python,stub-timeout-seconds={max(30, int(self.timeout))}",
             "--model-control-mode=explicit",
@@ -236,7 +251,7 @@ class TritonServer:
             "--disable-auto-complete-config",  # ours are complete; it would load each model once more
             *LOCKS,
         ]
-        return command, install.environment()
+        return command, environment
 
 
 def running() -> list[TritonServer]:

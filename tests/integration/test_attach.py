@@ -1,0 +1,63 @@
+"""A server that somebody else started takes the place of a notebook's own: SERVINGLAB_SERVER, or `lane` an address."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.ask import some_server
+from servinglab import notebook, scratch, serving
+from servinglab.errors import CourseError
+from servinglab.lane import server_elsewhere
+from servinglab.server import ServerError
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    for name in ("SERVINGLAB_SERVER", "SERVINGLAB_LANE"):
+        monkeypatch.setenv(name, "")  # so that what `begin` writes is undone
+    monkeypatch.setattr(scratch, "adopt", lambda: None)  # this process is no notebook
+
+
+@pytest.mark.parametrize(
+    "given, grpc, http",
+    [
+        ("grpc://gpu-box:8001", "gpu-box:8001", "http://gpu-box:8000"),
+        ("grpc://10.0.0.7:9001, http://10.0.0.7:9100/", "10.0.0.7:9001", "http://10.0.0.7:9100"),
+        ("grpc://[::1]:8001", "[::1]:8001", "http://[::1]:8000"),
+    ],
+)
+def test_one_address_stands_for_both_unless_the_other_is_given(monkeypatch, given, grpc, http):
+    monkeypatch.setenv("SERVINGLAB_SERVER", given)
+    assert server_elsewhere() == (grpc, http)
+
+
+@pytest.mark.parametrize("given", ["gpu-box:8001", "http://gpu-box:8000", "grpc://gpu-box", "grpc://a b:1"])
+def test_another_word_is_refused(monkeypatch, given):
+    monkeypatch.setenv("SERVINGLAB_SERVER", given)
+    with pytest.raises(CourseError, match="it must be like grpc://127.0.0.1:8001"):
+        server_elsewhere()
+
+
+def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys):
+    address = f"grpc://{tiny_server.grpc_url},{tiny_server.http_url}"
+    assert notebook.begin("00", address) == "embedded"
+    server = serving.serve(precision="int4", max_beam_width=8)
+    assert (server.grpc_url, server.http_url) == (tiny_server.grpc_url, tiny_server.http_url)
+    said = capsys.readouterr().out
+    assert f"{tiny_server.grpc_url} runs already" in said and "precision='int4', {'max_beam_width': 8}" in said
+    assert server.models() == tiny_server.models() and server.pid is None
+    server.stop()
+    assert tiny_server.ready()
+    with pytest.raises(ServerError, match="was started elsewhere, and its files are there: unset SERVINGLAB_SERVER"):
+        server.repository  # noqa: B018
+    assert notebook.provenance() == f"server at {tiny_server.grpc_url}"
+    with some_server("int4", print) as asked:
+        assert asked.grpc_url == tiny_server.grpc_url
+
+
+def test_one_that_is_gone_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("SERVINGLAB_SERVER", "grpc://127.0.0.1:9")
+    with pytest.raises(ServerError, match="No Triton answers at 127.0.0.1:9"):
+        serving.serve()
