@@ -26,6 +26,7 @@ UV = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.1
 GROUPS = {  # of pyproject.toml
     "ci": "What .github/workflows installs before or beside the course.",
     "training": "What labs/vlm_clip/train.py needs beside the course.",
+    "edge": "What notebook 12 exports with, beside a build of torch.",
 }
 # What only the CUDA build of torch needs, and that build itself.
 OF_CUDA = re.compile(r"(nvidia-(?!pytriton)|cuda-)|(triton|torch)==")
@@ -73,13 +74,17 @@ def write(name: str, about: str, lines: list[str]) -> None:
 
 
 def main() -> None:
+    UV.extend(sys.argv[1:])  # --upgrade: what the files hold now is no reason to keep it
     course = resolve(["--extra", "all", "pyproject.toml"], "lock.txt", "torch-cuda.txt")
     cuda = [line for line in course if OF_CUDA.match(line)]
     write("lock.txt", "All packages but torch.", [line for line in course if line not in cuda])
     write("torch-cuda.txt", "The build of torch that PyPI has, and what it needs for CUDA.", cuda)
-    for group, about in GROUPS.items():
-        write(f"{group}.txt", about, resolve(["--group", f"pyproject.toml:{group}"], f"{group}.txt"))
     (version,) = (line.split("===")[1].split()[0] for line in cuda if line.startswith("torch==="))
+    for group, about in GROUPS.items():
+        lines = resolve(["--group", f"pyproject.toml:{group}"], f"{group}.txt")
+        if other := {line.split()[0] for line in lines if line.startswith("torch===")} - {f"torch==={version}"}:
+            sys.exit(f"The group {group} needs {other.pop()}, and the course has {version}: move both together.")
+        write(f"{group}.txt", about, [line for line in lines if not OF_CUDA.match(line)])
     if f"torch=={version}+cpu " not in (FOLDER / "torch-cpu.txt").read_text():
         sys.exit(f"torch is {version} now: write requirements/torch-cpu.txt anew, as its first lines say.")
 
