@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv: the whole environment of the course, from the locks beside this script. `make setup` runs it.
+# With the argument `edge` makes .edge, in which notebook 12 exports a model. `make edge` runs that.
 #
 #   PYTHON   interpreter to use; when unset, the first of python3, python3.12, python3.11, python3.10 that is supported
 #   TORCH    which build of torch:
@@ -16,7 +17,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-venv=.venv
+case ${1:-course} in
+  course) venv=.venv lock=lock.txt ;;
+  edge) venv=.edge lock=edge.txt ;;
+  *) echo "course: there is no environment $1; only edge, and without an argument that of the course." >&2; exit 1 ;;
+esac
 stamp=$venv/.course-stamp
 unfinished=$venv/.course-unfinished
 supported="3.10, 3.11 and 3.12"
@@ -115,9 +120,9 @@ auto() {
     cuda
   fi
 }
-locked requirements/lock.txt
+locked "requirements/$lock"
 "$torch" || fail "torch was not installed. The lines above say why, and README.md where each of its builds comes from."
-"${tool[@]}" --no-deps --no-build-isolation --editable .
+if [ "$venv" = .venv ]; then "${tool[@]}" --no-deps --no-build-isolation --editable .; fi
 
 printf '%s' "$wanted" >"$stamp"
 rm -f "$unfinished"

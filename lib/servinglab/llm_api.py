@@ -2,18 +2,22 @@
 
 A request is a dict of plain values under the names of its API. Its meaning stays: names change, values that the other
 API would fill in differently are written out, and what has no counterpart is reported. Sources: data/llm_api.toml.
+Beside them stands the command of a road that still ends in an engine, `edge_export`.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from servinglab import assets
 from servinglab.errors import CourseError, did_you_mean
 from servinglab.repository import contract
-from servinglab.root import data
+from servinglab.root import data, find_root
 
 APIS = {"engine": "the engine", "llm_api": "the LLM API", "completions": "/v1/completions",
         "chat": "/v1/chat/completions", "llmapi": "the llmapi model"}  # fmt: skip
@@ -99,6 +103,15 @@ def translate(request: Mapping[str, Any], source: str, target: str) -> tuple[dic
     if written.get("beams") is True and here["beams"].name:
         made["best_of"] = _width(_defaults(source) | said, source)
     return made, notes
+
+
+def edge_export(folder: Path | str, model: str = "smollm2") -> list[str] | None:
+    """The command by which TensorRT Edge-LLM exports a model to ONNX, into `folder`; None where it is not installed.
+
+    It wants numpy 2, so it has an environment of its own: .edge (`make edge`), or the folder SERVINGLAB_EDGE.
+    """
+    exporter = Path(os.environ.get("SERVINGLAB_EDGE") or find_root() / ".edge", "bin", "tensorrt-edgellm-export")
+    return [str(exporter), str(assets.resolve(model)), str(folder)] if exporter.is_file() else None
 
 
 def _defaults(api: str) -> dict[str, Any]:

@@ -240,3 +240,14 @@ def test_the_drawing_of_both_ways_ends_at_a_server_and_has_an_arrow_between_all_
     boxes = [text.get_text() for text in fig.axes[0].texts if text.get_bbox_patch()]
     assert boxes[0] == boxes[7] == "Hugging Face folder" and "five models" in boxes[6] and "trtllm-serve" in boxes[-1]
     assert sum(text.arrow_patch is not None for text in fig.axes[0].texts if hasattr(text, "arrow_patch")) == 6 + 2
+
+
+def test_the_export_to_onnx_is_a_command_where_edge_llm_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVINGLAB_EDGE", str(tmp_path / "edge"))
+    assert llm_api.edge_export(tmp_path / "out") is None
+    exporter = tmp_path / "edge" / "bin" / "tensorrt-edgellm-export"
+    exporter.parent.mkdir(parents=True)
+    exporter.touch()
+    (model := tmp_path / "model").mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    assert llm_api.edge_export("out", str(model)) == [str(exporter), str(model), "out"]

@@ -128,6 +128,20 @@ def test_where_pip_finds_no_cpu_build_of_torch(box):
     assert box.setup(TORCH="cpu").returncode != 0 and "torch-cuda" not in box.noted()
 
 
+def test_edge_is_an_environment_of_its_own_without_the_course(box):
+    """The same script, another lock; PyTorch is of the same build."""
+    box.add("python3")
+    done = subprocess.run(["make", "edge"], cwd=box.root, env={"PATH": str(box.bin)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made, lock, torch = box.noted().splitlines()
+    assert made.endswith("-m venv .edge") and torch.endswith("--requirement requirements/torch-cpu.txt")
+    assert lock.endswith("--no-deps --require-hashes --requirement requirements/edge.txt")
+    assert (box.root / ".edge" / ".course-stamp").exists() and not (box.root / ".venv").exists()
+    command = ["bash", "requirements/setup.sh", "egde"]
+    wrong = subprocess.run(command, cwd=box.root, env={"PATH": str(box.bin)}, capture_output=True, text=True)
+    assert wrong.returncode == 1 and "there is no environment egde" in wrong.stderr
+
+
 def test_a_second_run_does_nothing(box):
     box.add("python3")
     box.setup()
