@@ -8,17 +8,17 @@ FROM nvcr.io/nvidia/tritonserver:${TAG}${DIGEST:+@${DIGEST}}
 
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
-# Twice, on purpose. Triton's Python models import servinglab from the image's own Python: without its dependencies, for
-# numpy and tokenizers are there and must stay as they are. The command `course` has an environment of its own.
+# Into the image's own Python, from which Triton's Python models import the course. Nothing that is installed changes:
+# the constraint holds it.
 COPY pyproject.toml README.md LICENSE /opt/servinglab/
 COPY lib /opt/servinglab/lib
-RUN python3 -m venv --system-site-packages --without-pip /opt/course \
- && python3 -m pip --python /opt/course/bin/python install --no-cache-dir /opt/servinglab \
- && python3 -m pip install --no-cache-dir --no-deps /opt/servinglab \
- && ln -sf /opt/course/bin/course /usr/local/bin/course \
+ENV PIP_BREAK_SYSTEM_PACKAGES=1
+RUN python3 -m pip list --format=freeze > /opt/image-packages.txt \
+ && python3 -m pip install --no-cache-dir --constraint /opt/image-packages.txt /opt/servinglab \
  && mkdir -p /work /home/course && chmod 1777 /work /home/course
 
-ENV HOME=/home/course PYTHONDONTWRITEBYTECODE=1
+# A user id without a name works, too: torch and mpirun look in these variables.
+ENV HOME=/home/course USER=course LOGNAME=course PYTHONDONTWRITEBYTECODE=1
 WORKDIR /work
 USER 1000:1000
 EXPOSE 8000 8001 8002

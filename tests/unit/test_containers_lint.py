@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "Dockerfiles").glob("*Dockerfile"))
 COMPOSE = ROOT / "compose.yaml"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-GPU_SERVICES = ("build", "serve", "notebooks")
+GPU_SERVICES = ("build", "serve", "lab")
 
 
 def run(tool: str, *arguments: str | Path) -> subprocess.CompletedProcess:
@@ -190,8 +190,9 @@ def compose_problems(data: dict) -> list[str]:
 
 
 def needed_mounts(name: str) -> list[str]:
-    mounts = ["/work/checkpoints", "/work/engines", "/work/serving"]
-    return mounts + (["/work/notebooks"] if name == "notebooks" else [])
+    if name == "lab":  # notebooks, labs and data; the engines that they make
+        return ["/work/course", "/home/course/.cache/servinglab"]
+    return ["/work/checkpoints", "/work/engines", "/work/serving"]
 
 
 def test_the_compose_file_follows_the_schema():
@@ -218,8 +219,8 @@ def test_the_schema_sees_a_broken_compose_file(broken):
         (lambda s: s["serve"].update(ports=["0.0.0.0:8000:8000"]), "not bound"),
         (lambda s: s["build"].pop("deploy"), "no GPU"),
         (lambda s: s["build"].pop("shm_size"), "limits"),
-        (lambda s: s["notebooks"].update(ulimits={}), "limits"),
-        (lambda s: s["notebooks"]["volumes"].pop(4), "/work/notebooks is not mounted"),
+        (lambda s: s["lab"].update(ulimits={}), "limits"),
+        (lambda s: s["lab"]["volumes"].pop(0), "/work/course is not mounted"),
         (lambda s: s["serve"]["volumes"][0].update(source="./nowhere"), "not there"),
         (lambda s: s["serve"]["volumes"][0].pop("bind"), "as root"),
         (lambda s: s["serve"].pop("healthcheck"), "healthcheck"),
@@ -353,6 +354,7 @@ def test_every_course_command_in_the_readme_is_understood():
     from course import cli
 
     text = (ROOT / "Dockerfiles" / "README.md").read_text().replace("\\\n", " ")
+    text = re.sub(r"--entrypoint course build (.*) > \S+", r"course \1", text)
     blocks = re.findall(r"^```\n(.*?)^```", text, re.M | re.S)
     pattern = re.compile(r"\bcourse ((?:engine|repo|serve) .*)$", re.M)
     commands = [shlex.split(found) for block in blocks for found in pattern.findall(block)]

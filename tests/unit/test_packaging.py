@@ -17,13 +17,20 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from course.manifest import tomllib
+from engines.versions import containers
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "pyproject.toml").read_text()
 PROJECT = tomllib.loads(TEXT)["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+GROUPS = tomllib.loads(TEXT)["dependency-groups"]
 DIRECT = [Requirement(r) for group in (PROJECT["dependencies"], *EXTRAS.values()) for r in group]
-DIRECT = [r for r in DIRECT if r.name != "servinglab"]
+DIRECT = [r for r in DIRECT if r.name not in ("servinglab", "tensorrt-llm")]
+# What TensorRT-LLM's own requirements.txt asks for of what the course has, too, and a version of each that it takes
+# (github.com/NVIDIA/TensorRT-LLM at 000867d, between 1.1 and 1.2.1; the wheel cannot be had without its index).
+NVIDIAS = {"torch": (">=2.9.0a0,<=2.9.0", "2.9.0"), "numpy": ("<2", "1.26.4"), "transformers": ("==4.57.1", "4.57.1"),
+           "onnx": (">=1.18.0,<1.20.0", "1.19.1"), "accelerate": (">=1.7.0", "1.7.0"), "pydantic": (">=2.9.1", "2.9.1"),
+           "setuptools": ("<80", "79.0")}  # fmt: skip
 
 
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -107,6 +114,14 @@ def test_every_direct_dependency_is_locked_within_its_specifier(python):
         assert requirement.specifier.contains(pins[name], prereleases=True), f"{requirement} is locked as {pins[name]}"
 
 
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_beside_the_course_is_locked_within_its_specifier(group):
+    pins = {requirement.name: requirement.specifier for requirement, _ in lines(f"{group}.txt")}
+    for requirement in map(Requirement, GROUPS[group]):
+        (pin,) = pins[requirement.name]
+        assert requirement.specifier.contains(pin.version), f"{requirement} is locked as {pin}; run make lock"
+
+
 def test_both_builds_of_torch_are_of_the_version_that_the_project_asks_for():
     cpu, cuda = locked("3.11.7")["torch"], locked("3.11.7", "cuda")["torch"]
     assert (cpu.local, cuda.local, cpu.public) == ("cpu", None, cuda.public)
@@ -126,9 +141,23 @@ def test_environment_yml_asks_for_the_python_of_pyproject():
     assert data["dependencies"] == [f"python {PROJECT['requires-python']}"]
 
 
+def test_the_extra_for_the_container_wants_nothing_that_tensorrt_llm_forbids():
+    """Its pin is that of the pinned container; what the others want and it forbids is said beside it."""
+    (name,) = [r for r in map(Requirement, EXTRAS["trtllm"]) if r.name == "tensorrt-llm"]
+    tag = re.search(r"ARG TAG=([\d.]+)", (ROOT / "Dockerfiles" / "build.Dockerfile").read_text())[1]
+    assert name.specifier == f"=={next(c.trtllm for c in containers() if c.tag.startswith(tag))}"
+    ours = [Requirement(r) for extra in ("weights", "engines", "notebooks") for r in EXTRAS[extra]]
+    for requirement in [*ours, *map(Requirement, PROJECT["dependencies"])]:
+        theirs, version = NVIDIAS.get(requirement.name, ("", ""))
+        assert not theirs or requirement.specifier.contains(version), f"{requirement} against {theirs}"
+    (torch,) = [r for r in map(Requirement, EXTRAS["models"]) if r.name == "torch"]
+    assert not torch.specifier.contains(NVIDIAS["torch"][1]) and "torch 2.9" in TEXT
+
+
 def test_the_extra_all_is_every_extra():
     (text,) = EXTRAS["all"]
-    assert Requirement(text).extras == set(EXTRAS) - {"all"}
+    # What NVIDIA's container brings itself, and what wants another torch; `models` has all of `weights`.
+    assert Requirement(text).extras == set(EXTRAS) - {"all", "container", "trtllm", "weights"}
 
 
 def test_every_odd_pin_has_its_reason_beside_it():
