@@ -53,7 +53,7 @@ def course_style():
 TOGETHER = {
     "test_answer.py": "triton", "test_server_supervisor.py": "triton", "test_encoders.py": "clip",
     "test_clip_serving.py": "clip", "test_vectors.py": "stores", "test_indexing.py": "stores",
-    "test_documents.py": "stores",
+    "test_documents.py": "stores", "test_llm_api_standin.py": "triton",
 }  # fmt: skip
 
 

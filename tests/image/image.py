@@ -12,6 +12,7 @@ CUDA: this shows that a command finds what it needs, not how fast that is.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import importlib.metadata
 import json
@@ -50,7 +51,7 @@ class Image:
             "TRITON_SERVER_VERSION": "2.51.0",
         }  # fmt: skip
         self.mounts: dict[str, Path] = {}  # path in the image: folder here, read only
-        self.cwd = "/workspace"
+        self.cwd, self.user, self.cmd, self.shell = "/workspace", 0, [], ["/bin/sh", "-c"]
 
     # --- making it ----------------------------------------------------------------------------------------------
 
@@ -78,7 +79,8 @@ class Image:
         return self.root / place.lstrip("/")
 
     def _packages(self) -> None:
-        """Links to the packages that NVIDIA brings, found by the image's Python; and a tensorrt_llm in name only."""
+        """Links to the packages that NVIDIA brings, found by the image's Python; and the stand-in's tensorrt_llm,
+        whose LLM needs more than is there."""
         names, todo = set(), list(BROUGHT)
         while todo:
             name = re.sub(r"[-_.]+", "-", todo.pop()).lower()
@@ -118,6 +120,8 @@ class Image:
             "tritonserver": ["/opt/tritonserver/bin/tritonserver"],
             "mpirun": ["/usr/local/mpi/bin/mpirun"],
             "trtllm-build": [f"{self.python}/bin/trtllm-build"],
+            "trtllm-serve": [f"{self.python}/bin/trtllm-serve"],
+            "hf": [f"{self.python}/bin/hf"],
             "convert_checkpoint.py": [f"{FAMILIES}/{name}/convert_checkpoint.py" for name in ("gpt", "llama", "gemma")],
             "fill_template.py": ["/app/tools/fill_template.py"],
         }.items():
@@ -131,6 +135,13 @@ class Image:
                 "-c ../../../constraints.txt\ntransformers>=4.53\n"
             )
         write_templates(self.at("/app/all_models/inflight_batcher_llm"))
+
+    def copy(self, root: Path) -> Image:
+        """The same in another root."""
+        shutil.copytree(self.root, root, symlinks=True)
+        other = copy.copy(self)
+        other.root, other.env, other.mounts = root, dict(self.env), dict(self.mounts)
+        return other
 
     # --- using it -----------------------------------------------------------------------------------------------
 
@@ -168,8 +179,7 @@ class Image:
         Raises RuntimeError for a step that fails. The image has ENV, USER, WORKDIR and CMD afterwards.
         """
         text = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*\n", "", dockerfile.read_text()))
-        said, values, self.shell = [], dict(arguments), ["/bin/sh", "-c"]
-        self.user, self.cmd = 0, []
+        said, values = [], dict(arguments)
         for line in filter(None, map(str.strip, text.splitlines())):
             word, _, rest = line.partition(" ")
             rest = rest.strip()
