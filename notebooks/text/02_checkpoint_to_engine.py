@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM, and name the flags that it lost
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 66 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 135 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -511,7 +511,7 @@ course("engine check plain --container 26.07")
 # ## 7 NVIDIA's commands, version by version
 #
 # The same way in NVIDIA's container has three commands: download, convert, build. `course engine recipe` writes them
-# for a model, a version and a split. The folder `/app/tensorrt_llm/examples` is inside the container.
+# for a model, a version and a split. The folder `/app/examples` is inside the container.
 
 # %% tags=["nbval-check-output"]
 course("engine recipe smollm2 --trtllm 1.2.1")

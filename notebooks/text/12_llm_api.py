@@ -27,17 +27,22 @@
 # - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 47 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 62 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [11 · Benchmarks](11_benchmarking.ipynb) · Next: [13 · Lab](../labs/vlm_clip/13_encoders_and_engines.ipynb)
 
 # %%
+import contextlib
 import importlib.util
 import json
 import re
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -409,12 +414,15 @@ print(program)
 # backend's sampler drew from one generator for all requests. Penalties and bad words were ignored in the same way,
 # without an error ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
 #
-# Where `tensorrt_llm` is installed, the program runs now, in a process of its own. On this page's machine it did not
+# Where `tensorrt_llm` is installed, the program runs now, from a file of its own. On this page's machine it did not
 # run: it is shown as NVIDIA's container takes it.
 
 # %%
 if installed:
-    print(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout)
+    file = Path(tempfile.mkdtemp(), "ask.py")
+    file.write_text(program)
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True)
+    print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
 else:
     print("not run here: tensorrt_llm is not installed")
 
@@ -427,11 +435,48 @@ else:
 # `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
 #
 # The `openai` client of section 5 then needs another `base_url`, and nothing else. Here is our request in the form of
-# `client.completions.create(**…)`. This command and this request were not run here.
+# `client.completions.create(**…)`.
 
 # %%
 there, notes = llm_api.translate({**original, "text_input": question, "stream": True}, "engine", "completions")
 print(json.dumps({"model": hub, **there}, indent=1))
+
+
+# %% [markdown]
+# To run it from here, start the command on a free port, and end it after the last answer. It answers at `/health` as
+# soon as the model is loaded.
+
+# %%
+@contextlib.contextmanager
+def trtllm_serve(model, host="127.0.0.1"):
+    with socket.create_server((host, 0)) as free:
+        port = free.getsockname()[1]
+    words = ["trtllm-serve", model, "--host", host, "--port", str(port), "--max_batch_size", "8"]
+    with tempfile.TemporaryFile() as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+        try:
+            while not is_up(f"http://{host}:{port}/health"):
+                assert process.poll() is None, "trtllm-serve ended before it could answer"
+                time.sleep(0.5)
+            yield f"http://{host}:{port}/v1"
+        finally:
+            process.terminate()
+
+
+def is_up(url):
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url).status_code == 200
+
+
+# %% [markdown]
+# And ask. This command and this request were not run on this page's machine either.
+
+# %%
+if installed:
+    with trtllm_serve(hub) as url, openai.OpenAI(base_url=url, api_key="not needed here") as asker:
+        for event in asker.completions.create(model=hub, **there):
+            print(event.choices[0].text, end="|")
+else:
+    print("not run here: tensorrt_llm is not installed")
 
 # %% [markdown]
 # A last difference is a good one: `trtllm-serve` refuses a name that it does not know, where Triton's `/generate` takes
@@ -574,6 +619,76 @@ for note in notes:
         print(f"{note.kind:8} {note.text}")
 
 # %% [markdown]
+# ## 9 A third road: Edge-LLM
+#
+# One road still ends in an engine: [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM), NVIDIA's runtime
+# for small machines. Its exporter makes an ONNX graph of a Hugging Face folder, on a CPU. Its builder makes an engine
+# of the graph. The exporter wants numpy 2, so `make edge` gives it an environment of its own. This takes a minute or
+# two:
+
+# %%
+import tempfile
+from pathlib import Path
+
+exported = Path(tempfile.mkdtemp())
+if command := llm_api.edge_export(exported):
+    done = subprocess.run(command, capture_output=True, text=True)
+    print("exported" if done.returncode == 0 else f"failed with code {done.returncode}: {done.stderr[-200:]}")
+else:
+    print("not run here: `make edge` brings the exporter (0.11.0); then run this section again")
+for path in sorted(exported.glob("llm/*")):
+    print(f"{path.name:22} {path.stat().st_size / 1e6:8.2f} MB")
+
+# %% [markdown]
+# The weights lie beside the graph, in float16. **Predict:** the model has 30 layers. Which kinds of node are there 30
+# times?
+
+# %%
+import onnx
+
+path = exported / "llm" / "model.onnx"
+graph = onnx.load(path, load_external_data=False).graph if path.exists() else onnx.GraphProto()
+for (domain, kind), count in Counter((node.domain or "onnx", node.op_type) for node in graph.node).most_common(11):
+    print(f"{count:5} {domain}.{kind}")
+
+# %% [markdown]
+# One `Sigmoid` for each MLP, and one `AttentionPlugin` for each attention, in a domain that is not ONNX's. **Predict:**
+# what does such a node have to know?
+
+# %%
+attention = [node for node in graph.node if node.op_type == "AttentionPlugin"]
+for node in attention[:1]:
+    print("inputs:", ", ".join(node.input))
+    told = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    print("attributes:", {name: value for name, value in told.items() if value})
+
+# %% [markdown]
+# Queries, keys and values in one tensor (`view`), the cache of this layer, a table of its pages, the numbers of heads.
+# **Predict:** can notebook 01's TensorRT read this graph?
+
+# %%
+if graph.node:
+    import tensorrt_rtx_bindings as trt
+
+    log = trt.Logger(trt.Logger.INTERNAL_ERROR)
+    builder = trt.Builder(log)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parser = trt.OnnxParser(network, log)
+    parser.parse_from_file(str(path))
+    errors = [parser.get_error(number) for number in range(parser.num_errors)]
+    for (kind, text), count in Counter((error.node_operator(), error.desc()) for error in errors).items():
+        print(f"{count} x {kind}: {text}")
+
+# %% [markdown]
+# It knows every kind of node but this one, whose plugin it lacks. Edge-LLM's builder, `llm_build`, loads the plugin
+# first. Then it parses the graph, sets one profile for the prompt and one for generating, and writes `llm.engine`
+# ([guide](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/developer_guide/software-design/engine-builder.html)). That
+# was not run here: it needs the full TensorRT and an NVIDIA GPU. Jetson Thor and Orin, IGX Thor, DRIVE Thor and DGX
+# Spark are supported, GPUs of a PC for development only
+# ([matrix](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/user_guide/getting_started/support-matrix.html)). For a
+# PC, the package holds the plugin for compute capability 8.0, 8.6, 10.0 and 12.0.
+
+# %% [markdown]
 # ## Recap
 #
 # - Engines end with 1.3.0rc20. After it a checkpoint is served as it is, by `LLM`, `trtllm-serve` or `llmapi`.
@@ -583,6 +698,7 @@ for note in notes:
 # - `llmapi` (1.3.0rc3) has 17 inputs, prefixes, and no batch dimension. Over HTTP an old client gets 32 tokens and no
 #   error.
 # - A field that is accepted may still be ignored. Test on your version with a value that must show.
+# - Edge-LLM still builds engines, for small machines. The export runs on a CPU, the build needs the GPU.
 
 # %% [markdown]
 # ## Break it
