@@ -66,7 +66,8 @@ class Host:
         return said
 
 
-@pytest.fixture(scope="module", params=["venv", pytest.param("system", marks=pytest.mark.long)])
+# The images take minutes to build, most of them pip's downloads.
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.long) for name in ("venv", "system")])
 def host(request, tmp_path_factory) -> Host:
     host = Host(tmp_path_factory.mktemp("host"), request.param)
     first = block("From Docker to the first token", 0)
