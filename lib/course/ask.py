@@ -17,11 +17,11 @@ ENDINGS = ("tensorrt_llm_bls", "ensemble")
 def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[Any]:
     """That of SERVINGLAB_SERVER, or of `course serve` when one runs; else one of our own, with weights in `precision`,
     gone at the end."""
-    from servinglab import serving
     from servinglab.repository import build_default
     from servinglab.server.triton import running
+    from servinglab.serving import attached, of_lane
 
-    there = serving.attached()
+    there = attached()
     for server in [there] if there else running() if precision is None else ():
         tell(f"using the server at {server.grpc_url}")
         yield server
@@ -29,7 +29,7 @@ def some_server(precision: str | None, tell: Callable[[str], None]) -> Iterator[
     with scratch.folder() as folder:
         why = f", with weights in {precision}" if precision else " (course serve keeps one running)"
         tell(f"starting a server of its own{why}")
-        with serving.of_lane(build_default(folder, precision=precision or "fp32")) as server:
+        with of_lane(build_default(folder, precision=precision or "fp32")) as server:
             yield server
 
 

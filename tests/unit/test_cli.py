@@ -250,6 +250,7 @@ def fake_serving(fake, tmp_path, monkeypatch):
         return Path(root) / "model_repository"
 
     fake("server.triton", TritonServer=Server, running=lambda: state.running)
+    fake("serving", of_lane=Server, attached=lambda: None)
     fake("client", inputs=lambda **values: values, stream=stream)
     monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Client)
     fake("repository", build_default=build_default)
