@@ -33,7 +33,6 @@ doctor: setup
 setup:
 	@bash requirements/setup.sh
 
-.PHONY: edge
 edge:
 	@bash requirements/setup.sh edge
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from engines import EngineError, flags, one_of
-from engines.families import check_split
+from engines.families import FAMILIES, check_split
 from engines.footprint import from_config
 from engines.memory import recipe_model
 from engines.versions import EXAMPLES_ROOT, at, converter, require_workflow, table, version
 
 NAMES = tuple(table("recipes"))
-FAMILIES = ("gpt2", "llama", "gemma")
 Args = list[tuple[str, "str | None"]]
 
 
@@ -149,8 +148,7 @@ def build_here(source: str, checkpoint: str, engine: str, dtype: str, weight_onl
     Raises EngineError with the last lines of the program that failed.
     """
     family = json.loads(Path(source, "config.json").read_text(encoding="utf-8"))["model_type"]
-    if family not in table("commands"):
-        raise EngineError(f"{source} is a {family}; the course has commands for {', '.join(FAMILIES)}.")
+    one_of(f"the model_type of {source}", family, FAMILIES)
     trtllm, limits = metadata.version("tensorrt_llm"), recipe_model("smollm2")["limits"]
     of = {"checkpoint": checkpoint, "dtype": dtype, "weight_only": weight_only}
     for command in steps(family, source, engine, limits, trtllm=trtllm, **of):

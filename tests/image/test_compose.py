@@ -14,12 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 from test_image import pytestmark  # noqa: F401  skipped where no namespace can be made
 
 from image import HERE, ROOT, Image
 from servinglab import assets
+from servinglab.server.process import is_ready
 
 PAGE = (ROOT / "Dockerfiles" / "README.md").read_text()
 HUB = "/opt/hub/HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -90,7 +90,6 @@ def test_the_images_change_nothing_of_nvidia_s(host):
 
 
 def test_from_docker_to_the_first_streamed_token(host):
-    host.run(block("From Docker to the first token", 0).replace("docker compose build", ""))
     *commands, up = block("From Docker to the first token", 1).strip().splitlines()
     host.run("\n".join(commands))
     assert up == "docker compose up serve"
@@ -99,9 +98,8 @@ def test_from_docker_to_the_first_streamed_token(host):
         for _ in range(600):
             time.sleep(0.2)
             assert server.poll() is None, server.stdout.read()[-3000:]
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get("http://127.0.0.1:8000/v2/health/ready", trust_env=False).status_code == 200:
-                    break
+            if is_ready(8000):
+                break
         said = host.run(block("From Docker to the first token", 2))
     finally:
         server.send_signal(signal.SIGINT)

@@ -51,7 +51,7 @@ def test_the_newest_versions_are_tried_weekly_and_on_no_push():
 
 def test_the_commands_in_the_containers_exist_and_fit_each_other():
     text = dry("trtllm-image", "trtllm-engine", "trtllm-serve", "trtllm-course", "trtllm-down")
-    services = (ROOT / "compose.yaml").read_text()  # the name that it gets
+    services = (ROOT / "compose.yaml").read_text()
     used = re.findall(r"docker compose (?:run .*?-T(?: -e \S+)*|up .*?\d+) +(\w+)", text)
     assert len(used) == 5 and set(used) <= set(yaml.safe_load(services)["services"]), used
     assert set(re.findall(r"(build/trtllm/\w+)}", services)) <= set(text.split())  # the folders that are mounted

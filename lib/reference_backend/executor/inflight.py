@@ -65,7 +65,7 @@ class InflightBatch:
         while sequence := self._scheduler.next_prompt():
             if not sequence.begun:
                 self._reuse.match(sequence)
-            if self._is_read(sequence):
+            if self._takes_over(sequence):
                 if read >= self._prefill_tokens:
                     return True
                 read += 1
@@ -95,13 +95,12 @@ class InflightBatch:
             self._begin(sequence, logits[-1 - len(draft) :])
         return False
 
-    def _is_read(self, sequence: Sequence) -> bool:
-        """Whether another sequence of the same request (num_return_sequences) was the last to read its prompt. Then it
-        has its keys and values, too, copied from one that runs."""
+    def _takes_over(self, sequence: Sequence) -> bool:
+        """If another sequence of the same request (num_return_sequences) was the last to read its prompt, its keys and
+        values are copied from one that runs. Returns whether nothing is left to read."""
         request, tokens = sequence.request, sequence.tokens
-        if self._behind is None or tokens is not self._behind[0]:
-            return False
-        if sequence.wants_context or request.drafter or request.draft_tokens:
+        own = sequence.wants_context or request.drafter or request.draft_tokens
+        if own or self._behind is None or tokens is not self._behind[0]:
             return False
         source = next((other for other in self._scheduler.running if other.tokens is tokens), None)
         if source:
