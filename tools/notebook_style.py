@@ -82,8 +82,8 @@ def first_cells(notebook: NotebookNode, entry: Notebook) -> list[str]:
     if values != entry.parameters:
         found.append(f"the parameters cell says {values}, course.toml {entry.parameters}; make them equal")
     after = next((cell.source for cell in cells[3:] if cell.cell_type == "code"), "")
-    if entry.id[:2] not in [_first_value(call) for call in _calls(after, "begin")]:
-        found.append(f'the first code cell after the parameters must call begin("{entry.id[:2]}", lane, …)')
+    if entry.id[:2] not in [_first_value(call) for call in _calls(after, "notebook.begin")]:
+        found.append(f'the first code cell after the parameters must call notebook.begin("{entry.id[:2]}", lane, …)')
     return found
 
 
@@ -93,7 +93,7 @@ def _only_imports(code: str) -> bool:
 
 def _calls(code: str, name: str) -> list[ast.Call]:
     calls = [node for node in ast.walk(_tree(code)) if isinstance(node, ast.Call)]
-    return [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
+    return [call for call in calls if ast.unparse(call.func) == name]
 
 
 def _first_value(call: ast.Call) -> object:
@@ -197,9 +197,9 @@ def last_cells(notebook: NotebookNode) -> list[str]:
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     found = [f"a section '## {name}' is missing" for name in ("Recap", "Break it") if f"## {name}" not in prose]
     last = notebook.cells[-1]
-    calls = _calls(last.source, "record") if last.cell_type == "code" else []
+    calls = _calls(last.source, "notebook.record") if last.cell_type == "code" else []
     if not calls or any(call.args for call in calls):
-        found.append("the last cell must call servinglab.notebook.record(name=value, …)")
+        found.append("the last cell must call notebook.record(name=value, …)")
     exercises = tagged(notebook, "exercise:")
     if not 2 <= len(exercises) <= 3:
         found.append(f"a notebook has 2 or 3 exercises, this one {len(exercises)}")

@@ -183,7 +183,7 @@ def packages() -> list[Line]:
     for requirement in map(Requirement, metadata.requires("servinglab") or []):
         extra = match[1] if (match := re.search(r"extra == ['\"](\w+)['\"]", str(requirement))) else ""
         wanted = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-        if wanted and requirement.name != "servinglab":
+        if wanted and requirement.name != "servinglab" and extra not in ("container", "trtllm"):  # for other machines
             groups.setdefault(extra or "base", []).append(requirement)
     lines, bundled = [], False
     with contextlib.suppress(CourseError):  # of the lib alone, without the course

@@ -42,10 +42,10 @@ import psutil
 from transformers import AutoTokenizer
 
 from course import doctor, manifest
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures import request_path, streaming
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record, shorten
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -56,7 +56,7 @@ max_tokens: int = 48  # length of the answer, in tokens; 2 or more
 seed: int = 0  # seed of every sampled answer
 
 # %%
-lane = begin("00", lane, seed=seed, weights=precision)
+lane = notebook.begin("00", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 What can this machine do?
@@ -67,7 +67,7 @@ lane = begin("00", lane, seed=seed, weights=precision)
 # %%
 lines = doctor.examine()
 for line in lines:
-    print(f"{line.status:4}  {line.name:20}  {textwrap.shorten(shorten(line.detail), 72)}")
+    print(f"{line.status:4}  {line.name:20}  {textwrap.shorten(notebook.shorten(line.detail), 72)}")
 
 # %% [markdown]
 # The course has two *lanes*. Both serve the same five models with the same names and the same messages:
@@ -81,7 +81,7 @@ for line in lines:
 
 # %%
 for name, reason in doctor.lanes(lines).items():
-    print(f"{name:9} {'can run here' if not reason else shorten(f'cannot run here ({reason})')[:96]}")
+    print(f"{name:9} {'can run here' if not reason else notebook.shorten(f'cannot run here ({reason})')[:96]}")
 print("this notebook uses:", lane)
 
 # %% [markdown]
@@ -142,7 +142,7 @@ for folder in sorted(server.repository.iterdir()):
 # %%
 config = httpx.get(f"{url}/v2/models/tensorrt_llm/config", trust_env=False).json()
 engine = Path(config["parameters"]["gpt_model_path"]["string_value"])
-print(shorten(engine))
+print(notebook.shorten(engine))
 for file in sorted(engine.iterdir()):
     print(f"{file.stat().st_size / 1e6:8.1f} MB  {file.name}")
 
@@ -301,4 +301,4 @@ except httpx.ConnectError:
 
 # %%
 waits = {"start_s": round(start_seconds, 2), "first_token_ms": round(first_seconds * 1000, 1)}
-record(**waits, next_token_ms=round(next_seconds * 1000, 1))
+notebook.record(**waits, next_token_ms=round(next_seconds * 1000, 1))

@@ -53,11 +53,10 @@ from transformers import AutoModel
 from transformers.utils.logging import disable_progress_bar
 
 from engines.convert import convert
-from servinglab import assets
+from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.figures import engines as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.root import find_root
 
 # %% tags=["parameters"]
@@ -72,7 +71,7 @@ seed: int = 0  # seed of the small networks' weights
 # GPU. Where the two differ, the text says so.
 
 # %%
-lane = begin("01", lane, seed=seed, tensorrt_rtx=trt.__version__)
+lane = notebook.begin("01", lane, seed=seed, tensorrt_rtx=trt.__version__)
 folder = Path(tempfile.mkdtemp())
 
 # %% [markdown]
@@ -836,4 +835,4 @@ print("a build from the damaged weights gives the same file:", broken == wanted)
 # that you ship.
 
 # %%
-record(nodes=len(operators), layers_fp32=len(minilm_layers), layers_fp16=len(minilm16_layers))
+notebook.record(nodes=len(operators), layers_fp32=len(minilm_layers), layers_fp16=len(minilm16_layers))

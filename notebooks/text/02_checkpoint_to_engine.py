@@ -51,11 +51,10 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config, LlamaFor
 from engines.memory import estimate
 from engines.reference import logits
 from engines.shards import load_checkpoint
-from servinglab import assets
+from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.figures import engines as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -71,7 +70,7 @@ seed: int = 0  # seed of the small random models
 # `course` below runs such a command line in a temporary folder, and shows it with what it prints.
 
 # %%
-lane = begin("02", lane, seed=seed, weights=dtype)
+lane = notebook.begin("02", lane, seed=seed, weights=dtype)
 torch.set_num_threads(1)  # the sums are small; more threads would mostly wait for each other
 root = Path(tempfile.mkdtemp())
 
@@ -680,4 +679,4 @@ print(told(logits(replace(half, ranks=[swapped]), ids)))
 # before you build: a few tokens are enough.
 
 # %%
-record(**{f"difference_{name}": float(f"{value:.2g}") for name, value in differences.items()})
+notebook.record(**{f"difference_{name}": float(f"{value:.2g}") for name, value in differences.items()})

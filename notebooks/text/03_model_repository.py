@@ -51,10 +51,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures import request_path
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.repository import build_default, lint, write_templates
 from servinglab.server import TritonServer
 from servinglab.serving import tritonserver
@@ -71,7 +71,7 @@ seed: int = 0  # seed of every answer
 # folder's path.
 
 # %%
-lane = begin("03", lane, seed=seed, weights=precision)
+lane = notebook.begin("03", lane, seed=seed, weights=precision)
 root = Path(tempfile.mkdtemp())
 
 
@@ -942,4 +942,4 @@ version.mkdir()
 # `preprocessing` and ask. That is what a hard-coded name does. `lint` cannot see it: the name it falls back to exists.
 
 # %%
-record(models=10)
+notebook.record(models=10)

@@ -56,12 +56,11 @@ from transformers import AutoModel, logging
 from tritonclient.utils import InferenceServerException
 
 from reference_backend import executor
-from servinglab import assets
+from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.figures import slots as slot_figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -77,7 +76,7 @@ seed: int = 0  # seed of their lengths
 # `slots` is made even: section 3 gives one half each to two instances.
 
 # %%
-lane = begin("04", lane, seed=seed, weights=precision)
+lane = notebook.begin("04", lane, seed=seed, weights=precision)
 logging.disable_progress_bar()
 slots = max(2, slots + slots % 2)
 root = Path(tempfile.mkdtemp())
@@ -1089,4 +1088,4 @@ speedups = {name: round(value, 2) for name, value in speedups.items()}
 speedups["prefix_speedup"] = round(firsts[0] / np.mean(firsts[1:3]), 1)
 counts = {"mean_batch": round(rows["minilm_batch"][0]["mean batch"], 1)}
 counts["preempted"] = preempted["full", "max_utilization"]
-record(executor=inflight.device, **speedups, **counts)
+notebook.record(executor=inflight.device, **speedups, **counts)

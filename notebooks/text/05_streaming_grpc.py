@@ -51,11 +51,11 @@ from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs, stream
 from servinglab.figures import streaming
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.root import find_root
 from servinglab.serving import serve
 
@@ -68,7 +68,7 @@ seed: int = 0  # seed of every sampled answer
 streams: int = 4  # how many requests run at once
 
 # %%
-lane = begin("05", lane, seed=seed, weights=precision)
+lane = notebook.begin("05", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 A server to talk to
@@ -966,4 +966,4 @@ except InferenceServerException as error:
 for each in (client, other, web, channel):
     each.close()
 gaps = {"gap_alone_ms": round(gap_alone * 1000, 1), "gap_together_ms": round(gap_together * 1000, 1)}
-record(streams=streams, first_token_ms=round(alone[0] * 1000, 1), **gaps)
+notebook.record(streams=streams, first_token_ms=round(alone[0] * 1000, 1), **gaps)

@@ -42,13 +42,12 @@ from scipy.stats import binomtest
 from tokenizers import Tokenizer
 from tritonclient.utils import InferenceServerException
 
-from servinglab import assets
+from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import inputs, stream
 from servinglab.explore import explore
 from servinglab.figures import sampling as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -66,7 +65,7 @@ seed: int = 0  # seed of every random choice
 
 # %%
 assert cold > 0 and hot > 0 and samples >= 1, "the formulas of this page hold for temperatures above 0"
-lane = begin("06", lane, seed=seed, weights=precision)
+lane = notebook.begin("06", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 Three tokens on paper
@@ -629,6 +628,6 @@ except InferenceServerException as error:
 # %%
 client.close()
 server.stop()
-record(
+notebook.record(
     samples=samples, intervals_inside=int(inside), highest_probability=softmax(z).max(), entropy_nats=entropy(z, 1)
 )

@@ -43,13 +43,12 @@ from scipy.stats import binomtest
 from tokenizers import Tokenizer
 from tritonclient.utils import InferenceServerException
 
-from servinglab import decoding
+from servinglab import decoding, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.explore import explore
 from servinglab.figures import sampling as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -66,7 +65,7 @@ seed: int = 1  # seed of every random choice
 
 # %%
 assert min(texts, max_tokens) >= 2 and samples >= 1, "texts and max_tokens must be at least 2: pairs are compared"
-lane = begin("07", lane, seed=seed, weights=precision)
+lane = notebook.begin("07", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 Five tokens on paper
@@ -853,4 +852,4 @@ for attempt in attempts:
 client.close()
 server.stop()
 passed = {name.replace("\n", " "): round(share, 3) for name, share in mean.items()}
-record(intervals_inside=inside["this server"], nats_lost=round(fall, 2), share_passed=passed)
+notebook.record(intervals_inside=inside["this server"], nats_lost=round(fall, 2), share_passed=passed)

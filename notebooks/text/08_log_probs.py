@@ -41,12 +41,12 @@ from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import binomtest
 from tokenizers import Tokenizer
 
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.explore import explore
 from servinglab.figures import log_probs as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.root import find_root
 from servinglab.serving import serve
 
@@ -63,7 +63,7 @@ seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
 
 # %%
 assert max_tokens >= 21, "section 6 looks at the last 20 tokens of the stories"
-lane = begin("08", lane, seed=seed, weights=precision)
+lane = notebook.begin("08", lane, seed=seed, weights=precision)
 
 # %% [markdown]
 # ## 1 Three tokens by hand
@@ -630,4 +630,4 @@ for i in range(3):
 client.close()
 server.stop()
 zeros = {f"zero_at_{name}": token if token <= len(story) else None for name, token in zero_at.items()}
-record(tokens=len(story), **zeros, right=int(right.sum()), asked=len(right), threshold=round(threshold, 3))
+notebook.record(tokens=len(story), **zeros, right=int(right.sum()), asked=len(right), threshold=round(threshold, 3))

@@ -44,13 +44,13 @@ from scipy.stats import binomtest
 from tokenizers import Tokenizer
 from tritonclient.utils import InferenceServerException
 
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.decoding import beam_search
 from servinglab.explore import explore
 from servinglab.figures import beam_search as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -70,7 +70,7 @@ seed: int = 0  # seed of the samples and of the random languages
 # default is 1. You ask for 8. (`normalize_log_probs` is for NVIDIA's backend, notebook 08: nothing shall be divided.)
 
 # %%
-lane = begin("09", lane, seed=seed, weights=precision)
+lane = notebook.begin("09", lane, seed=seed, weights=precision)
 assert 1 <= width <= 8 and max_tokens >= 2 and 1 <= items <= 60, "width 1 to 8, max_tokens at least 2, items 1 to 60"
 server = serve(precision=precision, max_beam_width=8, parameters={"normalize_log_probs": False})
 client = grpcclient.InferenceServerClient(server.grpc_url)
@@ -778,4 +778,4 @@ server.stop()
 numbers = {"nats_per_token": {name: round(value, 2) for name, value in likely.items()}, "missed_of_200": missed}
 numbers |= {"repeated_pairs_percent": {name: round(value, 1) for name, value in repeats.items()}}
 numbers |= {"tokens_per_second": {name: round(rate, 1) for name, rate in speed.items()}, "copied": copied}
-record(**numbers, spaced=right, sign_test=round(p_value, 5))
+notebook.record(**numbers, spaced=right, sign_test=round(p_value, 5))

@@ -48,12 +48,11 @@ from transformers.utils.logging import disable_progress_bar
 from tritonclient.utils import InferenceServerException
 
 from reference_backend import executor
-from servinglab import assets
+from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.figures import speculative as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -75,7 +74,7 @@ seed: int = 0  # seed of the tests and of the sampled answers
 # is read. So if somebody told you the next three tokens, one step could check them all. One **round**:
 
 # %%
-lane = begin("10", lane, seed=seed, weights=precision)
+lane = notebook.begin("10", lane, seed=seed, weights=precision)
 guesses, chosen = ["ran", "into", "a"], ["ran", "into", "the", "dark"]
 title = "Two of three guesses agree: one step brings three tokens"
 summary = "draft three tokens, verify them in one step, accept two and one more"
@@ -893,7 +892,7 @@ except InferenceServerException as error:
 # %%
 client.close()
 bare.stop()
-record(
+notebook.record(
     verify_cost={str(k): round(value, 3) for k, value in verify_cost.items()},
     draft_cost=round(draft_cost, 3),
     agreement=round(hit_rate, 3),

@@ -47,12 +47,11 @@ import psutil
 import tritonclient.grpc.aio as grpcaio
 from tokenizers import Tokenizer
 
-from servinglab import loadtest
+from servinglab import loadtest, notebook
 from servinglab.checks import check
 from servinglab.client import inputs
 from servinglab.figures import load as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.root import find_root
 from servinglab.serving import serve
@@ -70,7 +69,7 @@ aiperf: bool = False  # install and run AIPerf as well: 1.2 GB, and minutes
 seed: int = 0  # of the prompts and of the arrivals
 
 # %%
-lane = begin("11", lane, seed=seed, weights=precision, batch=batch)
+lane = notebook.begin("11", lane, seed=seed, weights=precision, batch=batch)
 assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_tokens at least 3"
 
 # %% [markdown]
@@ -655,4 +654,4 @@ server.stop()
 measured_values = {"tokens_per_second": {str(n): round(run.tokens_per_second, 1) for n, run in closed.items()}}
 measured_values |= {"ttft_p50_ms": {str(n): round(1e3 * np.median(run.values("ttft")), 1) for n, run in closed.items()}}
 measured_values |= {"capacity_requests_per_second": round(capacity, 2), "best_goodput": round(max(good), 2)}
-record(client_share=round(client_share, 3), energy=energy, **measured_values)
+notebook.record(client_share=round(client_share, 3), energy=energy, **measured_values)

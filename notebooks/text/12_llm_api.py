@@ -51,12 +51,11 @@ import tritonclient.grpc as grpcclient
 from transformers import AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
-from servinglab import llm_api
+from servinglab import llm_api, notebook
 from servinglab.checks import check
 from servinglab.client import inputs, stream
 from servinglab.figures import llm_api as figures
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.serving import serve
 
@@ -75,7 +74,7 @@ seed: int = 1  # seed of the first sampled answer
 # way: a Python class reads the Hugging Face checkpoint and runs it with PyTorch and TensorRT-LLM's kernels.
 
 # %%
-lane = begin("12", lane, seed=seed, weights=precision)
+lane = notebook.begin("12", lane, seed=seed, weights=precision)
 summary = "with an engine seven steps, with the LLM API three: folder, LLM, and a program, trtllm-serve or Triton"
 show(figures.two_ways(), "The LLM API needs no conversion and no build", summary, drawing=True)
 
@@ -722,4 +721,4 @@ print(now)
 for each in (application, frontend, web, client):
     each.stop() if each is frontend else each.close()
 server.stop()
-record(llm_api_ran=installed, names=known, lost_on_llmapi=len(lost["llmapi"]))
+notebook.record(llm_api_ran=installed, names=known, lost_on_llmapi=len(lost["llmapi"]))

@@ -60,10 +60,10 @@ def _long_cell(lines, count=1):
 
 
 def _names_of_ours(notebook):
-    """Six in cell 2 and five more in the middle: a module, a renamed one, two of another package, one inside a cell."""
+    """Five in cell 2 and six more in the middle: a module, a renamed one, three of another, one inside a cell."""
     for text, code in (
         ('print("odd', "import engines.flags, course.manifest as manifest"),
-        ("{time", "from cliplab import search, ask\nif first:\n    import servinglab"),
+        ("{time", "from cliplab import search, ask, find\nif first:\n    import servinglab"),
     ):
         cell_with(notebook, text).source = code
 
@@ -86,10 +86,10 @@ def _without_prose(notebook):
         (_header("Next: none", "Next: [98](98_missing.ipynb)"), "98_missing.ipynb leads nowhere"),
         (lambda n: n.cells.pop(1), "cell 2 must be code that imports"),
         (lambda n: n.cells[1].update(source=n.cells[1].source + "\nlane = 1"), "cell 2 must be code that imports"),
-        (lambda n: cell_with(n, "begin(").update(source="lane = lane"), 'must call begin("99", lane, …)'),
-        (lambda n: cell_with(n, "begin(").update(source='lane = begin("98", lane)'), 'must call begin("99", lane, …)'),
-        (lambda n: cell_with(n, "begin(").update(source="lane = begin()"), 'must call begin("99", lane, …)'),
-        (_names_of_ours, "11 names come from our packages; at most 10: servinglab.checks.check, "),
+        (lambda n: cell_with(n, "begin(").update(source="lane = lane"), 'notebook.begin("99",'),
+        (lambda n: cell_with(n, "begin(").update(source='lane = notebook.begin("98", lane)'), 'notebook.begin("99",'),
+        (lambda n: cell_with(n, "begin(").update(source="lane = notebook.begin()"), 'notebook.begin("99",'),
+        (_names_of_ours, "11 names come from our packages; at most 10: "),
         (lambda n: n.cells[2].metadata.update(tags=[]), "cell 3 must be tagged"),
         (lambda n: n.cells[2].update(source="first: int = 2  # two"), "make them equal"),
         (_long_cell(31), "has 31 lines; at most 30"),
@@ -97,7 +97,7 @@ def _without_prose(notebook):
         (_long_cell(7, count=9), "the median code cell has 7 lines"),
         (_without_prose, "follow prose"),
         (lambda n: n.cells.pop(), "the last cell must call"),
-        (lambda n: n.cells[-1].update(source='record("99", total=1)'), "the last cell must call"),
+        (lambda n: n.cells[-1].update(source='notebook.record("99", total=1)'), "the last cell must call"),
         (lambda n: cell_with(n, "## Recap").update(source="## The end"), "'## Break it' is missing"),
         (lambda n: cell_with(n, "answer_1 = None").metadata.update(tags=[]), "has 2 or 3 exercises, this one 1"),
         (lambda n: n.cells[4].update(source="!pip install numpy"), "runs the shell command '!pip install numpy'"),
@@ -137,7 +137,7 @@ def test_a_package_is_used_when_a_name_of_it_is(fresh, code, used):
 def test_nothing_is_counted_twice_and_names_of_others_are_not(fresh):
     fresh.cells[4].source = "import numpy, servingly\nfrom servinglab.checks import check as again"
     ours = [name for module, name in notebook_style.imported(fresh) if module.startswith("servinglab.")]
-    assert ours == ["check", "exercise", "right", "wrong", "begin", "record"]
+    assert ours == ["check", "exercise", "right", "wrong"]
     assert notebook_style.names_of_ours(fresh) == []
 
 

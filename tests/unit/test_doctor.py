@@ -17,7 +17,8 @@ from course.doctor import FAIL, OK, WARN
 from servinglab.server import install
 
 NAMES = ["python", "system", "cpu", "memory", "disk", "temporary folder", "shared memory", "gpu", "docker", "numpy"]
-NAMES += [f"packages: {extra}" for extra in ("base", "server", "models", "engines", "notebooks", "labs", "test")]
+EXTRAS = ("base", "server", "models", "weights", "engines", "notebooks", "labs", "test")
+NAMES += [f"packages: {extra}" for extra in EXTRAS]
 NAMES += ["triton", "models"]
 
 

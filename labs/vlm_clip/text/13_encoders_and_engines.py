@@ -58,9 +58,9 @@ from cliplab import figures, mini_clip
 from cliplab import pictures as stamps
 from cliplab.encoders import prepare
 from cliplab.hub_clip import HubClip
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.root import find_root
 
 # %% tags=["parameters"]
@@ -81,7 +81,7 @@ seed: int = 0  # of random maps and intervals
 # otherwise a search could not tell which of them it should find.
 
 # %%
-lane = begin("13", lane, seed=seed, pictures=most or "all")
+lane = notebook.begin("13", lane, seed=seed, pictures=most or "all")
 root = Path(tempfile.mkdtemp(prefix="encoders-"))
 shown = list({picture.caption: picture for picture in reversed(stamps.catalogue(pictures))}.values())[::-1]
 step = max(1, len(shown) // most) if most else 1
@@ -765,4 +765,4 @@ except ValueError as error:
 # %%
 shutil.rmtree(root)
 at_1, at_k = (round(float(table["mini-CLIP"][which][0]), 3) for which in ("1", "k"))
-record(k=k, recall_at_1=at_1, recall_at_k=at_k, worst_int8_static=round(drift["pictures int8 static"], 3))
+notebook.record(k=k, recall_at_1=at_1, recall_at_k=at_k, worst_int8_static=round(drift["pictures int8 static"], 3))

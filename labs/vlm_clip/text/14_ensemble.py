@@ -49,9 +49,9 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from cliplab import deployment, encoders, figures
 from cliplab.pictures import catalogue
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.repository import lint
 from servinglab.server import TritonServer
 
@@ -74,7 +74,7 @@ seed: int = 0  # which pictures
 # **Predict:** which of the arrows below can be on their way at the same time?
 
 # %%
-lane = begin("14", lane, seed=seed, weights=precision)
+lane = notebook.begin("14", lane, seed=seed, weights=precision)
 drawn = "image_preprocessing feeds vision_encoder, text_encoder runs beside them, fusion joins both"
 show(figures.pipeline(), "Four steps, and two of them side by side", drawn, drawing=True)
 
@@ -743,7 +743,7 @@ fragile.stop()
 client.close()
 server.stop()
 shutil.rmtree(root)
-record(
+notebook.record(
     requests_per_second={f"{model}, {way}": round(rate, 1) for (model, way), rate in speed.items()},
     ensemble_over_longest_path=round(ensemble_ms / path_ms, 3), ensemble_over_sum=round(ensemble_ms / sum_ms, 3),
     text_only_ms=round(costs["text only"], 1), picture_only_ms=round(costs["picture only"], 1),

@@ -53,9 +53,9 @@ from pymongo.errors import PyMongoError
 
 from cliplab import answer, deployment, gallery, indexing
 from cliplab.pictures import catalogue
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures.style import show
-from servinglab.notebook import begin, record
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -77,7 +77,7 @@ seed: int = 0  # which pictures are kept out of the catalogue
 # the other what they are, and the language model says it in a sentence.
 
 # %%
-lane = begin("15", lane, seed=seed, weights=precision, encoders=encoders)
+lane = notebook.begin("15", lane, seed=seed, weights=precision, encoders=encoders)
 drawn = "the customer's picture or sentence becomes a vector, then ids, then a record, then an answer"
 show(gallery.architecture(), "A search passes through one server and two stores", drawn, drawing=True)
 
@@ -244,23 +244,11 @@ for key, name in (("secantus", "as clients ask by default"), ("secantus_journal"
 # %% [markdown]
 # ## 3 Build the index, and kill it
 #
-# The next cell is a program of its own. It sends the pictures to the ensemble, batch by batch, writes both stores with
-# `indexing.build`, and prints a line only when both have said that the batch is safe.
+# `build_index.py` is a program of its own. It sends the pictures to the ensemble, batch by batch, writes both stores
+# with `indexing.build`, and prints a line only when both have said that the batch is safe.
 
 # %%
-PROGRAM = """\
-import json, sys
-lab, address, folder, source, ids = json.loads(sys.argv[1])
-sys.path.insert(0, lab)
-from cliplab import indexing
-from cliplab.client import ClipClient
-from cliplab.pictures import catalogue
-
-shop = [picture for picture in catalogue(source) if picture.id in ids]
-safe = lambda done, total: print(done, "of", total, flush=True)
-with indexing.Stores(folder) as both, ClipClient(address) as clip:
-    indexing.build(shop, clip.embed_images, both.vectors, both.documents, encoder=clip.encoder, progress=safe)
-"""
+print(Path("build_index.py").read_text().split('"""')[-1].strip())
 
 # %% [markdown]
 # After a third of the pictures it gets `kill -9`: no signal that it could handle, no time to say goodbye.
@@ -269,8 +257,8 @@ with indexing.Stores(folder) as both, ClipClient(address) as clip:
 # those that were written to disk by chance?
 
 # %% tags=["varies"]
-given = [str(Path.cwd()), server.grpc_url, str(root / "shop"), pictures, [picture.id for picture in shop]]
-child = subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps(given)], stdout=subprocess.PIPE, text=True)
+given = [server.grpc_url, str(root / "shop"), pictures, *(picture.id for picture in shop)]
+child = subprocess.Popen([sys.executable, "build_index.py", *given], stdout=subprocess.PIPE, text=True)
 for line in child.stdout:
     safe = int(line.split()[0])
     print(line.strip(), end=" · ")
@@ -816,5 +804,5 @@ client.close()
 server.stop()
 shutil.rmtree(root)
 exact = sum(f.exact for f in compared["example"])
-record(pictures=len(shop), same_category=same, exact_answers=exact, of_answers=len(chosen),
-       enough_text=round(enough_text, 3), stores_agree=agreement.agree)  # fmt: skip
+notebook.record(pictures=len(shop), same_category=same, exact_answers=exact, of_answers=len(chosen),
+                enough_text=round(enough_text, 3), stores_agree=agreement.agree)  # fmt: skip

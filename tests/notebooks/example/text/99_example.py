@@ -29,8 +29,8 @@
 # %%
 import time
 
+from servinglab import notebook
 from servinglab.checks import check, exercise, right, wrong
-from servinglab.notebook import begin, record
 
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
@@ -41,7 +41,7 @@ seed: int = 0  # not used
 # What is computed from parameters comes in a cell of its own.
 
 # %%
-lane = begin("99", lane, seed=seed)
+lane = notebook.begin("99", lane, seed=seed)
 second = first + 1
 
 # %% [markdown]
@@ -119,4 +119,4 @@ except TypeError as error:
 # What produced this page:
 
 # %%
-record(total=first + second)
+notebook.record(total=first + second)
