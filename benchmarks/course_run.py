@@ -1,11 +1,12 @@
 """What an executed course left behind, as one JSON: how long each notebook took, and the figures that it recorded.
 
     course run --out build
-    python benchmarks/course_run.py build > data/results/cpu/course_run.json
+    python benchmarks/course_run.py build --commit "$(git rev-parse --short HEAD)" > data/results/cpu/course_run.json
 
 Run it in the environment and on the machine of the run: device and versions are theirs.
 
 Keys
+    commit                the course that ran, as told (an offline bundle has no git)
     device, cpu, cores, versions, date (of the last notebook)
     seconds               of all notebooks together
     notebooks             [{id, status, seconds, error, figures}]; figures: what the notebook passed to `record`
@@ -31,7 +32,7 @@ PACKAGES = ("torch", "transformers", "servinglab")
 COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
 
 
-def collect(out: Path) -> dict[str, Any]:
+def collect(out: Path, commit: str) -> dict[str, Any]:
     """The results in `out`, in the order of the course. Raises CourseError when a notebook has none."""
     found = {result.id: result for result in runner.earlier(out)}
     listed = [each.id for each in manifest.load().notebooks]
@@ -44,6 +45,7 @@ def collect(out: Path) -> dict[str, Any]:
     ]  # fmt: skip
     last = max((out / f"{name}.ipynb").stat().st_mtime for name in listed)
     return {
+        "commit": commit,
         "device": cuda_name() or "cpu",
         "cpu": notebook.cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -66,8 +68,10 @@ def figures(path: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="the folder that `course run` wrote into")
+    parser.add_argument("--commit", required=True)
+    given = parser.parse_args()
     try:
-        print(json.dumps(collect(parser.parse_args().out), indent=2))
+        print(json.dumps(collect(given.out, given.commit), indent=2))
     except CourseError as error:
         sys.exit(f"course_run: {error}")
 

@@ -40,7 +40,7 @@ def out(tmp_path):
 
 
 def test_times_and_figures_of_every_notebook_in_the_order_of_the_course(out):
-    found = course_run.collect(out)
+    found = course_run.collect(out, "abc1234")
     assert [row["id"] for row in found["notebooks"]] == [each.id for each in manifest.load().notebooks]
     assert found["seconds"] == 2.5 * len(found["notebooks"])
     by_id = {row["id"][:2]: row for row in found["notebooks"]}
@@ -54,10 +54,10 @@ def test_a_record_that_cannot_be_read_is_named(out, content):
     record = out / "records" / "04.json"
     record.unlink() if content is None else record.write_text(content)
     with pytest.raises(CourseError, match=r"04\.json cannot be read .*: run that notebook again"):
-        course_run.collect(out)
+        course_run.collect(out, "abc1234")
 
 
 def test_a_course_that_ran_in_part_is_named(out):
     (out / "11_benchmarking.ipynb").unlink()
     with pytest.raises(CourseError, match="has no result of 11_benchmarking: course run --out"):
-        course_run.collect(out)
+        course_run.collect(out, "abc1234")
