@@ -53,10 +53,11 @@ def _cuda(wanted: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what can change a result: {"python": "3.11.7", "triton": "2.51.0", …}; "-" for what is missing."""
+    """Versions of what can change a result: {"python": "3.11.7", "triton": "2.51.0", …}; "-" for what is not here."""
     wheel = _version("nvidia-pytriton")
     triton = "-" if wheel == "-" else f"{_TRITON_IN_WHEEL.get(wheel, 'unknown')} (nvidia-pytriton {wheel})"
-    found = {"python": platform.python_version(), "triton": os.environ.get("TRITON_SERVER_VERSION") or triton}
+    triton = "-" if server_elsewhere() else os.environ.get("TRITON_SERVER_VERSION") or triton
+    found = {"python": platform.python_version(), "triton": triton}
     return found | {package: _version(package) for package in ("tritonclient", "numpy", "onnxruntime")}
 
 
@@ -77,10 +78,15 @@ def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts
 def provenance() -> str:
     """What made the numbers of this notebook, for the small print of its figures."""
     lane, seed = _page.get("lane", resolve_lane()), _page.get("seed")
-    there = server_elsewhere()
-    parts = [f"server at {there[0]}"] if there else [f"{lane} lane", device(lane)]
+    parts = [f"{lane} lane"] * (server_elsewhere() is None) + [_computed_by(lane)]
     parts += [f"seed {seed}"] * (seed is not None)
     return " · ".join(parts + [f"{name} {value}" for name, value in _page.get("facts", {}).items()])
+
+
+def _computed_by(lane: str) -> str:
+    """This machine's device, or the address of an attached server: what that one runs on is not known here."""
+    there = server_elsewhere()
+    return f"server at {there[0]}" if there else device(lane)
 
 
 def record(**values: Any) -> None:
@@ -89,7 +95,7 @@ def record(**values: Any) -> None:
     ``values`` are the numbers worth keeping, named with their unit ("first_token_ms"). With COURSE_RECORD_DIR set they
     are written to ``<that folder>/<notebook>.json`` with the rest. Raises CourseError for what JSON cannot hold.
     """
-    line: dict[str, Any] = {"notebook": _page["notebook"], "lane": _page["lane"], "device": device(_page["lane"])}
+    line: dict[str, Any] = {"notebook": _page["notebook"], "lane": _page["lane"], "device": _computed_by(_page["lane"])}
     line |= {"versions": versions(), "seed": _page["seed"], "seconds": round(time.perf_counter() - _page["started"], 1)}
     values = {**_page["facts"], **values}
     if taken := sorted(set(values) & set(line)):

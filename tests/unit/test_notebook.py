@@ -20,6 +20,7 @@ from servinglab.figures import style
 def plain_machine(monkeypatch, tmp_path):
     monkeypatch.delenv("SERVINGLAB_LANE", raising=False)
     monkeypatch.delenv("COURSE_RECORD_DIR", raising=False)
+    monkeypatch.setenv("SERVINGLAB_SERVER", "")  # so that what `begin` writes is undone
     monkeypatch.setattr(lanes, "TRTLLM_BACKEND", tmp_path / "absent")
     monkeypatch.setattr(scratch, "adopt", lambda: None)  # this process is no notebook
 
@@ -83,6 +84,17 @@ def test_record_prints_one_line_and_writes_json_on_demand(monkeypatch, tmp_path,
     assert line["seed"] == 7 and line["lane"] == "embedded" and 0 <= line["seconds"] < 60
     assert (line["first_token_ms"], line["rates"], line["n"]) == (121.5, [1, 2], 3)
     assert line["weights"] == "int4" and line["versions"]["numpy"] == np.__version__
+
+
+def test_what_a_server_elsewhere_computed_is_not_said_of_this_machine(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("COURSE_RECORD_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_SERVER_VERSION", "9.9.9")  # of this container
+    notebook.begin("05", "grpc://gpu-box:8001")
+    notebook.record()
+    line = json.loads((tmp_path / "05.json").read_text())
+    assert line["device"] == "server at gpu-box:8001" and line["versions"]["triton"] == "-"
+    printed = capsys.readouterr().out
+    assert printed.startswith("server at gpu-box:8001 · python ") and "cpu" not in printed
 
 
 @pytest.mark.parametrize(
