@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a TensorRT-LLM engine: convert, estimate, inspect (notebooks 01 and 02).
+"""From a Hugging Face checkpoint to a TensorRT-LLM engine: convert, estimate, inspect; the API after it (01, 02, 12).
 
 Nothing heavy is imported here, and nothing of the course's other packages anywhere in it.
 """

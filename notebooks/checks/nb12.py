@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from servinglab import llm_api
+from engines import llm_api
 from servinglab.checks import exercise, right, unattempted, wrong
 
 _APIS = ["engine", "llm_api", "completions"]

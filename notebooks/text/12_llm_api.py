@@ -51,7 +51,8 @@ import tritonclient.grpc as grpcclient
 from transformers import AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
-from servinglab import llm_api, notebook
+from engines import llm_api
+from servinglab import edge, notebook
 from servinglab.checks import check
 from servinglab.client import inputs, stream
 from servinglab.figures import llm_api as figures
@@ -630,7 +631,7 @@ import tempfile
 from pathlib import Path
 
 exported = Path(tempfile.mkdtemp())
-if command := llm_api.edge_export(exported):
+if command := edge.export_command(exported):
     done = subprocess.run(command, capture_output=True, text=True)
     print("exported" if done.returncode == 0 else f"failed with code {done.returncode}: {done.stderr[-200:]}")
 else:

@@ -22,7 +22,7 @@ import pytest
 from tensorrt_llm import LLM, SamplingParams, llmapi
 from tensorrt_llm.llmapi import KvCacheConfig
 
-from servinglab import llm_api
+from engines import llm_api
 
 if sys.version_info >= (3, 11):
     import tomllib

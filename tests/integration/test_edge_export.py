@@ -8,13 +8,13 @@ import subprocess
 import onnx
 import pytest
 
-from servinglab import assets, llm_api
+from servinglab import assets, edge
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_graph_has_one_attention_plugin_for_each_layer_of_the_checkpoint(tmp_path):
-    command = llm_api.edge_export(tmp_path)
+    command = edge.export_command(tmp_path)
     if command is None:
         pytest.skip("TensorRT Edge-LLM is not installed; run make edge")
     done = subprocess.run(command, capture_output=True, text=True)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
-from servinglab import llm_api
-from servinglab.errors import CourseError
+from engines import EngineError, llm_api
+from engines.llm_api import decides, parameters, translate
+from servinglab import assets, edge
 from servinglab.figures import llm_api as figures
-from servinglab.llm_api import decides, parameters, translate
 from servinglab.repository import contract
 
 # The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
@@ -43,6 +43,12 @@ def test_every_engine_name_is_a_tensor_of_the_contract(model):
         if cell.name in tensors:
             assert tensors[cell.name].optional != cell.required, parameter
     assert names("engine") - set(tensors) <= {"return_perf_metrics"}
+
+
+def test_every_input_of_the_ensemble_has_a_row_or_is_known_to_have_none():
+    others = set(llm_api.DATA["others"]["engine"].split())
+    assert not names("engine") & others
+    assert {tensor.name for tensor in contract.tensors("input", "ensemble")} - names("engine") == others
 
 
 def test_the_llm_api_has_these_fields_and_no_others():
@@ -108,7 +114,7 @@ def test_an_openai_body_for_the_engine():
     wanted = {"text_input": "<Hi>", "max_tokens": 4, "temperature": 0.8, "top_p": 1.0, "stop_words": "."}
     assert request == wanted | {"exclude_input_in_output": True}
     assert {note.kind for note in notes} == {"renamed", "written", "differs"}
-    with pytest.raises(CourseError, match="template twice"):
+    with pytest.raises(EngineError, match="template twice"):
         translate(request, "engine", "chat")
 
 
@@ -129,7 +135,7 @@ def test_the_llmapi_model_lacks_much_and_a_value_that_changes_nothing_is_no_loss
 def test_no_bound_on_the_answer():
     assert translate({"prompt": "x"}, "completions", "llm_api")[0]["max_tokens"] is None
     assert "max tokens" in lost(translate({"prompt": "x"}, "completions", "llmapi")[1])
-    with pytest.raises(CourseError, match="needs a number"):
+    with pytest.raises(EngineError, match="needs a number"):
         translate({"prompt": "x"}, "completions", "engine")
 
 
@@ -173,13 +179,13 @@ def test_what_is_not_lost_means_the_same_there_and_back(request, api):
     ],
 )
 def test_each_mistake_gets_one_sentence(change, said):
-    with pytest.raises(CourseError) as error:
+    with pytest.raises(EngineError) as error:
         translate({**GOOD, **change}, "engine", "llm_api")
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_other_mistakes():
-    with pytest.raises(CourseError, match="no API 'vllm'"):
+    with pytest.raises(EngineError, match="no API 'vllm'"):
         translate(GOOD, "engine", "vllm")
     assert lost(translate({**GOOD, "prompt_vocab_size": 4}, "engine", "llm_api")[1]) == {"prompt_vocab_size"}
 
@@ -244,10 +250,9 @@ def test_the_drawing_of_both_ways_ends_at_a_server_and_has_an_arrow_between_all_
 
 def test_the_export_to_onnx_is_a_command_where_edge_llm_is_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVINGLAB_EDGE", str(tmp_path / "edge"))
-    assert llm_api.edge_export(tmp_path / "out") is None
+    assert edge.export_command(tmp_path / "out") is None
     exporter = tmp_path / "edge" / "bin" / "tensorrt-edgellm-export"
     exporter.parent.mkdir(parents=True)
     exporter.touch()
-    (model := tmp_path / "model").mkdir()
-    (model / "config.json").write_text('{"model_type": "llama"}')
-    assert llm_api.edge_export("out", str(model)) == [str(exporter), str(model), "out"]
+    monkeypatch.setattr(assets, "resolve", lambda name: tmp_path / name)
+    assert edge.export_command("out") == [str(exporter), str(tmp_path / "smollm2"), "out"]

@@ -21,7 +21,7 @@ KINDS = {"same name as in the LLM API": tint(LANES["embedded"], 0.75), "another 
 def two_ways() -> Figure:
     """From a Hugging Face folder to a server, with an engine above and with the LLM API below, drawn without data."""
     fig, axes = sheet(3.4)
-    for title, height, lane, steps in data("llm_api.toml")["ways"]:
+    for title, height, lane, steps in data("drawings.toml")["two_ways"]["ways"]:
         axes.text(0.1, height, title, va="center", color=INK, fontweight="bold")
         box = {"boxstyle": "round,pad=0.4", "fc": tint(LANES[lane], 0.2), "ec": LANES[lane], "linewidth": 1.3}
         words = [axes.text(*step, ha="center", va="center", fontsize=9, bbox=box) for step in steps]

@@ -2,27 +2,22 @@
 
 A request is a dict of plain values under the names of its API. Its meaning stays: names change, values that the other
 API would fill in differently are written out, and what has no counterpart is reported. Sources: data/llm_api.toml.
-Beside them stands the command of a road that still ends in an engine, `edge_export`.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from servinglab import assets
-from servinglab.errors import CourseError, did_you_mean
-from servinglab.repository import contract
-from servinglab.root import data, find_root
+from engines import EngineError, did_you_mean
+from engines.versions import table
 
 APIS = {"engine": "the engine", "llm_api": "the LLM API", "completions": "/v1/completions",
         "chat": "/v1/chat/completions", "llmapi": "the llmapi model"}  # fmt: skip
 _SAMPLING = ("temperature", "top k", "top p")
-DATA = data("llm_api.toml")
+DATA = table("llm_api")
 
 
 class Name(NamedTuple):
@@ -44,9 +39,9 @@ class Note(NamedTuple):
 
 @cache
 def parameters(api: str) -> dict[str, Name]:
-    """{parameter: Name} of one of APIS. Raises CourseError for an unknown one."""
+    """{parameter: Name} of one of APIS. Raises EngineError for an unknown one."""
     if api not in APIS:
-        raise CourseError(f"There is no API {api!r}; use one of: {', '.join(APIS)}.")
+        raise EngineError(f"There is no API {api!r}; use one of: {', '.join(APIS)}.")
     found = {}
     for line in DATA["names"].strip().splitlines():
         parameter, *cells = (cell.strip() for cell in line.split("|"))
@@ -68,14 +63,14 @@ def translate(request: Mapping[str, Any], source: str, target: str) -> tuple[dic
     """The request in the names of API `target`, and a Note of one sentence for each thing worth knowing.
 
     `messages` of a chat request must be the text that the chat template makes of them. None counts as left out. Raises
-    CourseError: unknown API or name, a required name missing, or a target that cannot take the request.
+    EngineError: unknown API or name, a required name missing, or a target that cannot take the request.
     """
     there, here = parameters(source), parameters(target)
     said, notes = _read(request, source)
     if missing := [name.name for parameter, name in there.items() if name.required and parameter not in said]:
-        raise CourseError(f"A request for {APIS[source]} needs {missing[0]!r}, and this one has none.")
+        raise EngineError(f"A request for {APIS[source]} needs {missing[0]!r}, and this one has none.")
     if target == "chat":
-        raise CourseError("A prompt does not become chat messages, or gets the template twice; use 'completions'.")
+        raise EngineError("A prompt does not become chat messages, or gets the template twice; use 'completions'.")
     written, made = _written(said, source, target), {}
     notes += _sampling_notes(written, said, source, target)
     for parameter, value in written.items():
@@ -83,7 +78,7 @@ def translate(request: Mapping[str, Any], source: str, target: str) -> tuple[dic
         differs = value != default
         if new is None or (value is None and target in ("engine", "llmapi")):
             if required:
-                raise CourseError(f"Give the request {old}: {APIS[target]} needs a number.")
+                raise EngineError(f"Give the request {old}: {APIS[target]} needs a number.")
             if differs:
                 why = DATA["lost"].get(f"{parameter} on {target}", DATA["lost"].get(parameter, "")).rstrip(".")
                 text = f"{old or parameter}: {APIS[target]} has no counterpart{'; ' * bool(why)}{why}."
@@ -105,15 +100,6 @@ def translate(request: Mapping[str, Any], source: str, target: str) -> tuple[dic
     return made, notes
 
 
-def edge_export(folder: Path | str, model: str = "smollm2") -> list[str] | None:
-    """The command by which TensorRT Edge-LLM exports a model to ONNX, into `folder`; None where it is not installed.
-
-    It wants numpy 2, so it has an environment of its own: .edge (`make edge`), or the folder SERVINGLAB_EDGE.
-    """
-    exporter = Path(os.environ.get("SERVINGLAB_EDGE") or find_root() / ".edge", "bin", "tensorrt-edgellm-export")
-    return [str(exporter), str(assets.resolve(model)), str(folder)] if exporter.is_file() else None
-
-
 def _defaults(api: str) -> dict[str, Any]:
     return {parameter: name.default for parameter, name in parameters(api).items()}
 
@@ -122,9 +108,8 @@ def _read(request: Mapping[str, Any], api: str) -> tuple[dict[str, Any], list[No
     """{parameter: value} of what the request says; names without a row become notes."""
     names = {name.name: parameter for parameter, name in parameters(api).items() if name.name}
     others = DATA["others"].get(api, "").split()
-    others = [t.name for t in contract.tensors("input", "ensemble")] if api == "engine" else others
     if unknown := [name for name in request if name not in names and name not in others]:
-        raise CourseError(f"There is no {unknown[0]!r} on {APIS[api]}.{did_you_mean(unknown[0], [*names, *others])}")
+        raise EngineError(f"There is no {unknown[0]!r} on {APIS[api]}.{did_you_mean(unknown[0], [*names, *others])}")
     given = {name: value for name, value in request.items() if name != "model" and value is not None}
     text = "the table has no counterpart for it on another API."
     notes = [Note("lost", name, f"{name}: {text}") for name in given if name not in names]
