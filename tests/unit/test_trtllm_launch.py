@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 from course import cli
 from servinglab.repository import build, write_templates
-from servinglab.server import launch as trtllm_launch
-from servinglab.server import supervisor
+from servinglab.server import TritonServer, supervisor
 from servinglab.server.install import ServerError
 from servinglab.server.launch import TrtllmServer, mpirun_command
 
@@ -169,11 +168,13 @@ def test_dry_run_needs_neither_programs_nor_the_engine(tp2, tmp_path, monkeypatc
 
 def test_without_the_programs_one_sentence_names_the_container(tp2, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(trtllm_launch, "TRITONSERVER", str(tmp_path / "none"))
     done = CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "trtllm"])
     message = str(done.exception)
     assert "mpirun and tritonserver cannot be found here" in message and "\n" not in message
-    assert "docker compose up serve" in message and "--dry-run" in message
+    assert "Dockerfiles/README.md" in message
+    monkeypatch.setenv("SERVINGLAB_LANE", "trtllm")
+    with pytest.raises(ServerError, match="NVIDIA's container, and tritonserver cannot be found here"):
+        TritonServer(tp2).start()  # as a notebook does
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,15 @@ def program(lane: str, cache: Path) -> tuple[list[str], dict[str, str]]:
     return [str(locate() / "bin" / "tritonserver"), f"--backend-directory={backend_directory(cache)}"], environment()
 
 
+def on_path(*names: str) -> dict[str, str]:
+    """{name: path} of programs that NVIDIA's container has on its PATH."""
+    found = {name: path for name in names if (path := shutil.which(name))}
+    if missing := " and ".join(name for name in names if name not in found):
+        cure = "work in it (Dockerfiles/README.md), or in the lane embedded"
+        raise ServerError(f"The lane trtllm runs in NVIDIA's container, and {missing} cannot be found here: {cure}.")
+    return found
+
+
 def locate() -> Path:
     """The wheel's `pytriton/tritonserver` folder."""
     spec = importlib.util.find_spec("pytriton")

@@ -10,13 +10,11 @@ to root only, waits until every model is ready, and takes all ranks with it when
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from servinglab.errors import CourseError
 from servinglab.repository.lint import MOST_RANKS, engine_problem, engine_sizes
-from servinglab.server.install import ServerError, require_plain_path
+from servinglab.server.install import ServerError, on_path, require_plain_path
 from servinglab.server.process import HOST
 from servinglab.server.triton import LOCKS, TritonServer, read_plain_config, typed
 
@@ -85,13 +83,7 @@ class TrtllmServer(TritonServer):
         for name, folder in self._engines.items():
             if not folder.exists():
                 raise ServerError(f"The engine of {name}, {folder}, does not exist on this machine.")
-        programs = {"mpirun": shutil.which("mpirun")}
-        programs["tritonserver"] = shutil.which("tritonserver") or shutil.which(TRITONSERVER)
-        if missing := [name for name, path in programs.items() if path is None]:
-            what = f"The trtllm lane runs in NVIDIA's container, and {' and '.join(missing)} cannot be found here"
-            cure = "run `docker compose up serve` at the root of the course, or see the command with --dry-run"
-            raise CourseError(f"{what}: {cure}.")
-        self._words = {**programs, "shm_prefix": "{shm_prefix}"}
+        self._words = {**on_path("mpirun", "tritonserver"), "shm_prefix": "{shm_prefix}"}
 
     def _command(self, names: list[str], ports: dict[str, int]) -> tuple[list[str], dict[str, str]]:
         more = (self.world_size, ports, self._address)

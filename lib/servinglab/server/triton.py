@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -218,9 +217,8 @@ class TritonServer:
         install.require_platform()
         if resolve_lane() == "embedded":
             install.require_install()
-        elif shutil.which("tritonserver") is None:
-            cure = "work in NVIDIA's container (Dockerfiles/README.md), or in the lane embedded"
-            raise ServerError(f"The lane trtllm starts NVIDIA's tritonserver, which is not on PATH here: {cure}.")
+        else:
+            install.on_path("tritonserver")
         install.require_plain_path(self.repository, "the model repository", "use another folder")
         install.require_plain_path(cache_dir(), "the cache", "set SERVINGLAB_CACHE to another folder")
         install.require_shm(len(names))
