@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import status_table
 import yaml
-from typer.main import get_command
+from command_words import understood
 
-from course import cli, manifest, runner
+from course import manifest, runner
 from engines import recipes
 from servinglab.repository import DeploymentSpec
 
@@ -57,11 +57,8 @@ def test_the_commands_in_the_containers_exist_and_fit_each_other():
     assert set(re.findall(r"(build/trtllm/\w+)}", services)) <= set(text.split())  # the folders that are mounted
     given = {}
     for words in map(shlex.split, re.findall(r"\bcourse ((?:engine|repo|run) [^|>\n]*)", text)):
-        command, context = get_command(cli.app), None
-        while hasattr(command, "commands"):
-            context = command.make_context(words[0], [words[0]], parent=context, resilient_parsing=True)
-            command, words = command.commands[words[0]], words[1:]
-        given[command.name] = command.make_context(command.name, words).params  # raises for an unknown option
+        context = understood(words)
+        given[context.command.name] = context.params
     build, made = given["build"], {command.writes for command in recipes.recipe(given["recipe"]["name"]).commands}
     assert {str(build["engine_dir"]), str(build["tokenizer_dir"])} <= made
     DeploymentSpec(tokenizer_dir="t", engine_dir="e", parameters=dict(p.split("=") for p in build["setting"]))
