@@ -48,7 +48,7 @@ def skips(text: str, course: Course, today: datetime.date) -> list[Skip]:
 
 def files(lane: str, skipped: list[Skip], course: Course) -> list[str]:
     out = {skip.notebook for skip in skipped if skip.lane == lane}
-    found = [f"{n.folder}/{n.id}.ipynb" for n in course.notebooks if lane in n.lanes and n.id not in out]
+    found = [str(n.path.relative_to(course.root)) for n in course.notebooks if lane in n.lanes and n.id not in out]
     return found or sys.exit(f"No notebook is left to run in the lane {lane}.")  # without names, `course run` runs all
 
 

@@ -83,7 +83,7 @@ class Course:
         manifest; all when `ids` is empty."""
         if not ids:
             return list(self.notebooks)
-        names = {n.id: {n.id, n.id.split("_")[0], n.folder, f"{n.folder}/{n.id}.ipynb"} for n in self.notebooks}
+        names = {n.id: {n.id, n.id.split("_")[0], n.folder, str(n.path.relative_to(self.root))} for n in self.notebooks}
         wanted = {i.removeprefix("./").rstrip("/") if "/" in i else i.zfill(2) if i.isdigit() else i for i in ids}
         if unknown := wanted - set().union(*names.values()):
             labs = dict.fromkeys(n.folder for n in self.notebooks if n.folder != "notebooks")
