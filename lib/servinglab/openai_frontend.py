@@ -103,18 +103,17 @@ class Request(_Strict):
 
 
 class OpenAIFrontend:
-    """Serves in a thread of its own from `start` to `stop` (or a `with` block). `url`: "http://127.0.0.1:<port>".
+    """Serves in a thread of its own, on a free port, from `start` to `stop` (or a `with` block). `url`: its address.
 
     `grpc_url`: the Triton behind it; `tokenizer_dir`: of its model, with the chat template; `model`: the Triton model,
-    which is also the name that clients give; `port`: 0 for a free one; `deadline`: seconds for a whole answer.
+    which is also the name that clients give; `deadline`: seconds for a whole answer.
     """
 
     def __init__(
-        self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = "tensorrt_llm_bls", port: int = 0,
-        deadline: float = 600.0,
-    ) -> None:  # fmt: skip
+        self, grpc_url: str, tokenizer_dir: Path | str, *, model: str = "tensorrt_llm_bls", deadline: float = 600.0
+    ) -> None:
         self.url, self._deadline, self._triton = "", deadline, grpc_url
-        self._folder, self._model, self._port = Path(tokenizer_dir), model, port
+        self._folder, self._model = Path(tokenizer_dir), model
         if not (file := self._folder / "tokenizer.json").is_file():
             raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
         tokenizer = Tokenizer.from_file(str(file))
@@ -123,13 +122,10 @@ class OpenAIFrontend:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> OpenAIFrontend:
-        """Raises CourseError when the port is taken or is none, and when it has been started before."""
+        """Raises CourseError when it has been started before."""
         if self._thread.ident is not None:
             raise CourseError("This front end has been started already: make a new one.")
-        try:
-            self._socket = socket.create_server(("127.0.0.1", self._port))
-        except (OSError, OverflowError) as error:
-            raise CourseError(f"No front end on port {self._port} (use port=0 for a free one): {error}") from None
+        self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = "http://{}:{}".format(*self._socket.getsockname())
         self._thread.start()
         return self

@@ -297,17 +297,6 @@ def test_without_its_server_it_answers_503(smollm2_tokenizer_dir):
     assert answer.json()["error"]["message"].startswith("No server answers at 127.0.0.1:9: ")
 
 
-def test_a_port_that_is_none_is_one_sentence(server, smollm2_tokenizer_dir):
-    with pytest.raises(CourseError, match="port 70000"):
-        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, port=70000).start()
-
-
-def test_a_port_that_is_taken_is_one_sentence(frontend, server, smollm2_tokenizer_dir):
-    port = int(frontend.url.rsplit(":", 1)[1])
-    with pytest.raises(CourseError, match=f"port {port}"):
-        OpenAIFrontend(server.grpc_url, smollm2_tokenizer_dir, port=port).start()
-
-
 def test_a_front_end_that_was_started_before_and_a_folder_without_tokenizer_are_one_sentence(frontend, tmp_path):
     with pytest.raises(CourseError, match="started already"):
         frontend.start()
