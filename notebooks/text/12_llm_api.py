@@ -55,7 +55,7 @@ from engines import llm_api
 from servinglab import edge, notebook
 from servinglab.checks import check
 from servinglab.client import inputs, stream
-from servinglab.figures import llm_api as figures
+from servinglab.figures import api_names
 from servinglab.figures.style import show
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.serving import serve
@@ -77,7 +77,7 @@ seed: int = 1  # seed of the first sampled answer
 # %%
 lane = notebook.begin("12", lane, seed=seed, weights=precision)
 summary = "with an engine seven steps, with the LLM API three: folder, LLM, and a program, trtllm-serve or Triton"
-show(figures.two_ways(), "The LLM API needs no conversion and no build", summary, drawing=True)
+show(api_names.two_ways(), "The LLM API needs no conversion and no build", summary, drawing=True)
 
 # %% [markdown]
 # How did it come to this?
@@ -187,7 +187,7 @@ tables = {api: llm_api.parameters(api) for api in apis}
 known = {api: sum(each.name is not None for each in table.values()) for api, table in tables.items()}
 
 
-def kind(parameter, api):  # a place in figures.KINDS: the same name, another one, none
+def kind(parameter, api):  # a place in api_names.KINDS: the same name, another one, none
     name = tables[api][parameter].name
     return 2 if name is None else int(name != tables["llm_api"][parameter].name)
 
@@ -195,7 +195,7 @@ def kind(parameter, api):  # a place in figures.KINDS: the same name, another on
 # %% tags=["nbval-check-output"]
 kinds = {parameter: [kind(parameter, api) for api in apis] for parameter in tables["llm_api"]}
 title = f"llmapi has names for {known['llmapi']} of {len(kinds)} parameters, the LLM API for {known['llm_api']}"
-show(figures.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
+show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
 
 # %% [markdown]
 # `llmapi` has the fewest, and most of them are names of its own.

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from engines import EngineError, llm_api
 from engines.llm_api import decides, parameters, translate
 from servinglab import assets, edge
-from servinglab.figures import llm_api as figures
+from servinglab.figures import api_names
 from servinglab.repository import contract
 
 # The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
@@ -231,17 +231,17 @@ def test_a_script_is_read_line_by_line():
 @pytest.mark.usefixtures("course_style")
 def test_the_figure_of_names_has_a_cell_for_each_and_a_legend_for_each_kind():
     kinds = {"a": [0, 1], "b": [2, 0], "c": [1, 1]}
-    fig = figures.names(kinds, ["engine", "llm_api"])
+    fig = api_names.names(kinds, ["engine", "llm_api"])
     fig.canvas.draw()
     left, right = (axes.collections[0].get_array().reshape(-1, 2).tolist() for axes in fig.axes)
     assert left + right == list(kinds.values())
     assert [label.get_text() for axes in fig.axes for label in axes.get_yticklabels()] == ["a", "b", "c"]
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == list(figures.KINDS)
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == list(api_names.KINDS)
 
 
 @pytest.mark.usefixtures("course_style")
 def test_the_drawing_of_both_ways_ends_at_a_server_and_has_an_arrow_between_all_steps():
-    fig = figures.two_ways()
+    fig = api_names.two_ways()
     fig.canvas.draw()
     boxes = [text.get_text() for text in fig.axes[0].texts if text.get_bbox_patch()]
     assert boxes[0] == boxes[7] == "Hugging Face folder" and "five models" in boxes[6] and "trtllm-serve" in boxes[-1]
