@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_vali
 from pydantic.dataclasses import dataclass
 
 from servinglab.errors import CourseError
+from servinglab.lane import ADDRESS
 from servinglab.root import MANIFEST, find_root, tomllib
 
 MODELS = ("smollm2", "smollm2-draft", "minilm")
@@ -146,7 +147,7 @@ def parse_assignments(pairs: list[str], notebooks: list[Notebook]) -> dict[str, 
             known = ", ".join(dict.fromkeys(p for n in notebooks for p in n.parameters))
             raise ManifestError(f"No selected notebook has a parameter '{name}'; they have: {known}.")
         for notebook in owners:
-            if name == "lane" and text not in (*notebook.lanes, "auto"):
+            if name == "lane" and not text.startswith(ADDRESS) and text not in (*notebook.lanes, "auto"):
                 raise ManifestError(
                     f"{notebook.id} does not run in lane '{text}', only in: {', '.join(notebook.lanes)}."
                 )

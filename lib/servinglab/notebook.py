@@ -61,14 +61,20 @@ def versions() -> dict[str, str]:
     return found | {package: _version(package) for package in ("tritonclient", "numpy", "onnxruntime")}
 
 
-def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
+def begin(
+    notebook: str, lane: str = "auto", *, seed: int | None = None, attach: bool = True, **facts: object
+) -> str:  # fmt: skip
     """Start the notebook's clock, give it a temporary folder of its own, set matplotlib's style; the lane by its name.
-    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed."""
+    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed. `attach`:
+    False for one whose lesson is the server itself, its files or its process: then SERVINGLAB_SERVER does not count."""
     from servinglab.figures import style  # not at the top: not every program that asks for the device draws
 
     scratch.adopt()
     spare_the_proxy()
     lane = choose(lane)
+    if not attach and (there := server_elsewhere()):
+        print(f"# This notebook works on the files of its server: it starts its own and leaves {there[0]} alone.")
+        del os.environ["SERVINGLAB_SERVER"]
     _page.clear()
     _page.update(notebook=notebook, started=time.perf_counter(), lane=lane, seed=seed, facts=facts)
     style.use(provenance())
