@@ -25,6 +25,8 @@ from servinglab.scratch import shorten as shorten  # the name by which notebooks
 
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
+# Notebooks whose lesson is the server itself: its files, its process, a model beside the five, a second server.
+OWN_SERVER = ("00", "03", "04", "05", "09", "10", "12", "14", "15")
 
 _page: dict[str, Any] = {}  # of this kernel's notebook: id, start, lane and seed, and what else its figures shall say
 
@@ -61,19 +63,16 @@ def versions() -> dict[str, str]:
     return found | {package: _version(package) for package in ("tritonclient", "numpy", "onnxruntime")}
 
 
-def begin(
-    notebook: str, lane: str = "auto", *, seed: int | None = None, attach: bool = True, **facts: object
-) -> str:  # fmt: skip
+def begin(notebook: str, lane: str = "auto", *, seed: int | None = None, **facts: object) -> str:
     """Start the notebook's clock, give it a temporary folder of its own, set matplotlib's style; the lane by its name.
-    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed. `attach`:
-    False for one whose lesson is the server itself, its files or its process: then SERVINGLAB_SERVER does not count."""
+    `facts`, such as `weights="int4"`, stand in the small print of its figures, beside lane, device and seed."""
     from servinglab.figures import style  # not at the top: not every program that asks for the device draws
 
     scratch.adopt()
     spare_the_proxy()
     lane = choose(lane)
-    if not attach and (there := server_elsewhere()):
-        print(f"# This notebook works on the files of its server: it starts its own and leaves {there[0]} alone.")
+    if notebook in OWN_SERVER and (there := server_elsewhere()):
+        print(f"# The server at {there[0]} is not used: this notebook changes its server, and starts one of its own.")
         del os.environ["SERVINGLAB_SERVER"]
     _page.clear()
     _page.update(notebook=notebook, started=time.perf_counter(), lane=lane, seed=seed, facts=facts)

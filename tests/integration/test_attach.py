@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from course.ask import some_server
@@ -10,6 +13,7 @@ from servinglab.errors import CourseError
 from servinglab.lane import server_elsewhere
 from servinglab.server import ServerError
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.integration
 
 
@@ -42,7 +46,7 @@ def test_another_word_is_refused(monkeypatch, given):
 
 def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys):
     address = f"grpc://{tiny_server.grpc_url},{tiny_server.http_url}"
-    assert notebook.begin("00", address) == "embedded"
+    assert notebook.begin("06", address) == "embedded"
     server = serving.serve(precision="int4", max_beam_width=8)
     assert (server.grpc_url, server.http_url) == (tiny_server.grpc_url, tiny_server.http_url)
     said = capsys.readouterr().out
@@ -55,6 +59,17 @@ def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys):
     assert notebook.provenance() == f"server at {tiny_server.grpc_url}"
     with some_server("int4", print) as asked:
         assert asked.grpc_url == tiny_server.grpc_url
+
+
+def test_a_notebook_that_changes_its_server_says_that_it_starts_its_own(monkeypatch, capsys):
+    monkeypatch.setenv("SERVINGLAB_SERVER", "grpc://gpu-box:8001")
+    notebook.begin("05")
+    said = capsys.readouterr().out
+    assert said.startswith("# The server at gpu-box:8001 is not used: ") and said.count("\n") == 1
+    assert server_elsewhere() is None and notebook.provenance().startswith("embedded lane")
+    changes = re.compile(r"server\.repository|admin_headers|serve\([^)]*(decoupled=|draft_|max_beam_width)")
+    pages = [*(ROOT / "notebooks" / "text").glob("*.py"), *(ROOT / "labs").glob("*/text/*.py")]
+    assert {page.name[:2] for page in pages if changes.search(page.read_text())} == set(notebook.OWN_SERVER)
 
 
 def test_one_that_is_gone_is_one_sentence(monkeypatch):

@@ -92,6 +92,8 @@ def test_assignments_are_typed_and_go_to_the_notebooks_that_know_them(small):
         "01_second": {"lane": "embedded", "streams": 3},
     }
     assert isinstance(found["00_first"]["rate"], float)
+    there = "grpc://gpu-box:8001"  # where a server runs is no lane, and every notebook takes it
+    assert {v["lane"] for v in manifest.parse_assignments([f"lane={there}"], small.select()).values()} == {there}
 
 
 @pytest.mark.parametrize(
