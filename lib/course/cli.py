@@ -58,7 +58,7 @@ def list_notebooks() -> None:
 @app.command()
 def run(
     ids: Annotated[list[str] | None, Argument(help="Notebook ids or numbers, such as 05; all when left out.")] = None,
-    lane: Annotated[str | None, Option(help="embedded or trtllm; the notebooks choose when left out.")] = None,
+    lane: Annotated[str | None, Option(help="embedded, trtllm, or a server: grpc://HOST:PORT.")] = None,
     parameter: Annotated[list[str] | None, Option("-p", metavar="NAME=VALUE", help="A notebook's parameter.")] = None,
     parameter_set: Annotated[str | None, Option("--set", help="A parameter set of course.toml.")] = None,
     out: Annotated[Path | None, Option(help="Folder for the results; build/ of the course when left out.")] = None,

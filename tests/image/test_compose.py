@@ -87,7 +87,8 @@ class Host:
                 time.sleep(0.2)
             yield
         finally:
-            os.killpg(shell.pid, signal.SIGINT)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGINT)
             shell.communicate(timeout=60)
 
 
@@ -140,7 +141,7 @@ def test_from_docker_to_the_first_streamed_token(host, made):
     assert len(pieces) > 4 and "Paris" in "".join(pieces)
 
 
-def test_an_engine_of_several_ranks_answers_as_one_of_one_rank_and_as_transformers(host):
+def test_an_engine_of_several_ranks_answers_as_one_of_one_rank_and_as_transformers(host, made):
     """The converter and trtllm-build for 1, 2 and 4 GPUs, and the lines of mpirun that `course serve` prints. With four
     ranks each of the two key-value heads is there twice."""
     model = write_checkpoint(host.course / "build/trtllm/checkpoints/tiny/hf", num_key_value_heads=2)
@@ -149,7 +150,7 @@ def test_an_engine_of_several_ranks_answers_as_one_of_one_rank_and_as_transforme
     expected = [f"w{number}" for number in ids[0, len(prompt) :]]
     body = {"text_input": " ".join(f"w{number}" for number in prompt), "max_tokens": 8, "exclude_input_in_output": True}
     for ranks in (1, 2, 4):
-        here, limits = f"tiny/tp{ranks}", {"max_batch_size": 4, "max_input_len": 32, "max_seq_len": 64}
+        here, limits = f"tiny/tp{ranks}", {"max_batch_size": 8, "max_input_len": 32, "max_seq_len": 64}
         of = {"checkpoint": f"checkpoints/{here}", "dtype": "float32", "tp_size": ranks}
         steps = recipes.steps("llama", "checkpoints/tiny/hf", f"engines/{here}", limits, trtllm="1.2.1", **of)
         given = "\n".join(command.text() for command in steps)
@@ -164,6 +165,11 @@ def test_an_engine_of_several_ranks_answers_as_one_of_one_rank_and_as_transforme
         with host.serving(f"docker compose run --rm -T serve sh -e << 'END'\n{launch}\nEND"):
             answer = ask("8000/v2/models/tensorrt_llm_bls/generate", method="POST", json=body).json()["text_output"]
         assert answer.split() == expected, ranks
+
+
+def test_nvidia_s_templates_are_taken_from_the_image_and_what_they_need_is_named(host, made):
+    said = host.run(block("NVIDIA's own templates", 0).rstrip() + " || echo refused")
+    assert "refused" in said and "tensorrt_llm/config.pbtxt:2: no value for ${triton_backend} (line 2)" in said
 
 
 def test_jupyterlab_answers_beside_the_server_to_whoever_has_its_token(host, served):
