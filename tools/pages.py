@@ -1,4 +1,4 @@
-"""What derives from data: parts of README.md and of two model cards, and environment.yml. python tools/pages.py (make
+"""What derives from data: parts of two READMEs and of two model cards, and environment.yml. python tools/pages.py (make
 pages) writes them again.
 
 A part stands between two comments, `<!-- NAME:begin … -->` and `<!-- NAME:end -->`; templates/NAME.md says how it
@@ -26,6 +26,9 @@ PARTS = {
         "scheduling": ("data/results/cpu/scheduling.json",),
         "gpu": ("data/results/h200/gpu.json",),
         "course": ("data/results/cpu/course_run.json", "data/results/h200/course_run.json"),
+    },
+    "Dockerfiles/README.md": {
+        "ran": tuple(f"data/results/{where}/course_run.json" for where in ("cpu", "h200", "standin")),
     },
     "data/draft/README.md": {"draft": ("data/draft/smollm2-draft.json",)},
     "data/mini_clip/README.md": {"clip": ("data/mini_clip/mini-clip.json",)},

@@ -106,6 +106,21 @@ def test_the_times_of_the_notebooks_come_out_as_they_are():
     assert lines[2:4] == ["| 00 | 12 | 10 |", "| 01 | failed | 4 |"] and lines[4].endswith("| 100 | 100 |")
 
 
+def test_where_a_notebook_ran_is_what_the_runs_say():
+    def results(*rows):
+        return [{"id": name, "status": status} for name, status in rows]
+
+    cpu = {"cpu": "a CPU", "date": "a day", "notebooks": results(("00_start_here", "passed"), ("10_x", "passed"))}
+    gpu = {"device": "a GPU", "date": "a day", "notebooks": results(("00_start_here", "failed"))}
+    run = {"layout": "venv", "by": "nbval", "date": "a day", "results": results(("00_start_here", "passed"))}
+    course = pages.load(ROOT)
+    lines = pages.part("ran", cpu, gpu, {"runs": [run]}, course=course).splitlines()
+    assert len(lines) == 2 + len(course.notebooks) and len({line.count("|") for line in lines}) == 1
+    assert lines[2] == "| 00_start_here | passed | failed | passed | not run |"
+    assert lines[3] == "| 01_what_is_an_engine | not run | not run | not run | not run |"
+    assert lines[12].startswith("| 10_speculative_decoding | not run | not run | – | – |")
+
+
 def test_the_figures_of_the_draft_come_out_as_they_are():
     kinds = ("chat", "text", "all")
     one, two = (
