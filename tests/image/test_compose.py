@@ -213,11 +213,11 @@ def execute(address: str, key: dict[str, str], code: str) -> str:
 
 def test_notebooks_take_the_server_that_runs_or_say_why_not(host, served):
     run = (
-        f"docker compose run --rm -T -e SERVINGLAB_STATIC=1 lab course run 06 09 -p lane={served} --out build/attached"
+        f"docker compose run --rm -T -e SERVINGLAB_STATIC=1 lab course run 06 00 -p lane={served} --out build/attached"
     )
     host.run(run)
     first, second = (json.loads((host.course / f"build/attached/{name}.ipynb").read_text())
-                     for name in ("06_temperature", "09_beam_search"))  # fmt: skip
+                     for name in ("06_temperature", "00_start_here"))  # fmt: skip
     last = ["".join(page["cells"][-1]["outputs"][0]["text"]) for page in (first, second)]
     assert last[0].startswith("server at serve:8001 · ") and last[1].startswith("trtllm lane · ")
     assert "# The server at serve:8001 is not used: this notebook changes its server" in json.dumps(second)
