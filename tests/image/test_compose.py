@@ -127,7 +127,7 @@ def made(host) -> str:
     return up
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def served(host, made) -> Iterator[str]:
     host.run("docker compose up --detach --wait serve")
     yield "grpc://serve:8001"
