@@ -18,6 +18,7 @@ import contextlib
 import os
 import pickle
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -123,6 +124,10 @@ def main(words: list[str]) -> None:
         elif flag not in ("--rm", "-T", "--no-color"):
             sys.exit(f"the stand-in of docker compose does not know {flag}")
     (IMAGES / "hosts").write_text(f"127.0.0.1 localhost {' '.join(services)}\n")
+    for port in services[rest[0]].get("ports", ()) if action == "up" else ():
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", int(port.split(":")[1]))):
+            continue
+        sys.exit(f"Error response from daemon: Bind for {port} failed: port is already allocated")
     if action == "build":
         build({name: services[name] for name in rest or services})
     elif action == "up" and detach:
