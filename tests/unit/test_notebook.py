@@ -89,9 +89,9 @@ def test_record_prints_one_line_and_writes_json_on_demand(monkeypatch, tmp_path,
 def test_what_a_server_elsewhere_computed_is_not_said_of_this_machine(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("COURSE_RECORD_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_SERVER_VERSION", "9.9.9")  # of this container
-    notebook.begin("05", "grpc://gpu-box:8001")
+    notebook.begin("06", "grpc://gpu-box:8001")
     notebook.record()
-    line = json.loads((tmp_path / "05.json").read_text())
+    line = json.loads((tmp_path / "06.json").read_text())
     assert line["device"] == "server at gpu-box:8001" and line["versions"]["triton"] == "-"
     printed = capsys.readouterr().out
     assert printed.startswith("server at gpu-box:8001 · python ") and "cpu" not in printed
