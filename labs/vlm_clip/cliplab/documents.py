@@ -16,6 +16,10 @@ from typing import Any
 
 from servinglab.errors import CourseError
 
+ID_BYTES = 200
+# What no id may have: Milvus Lite pastes ids into its language unquoted, so such a row is written and then cannot be
+# read, or ends every reading of the store, or cannot be removed.
+NOT_IN_IDS = frozenset("\"'\\")
 BATCH = 200  # documents of one call, so that its time does not depend on how many there are
 FIELDS = ("caption", "category", "price_cents", "file", "fingerprint")
 
@@ -57,14 +61,16 @@ class DocumentStore:
             raise
 
     def put(self, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Write documents; each has its id as "_id" and the FIELDS. One with the same id is replaced. Returns when all
-        are on disk."""
+        """Write documents; each has its id as "_id" (see `id_fault`) and the FIELDS. One with the same id is replaced.
+        Returns when all are on disk."""
         import pymongo
 
         documents = list(documents)
         for document in documents:
             if missing := {"_id", *FIELDS} - set(document):
                 raise DocumentError(f"The document {document.get('_id')!r} has no {', '.join(sorted(missing))}.")
+            if fault := id_fault(document["_id"]):
+                raise DocumentError(f"The id {document['_id']!r:.60} {fault}.")
         writes = [pymongo.ReplaceOne({"_id": each["_id"]}, dict(each), upsert=True) for each in documents]
         for start in range(0, len(writes), BATCH):
             with self._speaking("write documents"):
@@ -113,6 +119,17 @@ class DocumentStore:
             raise DocumentError(f"The document store {self.address} is closed: open it again.") from None
         except PyMongoError as error:
             raise DocumentError(f"The document store {self.address} could not {what}: {_reason(error)}.") from None
+
+
+def id_fault(value: Any) -> str:
+    """Why neither store takes this as an id, as the end of a sentence; "" when both do."""
+    if not isinstance(value, str):
+        return "is no text"
+    if not value.isprintable():
+        return "has a character that cannot be printed"
+    if not 0 < len(value.encode()) <= ID_BYTES:
+        return f"is empty or longer than {ID_BYTES} bytes"
+    return "has a quote or a backslash: choose another" if NOT_IN_IDS & set(value) else ""
 
 
 def without_password(uri: str) -> str:

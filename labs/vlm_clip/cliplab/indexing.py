@@ -23,9 +23,9 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from cliplab.document_server import DocumentServer
-from cliplab.documents import DocumentStore
+from cliplab.documents import DocumentStore, id_fault
 from cliplab.search import Search
-from cliplab.vectors import CATEGORY_BYTES, ID_BYTES, VectorStore
+from cliplab.vectors import CATEGORY_BYTES, VectorStore
 from servinglab.errors import CourseError
 
 BATCH = 16  # pictures embedded and written together: what a SIGKILL can cost at most
@@ -211,12 +211,13 @@ def _wanted(pictures: Iterable[Picture], encoder: str) -> Iterator[tuple[Picture
 
 def _check(picture: Picture) -> None:
     """Refuse what one store would take and the other not: nothing is written yet."""
+    if fault := id_fault(picture.id):
+        raise IndexingError(f"The id of the picture {picture.id!r:.60} {fault}.")
     for name, value, most in (
-        ("id", picture.id, ID_BYTES), ("category", picture.category, CATEGORY_BYTES),
-        ("caption", picture.caption, CAPTION_BYTES),
+        ("category", picture.category, CATEGORY_BYTES), ("caption", picture.caption, CAPTION_BYTES)
     ):  # fmt: skip
         size = len(value.encode(errors="replace")) if isinstance(value, str) else -1
-        if not 0 <= size <= most or (name == "id" and not value):
+        if not 0 <= size <= most:
             raise IndexingError(f"The picture {picture.id!r:.60} needs a text of at most {most} bytes as its {name}.")
         if not value.isprintable() and (name != "caption" or any("\ud800" <= c <= "\udfff" for c in value)):
             raise IndexingError(f"The {name} of the picture {picture.id!r:.60} has a character that cannot be stored.")

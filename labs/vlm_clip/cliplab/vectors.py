@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cliplab.documents import without_password
+from cliplab.documents import ID_BYTES, id_fault, without_password
 from cliplab.vector_file import VectorError, open_file, release, verify, writing
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["INDEXES", "VectorError", "VectorStore", "expression"]
 
 DIMENSIONS = 384
-ID_BYTES, CATEGORY_BYTES, FINGERPRINT_BYTES = 200, 100, 64
+CATEGORY_BYTES, FINGERPRINT_BYTES = 100, 64
 # What an index is built with. Milvus Lite has FLAT, IVF_FLAT and AUTOINDEX; a server has them all.
 INDEXES = {"FLAT": {}, "IVF_FLAT": {"nlist": 64}, "HNSW": {"M": 16, "efConstruction": 200}, "AUTOINDEX": {}}
 FIELDS = ("id", "vector", "category", "price_cents", "fingerprint")
@@ -117,9 +117,10 @@ class VectorStore:
         self, ids: Sequence[str], vectors: np.ndarray, categories: Sequence[str], prices_cents: Sequence[int],
         fingerprints: Sequence[str],
     ) -> None:  # fmt: skip
-        """Write rows; a row with the same id is replaced. vectors: float [n, 384], of length 1. Returns when they are
-        acknowledged."""
+        """Write rows; a row with the same id is replaced. ids: see `documents.id_fault`. vectors: float [n, 384], of
+        length 1. Returns when they are acknowledged."""
         vectors = _checked(vectors)
+        _check_ids(ids)
         for what, values, most in (
             ("id", ids, ID_BYTES), ("category", categories, CATEGORY_BYTES),
             ("fingerprint", fingerprints, FINGERPRINT_BYTES),
@@ -128,8 +129,8 @@ class VectorStore:
                 raise VectorError(f"There are {len(vectors)} vectors and {len(values)} values of {what}.")
             if strange := [value for value in values if not value.isprintable()]:
                 raise VectorError(f"The {what} {strange[0][:50]!r} has a character that cannot be printed.")
-            if long := [value for value in values if len(value.encode()) > most or (what == "id" and not value)]:
-                raise VectorError(f"The {what} {long[0][:50]!r} is empty or longer than {most} bytes.")
+            if long := [value for value in values if len(value.encode()) > most]:
+                raise VectorError(f"The {what} {long[0][:50]!r} is longer than {most} bytes.")
         if len(set(ids)) < len(ids):
             raise VectorError("An id is given twice in one upsert.")
         rows = [
@@ -180,6 +181,7 @@ class VectorStore:
     def delete(self, ids: Sequence[str]) -> None:
         """Remove rows; ids that are not there do not matter."""
         if ids := list(ids):
+            _check_ids(ids)  # else the removal of another row would be acknowledged
             with self._writing, self._speaking("delete vectors") as client:
                 client.delete(self.collection, ids=ids, timeout=self.timeout)
 
@@ -238,6 +240,12 @@ def expression(category: str | None = None, below_cents: int | None = None) -> s
         except (TypeError, ValueError, OverflowError):
             raise VectorError(f"below_cents is {below_cents!r:.60}; give a number of cents.") from None
     return " and ".join(parts)
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    for name in ids:
+        if fault := id_fault(name):
+            raise VectorError(f"The id {name!r:.60} {fault}.")
 
 
 def _checked(vectors: np.ndarray) -> np.ndarray:
