@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import uuid
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import numpy as np
 import psutil
 import pytest
 from filelock import FileLock
@@ -91,6 +95,27 @@ def test_a_document_without_a_field_is_refused(store):
     with pytest.raises(DocumentError, match="'x' has no caption, category"):
         store.put([document(1), {"_id": "x"}])
     assert len(store) == 0
+
+
+LOOP: dict = {}
+LOOP["again"] = LOOP
+NOT_IN_BSON = [
+    2**63, -(2**63) - 1, np.int64(3), np.ones(3), "\ud800", {1}, object(), 1j, LOOP, {"a\0b": 1}, {1: 2},
+    datetime.date(2026, 1, 1), uuid.UUID(int=1), decimal.Decimal(1), "x" * 17_000_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NOT_IN_BSON, ids=lambda value: type(value).__name__)
+def test_a_value_that_cannot_be_stored_is_refused_in_a_sentence(store, value):
+    with pytest.raises(DocumentError, match="^The document store mongodb.* could not write [^\n]+\\.$") as caught:
+        store.put([document(1), document(2, caption=value)])
+    assert "batch op errors" not in str(caught.value) and len(str(caught.value)) < 400
+    if not isinstance(value, str) or len(value) == 1:  # the size is for the server to judge
+        assert "write the document 'p2'" in str(caught.value) and len(store) == 0
+    for call in (store.get, store.delete):
+        if not isinstance(value, str) or len(value) == 1:
+            with pytest.raises(DocumentError, match="^The document store .*\\.$"):
+                call([value])
 
 
 @pytest.mark.parametrize(("free", "reason"), [(0, "its disk is full"), (2**30, "it said nothing")])

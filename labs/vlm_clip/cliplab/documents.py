@@ -63,6 +63,7 @@ class DocumentStore:
     def put(self, documents: Iterable[Mapping[str, Any]]) -> None:
         """Write documents; each has its id as "_id" (see `id_fault`) and the FIELDS. One with the same id is replaced.
         Returns when all are on disk."""
+        import bson
         import pymongo
 
         documents = list(documents)
@@ -71,6 +72,8 @@ class DocumentStore:
                 raise DocumentError(f"The document {document.get('_id')!r} has no {', '.join(sorted(missing))}.")
             if fault := id_fault(document["_id"]):
                 raise DocumentError(f"The id {document['_id']!r:.60} {fault}.")
+            with self._speaking(f"write the document {document['_id']!r}"):
+                bson.encode(document)  # pymongo would say which value it cannot write, and not of which document
         writes = [pymongo.ReplaceOne({"_id": each["_id"]}, dict(each), upsert=True) for each in documents]
         for start in range(0, len(writes), BATCH):
             with self._speaking("write documents"):
@@ -107,6 +110,7 @@ class DocumentStore:
 
     @contextlib.contextmanager
     def _speaking(self, what: str) -> Iterator[None]:
+        from bson.errors import BSONError
         from pymongo.errors import ConnectionFailure, InvalidOperation, PyMongoError
 
         try:
@@ -117,7 +121,7 @@ class DocumentStore:
             ) from None
         except InvalidOperation:
             raise DocumentError(f"The document store {self.address} is closed: open it again.") from None
-        except PyMongoError as error:
+        except (PyMongoError, BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise DocumentError(f"The document store {self.address} could not {what}: {_reason(error)}.") from None
 
 
@@ -139,7 +143,8 @@ def without_password(uri: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error).splitlines()[0]
+    refused = (getattr(error, "details", None) or {}).get("writeErrors")  # the text says only that there are
+    text = (refused[0]["errmsg"] if refused else str(error)).splitlines()[0]
     for addition in (" (configured", ", Timeout:", ", full error:"):
         text = text.partition(addition)[0]
     if text == "internal server error":
