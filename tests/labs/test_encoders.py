@@ -110,3 +110,15 @@ class TestPrepared:
         quantised = OnnxEncoders(small)
         assert (quantised.encode_images(data) * ours.encode_images(data)).sum(axis=1).min() > 0.9
         assert (quantised.encode_texts(captions) * ours.encode_texts(captions)).sum(axis=1).min() > 0.95
+
+    @pytest.mark.parametrize("precision", encoders.PRECISIONS)
+    def test_a_row_has_the_same_vector_in_every_batch(self, precision):
+        """Whoever else asks at the same time."""
+        towers = OnnxEncoders(encoders.prepare(precision))
+        texts = ["a red apple", "a moon over the sea, seen from a boat with a lamp", "x", "word " * 300, "!!! 7 ?"]
+        pictures = [picture.file.read_bytes() for picture in catalogue("subset")[1:6]]
+        for encode, rows in ((towers.encode_texts, texts), (towers.encode_images, pictures)):
+            alone = np.concatenate([encode([row]) for row in rows])
+            assert np.unique(alone.round(3), axis=0).shape == (5, 384)
+            for order in ([0, 1, 2, 3, 4], [4, 2, 0], [1, 3], [2, 2, 2]):
+                np.testing.assert_allclose(encode([rows[n] for n in order]), alone[order], atol=2e-6)

@@ -32,7 +32,7 @@ LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the
 PRECISIONS = ("fp32", "int8")
 CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
-_RECIPE = "clip-onnx-3"  # a change makes cached files stale
+_RECIPE = "clip-onnx-4"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
 
 
@@ -87,7 +87,8 @@ def export(tower: Any, path: str | Path, sample: Sequence[Any], inputs: Sequence
 def prepare(precision: str = "fp32", folder: str | Path | None = None) -> Encoders:
     """The towers of mini-CLIP as ONNX files, made on the first call and then found in the cache.
 
-    precision: "fp32", or "int8" (the picture tower quantised with calibration pictures, the text tower by itself).
+    precision: "fp32", or "int8" (the picture tower quantised with calibration pictures, the text tower by itself, and
+    computed row by row). In both a row's vector is the same in every batch.
     folder: the weights of the picture tower, by default data/mini_clip. Raises EncoderError or AssetError.
     """
     if precision not in PRECISIONS:
@@ -129,10 +130,10 @@ def calibration_pictures() -> list[Picture]:
 
 
 def _write_int8(made: Path, fp32: Encoders) -> None:
-    from cliplab.quantise import dynamic_int8, static_int8
+    from cliplab.quantise import dynamic_int8, rows_alone, static_int8
 
     static_int8(fp32.vision, made / "vision.onnx", pixels(calibration_pictures()))
-    dynamic_int8(fp32.text, made / "text.onnx")
+    rows_alone(dynamic_int8(fp32.text, made / "text.onnx"))
     shutil.copyfile(fp32.tokenizer, made / "tokenizer.json")
 
 

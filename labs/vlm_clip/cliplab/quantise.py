@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cliplab.encoders import VISION_INPUTS, EncoderError
+from cliplab.encoders import TEXT_INPUTS, TEXT_OUTPUT, VISION_INPUTS, EncoderError
 
 KEEP = 3
 _DYNAMIC = ["MatMul", "Gemm", "Gather"]
@@ -34,6 +34,37 @@ def dynamic_int8(source: Path, out: Path) -> Path:
             source, out, op_types_to_quantize=_DYNAMIC, per_channel=True, weight_type=QuantType.QInt8, reduce_range=True
         )
     return out
+
+
+def rows_alone(path: Path) -> Path:
+    """Change the text tower's file so that it computes each row by itself, cut to its own tokens, whatever the batch.
+
+    A dynamic scale is that of the largest number in the whole batch, padding too: a sentence would get another vector
+    beside other sentences, and those may be another user's.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    model = onnx.load(path)
+    graph, inner = model.graph, {name: f"row.{name}" for name in (*TEXT_INPUTS, TEXT_OUTPUT)}
+    for node in graph.node:
+        node.input[:] = [inner.get(name, name) for name in node.input]
+        node.output[:] = [inner.get(name, name) for name in node.output]
+    first = [helper.make_node("ReduceSum", ["row.mask"], ["row.end"], keepdims=1)]
+    for name, source in zip(TEXT_INPUTS, ("row.ids", "row.mask"), strict=True):
+        first.append(helper.make_node("Slice", [source, "row.zero", "row.end"], [f"{source}.cut"]))
+        first.append(helper.make_node("Unsqueeze", [f"{source}.cut", "row.zero"], [inner[name]]))
+    last = helper.make_node("Squeeze", [inner[TEXT_OUTPUT], "row.zero"], ["row.vector"])
+    body = helper.make_graph(
+        [*first, *graph.node, last], "row",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["tokens"]) for name in ("row.ids", "row.mask")],
+        [helper.make_tensor_value_info("row.vector", TensorProto.FLOAT, [384])],
+    )  # fmt: skip
+    graph.initializer.append(helper.make_tensor("row.zero", TensorProto.INT64, [1], [0]))
+    del graph.node[:], graph.value_info[:]
+    graph.node.append(helper.make_node("Scan", TEXT_INPUTS, [TEXT_OUTPUT], body=body, num_scan_inputs=2))
+    onnx.save(model, path)
+    return path
 
 
 def static_int8(source: Path, out: Path, calibration: np.ndarray, *, keep: int = KEEP) -> Path:
