@@ -114,7 +114,8 @@ tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.jso
 
 # %% [markdown]
 # `return_generation_logits` asks for the model's own logits, before any processing, one row for each new token. One
-# token is enough here. (TensorRT-LLM gives them only with an engine that was built with `--gather_generation_logits`.)
+# token is enough here. (TensorRT-LLM once gave them only with an engine that was built with
+# `--gather_generation_logits`; since 0.19 the flag is deprecated, and newer versions decide it at run time.)
 #
 # **Predict:** how many logits come back for one token?
 
@@ -276,8 +277,8 @@ assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chosen)
 
 
 # %% [markdown]
-# The formula is what the server does. (TensorRT-LLM normalised in another way by default until early 2026; notebook 08
-# has the details.)
+# The formula is what the server does. (Up to 1.2 TensorRT-LLM normalises in another way by default; notebook 08 has the
+# details.)
 #
 # **Exercise 06.2** Write the log form for one row of logits. It must give -1000 for a token that lies 1000 below the
 # first one, at T = 1.

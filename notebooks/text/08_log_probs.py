@@ -171,10 +171,10 @@ print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy(
 #
 # TensorRT-LLM differs in one point: with `normalize_log_probs` true its `output_log_probs` are relative to the tokens
 # that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1, and
-# [users wonder why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). That was the default
-# until early 2026; since [pull request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) it is off. The
-# repository above says `False`, so that it does not depend on the version. The embedded server has only this one kind
-# of log prob and ignores the parameter.
+# [users wonder why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). That is the default up
+# to 1.2; [pull request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) of March 2026, so by its date 1.3,
+# turns the executor's default off. The repository above says `False`, so that it does not depend on the version. The
+# embedded server has only this one kind of log prob and ignores the parameter.
 #
 # </details>
 

@@ -438,9 +438,15 @@ for stopping in (True, False):
 # <details><summary>On NVIDIA's server: versions in which these settings do nothing or something else</summary>
 #
 # - The BLS model has no input `early_stopping`, like NVIDIA's before
-#   [pull request 13692](https://github.com/NVIDIA/TensorRT-LLM/pull/13692) of 2026.
+#   [pull request 13692](https://github.com/NVIDIA/TensorRT-LLM/pull/13692) of May 2026. The same change mends its type:
+#   until then `tensorrt_llm` declares a BOOL of one byte and reads an int32 of four, so 0 and 1 arrive only by luck,
+#   and the executor's third value, 2, cannot be sent.
 # - TensorRT-LLM 1.2.0, in container 26.03, ignores penalty and `early_stopping` in Triton: an argument was added before
-#   them ([pull request 13633](https://github.com/NVIDIA/TensorRT-LLM/pull/13633) has the cure).
+#   them ([pull request 13633](https://github.com/NVIDIA/TensorRT-LLM/pull/13633) has the cure). That one was opened on
+#   30 April 2026, so by its date 1.2.1, in the containers 26.04 to 26.07, has the fault as well. Not tried here.
+# - This server takes any `beam_width` up to the engine's limit. In TensorRT-LLM 0.6 to 0.9 each request must have
+#   exactly `max_beam_width` beams ([issue 1282](https://github.com/NVIDIA/TensorRT-LLM/issues/1282)), and in the
+#   PyTorch backend, seen in 1.1.0rc1, again ([issue 7368](https://github.com/NVIDIA/TensorRT-LLM/issues/7368)).
 # - transformers, and newer TensorRT-LLM
 #   ([penaltyLayer.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/layers/penaltyLayer.cpp)),
 #   take the log softmax *before* penalties and bans; older TensorRT-LLM and this server after them.
