@@ -845,7 +845,8 @@ print(len(grid["tests"]), "tasks ×", len(seeds), "seeds ×", len(grid["provider
 # %% [markdown]
 # While this server runs, `npx promptfoo@0.121.20 eval --no-cache -c FILE` in a terminal runs it and draws the table.
 # (It needs Node.js. This page does not run it; it was tried once with that version, and its shares of passed tests were
-# those of the grid above.)
+# those of the grid above. The provider `openai:chat:tensorrt_llm_bls`, with the front end of notebook 12 as its
+# `apiBaseUrl`, was tried too: it puts a chat template around each prompt.)
 #
 # ## 10 Which strategy?
 #
