@@ -1,4 +1,4 @@
-"""How far the logits of int4 weights depend on what else is computed: notebooks 07 and 10 tell these sizes.
+"""How far the logits of int4 weights depend on what else is computed: notebook 07 tells these sizes.
 
 ONNX Runtime multiplies one row by int4 weights otherwise than many. The bounds are twice what 12 prompts gave on one
 CPU.
