@@ -10,7 +10,8 @@ from typing import Any
 from engines import EngineError
 
 # TensorRT-LLM knows these by the names of Hugging Face, but computes every gelu, exact or not, with the tanh formula.
-ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu")
+_GELUS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh")
+ACTIVATIONS = (*_GELUS, "quick_gelu", "relu", "silu")
 
 
 class Config:
@@ -47,19 +48,24 @@ class Config:
         return float(value)
 
     def activation(self, *keys: str, default: str) -> str:
-        key = next((key for key in keys if self.get(key) is not None), keys[0])
-        value = self.get(key, default)
-        if value not in ACTIVATIONS:
-            raise EngineError(
-                f"{self.where} says {value!r:.40} for {key}, which is not converted; known: {', '.join(ACTIVATIONS)}."
-            )
-        return value
+        """Under the first key; one of another version of transformers must mean the same where it is there."""
+        for key in keys:
+            if (value := self.get(key, default)) not in ACTIVATIONS:
+                known = ", ".join(ACTIVATIONS)
+                raise EngineError(f"{self.where} says {value!r:.40} for {key}, which is not converted; known: {known}.")
+        found = {key: self.get(key, default) for key in keys if key == keys[0] or self.get(key)}
+        if len({"gelu" if value in _GELUS else value for value in found.values()}) > 1:
+            said = " and ".join(f"{value} for {key}" for key, value in found.items())
+            raise EngineError(f"{self.where} says {said}; keep the one that counts.")
+        return found[keys[0]]
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises EngineError with one sentence when there is none."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        if not (text := path.read_text(encoding="utf-8")).strip():
+            raise EngineError(f"{path} is empty; make it or copy it again.")
+        value = json.loads(text)
     except FileNotFoundError:
         raise EngineError(f"{path.parent} has no {path.name}.") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ from engines.config import Config, read_json
 from engines.families import FAMILIES, Family, check_split, layout, settings, sizes
 from engines.shards import fresh_folder, write_rank
 from engines.source import Source
-from engines.split import fused_shape, piece
+from engines.split import Part, fused_shape, piece
 from engines.versions import table
 
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
@@ -60,6 +60,8 @@ def convert(
     tied = given.config.get("tie_word_embeddings", model.tied)
     parts_of = layout(model, config, tied=tied, names=given.names)
     _check_all_used(given, {part.name for parts in parts_of.values() for part in parts})
+    if tied:
+        _check_tied(given, *parts_of["lm_head.weight"])
 
     numbers = sum(math.prod(fused_shape(parts, tp_size)) for parts in parts_of.values())
     with fresh_folder(Path(out), numbers * DTYPES[dtype].itemsize * tp_size) as folder:
@@ -90,7 +92,7 @@ def _family(source: Source, family: str | None) -> Family:
             return model
     what = f"{source.folder} is a {kind!r} model ({', '.join(map(str, architectures)) or 'no architecture named'})"
     if kind == "mistral":
-        todo = "family='llama' converts it, right for prompts that are shorter than its sliding window"
+        todo = "family='llama' converts it, for sequences that are no longer than its sliding window"
     elif row := table("support")["models"].get(str(kind)):
         todo = f"use convert_checkpoint.py of TensorRT-LLM {row['since']} or newer"
     else:
@@ -144,6 +146,17 @@ def _check_weight_only(config: dict[str, Any]) -> None:
                 f"Weight-only quantisation needs multiples of 64 x tp_size = {64 * tp_size}, and {what} is {width}; "
                 "take a smaller tp_size, or leave weight_only out."
             )
+
+
+def _check_tied(source: Source, embedding: Part) -> None:
+    """A head that is stored all the same must be the embedding: transformers 5 would compute with it."""
+    rows, columns = embedding.shape
+    for start in range(0, rows if "lm_head.weight" in source.names else 0, 4096):
+        cut = (slice(start, min(start + 4096, rows)), slice(0, columns))
+        both = (source.read(name, embedding.shape, cut) for name in (embedding.name, "lm_head.weight"))
+        if not np.array_equal(*both):
+            what = "ties the output matrix to the embedding, but lm_head.weight is another matrix"
+            raise EngineError(f"{source.folder}/config.json {what}: say tie_word_embeddings false if that one counts.")
 
 
 def _check_all_used(source: Source, used: set[str]) -> None:

@@ -102,21 +102,34 @@ def settings(config: Config, family: Family) -> dict[str, Any]:
     if family is GPT2:
         return {**found, "embedding_scale": None, "rotary_scaling": None}
     base, scaling = _rotary(config)
-    return {**found, **biases(config), "rotary_base": base, "rotary_scaling": scaling}
+    found |= {**biases(config), "rotary_base": base, "rotary_scaling": scaling}
+    # Of a Mistral: right for sequences that are no longer, so `build` makes no longer ones. TensorRT-LLM reads no such
+    # key, but takes it; there max_attention_window_size says it to the server.
+    windowed = config.get("model_type") == "mistral" and config.get("sliding_window") is not None
+    return {**found, "sliding_window": config.whole("sliding_window")} if windowed else found
 
 
 def _rotary(config: Config) -> tuple[float, dict[str, Any] | None]:
-    """rotary_base and rotary_scaling; transformers 5 keeps both in rope_parameters, older ones apart."""
-    scaling = {**config.part("rope_scaling"), **config.part("rope_parameters")}
-    base = config.number("rope_theta", scaling.pop("rope_theta", 10000.0))
+    """rotary_base and rotary_scaling; transformers 5 keeps both in rope_parameters, older ones apart. Where a file says
+    two things, versions of transformers do not agree which counts."""
+    old, new = config.part("rope_scaling"), config.part("rope_parameters")
+    scaling = {**old, **new}
+    inner = scaling.pop("rope_theta", None)
+    if old and new and old != new:
+        raise EngineError(f"{config.where} has rope_scaling and other rope_parameters; keep the one that counts.")
+    base = config.number("rope_theta", 10000.0 if inner is None else inner)
+    if inner not in (None, base):
+        raise EngineError(f"{config.where} says {base} and {inner} for rope_theta; keep the one that counts.")
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if not isinstance(kind, str) or kind not in _ROPE or scaling.get("partial_rotary_factor", 1.0) != 1.0:
         raise EngineError(
             f"{config.where} asks for rotary scaling {kind!r} {scaling}, and only {', '.join(_ROPE)} are converted."
         )
-    missing = [key for key in _ROPE[kind] if not isinstance(scaling.get(key), (int, float))]
-    if missing:
-        raise EngineError(f"{config.where}: rotary scaling {kind!r} has no {missing[0]}.")
+    for key in _ROPE[kind]:
+        if not isinstance(value := scaling.get(key), (int, float)) or not 0 < value < 1e30:
+            raise EngineError(f"{config.where}: rotary scaling {kind!r} has no {key} above 0.")
+    if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
+        raise EngineError(f"{config.where}: low_freq_factor of the rotary scaling must be below high_freq_factor.")
     return base, {**scaling, "type": kind, "rope_type": kind} if _ROPE[kind] else None
 
 

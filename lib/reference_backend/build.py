@@ -12,8 +12,10 @@ head that is the embedding is left out.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,9 +24,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from reference_backend import BackendError
+from reference_backend import BackendError, table
 from reference_backend.executor import quantize
-from reference_backend.executor.rank_files import ENGINE_VERSION, tensors
+from reference_backend.executor.rank_files import ENGINE_VERSION, Tensor, tensors
 
 ARCHITECTURES = ("LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel")
 WEIGHTS = ("checkpoint", "q4_1")
@@ -33,6 +35,7 @@ MAX_RANKS = 1024
 _BITS = {"W8A16": 8, "W4A16": 4}
 _QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj))\.weight")
 _EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
+_NEVER_QUANTISED = {_HEAD, "router", "vocab_embedding", "position_embedding", "block_embedding"}
 _ENGINE_FILES = re.compile(r"config\.json|rank\d+\.engine")
 
 
@@ -73,7 +76,11 @@ def build(
             raise BuildError(f"{source} asks for {quantization['quant_algo']} already; convert it without, for q4_1.")
         # What TensorRT-LLM calls weights in groups with a scale and a zero. These are rounded, not calibrated.
         quantization |= {"quant_algo": "W4A16_GPTQ", "group_size": quantize.BLOCK, "has_zero_point": True}
-    max_seq_len = min(MAX_SEQ_LEN, config["max_position_embeddings"]) if max_seq_len is None else max_seq_len
+    if said := next(_unfit(config, tensors(source / "rank0.safetensors")), None):
+        raise BuildError(f"{source}/config.json says {said}.")
+    window = config.get("sliding_window") or math.inf  # where it does not slide yet, attention sees all
+    if max_seq_len is None:
+        max_seq_len = min(MAX_SEQ_LEN, config["max_position_embeddings"], window)
     limits = {
         "max_input_len": max_seq_len - 1 if max_input_len is None else min(max_input_len, max_seq_len - 1),
         "max_seq_len": max_seq_len,
@@ -88,6 +95,8 @@ def build(
         raise BuildError(
             f"max_seq_len is {max_seq_len}, and the model has {config['max_position_embeddings']} positions."
         )
+    if max_seq_len > window:
+        raise BuildError(f"max_seq_len is {max_seq_len}; here it may not exceed the model's sliding window, {window}.")
     if foreign := _foreign(out):
         raise BuildError(f"{out} holds something else ({foreign}); name a new folder.")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -152,11 +161,46 @@ def _checkpoint(source: Path) -> dict[str, Any]:
         raise BuildError(f"{source} is split into pipeline stages too; only tensor parallelism is built here.")
     if algorithm not in (None, *_BITS):
         raise BuildError(f"{source} asks for {algorithm}; only {' and '.join(_BITS)} are built here.")
+    if algorithm and (more := set(quantization.get("exclude_modules") or ()) - _NEVER_QUANTISED):
+        raise BuildError(f"{source} asks for {algorithm} without {min(more)}, which is quantised here.")
     if quantization.get("kv_cache_quant_algo"):
         raise BuildError(f"{source} asks for a KV cache in {quantization['kv_cache_quant_algo']}; it is float here.")
     if missing := [path for path in ranks if not path.is_file()]:
         raise BuildError(f"{missing[0]} is missing, though config.json speaks of {len(ranks)} ranks; convert again.")
     return config
+
+
+def _unfit(config: dict[str, Any], found: dict[str, Tensor]) -> Iterator[str]:
+    """What the file says and the executor would not compute, or would compute otherwise (data/trtllm_build.toml)."""
+    rules = table("trtllm_build")["model"]
+    for key in rules["numbers"]:
+        if isinstance(value := config.get(key), bool) or not isinstance(value, (int, float)) or not value > 0:
+            yield f"{value!r:.40} for {key}; it must be a number above 0"
+    moe = config.get("moe") or {}
+    inner = {"cp_size": config["mapping"].get("cp_size", 1), "num_experts": moe.get("num_experts", 0)}
+    for key, value in (config | inner).items():
+        only = [config.get(one, one) if isinstance(one, str) else one for one in rules["only"].get(key, ())]
+        unknown = value and key not in (*rules["numbers"], *rules["others"])
+        if value not in only if only else unknown:
+            yield f"{value!r:.60} for {key}; here that is {' or '.join(map(str, only)) or 'not computed'}"
+    scaling, known = config.get("rotary_scaling") or {}, rules["rotary_scaling"]
+    wanted = known.get(scaling.get("type") or scaling.get("rope_type"), ("type",))
+    if scaling and not all(isinstance(scaling.get(key), (int, float)) and scaling[key] > 0 for key in wanted):
+        yield f"{scaling!r:.80} for rotary_scaling; here that is {' or '.join(known)}, with all their numbers above 0"
+    for key, tensor in rules["biases"].items():
+        if key in config and bool(config[key]) != (tensor in found):
+            yield f"{config[key]} for {key}, and the tensor {tensor} is {'' if tensor in found else 'not '}there"
+    hidden, size, ranks = config["hidden_size"], config["head_size"], config["mapping"]["tp_size"]
+    heads, kv_heads = (config[f"num_{which}_heads"] for which in ("attention", "key_value"))
+    layer = f"transformer.layers.{config['num_hidden_layers'] - 1}"
+    for tensor, shape in {
+        f"{_HEAD}.weight": (-(-config["vocab_size"] // ranks), hidden),
+        f"{layer}.attention.qkv.weight": ((heads // ranks + 2 * max(1, kv_heads // ranks)) * size, hidden),
+        f"{layer}.mlp.proj.weight": (hidden, config["intermediate_size"] // ranks),
+    }.items():
+        if tensor not in found or found[tensor].shape != shape:
+            is_ = list(found[tensor].shape) if tensor in found else "not there"
+            yield f"that {tensor} is {list(shape)}, and in rank0.safetensors it is {is_}"
 
 
 def _layout(path: Path, config: dict[str, Any], weights: str) -> dict[str, np.ndarray]:

@@ -388,6 +388,113 @@ def test_checkpoints_that_cannot_be_built_get_one_sentence(llama, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes", "rank0.safetensors"]
 
 
+# Keys of models/{llama,gpt}/config.py of TensorRT-LLM with values that change what is computed, and some wrong ones.
+WOULD_CHANGE = [
+    ("llama", key, value)
+    for key, values in {
+        "rotary_scaling": [
+            {"type": "dynamic", "factor": 4.0},
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+            {"type": "llama3"},
+            {"type": "linear", "factor": 0},
+        ],
+        "rotary_pct": [0.5],
+        "rotary_embedding_dim": [8],
+        "rotary_dim": [8],
+        "position_embedding_type": ["rope_gptj", "alibi", "long_rope", "yarn", "relative", None],
+        "hidden_act": ["swiglu", "geglu", "mish", None],
+        "qk_layernorm": [True],
+        "residual_mlp": [True],
+        "embedding_multiplier": [2.0],
+        "attention_multiplier": [2.0],
+        "residual_multiplier": [0.5],
+        "output_multiplier_scale": [0.5],
+        "q_scaling": [2.0],
+        "attn_logit_softcapping": [1.0],
+        "final_logit_softcapping": [1.0],
+        "query_pre_attn_scalar": [64],
+        "embedding_scale": [8.0],
+        "clip_qkv": [0.1],
+        "moe": [{"num_experts": 4, "top_k": 2}],
+        "moe_num_experts": [4],
+        "norm_epsilon": [None, "small", True],
+        "logits_dtype": ["float16"],
+        "mapping": [{"world_size": 1, "tp_size": 1, "cp_size": 2}],
+        "num_key_value_heads": [4],
+        "head_size": [32],
+        "hidden_size": [32],
+        "intermediate_size": [64],
+        "vocab_size": [299],
+        "num_hidden_layers": [3],
+        "attn_bias": [True],
+        "mlp_bias": [True],
+        "quantization": [{"quant_algo": "W8A16", "exclude_modules": ["attention.qkv"]}],
+        "scale_qk": [True],
+        "use_last_layernorm": [False],
+        "layer_idx_offset": [1],
+    }.items()
+    for value in values
+] + [
+    ("gpt2", key, value)
+    for key, value in {
+        "q_scaling": 2.0,
+        "apply_query_key_layer_scaling": True,
+        "norm_before_bmm1": True,
+        "inner_layernorm": True,
+        "rotary_pct": 0.5,
+        "embedding_scale": 8.0,
+        "gpt_variant": "starcoder2",
+        "bias": False,
+    }.items()
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    from engines.convert import convert
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name, kind in {"llama": "Llama", "gpt2": "GPT2"}.items():
+        write_checkpoint(root / f"{name}.hf", kind)
+        convert(root / f"{name}.hf", root / name, dtype="float16")
+    return root
+
+
+def changed(checkpoint: Path, folder: Path, **keys) -> Path:
+    folder.mkdir()
+    (folder / "rank0.safetensors").symlink_to(checkpoint / "rank0.safetensors")
+    (folder / "config.json").write_text(json.dumps(json.loads((checkpoint / "config.json").read_text()) | keys))
+    return folder
+
+
+@pytest.mark.parametrize(("model", "key", "value"), WOULD_CHANGE, ids=lambda part: str(part)[:30])
+def test_a_key_that_the_executor_does_not_read_is_refused_by_name(model, key, value, checkpoints, tmp_path):
+    with pytest.raises(BuildError) as caught:
+        build(changed(checkpoints / model, tmp_path / "ck", **{key: value}), tmp_path / "out")
+    named = {"mapping": "cp_size", "moe": "num_experts", "quantization": "attention.qkv"}.get(key, key)
+    said = str(caught.value)
+    assert (named in said or ".weight is [" in said or ".weight is not" in said) and "\n" not in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_nvidias_converter_writes_is_taken(checkpoints, tmp_path):
+    """All that LLaMAConfig.to_dict of TensorRT-LLM (commit 04100fd0) adds to a Llama without experts."""
+    same = {"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0}
+    moe = {"num_experts": 0, "shared_expert_intermediate_size": 0, "top_k": 0, "normalization_mode": 1}
+    keys = {**same, "output_multiplier_scale": 1.0, "rotary_embedding_dim": 16, "moe": moe, "runtime_defaults": None,
+            "fc_after_embed": False, "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True,
+            "layer_idx_offset": 0, "remove_duplicated_kv_heads": False, "tie_word_embeddings": False}  # fmt: skip
+    config = json.loads((checkpoints / "llama" / "config.json").read_text())
+    keys["mapping"] = config["mapping"] | {"cp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1, "auto_parallel": False}
+    keys["rotary_scaling"] = {"rope_type": "linear", "factor": 4.0}
+    left_out = ["lm_head", "router", "vocab_embedding", "position_embedding", "block_embedding"]
+    keys["quantization"] = config["quantization"] | {"quant_algo": "W8A16", "exclude_modules": left_out}
+    build(changed(checkpoints / "llama", tmp_path / "ck", **keys), tmp_path / "out")
+    keys["rotary_scaling"] = {"type": "linear", "factor": 4.0}
+    build(changed(checkpoints / "llama", tmp_path / "ck2", **keys), tmp_path / "out2")
+    assert np.array_equal(*(logits(tmp_path / out, PROMPTS) for out in ("out", "out2")))
+
+
 def test_what_a_person_wrote_at_the_place_of_an_engine_stays(llama, tmp_path):
     checkpoint, out = f"{llama[2]}.checkpoint", tmp_path / "engine"
     built = build(checkpoint, out)

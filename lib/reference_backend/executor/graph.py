@@ -293,7 +293,7 @@ def _scaled(frequencies: np.ndarray, scaling: Mapping[str, Any] | None) -> np.nd
     """linear: all waves get longer by `factor`. llama3: the long ones do, the short ones stay, those between blend."""
     if not scaling:
         return frequencies
-    if scaling["type"] == "linear":
+    if (scaling.get("type") or scaling["rope_type"]) == "linear":
         return frequencies / scaling["factor"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)  # in the original context
