@@ -5,11 +5,19 @@ Importing transformers takes seconds; the template itself is Jinja and takes non
 
 from __future__ import annotations
 
+import datetime
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 from servinglab.errors import CourseError
+
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def template(tokenizer_dir: Path | str) -> str | None:
@@ -26,12 +34,11 @@ def template(tokenizer_dir: Path | str) -> str | None:
 def render(tokenizer_dir: Path | str, messages: list[dict[str, str]] | str) -> str:
     """The text to send: `messages` (one prompt, or [{"role", "content"}, …]) up to where the model's answer begins.
 
-    The beginning-of-sequence token of some templates (Gemma, Llama) is left out: `preprocessing` adds it. Raises
-    CourseError when there is no template or when it refuses the messages.
+    The beginning-of-sequence token that a template writes is left out where the tokenizer puts one before every text,
+    because `preprocessing` lets it: so the ids are those of transformers' apply_chat_template. (Where a tokenizer adds
+    one to a template without, they have it in addition.) Raises CourseError when there is no template or when it
+    refuses the messages.
     """
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
     if (source := template(tokenizer_dir)) is None:
         raise CourseError(f"The model in {tokenizer_dir} has no chat template; send the prompt as it is.")
     if isinstance(messages, str):
@@ -41,16 +48,46 @@ def render(tokenizer_dir: Path | str, messages: list[dict[str, str]] | str) -> s
         raise jinja2.TemplateError(message)
 
     # The settings of transformers, which templates are written for. Special tokens are text or {"content": text}.
-    more = {"trim_blocks": True, "lstrip_blocks": True, "extensions": ["jinja2.ext.loopcontrols"]}
+    more = {"trim_blocks": True, "lstrip_blocks": True, "extensions": ["jinja2.ext.loopcontrols", _Generation]}
     environment = ImmutableSandboxedEnvironment(**more)
     environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
-    tokens = {name: _config(tokenizer_dir).get(name) or "" for name in ("eos_token", "unk_token", "pad_token")}
+    tokens = {name: token for name in _TOKENS if (token := _config(tokenizer_dir).get(name))}
     tokens = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+    given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True, **tokens}
     try:
-        return environment.from_string(source).render(messages=messages, add_generation_prompt=True, **tokens)
+        text = environment.from_string(source).render(given)
     except jinja2.TemplateError as error:
         raise CourseError(f"The chat template in {tokenizer_dir} refuses these messages: {error}") from None
+    return text.removeprefix(_put_first(Path(tokenizer_dir, "tokenizer.json")))
+
+
+class _Generation(Extension):
+    """The block that marks the assistant's words, for training; they stand as they are."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+
+def _put_first(file: Path) -> str:
+    """The special token that a tokenizer puts before every text; "" where it puts none."""
+    return _first_of(file, file.stat().st_mtime_ns) if file.is_file() else ""
+
+
+@functools.lru_cache(maxsize=8)
+def _first_of(file: Path, _: int) -> str:
+    """Read without the package tokenizers, which a client need not have."""
+    added = json.loads(file.read_text(encoding="utf-8")).get("post_processor") or {}
+    for one in added.get("processors", [added]):
+        if first := (one.get("single") or [{}])[0].get("SpecialToken"):
+            return first["id"]
+        if "cls" in one:  # of BERT and RoBERTa
+            return one["cls"][0]
+    return ""
 
 
 def _config(folder: Path | str) -> dict[str, Any]:
