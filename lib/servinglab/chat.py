@@ -60,7 +60,8 @@ def render(tokenizer_dir: Path | str, messages: list[dict[str, str]] | str) -> s
         text = environment.from_string(source).render(given)
     except jinja2.TemplateError as error:
         raise CourseError(f"The chat template in {tokenizer_dir} refuses these messages: {error}") from None
-    return text.removeprefix(_put_first(Path(tokenizer_dir, "tokenizer.json")))
+    file = Path(tokenizer_dir, "tokenizer.json")
+    return text.removeprefix(_put_first(file, file.stat().st_mtime_ns)) if file.is_file() else text
 
 
 class _Generation(Extension):
@@ -73,14 +74,10 @@ class _Generation(Extension):
         return parser.parse_statements(["name:endgeneration"], drop_needle=True)
 
 
-def _put_first(file: Path) -> str:
-    """The special token that a tokenizer puts before every text; "" where it puts none."""
-    return _first_of(file, file.stat().st_mtime_ns) if file.is_file() else ""
-
-
 @functools.lru_cache(maxsize=8)
-def _first_of(file: Path, _: int) -> str:
-    """Read without the package tokenizers, which a client need not have."""
+def _put_first(file: Path, _: int) -> str:
+    """The special token that a tokenizer puts before every text; "" where it puts none. Read as JSON: a client need not
+    have the package tokenizers. The second argument makes a changed file a new one."""
     added = json.loads(file.read_text(encoding="utf-8")).get("post_processor") or {}
     for one in added.get("processors", [added]):
         if first := (one.get("single") or [{}])[0].get("SpecialToken"):
