@@ -204,6 +204,9 @@ def _shape(model: str | Path | Mapping[str, Any]) -> tuple[Shape, dict[str, Any]
         name, values = folder.resolve().name, read_json(folder / "config.json")
     shape, config = from_config(values, name), Config(values, f"config.json of {name}")
     pretrained = Config(config.part("pretrained_config") or values, config.where)
+    if theirs := config.part("quantization_config"):
+        what = f"{name} is quantised already ({theirs.get('quant_method', 'by an unnamed method')})"
+        raise EngineError(f"{what}; the estimate knows float weights and their weight_only: take the original model.")
     if pretrained.get("architecture") is None:  # Hugging Face says nothing about engines
         return shape, {}
     quantization, mapping = pretrained.part("quantization"), pretrained.part("mapping")

@@ -353,6 +353,7 @@ def test_an_engine_says_its_own_limits(tmp_path):
         ({"model_type": "llama", **TINY, "vocab_size": "many"}, {}, "says 'many' for vocab_size"),
         ({"architecture": "LlamaForCausalLM", **TINY, "quantization": {"quant_algo": "FP8"}}, {}, "quantised with FP8"),
         ({"pretrained_config": []}, {}, "pretrained_config is no JSON object"),
+        ({"model_type": "llama", **TINY, "quantization_config": {"quant_method": "awq"}}, {}, "already (awq)"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(model, options, message):
