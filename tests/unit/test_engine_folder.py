@@ -123,6 +123,8 @@ def test_missing_empty_and_foreign_files(tmp_path):
     (built / "rank1.engine").unlink()
     (built / "rank1.engine").mkdir()
     assert "cannot be read" in one_sentence(incompatibility(built, HERE))
+    (built / "config.json").write_text(" \n")
+    assert one_sentence(incompatibility(built, HERE)).endswith("config.json is empty; make it or copy it again.")
 
 
 def test_other_folders_are_named_for_what_they_are(tmp_path, smollm2_checkpoint):
