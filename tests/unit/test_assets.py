@@ -20,7 +20,9 @@ import fake_hub
 import numpy as np
 import pytest
 from tiny_models import write_checkpoint, write_gguf
+from typer.testing import CliRunner
 
+from course import cli
 from engines.huggingface import from_gguf
 from servinglab import assets
 from servinglab.assets import catalogue, steps, store
@@ -102,6 +104,14 @@ def test_a_folder_beside_you_does_not_change_what_a_name_means(tmp_path, monkeyp
         offline(assets.resolve, "minilm")
     assert assets.resolve("./minilm") == tmp_path / "minilm"
     assert assets.resolve(Path("minilm")) == tmp_path / "minilm"
+
+
+def test_a_folder_beside_you_with_a_name_of_its_own(tmp_path, monkeypatch, tiny):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny, tmp_path / "hf_mine")
+    assert assets.resolve("hf_mine") == tmp_path / "hf_mine"
+    done = CliRunner().invoke(cli.app, ["convert", "--model_dir", "hf_mine", "--output_dir", "out"])
+    assert done.exit_code == 0 and (tmp_path / "out" / "rank0.safetensors").is_file(), done.output
 
 
 def test_paths_that_are_no_checkpoints_get_one_sentence(tmp_path):

@@ -197,9 +197,9 @@ def locate(name: str | Path, precisions: Sequence[str] = ()) -> Place:
 def _as_path(name: str | Path) -> Path | None:
     """The folder that `name` is, or None for a model's name. Raises AssetError for a folder that is not there."""
     text, path = str(name), Path(name).expanduser()
-    # A plain word is always a name: a folder `minilm` that happens to be here must not change what it means.
     explicit = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
-    if path.is_dir() and (explicit or "/" in text):
+    # A known name stays one: a folder `minilm` that happens to be here must not change what it means.
+    if path.is_dir() and (explicit or not catalogue.named(text)):
         return path.absolute()
     if explicit:
         raise AssetError(f"There is no folder {path}; give the folder of a checkpoint, a model's name or a hub id.")

