@@ -27,7 +27,7 @@ def convert(context: typer.Context) -> None:
     --model_dir DIR_OR_NAME --output_dir DIR [--dtype auto|float16|bfloat16|float32] [--tp_size N]
     [--use_weight_only --weight_only_precision int8|int4]
     """
-    from engines import EngineError, flags, versions
+    from engines import EngineError, config, families, flags, versions
     from servinglab import assets
 
     try:
@@ -54,8 +54,11 @@ def convert(context: typer.Context) -> None:
     )
     for path in sorted(made.glob("rank*.safetensors"), key=lambda p: int(p.stem[4:])):
         typer.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+    architecture = config.read_json(made / "config.json")["architecture"]
+    since = next(family.since for family in families.FAMILIES.values() if family.architecture == architecture)
     command = shlex.join(["--checkpoint_dir", str(made), "--output_dir", f"{made}-engine"])
-    typer.echo(f"next: course build {command}\n(on a GPU, TensorRT-LLM up to {versions.LAST_WORKFLOW}: trtllm-build)")
+    on_a_gpu = f"(on a GPU, TensorRT-LLM {since} to {versions.LAST_WORKFLOW}: trtllm-build)"
+    typer.echo(f"next: course build {command}\n{on_a_gpu}")
 
 
 def build(context: typer.Context) -> None:

@@ -27,6 +27,7 @@ _QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|pro
 class Family:
     """A row of data/families.toml, which explains the fields."""
 
+    since: str
     architecture: str
     activation: Mapping[str, Any]
     epsilon: Mapping[str, Any]

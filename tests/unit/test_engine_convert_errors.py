@@ -295,6 +295,16 @@ def course(*words: str):
     return CliRunner().invoke(cli.app, ["convert", *map(str, words)])
 
 
+NVIDIAS = "(on a GPU, TensorRT-LLM 0.12.0 to 1.3.0rc20: trtllm-build)"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma"])
+def test_the_command_names_the_versions_that_take_the_checkpoint(family, tmp_path):
+    write(tmp_path / "hf", family)
+    done = course("--model_dir", tmp_path / "hf", "--output_dir", tmp_path / "out")
+    assert done.exit_code == 0 and done.output.splitlines()[-1] == NVIDIAS, done.output
+
+
 def test_the_command_takes_the_flags_of_nvidias_converter(llama, tmp_path):
     out = tmp_path / "my out"
     done = course("--model_dir", llama, "--output_dir", out, "--tp_size", "2", "--dtype=bfloat16", "--workers", "2")
@@ -302,7 +312,7 @@ def test_the_command_takes_the_flags_of_nvidias_converter(llama, tmp_path):
     *ranks, following, on_a_gpu = done.output.strip().splitlines()
     assert [re.sub(r"\d+\.\d", "N", line) for line in ranks] == [f"{out}/rank{n}.safetensors  N MB" for n in range(2)]
     flags = f"--checkpoint_dir '{out}' --output_dir '{out}-engine'"
-    assert following == f"next: course build {flags}" and on_a_gpu.endswith("up to 1.3.0rc20: trtllm-build)")
+    assert following == f"next: course build {flags}" and on_a_gpu == NVIDIAS
     assert load_checkpoint(out).config["dtype"] == "bfloat16"
     course("--model_dir", llama, "--output_dir", tmp_path / "auto")
     assert load_checkpoint(tmp_path / "auto").config["dtype"] == "float16"  # what NVIDIA's auto makes of float32
