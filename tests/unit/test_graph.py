@@ -264,6 +264,28 @@ def test_smollm2_says_the_same_in_int4(smollm2_engine_fp32, smollm2_engine_int4,
     assert (exact.argmax(-1) == fast.argmax(-1)).mean() >= 0.93
 
 
+@pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 0, 1e-3), ("int4", 0.1, 1.5)])
+def test_a_token_read_with_others_has_other_logits_in_int4(precision, least, most, smollm2_tokenizer_dir, request):
+    """As far as notebook 10 and executor/graph.py say: one row against two, a token alone against a prompt."""
+    from tokenizers import Tokenizer
+
+    engine = request.getfixturevalue(f"smollm2_engine_{precision}")
+    words = Tokenizer.from_file(str(smollm2_tokenizer_dir / "tokenizer.json"))
+    moved = []
+    for text in ("The capital of France is Paris. Water boils at", "1, 2, 3, 4, 5, 6, 7,", "Dear Sir or Madam, I am"):
+        ids = np.array([words.encode(text).ids])
+        length = ids.shape[1]
+        model, _ = loaded(engine, 2, length)
+        whole = model.forward(ids, np.array([length]), 0, np.array([length - 1])).copy()
+        for slot in (0, 1):
+            model.forward(ids[:, :-1].copy(), np.array([length - 1]), slot, np.arange(0))
+        alone = model.forward(ids[:, -1:].copy(), np.array([length]), 0, np.arange(1)).copy()
+        both = model.forward(np.repeat(ids[:, -1:], 2, 0), np.full(2, length), 0, np.arange(2)).copy()
+        moved += [abs(other - alone).max() for other in (whole, both)]
+        assert np.ptp(alone) > 30, "what they span"
+    assert least <= max(moved) <= most
+
+
 def test_the_cuda_flavour_reads_the_weights_that_transformers_has(tmp_path):
     from reference_backend.executor.cuda import memory
 

@@ -1,7 +1,8 @@
 """What a request finds in the KV cache when it begins, and what it leaves there when it ends.
 
 A request whose prefix is that of a kept sequence, or of the prompt of one that runs, gets a copy of those keys and
-values and reads only the rest. How many tokens are read together changes the last digits of what they give. So a
+values and reads only the rest. How many tokens are read together changes what they give, in the last digits (with
+weights of four bits far more, executor/graph.py). So a
 request takes only whole blocks of prompts, which everyone reads in the same pieces: they are bit for bit what it would
 have computed itself. Generated tokens and parts of blocks are taken where `partial` is on (enable_partial_reuse in
 TensorRT-LLM, which takes generated tokens in any case), and in the rounds of speculative decoding.
