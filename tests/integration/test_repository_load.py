@@ -146,7 +146,7 @@ def loader(tmp_path_factory):
     (folder / "tokenizer" / "tokenizer.json").write_text("{}")
     (folder / "engine").mkdir()
     (folder / "engine" / "config.json").write_text("{}")
-    (folder / "engine" / "rank0.engine").write_text("")
+    (folder / "engine" / "rank0.engine").write_text("plan")
     spec = DeploymentSpec(tokenizer_dir=folder / "tokenizer", engine_dir=folder / "engine")
     repository = build(spec, folder / "root")
     config_change("tensorrt_llm", 'backend: "tensorrtllm"', 'backend: "python"')(repository)
@@ -196,6 +196,13 @@ REFUSED = [
     ("L044", "ensemble", config_change("ensemble", 'input_map { key: "QUERY" value: "text_input" }', "")),
     ("L044", "ensemble", config_change("ensemble", 'key: "OUTPUT" value: "text_output"', 'key: "OUTPUT" value: "t"')),
     ("L044", "ensemble", config_change("ensemble", "TYPE_UINT64", "TYPE_INT64")),
+    (
+        "L046",
+        "ensemble",
+        config_change(
+            "ensemble", '"SEQUENCE_LENGTH" value: "_SEQUENCE_LENGTH', '"SEQUENCE_LENGTH" value: "_REQUEST_OUTPUT_LEN'
+        ),
+    ),
 ]
 
 

@@ -15,10 +15,12 @@ def tokenizer(folder: Path) -> Path:
     return folder
 
 
-def engine(folder: Path, ranks: int = 1, max_batch_size: int = 8, vocab_size: int = 100) -> Path:
+def engine(
+    folder: Path, ranks: int = 1, max_batch_size: int = 8, vocab_size: int = 100, version: str = "1.0.0"
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config = {
-        "version": "1.0.0",
+        "version": version,
         "pretrained_config": {"mapping": {"world_size": ranks}, "vocab_size": vocab_size},
         "build_config": {"max_batch_size": max_batch_size},
     }

@@ -1,6 +1,7 @@
 """Every code of the linter: exactly that fault in a clean repository gives that code, file and line."""
 
 import inspect
+import json
 import os
 import re
 import shutil
@@ -54,7 +55,8 @@ def only(repo: Path, severity: str, code: str, file: str, line: int | None, *wor
 @pytest.mark.parametrize("generation", contract.GENERATIONS)
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_clean_repositories_have_no_findings(tmp_path, generation, decoupled):
-    deployment = spec(tmp_path, generation=generation, decoupled=decoupled, prefix="p-")
+    built = engine(tmp_path / "engine", version="0.19.0" if generation == "old" else "1.1.0")
+    deployment = spec(tmp_path, engine_dir=built, generation=generation, decoupled=decoupled, prefix="p-")
     repository = build(deployment, tmp_path / "root")
     assert lint(repository) == []
 
@@ -172,10 +174,12 @@ def test_l013_no_permission(repo):
     ("old", "new", "words"),
     [
         ("max_batch_size: 8", "max_batchsize: 8", ("has no field named",)),
-        ("data_type: TYPE_INT32", "data_type: INT32", ("no value named INT32",)),
+        ("data_type: TYPE_INT32", "data_type: INT32", ("no value named INT32", "Did you mean TYPE_INT32?")),
+        ("data_type: TYPE_STRING", "data_type: TYPE_BYTES", ("no value named TYPE_BYTES", "Did you mean TYPE_STRING?")),
+        ("data_type: TYPE_INT32", "data_type: FLOAT16", ("no value named FLOAT16", "Did you mean TYPE_FP16?")),
         ('backend: "python"', 'backend: "python', ("missing ending quote",)),
         ("max_batch_size: 8", "max_batch_size 8", ('Expected ":"',)),
-        ("max_batch_size: 8", "max_batch_size: eight", ("integer",)),
+        ("max_batch_size: 8", "max_batch_size: eight", ("integer", "nothing else in it was looked at")),
         ("max_batch_size: 8", "max_batch_size: 8\nmax_batch_size: 8", ("multiple", "written twice")),
     ],
 )
@@ -192,7 +196,8 @@ def test_l015_missing_brace_points_at_the_end(repo):
 
 def test_l016_structural_placeholder(repo):
     line = replace(repo, "preprocessing", "max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}")
-    only(repo, "error", "L016", "preprocessing/config.pbtxt", line, "${triton_max_batch_size}")
+    only(repo, "error", "L016", "preprocessing/config.pbtxt", line, "${triton_max_batch_size}",
+         "nothing else in it was looked at")  # fmt: skip
 
 
 def test_l017_mandatory_quoted_placeholder(repo):
@@ -305,6 +310,13 @@ def test_l040_mixed_batch_sizes(repo):
     only(repo, "error", "L040", "tensorrt_llm_bls/config.pbtxt", line, "4 here and should be 8", "max_batch_size: 8")
 
 
+@pytest.mark.parametrize("models", [("postprocessing",), ("tensorrt_llm", "postprocessing")])
+def test_l040_of_a_step_is_not_said_again_of_the_ensemble_with_another_cure(repo, models):
+    for model in models:
+        replace(repo, model, "max_batch_size: 8", "max_batch_size: 4")
+    assert {(code, file.split("/")[0]) for _, code, file, _ in found(repo)} == {("L040", model) for model in models}
+
+
 def test_l040_no_batch_dimension(repo):
     line = replace(repo, "ensemble", "max_batch_size: 8", "max_batch_size: 0")
     (first, *others) = found(repo)  # then it does not fit its steps either
@@ -321,7 +333,9 @@ def test_l041_decoupled_mismatch(repo, model, value):
 def test_l041_preprocessing_is_never_decoupled(repo):
     line = replace(repo, "preprocessing", "max_batch_size: 8",
                    "max_batch_size: 8\nmodel_transaction_policy {\n  decoupled: true\n}") + 2  # fmt: skip
-    only(repo, "error", "L041", "preprocessing/config.pbtxt", line)
+    # The ensemble, which feeds it and what comes behind it, is none any more then.
+    assert ("error", "L041", "preprocessing/config.pbtxt", line) in found(repo)
+    assert {code for _, code, *_ in found(repo)} == {"L041", "L046"}
 
 
 @pytest.mark.parametrize("inner", ["tensorrt_llm", "preprocessing", "postprocessing"])
@@ -403,7 +417,85 @@ def test_l045_only_where_it_streams(tmp_path):
     assert lint(repository) == []
 
 
+PARTS = {"whole": ("", ""), "often": ("model_transaction_policy { decoupled: true }", ""), "join": ("", "B")}
+
+
+def ensemble_of(folder: Path, steps: list[tuple[str, dict, str]], inputs: tuple[str, ...] = ("text",)) -> Path:
+    """Models `whole`, `often` (decoupled) and `join` (two inputs), and an ensemble of (model, its inputs, output)."""
+    tensor = 'name: "{}" data_type: TYPE_STRING dims: [1]'
+    for name, (more, second) in PARTS.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.py").write_text("")
+        declared = "".join(f"input {{ {tensor.format(each)} }}\n" for each in f"A{second}")
+        config(folder, name).write_text(f'backend: "python"\n{more}\n{declared}output {{ {tensor.format("OUT")} }}\n')
+    (folder / "all" / "1").mkdir(parents=True)
+    text = 'platform: "ensemble"\n' + "".join(f"input {{ {tensor.format(name)} }}\n" for name in inputs)
+    text += f"output {{ {tensor.format(steps[-1][2])} }}\nensemble_scheduling {{\n"
+    for model, given, made in steps:
+        maps = " ".join(f'input_map {{ key: "{key}" value: "{value}" }}' for key, value in given.items())
+        text += f'step {{ model_name: "{model}" {maps} output_map {{ key: "OUT" value: "{made}" }} }}\n'
+    config(folder, "all").write_text(text + "}\n")
+    return folder
+
+
+MIXED = {
+    "an input of the ensemble": [("often", {"A": "text"}, "piece"), ("join", {"A": "piece", "B": "text"}, "end")],
+    "a step before": [
+        ("whole", {"A": "text"}, "ids"), ("often", {"A": "ids"}, "piece"), ("join", {"A": "ids", "B": "piece"}, "end"),
+    ],
+    "a step behind, listed first": [
+        ("join", {"A": "later", "B": "text"}, "end"), ("whole", {"A": "piece"}, "later"),
+        ("often", {"A": "text"}, "piece"), ("whole", {"A": "end"}, "last"),
+    ],
+    "two of one model": [
+        ("often", {"A": "text"}, "one"), ("often", {"A": "text"}, "two"), ("join", {"A": "one", "B": "two"}, "end"),
+    ],
+    "two that answer often": [
+        ("often", {"A": "text"}, "piece"), ("often", {"A": "piece"}, "part"), ("whole", {"A": "text"}, "ids"),
+        ("join", {"A": "part", "B": "ids"}, "end"),
+    ],
+}  # fmt: skip
+ALONE = {
+    "all from behind it": [
+        ("often", {"A": "text"}, "piece"), ("whole", {"A": "piece"}, "part"),
+        ("join", {"A": "piece", "B": "part"}, "end"),
+    ],
+    "all from before it": [
+        ("whole", {"A": "text"}, "ids"), ("join", {"A": "ids", "B": "text"}, "both"), ("often", {"A": "both"}, "end"),
+    ],
+    "no decoupled step": [("whole", {"A": "text"}, "ids"), ("join", {"A": "ids", "B": "text"}, "end")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", MIXED.values(), ids=MIXED)
+def test_l046_a_step_fed_from_before_and_behind_a_decoupled_one(tmp_path, steps):
+    """Triton does not load such an ensemble: tests/integration/test_repository_load.py."""
+    repo = ensemble_of(tmp_path, steps)
+    line = 1 + config(repo, "all").read_text().split('model_name: "join"')[0].count("\n")
+    only(repo, "error", "L046", "all/config.pbtxt", line, "join gets", "from the decoupled step often")
+
+
+@pytest.mark.parametrize("steps", ALONE.values(), ids=ALONE)
+def test_steps_that_stay_on_one_side_of_it(tmp_path, steps):
+    assert lint(ensemble_of(tmp_path, steps)) == []
+
+
+def test_l046_in_the_deployment(repo):
+    line = replace(repo, "ensemble", '"SEQUENCE_LENGTH" value: "_SEQUENCE_LENGTH"',
+                   '"SEQUENCE_LENGTH" value: "_REQUEST_INPUT_LEN"')  # fmt: skip
+    findings = [f for f in lint(repo) if f.code == "L046"]
+    step = 1 + config(repo, "ensemble").read_text().split('"postprocessing"')[0].count("\n")
+    assert [f.line for f in findings] == [step]
+    assert "'_REQUEST_INPUT_LEN' from elsewhere" in findings[0].message and findings[0].line < line
+
+
 # --- assets ------------------------------------------------------------------------------------------------------
+
+
+def mapping(folder: Path, **sizes) -> None:
+    told = json.loads((folder / "config.json").read_text())
+    told["pretrained_config"]["mapping"] = sizes
+    (folder / "config.json").write_text(json.dumps(told))
 
 
 @pytest.mark.parametrize(
@@ -413,6 +505,9 @@ def test_l045_only_where_it_streams(tmp_path):
         (lambda folder: (folder / "config.json").write_text("[]"), "config.json"),
         (lambda folder: (folder / "config.json").write_text("[" * 100000), "config.json"),
         (lambda folder: (folder / "rank0.engine").unlink(), "rank0.engine"),
+        (lambda folder: (folder / "rank0.engine").write_bytes(b""), "has nothing in rank0.engine"),
+        (lambda folder: mapping(folder, world_size=1, tp_size=2), "says world_size 1 and tp × pp × cp = 2"),
+        (lambda folder: mapping(folder, world_size=1, tp_size=1, pp_size=1, cp_size=2), "tp × pp × cp = 2"),
         (shutil.rmtree, "config.json"),
     ],
 )
@@ -465,6 +560,49 @@ def test_l052_larger_batch_than_the_engine(tmp_path):
     folder = engine(tmp_path / "engine", max_batch_size=4)
     repository = build(spec(tmp_path, engine_dir=folder), tmp_path / "root")
     only(repository, "error", "L052", "tensorrt_llm/config.pbtxt", 3, "at most 4")
+
+
+@pytest.mark.parametrize("added", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["WordLevel", "Unigram"])
+def test_l053_a_tokenizer_with_more_ids_than_the_engine(repo, tmp_path, kind, added):
+    """98 words, and up to two tokens beyond them: 100 ids fit into the engine, 101 do not."""
+    words = [f"w{n}" for n in range(99)]
+    model = {"vocab": {word: n for n, word in enumerate(words)}, "unk_token": "w0"}
+    if kind == "Unigram":
+        model = {"vocab": [[word, 0.0] for word in words], "unk_id": 0}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    more = [{"id": 99 + n, "content": f"<{n}>", "special": True, **flags} for n in range(added)]
+    told = {"version": "1.0", "model": {"type": kind, **model}, "added_tokens": more}
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text(json.dumps(told))
+    line = 1 + config(repo, "preprocessing").read_text().split('"tokenizer_dir"')[0].count("\n")
+    findings = [f for f in lint(repo) if "preprocessing" in f.file]
+    assert [place(f, repo)[1:] for f in findings] == [("L053", "preprocessing/config.pbtxt", line)] * (added > 1)
+    assert len(lint(repo)) == 2 * (added > 1)  # postprocessing reads it too
+    assert all("ids up to 100" in f.message and "100 tokens" in f.message for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("version", "generation", "told"),
+    [
+        ("0.19.0", "new", {"min_tokens": "min_length", "seed": "random_seed"}),
+        ("0.20.0", "old", {"min_length": "min_tokens", "random_seed": "seed"}),
+        ("1.3.0rc3", "old", {"min_length": "min_tokens", "random_seed": "seed"}),
+        ("0.20.0rc3", "new", {}),
+        ("0.9.0", "old", {}),
+        ("1.0.0+reference.3", "old", {}),  # the course's executor takes the names of either
+        ("unknown", "old", {}),
+    ],
+)
+def test_l054_templates_of_another_generation_than_the_engine(tmp_path, version, generation, told):
+    built = engine(tmp_path / "engine", version=version)
+    repo = build(spec(tmp_path, engine_dir=built, generation=generation), tmp_path / "root")
+    lines = config(repo, "tensorrt_llm").read_text().splitlines()
+    findings = lint(repo)
+    assert dict(re.search(r"input (\w+),.* is (\w+): this", f.message).groups() for f in findings) == told
+    for finding in findings:
+        severity, code, file, line = place(finding, repo)
+        assert (severity, code, file) == ("warning", "L054", "tensorrt_llm/config.pbtxt")
+        assert re.search(r'name: "(\w+)"', lines[line - 1])[1] in told and version in finding.message
 
 
 def test_l050_of_a_draft(tmp_path):

@@ -166,6 +166,25 @@ def test_dry_run_needs_neither_programs_nor_the_engine(tp2, tmp_path, monkeypatc
     assert shlex.split(run.replace("\\\n", "")) == [word.replace("{key}", "$ADMIN_KEY") for word in command(tp2, 2)]
 
 
+def test_without_the_engine_nobody_guesses_how_many_ranks_it_has(tp2, tmp_path):
+    (tmp_path / "engine").rename(tmp_path / "elsewhere")
+    done = CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "trtllm", "--dry-run"])
+    assert done.exit_code == 1 and "does not exist on this machine: give its number of ranks" in str(done.exception)
+    assert "--world-size" in str(done.exception) and done.output == ""
+
+
+@pytest.mark.parametrize("damage, said", [
+    (lambda folder: (folder / "rank1.engine").write_bytes(b""), "has nothing in rank1.engine"),
+    (lambda folder: (folder / "config.json").write_text(json.dumps(
+        {"pretrained_config": {"mapping": {"world_size": 2, "tp_size": 4, "pp_size": 1}}}
+    )), r"says world_size 2 and tp × pp × cp = 4"),
+])  # fmt: skip
+def test_an_engine_that_is_not_whole_is_refused_before_a_command_is_shown(tp2, tmp_path, damage, said):
+    damage(tmp_path / "engine")
+    with pytest.raises(ServerError, match=said):
+        TrtllmServer(tp2)
+
+
 def test_without_the_programs_one_sentence_names_the_container(tp2, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = CliRunner().invoke(cli.app, ["serve", str(tp2), "--lane", "trtllm"])

@@ -5,7 +5,9 @@ Codes and sentences: data/repository.toml. No fault raises: an unreadable reposi
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -22,6 +24,7 @@ from servinglab.root import data
 _FINDINGS = data("repository.toml")["findings"]
 VARY = ("prompt_embedding_table", "IMAGE_SIZES", "IMAGE_URL")  # tensors that differ from release to release
 MOST_RANKS = 1024
+_NEW_NAMES = {old: new for new, old in contract.OLD_NAMES.items()}
 
 
 class Finding(NamedTuple):
@@ -118,7 +121,7 @@ def _read_model(model: Model) -> Model:
             model.note("L016", spot.line, variable=spot.name)
         if not unfilled:
             line, reason = templates.place(error)
-            model.note("L015", line, why=reason)
+            model.note("L015", line, why=reason + _datatype_meant(reason))
     # Triton ignores a folder like "v1" or "01"; an ensemble needs the folder too, though nothing lies in it.
     versions = [e for e in model.folder.iterdir() if re.fullmatch(r"[1-9][0-9]{0,17}", e.name) and e.is_dir()]
     if not versions:
@@ -128,6 +131,13 @@ def _read_model(model: Model) -> Model:
         if not file.is_file():
             model.note("L012", file, version=version.name, file=file.name)
     return model
+
+
+def _datatype_meant(reason: str) -> str:
+    """The hint for a datatype that is written as on the wire, as in numpy or without its TYPE_."""
+    word = re.search(r"no value named (?:TYPE_)?(\w+)", reason)
+    meant = f"TYPE_{word[1]}".replace("BYTES", "STRING").replace("FLOAT", "FP") if word else ""
+    return f" Did you mean {meant}?" if meant in pb.DataType.keys() else ""
 
 
 def _check_config(model: Model) -> None:
@@ -175,9 +185,23 @@ def _check_deployment(group: dict[str, Model], models: dict[str, Model]) -> None
             engines.append(models[name])
     for model in engines:
         if folder := _check_folder(model, "L050", "gpt_model_path", engine_problem):
-            most = engine_sizes(folder)[1]
-            if most and model.config.max_batch_size > most:
-                model.note("L052", "max_batch_size", size=model.config.max_batch_size, most=most)
+            _check_engine(model, engine_facts(folder), [group[base] for base in group if base.endswith("processing")])
+
+
+def _check_engine(model: Model, engine: Engine, texts: list[Model]) -> None:
+    """What an engine was built for, against the config of its model and the tokenizers of the deployment."""
+    if engine.batch and model.config.max_batch_size > engine.batch:
+        model.note("L052", "max_batch_size", size=model.config.max_batch_size, most=engine.batch)
+    for text in texts if engine.vocabulary else ():
+        folder = text.parameter("tokenizer_dir")
+        if (highest := _highest_id(folder)) >= engine.vocabulary:
+            facts = {"folder": folder, "highest": highest, "llm": model.name, "size": engine.vocabulary}
+            text.note("L053", r'key\s*:\s*"tokenizer_dir"', **facts)
+    version = re.match(r"(\d+)\.(\d+)(?!.*\+reference)", engine.version)  # the course's own takes either name
+    names = {} if not version else contract.OLD_NAMES if (int(version[1]), int(version[2])) < (0, 20) else _NEW_NAMES
+    for name in {tensor.name for tensor in model.config.input} & names.keys():
+        facts = {"tensor": name, "version": engine.version, "known": names[name]}
+        model.note("L054", model.tensor("input", name), **facts)
 
 
 def _check_folder(model: Model, code: str, key: str, problem: Any) -> Path | None:
@@ -221,7 +245,7 @@ def _check_ensemble(model: Model, models: dict[str, Model]) -> None:
         if target is None or target.config is None:
             continue
         allowed, taken = model.config.max_batch_size, target.config.max_batch_size
-        if 0 < taken < allowed:
+        if 0 < taken < allowed and not any(f.code == "L040" for f in model.findings + target.findings):
             model.note("L047", "max_batch_size", allowed=allowed, step=target.name, taken=taken)
         for kind, mapping in (("input", step.input_map), ("output", step.output_map)):
             table = {t.name: t for t in getattr(target.config, kind)}
@@ -238,12 +262,32 @@ def _check_ensemble(model: Model, models: dict[str, Model]) -> None:
         lacking = [t.name for t in target.config.input if not t.optional and t.name not in step.input_map]
         if lacking:
             model.note("L044 lacking", named, step=target.name, names=", ".join(lacking))
+    _check_answers(model, models)
     for tensor in model.config.output:
         line = model.line(model.tensor("output", tensor.name))
         if tensor.name in produced:
             _agree(model, line, tensor.name, _kind(tensor, model), tensors)
         else:
             model.note("L044 output", line, tensor=tensor.name)
+
+
+def _check_answers(model: Model, models: dict[str, Model]) -> None:
+    """A decoupled step may answer any number of times, and each answer goes on alone: Triton wants every step's inputs
+    from behind the same one, or all from before it."""
+    behind = {tensor.name: (0, "") for tensor in model.config.input}  # the last decoupled step on a tensor's way
+    steps = list(model.config.ensemble_scheduling.step)
+    while ready := [step for step in steps if behind.keys() >= set(step.input_map.values())]:
+        for step in ready:
+            steps.remove(step)
+            sources = {behind[name]: name for name in step.input_map.values()} or {(0, ""): ""}
+            (_, early), *_, ((_, source), late) = [*sorted(sources.items())] * 2
+            if early != late:
+                named = rf'model_name\s*:\s*"{re.escape(step.model_name)}"'
+                model.note("L046", named, step=step.model_name, early=early, late=late, source=source)
+            target = models.get(step.model_name)
+            streams = target and target.config and target.config.model_transaction_policy.decoupled
+            last = (len(behind), step.model_name) if streams else max(sources)
+            behind |= dict.fromkeys(step.output_map.values(), last)
 
 
 def _kind(tensor: Any, model: Model) -> tuple[str, tuple[int, ...]]:
@@ -268,23 +312,49 @@ def tokenizer_problem(folder: Path) -> str | None:
     return None if found else "holds no tokenizer.json: copy the checkpoint's tokenizer there."
 
 
+def _highest_id(folder: str) -> int:
+    """The highest token id of a tokenizer, -1 where there is none that can be read."""
+    from tokenizers import Tokenizer
+
+    with contextlib.suppress(Exception):  # tokenizers has no narrower one
+        return max(Tokenizer.from_file(f"{folder}/tokenizer.json").get_vocab().values(), default=-1)
+    return -1
+
+
 def engine_problem(folder: Path) -> str | None:
-    """Why `folder` is no engine (the end of a sentence with the cure), or None: it holds config.json and a
-    rank{r}.engine for each rank."""
-    names = [f"rank{n}.engine" for n in range(engine_sizes(folder)[0])]
+    """Why `folder` is no engine (the end of a sentence with the cure), or None: it holds config.json and, for each
+    rank, a rank{r}.engine that is not empty."""
+    engine = engine_facts(folder)
+    names = [f"rank{n}.engine" for n in range(engine.ranks)]
     names = names or [f"a readable config.json with a world size from 1 to {MOST_RANKS}"]
-    missing = [name for name in names if not os.path.exists(folder / name)]
-    return f"lacks {', '.join(missing[:4])}: copy every file of the build there." if missing else None
+    if missing := [name for name in names if not os.path.exists(folder / name)]:
+        return f"lacks {', '.join(missing[:4])}: copy every file of the build there."
+    if empty := [name for name in names if os.path.getsize(folder / name) == 0]:
+        return f"has nothing in {', '.join(empty[:4])}: copy every file of the build there."
+    if engine.parts != engine.ranks:
+        return f"says world_size {engine.ranks} and tp × pp × cp = {engine.parts} in its config.json: build it again."
+    return None
 
 
-def engine_sizes(folder: Path) -> tuple[int, int | None]:
-    """World size, from 1 to MOST_RANKS, and max_batch_size of an engine, by its config.json; else (0, None)."""
-    try:
+class Engine(NamedTuple):
+    """Of an engine's config.json: world size, tp × pp × cp, max_batch_size, vocabulary, version."""
+
+    ranks: int = 0
+    parts: int = 0
+    batch: int = 0
+    vocabulary: int = 0
+    version: str = ""
+
+
+def engine_facts(folder: Path) -> Engine:
+    """What an engine's config.json says; `ranks` is from 1 to MOST_RANKS, or 0 for one that is not usable."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        mapping = config.get("pretrained_config", {}).get("mapping", {})
-        ranks = mapping.get("world_size", mapping.get("tp_size", 1) * mapping.get("pp_size", 1))
+        model = config.get("pretrained_config", {})
+        mapping, batch = model.get("mapping", {}), config.get("build_config", {}).get("max_batch_size", 0)
+        sizes = [mapping[key] for key in ("tp_size", "pp_size", "cp_size") if key in mapping]
+        ranks = mapping.get("world_size", math.prod(sizes))
+        parts = math.prod(sizes) if sizes and not mapping.get("auto_parallel") else ranks
         if type(ranks) is int and 1 <= ranks <= MOST_RANKS:
-            return ranks, config.get("build_config", {}).get("max_batch_size")
-    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
-        pass
-    return 0, None
+            return Engine(ranks, parts, int(batch), int(model.get("vocab_size", 0)), str(config.get("version", "")))
+    return Engine()

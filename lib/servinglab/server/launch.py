@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from servinglab.repository.lint import MOST_RANKS, engine_problem, engine_sizes
+from servinglab.repository.lint import MOST_RANKS, engine_facts, engine_problem
 from servinglab.server.install import ServerError, on_path, require_plain_path
 from servinglab.server.process import HOST
 from servinglab.server.triton import LOCKS, TritonServer, read_plain_config, typed
@@ -63,8 +63,12 @@ class TrtllmServer(TritonServer):
         if not self._engines:
             raise ServerError(f"{self.repository} has no TensorRT-LLM model: build one with course repo build.")
         here = {name: folder for name, folder in self._engines.items() if folder.exists()}
-        sizes = {name: engine_sizes(folder)[0] for name, folder in here.items()}
-        self.world_size = next(iter(sizes.values()), 1) if world_size is None else world_size
+        sizes = {name: engine_facts(folder).ranks for name, folder in here.items()}
+        if world_size is None and not here:
+            name, folder = next(iter(self._engines.items()))
+            cure = "give its number of ranks (tp × pp) with --world-size, or run this where the engine is"
+            raise ServerError(f"The engine of {name}, {folder}, does not exist on this machine: {cure}.")
+        self.world_size = next(iter(sizes.values())) if world_size is None else world_size
         for name, folder in here.items():
             if problem := engine_problem(folder):
                 raise ServerError(f"The engine of {name}, {folder}, {problem}")
