@@ -102,8 +102,9 @@ def memory() -> Line:
     import psutil
 
     total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
-    if (limit := _read("/sys/fs/cgroup/memory.max").strip()).isdigit():  # of a container
-        total, free = min(total, int(limit)), min(free, int(limit))
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container: cgroup v2, v1
+        if (limit := _read(f"/sys/fs/cgroup/{file}").strip()).isdigit():
+            total, free = min(total, int(limit)), min(free, int(limit))
     cure = "close other programs" if total >= RAM_NEEDED else "give this machine or container more"
     little = free < RAM_NEEDED, WARN, "", f"converting the weights takes {_size(RAM_NEEDED)}; {cure}"
     return _line("memory", f"{_size(free)} free of {_size(total)}", little)
@@ -205,6 +206,15 @@ def packages() -> list[Line]:
     return lines
 
 
+def proxy() -> list[Line]:
+    """Only where there is one that httpx cannot use, by which weights are fetched."""
+    names = [f"{kind}_proxy" for kind in ("all", "https")]
+    socks = [name for name in (*names, *map(str.upper, names)) if os.environ.get(name, "").startswith("socks")]
+    cure = "pip install httpx[socks], or set HTTPS_PROXY to an http:// proxy and unset this; servers here need neither"
+    missing = socks and _version("socksio") is None
+    return [Line(WARN, "proxy", f"{socks[0]} is a SOCKS proxy, and downloads cannot use it", cure)] if missing else []
+
+
 def triton() -> Line:
     try:
         root = install.locate()
@@ -224,7 +234,7 @@ def models() -> Line:
 
 
 CHECKS: tuple[Callable[[], Line | list[Line]], ...] = (
-    python, system, cpu, memory, disk, temporary, shm, gpu, docker, numpy, packages, triton, models,
+    python, system, cpu, memory, disk, temporary, shm, gpu, docker, numpy, packages, proxy, triton, models,
 )  # fmt: skip
 
 

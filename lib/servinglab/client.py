@@ -198,7 +198,7 @@ def explained(error: InferenceServerException, url: str, timeout: float) -> tupl
     if code == "DEADLINE_EXCEEDED":
         return f"No answer from {url}, or no end of it, within {timeout:g} s.", 504
     if code == "UNAVAILABLE" and re.search("(?i)failed to connect|resol", said):
-        return f"No server answers at {url}: is it running, and is this its gRPC port?", 503
+        return f"No server answers at {url}: is it running, and is this its gRPC port, without TLS?", 503
     if code == "UNAVAILABLE" and re.search("Socket closed|recvmsg|GOAWAY", said) or "Stream removed" in said:
         return f"The server at {url} closed the connection: has it stopped? Its log says why.", 503
     if code == "UNIMPLEMENTED" and not said:

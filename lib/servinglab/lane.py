@@ -17,6 +17,7 @@ LANES = ("embedded", "trtllm")
 TRTLLM_BACKEND = Path("/opt/tritonserver/backends/tensorrtllm")
 ADDRESS = "grpc://"
 _ADDRESS = re.compile(r"grpc://([\w.-]+|\[[\da-fA-F:]+\]):(\d{1,5})/?(?:\s*,\s*(http://[\w.\[\]:-]+)/?)?")
+_TLS = re.compile(r"\b(grpcs|https)://")
 _HERE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -49,10 +50,18 @@ def server_elsewhere() -> tuple[str, str] | None:
     given = os.environ.get("SERVINGLAB_SERVER", "").strip()
     if not given:
         return None
+    refuse_tls(given)
     if not (found := _ADDRESS.fullmatch(given)):
         raise CourseError(f"SERVINGLAB_SERVER is {given!r}; it must be like grpc://127.0.0.1:8001.")
     host, port, http = found.groups()
     return f"{host}:{port}", http or f"http://{host}:{int(port) - 1}"
+
+
+def refuse_tls(address: str) -> None:
+    """Raise CourseError for the address of a server that wants TLS."""
+    if _TLS.search(address):
+        cure = "open a tunnel (ssh -L 8001:localhost:8001 HOST) and give its near end, grpc://127.0.0.1:8001"
+        raise CourseError(f"{address} asks for TLS, which the clients of this course do not speak: {cure}.")
 
 
 def spare_the_proxy(env: MutableMapping[str, str] = os.environ) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import ssl
+import threading
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from course.ask import some_server
 from servinglab import notebook, scratch, serving
+from servinglab.client import explained, inputs, stream
 from servinglab.errors import CourseError
 from servinglab.lane import server_elsewhere
-from servinglab.server import ServerError
+from servinglab.server import ServerError, TritonServer
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.integration
@@ -42,6 +49,35 @@ def test_another_word_is_refused(monkeypatch, given):
     monkeypatch.setenv("SERVINGLAB_SERVER", given)
     with pytest.raises(CourseError, match="it must be like grpc://127.0.0.1:8001"):
         server_elsewhere()
+
+
+@pytest.mark.parametrize("given", ["grpcs://gpu-box:8001", "https://gpu-box:8000", "grpc://a:1,https://a:2"])
+def test_tls_is_refused_by_its_name_with_the_way_round_it(monkeypatch, given):
+    monkeypatch.setenv("SERVINGLAB_SERVER", given)
+    for call in (server_elsewhere, lambda: TritonServer.attach(*given.split(","))):
+        with pytest.raises(CourseError, match=r"asks for TLS, which the clients .*: open a tunnel \(ssh -L ") as caught:
+            call()
+        assert all(part in str(caught.value) for part in given.split(","))
+
+
+def test_a_port_that_speaks_tls_only_is_asked_about():
+    """It needs no certificate to refuse what is no TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            with contextlib.suppress(OSError):  # the listener is closed
+                while opened := listener.accept()[0]:
+                    with contextlib.suppress(ssl.SSLError, ConnectionError), opened:
+                        context.wrap_socket(opened, server_side=True)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ServerError, match=f"No Triton answers at {url}: .* without TLS?"):
+            TritonServer.attach(url)
+        with InferenceServerClient(url) as client, pytest.raises(InferenceServerException) as caught:
+            list(stream(client, "m", inputs(text_input="x")))
+        assert explained(caught.value, url, 60)[0].endswith("is this its gRPC port, without TLS?")
 
 
 def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys):

@@ -9,6 +9,7 @@ import time
 import types
 from importlib import metadata
 
+import httpx
 import psutil
 import pytest
 
@@ -165,6 +166,7 @@ def test_a_python_whose_paths_triton_cannot_read_fails(monkeypatch):
 
 GIB = 2**30
 LIMIT = "/sys/fs/cgroup/memory.max"
+OLD_LIMIT = "/sys/fs/cgroup/memory/memory.limit_in_bytes"
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,9 @@ LIMIT = "/sys/fs/cgroup/memory.max"
         ({LIMIT: "max\n"}, "20.0 GiB free of 32.0 GiB", ""),
         ({LIMIT: f"{6 * GIB}\n"}, "6.0 GiB free of 6.0 GiB", ""),
         ({LIMIT: f"{2 * GIB}\n"}, "2.0 GiB free of 2.0 GiB", "give this machine or container more"),
+        ({OLD_LIMIT: f"{6 * GIB}\n"}, "6.0 GiB free of 6.0 GiB", ""),
+        ({OLD_LIMIT: "9223372036854771712\n"}, "20.0 GiB free of 32.0 GiB", ""),  # of no limit, version 1
+        ({LIMIT: "max\n", OLD_LIMIT: f"{2 * GIB}\n"}, "2.0 GiB free of 2.0 GiB", "give this machine"),
     ],
 )
 def test_memory_is_what_is_free_within_a_container_s_limit(monkeypatch, files, detail, cure):
@@ -181,6 +186,28 @@ def test_memory_is_what_is_free_within_a_container_s_limit(monkeypatch, files, d
     monkeypatch.setattr(doctor, "_read", lambda path: files.get(path, ""))
     line = doctor.memory()
     assert (line.status, line.detail) == (WARN if cure else OK, detail) and cure in line.cure
+
+
+PROXIES = [f"{kind}_proxy" for kind in ("all", "https", "http")]
+
+
+@pytest.mark.parametrize("name", ["", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"])
+def test_a_socks_proxy_that_httpx_has_no_package_for_is_a_line(monkeypatch, name):
+    for other in PROXIES + [proxy.upper() for proxy in PROXIES]:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv("no_proxy", "localhost")
+    assert doctor.proxy() == []
+    if name:
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9")
+        monkeypatch.setattr(doctor, "_version", lambda package: None)
+        (line,) = doctor.proxy()
+        assert (line.status, line.detail.split()[0]) == (WARN, name) and "httpx[socks]" in line.cure
+        with pytest.raises(ImportError, match="socksio"):  # what it warns of
+            httpx.Client()
+        monkeypatch.setattr(doctor, "_version", lambda package: "1.0.0")
+        assert doctor.proxy() == []
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        httpx.Client().close()
 
 
 def test_no_weights_yet_says_how_to_get_them(monkeypatch, tmp_path):

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from servinglab.assets import cache_dir
 from servinglab.client import channel_args
-from servinglab.lane import resolve_lane
+from servinglab.lane import refuse_tls, resolve_lane
 from servinglab.repository import templates
 from servinglab.scratch import shorten
 from servinglab.server import install, process
@@ -80,12 +80,14 @@ class TritonServer:
 
         `admin_key`: its `admin_key`, without which a server of this course neither lists nor loads models.
         """
+        refuse_tls(f"{grpc_url} {http_url or ''}".strip())
         server = TritonServer(".")
         server._attached, server.admin_key = True, admin_key
         server.grpc_url = grpc_url.rpartition("://")[2].rstrip("/")
         server.http_url = http_url and "http://" + http_url.rpartition("://")[2].rstrip("/")
         if not server.ready():
-            raise ServerError(f"No Triton answers at {grpc_url}: is the server running, and is this its gRPC port?")
+            cure = "is the server running, and is this its gRPC port, without TLS?"
+            raise ServerError(f"No Triton answers at {grpc_url}: {cure}")
         return server
 
     @property
