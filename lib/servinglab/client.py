@@ -118,9 +118,11 @@ def _results(*request: Any) -> Iterator[InferResult]:
 
 
 async def astream(
-    client: InferenceServerClient, model: str, inputs: Inputs, *, timeout: float = 60.0, **options: Any
-) -> AsyncIterator[InferResult]:
+    client: InferenceServerClient, model: str, inputs: Inputs | Mapping[Any, Inputs], *, timeout: float = 60.0,
+    **options: Any,
+) -> AsyncIterator[InferResult]:  # fmt: skip
     """`stream` for an event loop: `async for result in astream(…)`. Whoever leaves early closes it (`aclose()`).
+    Several requests by their keys go over the one stream, as with `gather`; `result.key` says whose a result is.
 
     The client is the same one: that of tritonclient.grpc.aio cannot ask for the empty final response, and to close our
     side before it can crash Triton 24.10.
@@ -131,7 +133,8 @@ async def astream(
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(arrived.put_nowait, what)
 
-    with _sent(client, model, {"": inputs}, timeout, options, put) as (open_ids, read):
+    requests = inputs if isinstance(inputs, Mapping) else {"": inputs}
+    with _sent(client, model, requests, timeout, options, put) as (open_ids, read):
         while open_ids:
             for result in read(*await arrived.get()):
                 yield result

@@ -1,17 +1,12 @@
-"""A small front end with OpenAI's protocol before a Triton: enough for AIPerf and other tools that speak nothing else.
+"""A small front end with OpenAI's protocol before a Triton, for AIPerf and other tools that speak nothing else.
 
     with OpenAIFrontend(server.grpc_url, tokenizer_dir) as frontend:
-        ...  # POST {frontend.url}/v1/chat/completions
+        ...  # openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="any")
 
-On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. Keys that `Request` has not are refused
-with status 400 by their names. What differs from OpenAI: without temperature and top_p it is greedy, and without a
-length an answer ends after 64 tokens. A deadline that passes is 504, a model or server that is gone 503, a model's
+On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. Keys that `openai_objects` has not are
+refused with status 400 by their names. A deadline that passes is 504, a model or server that is gone 503, a model's
 fault 500; in a stream that has begun, an event of its own (`event: error`, without which AIPerf takes it for an
 answer), then [DONE]. NVIDIA's container has a complete front end (openai_frontend/main.py).
-
-`usage` counts the answer's tokens anew, as no model of the contract says how many it generated. A text has more than
-one way into tokens, so the count is held between two bounds: each response with text stands for a token or more, and
-there are never more than were asked for. The finish_reason "length" hangs on it.
 """
 
 from __future__ import annotations
@@ -21,16 +16,15 @@ import contextlib
 import json
 import logging
 import re
-import secrets
 import socket
 import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import http_exceptions, web
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -38,68 +32,12 @@ from tritonclient.utils import InferenceServerException
 from servinglab import chat
 from servinglab.client import astream, channel_args, explained, inputs
 from servinglab.errors import CourseError
+from servinglab.openai_objects import MOST_ANSWERS, Answer, Chat, Completion
 
-_CHUNK, _DONE = "chat.completion.chunk", b"data: [DONE]\n\n"
+_DONE = b"data: [DONE]\n\n"
+_PATHS = {"/v1/chat/completions": Chat, "/v1/completions": Completion}
 _LOG = logging.getLogger(__name__)
 _OURS = re.compile(r"(?i)(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")  # another port: one that is forwarded to ours
-
-
-class _Strict(BaseModel, extra="forbid", strict=True):
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, data: Any) -> Any:
-        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
-
-
-class Part(_Strict):
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
-
-
-class StreamOptions(_Strict):
-    include_usage: bool = False
-
-
-class Request(_Strict):
-    """What is served of OpenAI's object, and `min_tokens`, which Triton has; `user` and `n` change nothing."""
-
-    messages: list[Message] = Field(min_length=1)
-    model: str | None = None
-    stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
-    min_tokens: int | None = None
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, ge=0)
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    n: Literal[1] = 1
-    user: str | None = None
-
-    def length(self) -> int:
-        return self.max_completion_tokens or self.max_tokens or 64
-
-    def chat(self) -> list[dict[str, str]]:
-        """The messages as chat templates know them."""
-        roles = [m.role.replace("developer", "system") for m in self.messages]
-        texts = [m.content if isinstance(m.content, str) else "".join(p.text for p in m.content) for m in self.messages]
-        return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-
-    def inputs(self) -> dict[str, Any]:
-        """Inputs of the BLS model, but for the prompt."""
-        sampled = self.model_dump(include={"temperature", "top_p"}, exclude_none=True)
-        given = self.model_dump(include={"min_tokens", "seed", "presence_penalty", "frequency_penalty"})
-        given |= {"max_tokens": self.length(), "exclude_input_in_output": True, "stream": True}
-        if sampled and 0 not in sampled.values():  # Triton's greedy is no top_k and no top_p
-            given = {"top_p": 1.0, **given, **sampled, "seed": secrets.randbits(63) if self.seed is None else self.seed}
-        return given
 
 
 class OpenAIFrontend:
@@ -116,8 +54,7 @@ class OpenAIFrontend:
         self._folder, self._model = Path(tokenizer_dir), model
         if not (file := self._folder / "tokenizer.json").is_file():
             raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
-        tokenizer = Tokenizer.from_file(str(file))
-        self._count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+        self._tokenizer = Tokenizer.from_file(str(file))
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -148,7 +85,9 @@ class OpenAIFrontend:
         _LOG.addFilter(_is_ours)
         app = web.Application(middlewares=[_guard])
         app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models/{name:.+}", self._models)
+        for path in _PATHS:
+            app.router.add_post(path, self._answer)
         # A client that leaves cancels its handler, and with it the request in Triton.
         runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=1, handler_cancellation=True)
         await runner.setup()
@@ -156,17 +95,42 @@ class OpenAIFrontend:
         await self._end.wait()
         await runner.cleanup()
 
-    async def _models(self, _: web.Request) -> web.Response:
-        found = [{"id": self._model, "object": "model", "created": 0, "owned_by": "triton"}]
-        return web.json_response({"object": "list", "data": found})
+    async def _models(self, request: web.Request) -> web.Response:
+        found = {"id": self._model, "object": "model", "created": 0, "owned_by": "triton"}
+        if (name := request.match_info.get("name")) is None:
+            return web.json_response({"object": "list", "data": [found]})
+        return web.json_response(found) if name == self._model else _refuse(self._no_model(name), 404)
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
+    def _no_model(self, name: str) -> str:
+        return f"There is no model {name!r}; this front end serves {self._model!r}."
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _prompts(self, asked: Chat | Completion) -> list[str]:
+        """Raises CourseError for what no model can be sent."""
+        if asked.model not in (None, self._model):
+            raise CourseError(self._no_model(asked.model))
+        if isinstance(asked, Chat):
+            return [chat.render(self._folder, asked.chat())]
+        if (count := len(asked.prompt) * asked.n) > MOST_ANSWERS:
+            raise CourseError(f"prompt and n ask for {count} answers, and {MOST_ANSWERS} is the most.")
+        return [each if isinstance(each, str) else self._text(each) for each in asked.prompt]
+
+    def _text(self, ids: list[int]) -> str:
+        """The text that the model's `preprocessing` makes these ids of: it takes no ids."""
+        with contextlib.suppress(OverflowError):
+            for skip in (False, True):  # it adds a beginning-of-sequence token itself, where the model has one
+                if self._tokenizer.encode(text := self._tokenizer.decode(ids, skip_special_tokens=skip)).ids == ids:
+                    return text
+        raise CourseError("prompt: no text has just these token ids, and the model takes text only.")
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
-            asked = Request.model_validate_json(await asyncio.wait_for(request.read(), self._deadline))
-            if asked.model not in (None, self._model):
-                raise CourseError(f"There is no model {asked.model!r}; this front end serves {self._model!r}.")
-            prompt = chat.render(self._folder, asked.chat())
-            tensors = inputs(text_input=prompt, **asked.inputs())
+            body = await asyncio.wait_for(request.read(), self._deadline)
+            asked = _PATHS[request.path].model_validate_json(body)
+            prompts = self._prompts(asked)
+            tensors = [inputs(text_input=prompt, **given) for prompt in prompts for given in asked.inputs()]
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
         except asyncio.TimeoutError:
@@ -177,43 +141,57 @@ class OpenAIFrontend:
             return _refuse(_sentence(error))
         except (CourseError, TypeError, OverflowError) as error:  # no tensor of its datatype can hold a value
             return _refuse(str(error))
-        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self._model}
+        name, *kinds = asked.KIND
+        head = {"id": f"{name}-{uuid.uuid4().hex}", "object": kinds[asked.stream], "created": int(time.time())}
+        head["model"] = self._model
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        texts: list[str] = []
+        answers = [Answer(asked) for _ in tensors]
+
+        def whole(number: int, choice: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+            return {"index": number, **choice, "finish_reason": reason}
+
+        async def send(number: int, choice: dict[str, Any], reason: str | None = None) -> None:
+            if not response.prepared:  # until then, an error has a status of its own
+                await response.prepare(request)
+            await response.write(_event({**head, "choices": [whole(number, choice, reason)]}))
+
+        async def show(number: int, ended: bool = False) -> None:
+            if any(more := answers[number].more(ended)):
+                await send(number, asked.choice(*more))
+
         try:
             with InferenceServerClient(self._triton, channel_args=channel_args(self._triton)) as client:
-                answer = astream(client, self._model, tensors, timeout=self._deadline)
-                async with contextlib.aclosing(answer):
-                    async for result in answer:
-                        texts.append(result.as_numpy("text_output").flat[0].decode(errors="replace"))
-                        if asked.stream and not response.prepared:  # earlier, an error has a status of its own
-                            await response.prepare(request)
-                            await response.write(_chunk(head, {"role": "assistant", "content": ""}))
-                        if asked.stream and texts[-1]:
-                            await response.write(_chunk(head, {"content": texts[-1]}))
+                results = astream(client, self._model, dict(enumerate(tensors)), timeout=self._deadline)
+                async with contextlib.aclosing(results):
+                    async for result in results:
+                        log_probs = result.as_numpy("output_log_probs").ravel().tolist() if asked.tells else []
+                        text = result.as_numpy("text_output").flat[0].decode(errors="replace")
+                        answers[result.key].take(text, log_probs)
+                        if asked.stream and not response.prepared and isinstance(asked, Chat):
+                            for number in range(len(answers)):
+                                await send(number, asked.choice("", [], first=True))
+                        if asked.stream:
+                            await show(result.key)
         except InferenceServerException as error:
             said = explained(error, self._triton, self._deadline)
             if not response.prepared:
                 return _refuse(*said)
             await response.write(b"event: error\n" + _event(_error(*said)) + _DONE)
             return response
-        before, after = self._count(prompt), count_tokens(self._count, texts, asked.length())
+        ends = [answer.end(self._count) for answer in answers]
+        before, after = sum(map(self._count, prompts)), sum(tokens for tokens, _ in ends)
         usage = {"prompt_tokens": before, "completion_tokens": after, "total_tokens": before + after}
-        # Triton does not say why an answer ended; as long as was asked for means that the length ended it.
-        reason = "length" if after >= asked.length() else "stop"
         if not asked.stream:
-            choice = {"index": 0, "message": {"role": "assistant", "content": "".join(texts)}, "finish_reason": reason}
-            return web.json_response({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
-        await response.write(_chunk(head, {}, reason))
-        if asked.stream_options.include_usage:
-            await response.write(_event({**head, "object": _CHUNK, "choices": [], "usage": usage}))
+            choices = [asked.choice(*answer.more(ended=True), first=True) for answer in answers]
+            choices = [whole(number, choice, ends[number][1]) for number, choice in enumerate(choices)]
+            return web.json_response({**head, "choices": choices, "usage": usage})
+        for number, (_, reason) in enumerate(ends):
+            await show(number, ended=True)
+            await send(number, asked.choice(None, []), reason)
+        if asked.stream_options and asked.stream_options.include_usage:
+            await response.write(_event({**head, "choices": [], "usage": usage}))
         await response.write(_DONE)
         return response
-
-
-def count_tokens(count: Any, texts: list[str], most: int) -> int:
-    """Tokens of an answer that came in these texts: see the top of this file."""
-    return min(most, max(sum(map(bool, texts)), count("".join(texts))))
 
 
 @web.middleware
@@ -229,7 +207,7 @@ async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
-        said = "This front end serves GET /v1/models and POST /v1/chat/completions, not"
+        said = f"This front end serves GET /v1/models and POST {' or '.join(_PATHS)}, not"
         return _refuse(f"{said} {request.method} {request.path}.", error.status)
 
 
@@ -246,10 +224,6 @@ def _sentence(error: ValidationError) -> str:
     if found["type"] == "extra_forbidden":
         return f"This front end cannot do what {where!r} asks for: leave it out."
     return f"{where or 'The body'}: {found['msg']}, not {str(found['input'])[:60]!r}."
-
-
-def _chunk(head: dict[str, Any], delta: dict[str, str], reason: str | None = None) -> bytes:
-    return _event({**head, "object": _CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 
 
 def _event(body: dict[str, Any]) -> bytes:

@@ -38,5 +38,5 @@ def clean(text: str) -> str:
         died = "Python process died, perhaps out of memory"
         body = f"{model} failed to load: its {died}" if loading else f"A model's {died}: restart the server"
     if "unable to find backend library" in body:
-        body = body.partition(", try specifying")[0] + "; the embedded Triton has only the backends python and tensorrtllm"
+        body = body.partition(", try specifying")[0] + "; the embedded lane has only python and tensorrtllm"
     return f"{body} (in {where[1]}, line {where[2]})" if where else body

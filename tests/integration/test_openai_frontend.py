@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
+import openai
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from servinglab import chat
 from servinglab.client import explained
 from servinglab.errors import CourseError
-from servinglab.openai_frontend import OpenAIFrontend, count_tokens
+from servinglab.openai_frontend import OpenAIFrontend
+from servinglab.openai_objects import Answer, Chat, Completion
 
 pytestmark = pytest.mark.integration
 QUESTION = [{"role": "user", "content": "Name three fruits."}]
@@ -88,7 +92,21 @@ def test_seeds_and_temperatures_reach_the_model(web):
         ({"messages": [{"role": "user", "content": "a", "name": "Ada"}]}, "cannot do what 'messages.0.name' asks for"),
         ({"temprature": 1}, "cannot do what 'temprature' asks for: leave it out"),
         ({"top_p": -0.5}, "top_p: Input should be greater than or equal to 0, not '-0.5'"),
-        ({"top_p": 1.5}, "top_p is 1.5; it must be from 0 (off) to 1"),
+        ({"top_p": 1.1}, "top_p: Input should be less than or equal to 1, not '1.1'"),
+        ({"temperature": 2.1}, "temperature: Input should be less than or equal to 2, not '2.1'"),
+        ({"temperature": -0.1}, "temperature: Input should be greater than or equal to 0"),
+        ({"presence_penalty": 2.1}, "presence_penalty: Input should be less than or equal to 2"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty: Input should be greater than or equal to -2"),
+        ({"seed": -1}, "seed: Input should be greater than or equal to 0, not '-1'"),
+        ({"seed": 2**63}, "seed: Input should be less than 9223372036854775808"),
+        ({"n": 0}, "n: Input should be greater than or equal to 1"),
+        ({"n": 129}, "n: Input should be less than or equal to 128"),
+        ({"stop": [".", "!", "?", ":", ";"]}, "stop: List should have at most 4 items"),
+        ({"stop": ""}, "stop.0: String should have at least 1 character"),
+        ({"stop": [1]}, "stop.0: Input should be a valid string"),
+        ({"logprobs": True, "top_logprobs": 2}, "top_logprobs: Input should be 0, not '2'"),
+        ({"logprobs": 1}, "logprobs: Input should be a valid boolean"),
+        ({"stream_options": {"include_usage": True}}, "stream_options is for a request with stream"),
         ({"temperature": False}, "temperature: Input should be a valid number"),
         ({"seed": [1, 2]}, "seed: Input should be a valid integer"),  # for Triton, two answers in one
         ({"stream_options": "all"}, "stream_options: "),
@@ -103,7 +121,7 @@ def test_what_it_cannot_serve_is_refused_with_a_sentence(web, body, said):
     assert answer.status_code == 400 and said in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("key", ["stop", "logprobs", "tools", "response_format", "top_k"])
+@pytest.mark.parametrize("key", ["logit_bias", "tools", "response_format", "top_k"])
 def test_a_key_that_would_change_the_answer_is_refused_by_its_name(web, key):
     answer = ask(web, **{key: ["."]})
     assert answer.status_code == 400
@@ -129,6 +147,164 @@ def test_top_p_alone_samples_anew_each_time_and_top_p_0_is_greedy(web, reference
     texts = {ask(web, top_p=1, max_tokens=24).json()["choices"][0]["message"]["content"] for _ in range(4)}
     assert len(texts) > 1
     assert ask(web, top_p=0, temperature=1).json()["choices"][0]["message"]["content"] == reference
+
+
+# --- the official client: it parses an answer into the package's own classes
+
+MORE = {"model": MODEL, "max_tokens": 8}
+PROMPT = "1, 2, 3, 4, 5,"
+SAMPLED = {"temperature": 1.5, "top_p": 0.9, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def app(frontend):
+    http = openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="any", max_retries=0, http_client=http) as client:
+        yield client
+
+
+@pytest.fixture
+def said(client):
+    """said(prompt, …) -> Triton's own text over gRPC."""
+
+    def over_grpc(prompt, max_tokens=8, **more):
+        return "".join(
+            c.text for c in client.stream(prompt, max_tokens=max_tokens, exclude_input_in_output=True, **more)
+        )
+
+    return over_grpc
+
+
+def test_models_are_listed_and_retrieved(app):
+    assert [model.id for model in app.models.list()] == [MODEL] == [app.models.retrieve(MODEL).id]
+    with pytest.raises(openai.NotFoundError, match="There is no model 'gpt/4'; this front end serves"):
+        app.models.retrieve("gpt/4")
+
+
+def test_a_completion_of_text_has_no_chat_template(app, said):
+    answer = app.completions.create(prompt=PROMPT, **MORE)
+    assert (answer.object, answer.model, answer.id[:5]) == ("text_completion", MODEL, "cmpl-")
+    (choice,) = answer.choices
+    assert (choice.text, choice.finish_reason, choice.logprobs) == (said(PROMPT), "length", None)
+    assert len(app.completions.create(prompt=PROMPT, model=MODEL).choices[0].text) > len(choice.text)  # 16 tokens
+    pieces = list(app.completions.create(prompt=PROMPT, stream=True, stream_options={"include_usage": True}, **MORE))
+    assert "".join(each.choices[0].text for each in pieces[:-1]) == choice.text and len(pieces) > 8
+    assert pieces[-2].choices[0].finish_reason == "length" and pieces[-1].usage == answer.usage
+
+
+def test_a_list_of_prompts_and_of_token_ids_answers_in_their_order(app, said, hf_tokenizer):
+    prompts = [PROMPT, "The capital of France is"]
+    ids = [hf_tokenizer.encode(prompt) for prompt in prompts]
+    wanted = [said(prompt) for prompt in prompts]
+    assert wanted[0] != wanted[1]
+    for given, texts in ((prompts, wanted), (ids, wanted), (ids[0], wanted[:1]), ([ids[0], prompts[1]], wanted)):
+        answer = app.completions.create(prompt=given, **MORE)
+        assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(texts))
+        assert answer.usage.prompt_tokens == sum(map(len, ids[: len(texts)]))
+        assert answer.usage.completion_tokens == 8 * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([], "prompt: List should have at least 1 item"),
+        ([[2**33]], "no text has just these token ids"),
+        ([[9, -1]], "no text has just these token ids"),
+        ([49151, 2, 49151, 10**6], "no text has just these token ids"),
+        ({"a": 1}, "prompt: Input should be a valid array"),
+        ([True], "prompt.0"),
+        (["a"] * 65, "prompt and n ask for 130 answers, and 128 is the most"),
+    ],
+)
+def test_prompts_that_cannot_be_served(app, prompt, words):
+    with pytest.raises(openai.BadRequestError, match=words):
+        app.completions.create(prompt=prompt, n=2, **MORE)
+
+
+@pytest.mark.parametrize("key", ["echo", "suffix", "best_of", "logit_bias", "logprobs"])
+def test_what_a_completion_cannot_have_is_named(app, key):
+    value = {"echo": True, "suffix": "x", "best_of": 2, "logit_bias": {"5": 1}, "logprobs": 1}[key]
+    with pytest.raises(openai.BadRequestError, match=key):
+        app.completions.create(prompt=PROMPT, **MORE, **{key: value})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_n_answers_have_the_next_seeds(app, said, stream, smollm2_tokenizer_dir):
+    prompt = chat.render(smollm2_tokenizer_dir, QUESTION)
+    wanted = {i: said(prompt, 12, temperature=1.5, top_p=0.9, seed=5 + i) for i in range(3)}
+    assert len(set(wanted.values())) > 1
+    answer = app.chat.completions.create(messages=QUESTION, model=MODEL, n=3, seed=5, stream=stream, **SAMPLED)
+    found, reasons = dict.fromkeys(range(3), ""), {}
+    for each in answer if stream else [answer]:
+        for choice in each.choices:
+            found[choice.index] += (choice.delta if stream else choice.message).content or ""
+            reasons |= {choice.index: choice.finish_reason} if choice.finish_reason else {}
+    assert found == wanted and set(reasons) == {0, 1, 2} and set(reasons.values()) <= {"length", "stop"}
+    if not stream:
+        assert answer.usage.completion_tokens <= 36
+    both = app.completions.create(prompt=[PROMPT, "Once"], model=MODEL, n=2, seed=5, **SAMPLED).choices
+    texts = [said(text, 12, temperature=1.5, top_p=0.9, seed=5 + i) for text in (PROMPT, "Once") for i in (0, 1)]
+    assert [choice.text for choice in both] == texts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stop", [" 7", ["no such word", ", 8", " 8"], ", 9, 1", ["7, 8,", "6, 7"]])
+def test_the_text_ends_before_the_stop_word(app, said, stop, stream):
+    """Triton's ends with it, and a stream has sent the beginning of a word before it knows."""
+    whole = said(PROMPT, 24)
+    words = [stop] if isinstance(stop, str) else stop
+    wanted = whole[: min(whole.index(word) for word in words if word in whole)]
+    answer = app.completions.create(prompt=PROMPT, model=MODEL, max_tokens=24, stop=stop, stream=stream)
+    choices = [each.choices[0] for each in (answer if stream else [answer])]
+    assert "".join(choice.text for choice in choices) == wanted
+    assert choices[-1].finish_reason == "stop"
+    if stream:
+        assert len(choices) > 2 or len(wanted) < 4  # and it streams all the same
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probs_are_those_of_triton_and_their_tokens_are_the_text(app, client, stream, smollm2_tokenizer_dir):
+    def of(prompt):
+        given = {"max_tokens": 6, "exclude_input_in_output": True, "return_log_probs": True}
+        return list(client.stream(prompt, stream=False, **given))[0].outputs["output_log_probs"].ravel().tolist()
+
+    asked = {"model": MODEL, "max_tokens": 6, "stream": stream}
+    answer = app.chat.completions.create(messages=QUESTION, logprobs=True, **asked)
+    choices = [each.choices[0] for each in (answer if stream else [answer])]
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content]
+    text = "".join((choice.delta if stream else choice.message).content or "" for choice in choices)
+    assert [token.logprob for token in tokens] == pytest.approx(of(chat.render(smollm2_tokenizer_dir, QUESTION)))
+    assert "".join(token.token for token in tokens) == text == bytes(sum((t.bytes for t in tokens), [])).decode()
+    assert all(token.top_logprobs == [] for token in tokens)
+
+    answer = app.completions.create(prompt=PROMPT, logprobs=0, **asked)
+    choices = [each.choices[0] for each in (answer if stream else [answer])]
+    text, told = "".join(choice.text for choice in choices), [c.logprobs for c in choices if c.logprobs]
+    tokens, starts = [[x for each in told for x in getattr(each, name)] for name in ("tokens", "text_offset")]
+    assert [x for each in told for x in each.token_logprobs] == pytest.approx(of(PROMPT)) and "".join(tokens) == text
+    assert [text[start : start + len(token)] for start, token in zip(starts, tokens, strict=True)] == tokens
+    assert app.chat.completions.create(messages=QUESTION, **asked | {"stream": False}).choices[0].logprobs is None
+
+
+def test_log_probs_of_what_a_stop_word_cut_off_are_not_told(app):
+    answer = app.completions.create(prompt=PROMPT, model=MODEL, max_tokens=24, stop=" 8", logprobs=0)
+    (choice,) = answer.choices
+    assert "".join(choice.logprobs.tokens) == choice.text and choice.text.endswith("7,")
+
+
+def test_the_readme_says_of_every_field_of_openai_s_whether_it_is_served():
+    """The fields are the official package's, and what is served is what the objects have."""
+    page = (Path(__file__).parents[2] / "lib" / "servinglab" / "README.md").read_text()
+    rows = dict(re.findall(r"^\| (chat|completions) \| ([^|]+) \|", page, re.M))
+    refused = dict(re.findall(r"^\| (chat|completions) \| [^|]+ \| ([^|]+) \|", page, re.M))
+    fields = {
+        "chat": (Chat, openai.types.chat.completion_create_params.CompletionCreateParamsBase),
+        "completions": (Completion, openai.types.completion_create_params.CompletionCreateParamsBase),
+    }
+    for path, (ours, theirs) in fields.items():
+        served, left = (set(re.findall(r"`(\w+)`", table[path])) for table in (rows, refused))
+        assert served == set(ours.model_fields) - {"min_tokens"}
+        assert served | left >= {*theirs.__annotations__, "stream"} and not served & left
 
 
 # --- usage
@@ -157,7 +333,22 @@ def test_usage_of_a_text_that_the_tokenizer_would_write_otherwise(web, client, s
     ],
 )
 def test_usage_where_a_response_is_not_a_token(hf_tokenizer, texts, asked, said):
-    assert count_tokens(lambda text: len(hf_tokenizer.encode(text)), texts, asked) == said
+    answer = Answer(Completion(prompt="x", max_tokens=asked))
+    for text in texts:
+        answer.take(text, [])
+    assert answer.end(lambda text: len(hf_tokenizer.encode(text)))[0] == said
+
+
+def test_tokens_that_come_together_share_their_text_and_each_is_told_once():
+    answer = Answer(Completion(prompt="x", max_tokens=9, stop=[" end"], logprobs=0))
+    answer.take("Two words", [-1.0, -2.0])
+    assert answer.more() == ("Two words", [("Two words", -1.0, 0), ("", -2.0, 9)])
+    answer.take(" e", [-1.0, -2.0, -3.0])
+    assert answer.more() == ("", [])  # it may be the beginning of the stop word
+    answer.take("at", [-1.0, -2.0, -3.0, -4.0])
+    assert answer.more() == (" eat", [(" e", -3.0, 9), ("at", -4.0, 11)])
+    answer.take(" end of", [-1.0, -2.0, -3.0, -4.0, -5.0])
+    assert answer.more(ended=True) == ("", []) and answer.end(len) == (9, "stop")
 
 
 # --- errors
@@ -214,10 +405,10 @@ def test_a_body_that_is_not_encoded_as_it_says_is_400_and_no_traceback(web, capl
 
 
 def test_other_paths_and_methods_are_refused_in_openai_s_form(web):
-    for method, path, status in (("GET", "/v1/completions", 404), ("PUT", "/v1/models", 405)):
+    for method, path, status in (("GET", "/v1/completions", 405), ("PUT", "/v1/models", 405), ("POST", "/v1", 404)):
         answer = web.request(method, path)
         assert answer.status_code == status and answer.json()["error"]["code"] == status
-        assert answer.json()["error"]["message"].endswith(f"POST /v1/chat/completions, not {method} {path}.")
+        assert answer.json()["error"]["message"].endswith(f" or /v1/completions, not {method} {path}.")
 
 
 def named(host, **more):
