@@ -263,11 +263,13 @@ for said in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top
 # Most applications call a model with the `openai` package. They need a server with OpenAI's paths. `trtllm-serve` is
 # one; before a Triton with engines stands a front end that translates. Triton has
 # [one of its own](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small, and serves
-# `/v1/chat/completions` only.
+# `/v1/chat/completions`, `/v1/completions` and `/v1/models`. `trust_env=False` keeps a proxy of your network away from
+# programs that talk within this machine.
 
 # %%
 frontend = OpenAIFrontend(server.grpc_url, tokenizer_dir).start()
-application = openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="not needed here", max_retries=0)
+http = openai.DefaultHttpxClient(trust_env=False)
+application = openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="any", max_retries=0, http_client=http)
 print([model.id for model in application.models.list()])
 
 # %% [markdown]
@@ -296,12 +298,22 @@ for event in application.chat.completions.create(**chat, stream=True, temperatur
     print(event.choices[0].delta.content or "", end="|")
 
 # %% [markdown]
-# And a field that the server cannot honour? Ours refuses it, and the client raises the error that belongs to status
-# 400.
+# Two more of OpenAI's fields: `stop`, and `n` for several answers. Triton's text ends *with* the stop word, OpenAI's
+# *before* it. **Predict:** with `stop=["."]`, does a full stop arrive?
+
+# %%
+answer = application.chat.completions.create(**chat, stop=["."], n=2, temperature=temperature, seed=seed)
+for choice in answer.choices:
+    print(repr(choice.message.content), choice.finish_reason)
+
+# %% [markdown]
+# No: the front end holds back what may be the beginning of a stop word, and cuts there. And a field that it cannot
+# honour? It refuses it, and the client raises the error that belongs to status 400. Triton's models tell the log
+# probability of the token that they chose, but not which tokens came next:
 
 # %%
 try:
-    application.chat.completions.create(**chat, stop=["."])
+    application.chat.completions.create(**chat, logprobs=True, top_logprobs=3)
 except openai.BadRequestError as error:
     print(error.status_code, error.body["message"])
 
@@ -319,7 +331,7 @@ body = {**chat, "temperature": temperature, "seed": seed, "stop": ["."]}
 # a name that it does not know, notebook 05.)
 
 # %%
-web = httpx.Client(base_url=server.http_url, timeout=120)
+web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
 renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temperature, "n": 1, "echo": False}
 answer = web.post("/v2/models/tensorrt_llm_bls/generate", json=renamed).json()
 print(answer["text_output"])
@@ -464,7 +476,7 @@ def trtllm_serve(model, host="127.0.0.1"):
 
 def is_up(url):
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(url).status_code == 200
+        return httpx.get(url, trust_env=False).status_code == 200
 
 
 # %% [markdown]
@@ -472,7 +484,8 @@ def is_up(url):
 
 # %%
 if installed:
-    with trtllm_serve(hub) as url, openai.OpenAI(base_url=url, api_key="not needed here") as asker:
+    with trtllm_serve(hub) as url:
+        asker = application.with_options(base_url=url)
         for event in asker.completions.create(model=hub, **there):
             print(event.choices[0].text, end="|")
 else:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import http.server
 import json
+import re
 import socket
 import threading
+import types
 import urllib.request
+from pathlib import Path
 
 import grpc
 import httpx
+import jupytext
+import openai
 import pytest
 import requests
 from tritonclient.grpc import InferenceServerClient
@@ -19,6 +25,7 @@ from servinglab import notebook
 from servinglab.client import channel_args, explained, inputs, stream
 from servinglab.lane import spare_the_proxy
 
+ROOT = Path(__file__).resolve().parents[2]
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 HERE = "127.0.0.1,localhost,::1"
 WHOLE = b'{"model_name": "m", "text_output": "here"}'
@@ -100,6 +107,30 @@ def test_after_the_first_cell_nor_do_other_clients(proxy, web, nobody, user, mon
             client.is_server_live(client_timeout=20)
     with grpc.insecure_channel(nobody) as channel, pytest.raises(grpc.RpcError, match="refused"):
         channel.unary_unary("/x/y")(b"", timeout=20)
+
+
+PAGES = sorted([*ROOT.glob("notebooks/text/*.py"), *ROOT.glob("labs/*/text/*.py")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_client_of_a_notebook_asks_the_environment(page):
+    """With ALL_PROXY=socks5://… httpx raises ImportError where it is made, whatever no_proxy says."""
+    cells = [cell.source for cell in jupytext.read(page).cells if cell.cell_type == "code"]
+    for node in ast.walk(ast.parse("\n".join(cells), feature_version=(3, 11))):
+        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if re.fullmatch(r"httpx\.(\w*[cC]lient|get|post|put|head|stream|request)|openai\.\w*Client", name):
+            assert ("trust_env", "False") in [(each.arg, ast.unparse(each.value)) for each in node.keywords], name
+        if re.fullmatch(r"openai\.(Async)?OpenAI", name):
+            assert "http_client" in [each.arg for each in node.keywords], name
+
+
+def test_the_client_of_notebook_12_is_made_behind_such_a_proxy(proxy, web):
+    (cell,) = [
+        c for c in jupytext.read(ROOT / "notebooks" / "text" / "12_llm_api.py").cells if "DefaultHttpx" in c.source
+    ]
+    names = {"openai": openai, "frontend": types.SimpleNamespace(url=web)}
+    exec(cell.source.partition("frontend = ")[2].partition("\n")[2].partition("print(")[0], names)
+    assert names["application"].get("/m", cast_to=str) == WHOLE.decode()
 
 
 @pytest.mark.parametrize(
