@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import queue
 import re
 import threading
@@ -156,6 +157,19 @@ def test_leaving_early_cancels_the_request(client, tiny_server, way):
     del results
     assert cancelled_at(tiny_server, way) < 200
     assert texts(stream(client, "counter", asked("ab", 4))) == "abab"
+
+
+@pytest.mark.parametrize("way", ["notebook 05's", "notebook 05's, closed"])
+def test_leaving_the_learners_own_stream_cancels_within_two_seconds(client, tiny_server, notebook, way, monkeypatch):
+    sent = functools.partial(client.async_stream_infer, request_id=way.replace(" ", "-"))  # its own sends no id
+    monkeypatch.setattr(client, "async_stream_infer", sent)
+    results = notebook["own_stream"](client, "counter", asked("x", 1000, delay_ms=50))
+    next(results)
+    left = time.monotonic()
+    if "closed" in way:
+        results.close()
+    del results
+    assert cancelled_at(tiny_server, way.replace(" ", "-"), seconds=2.0) < 60 and time.monotonic() - left < 2.0
 
 
 def test_a_finished_stream_is_not_cancelled(client, tiny_server):
