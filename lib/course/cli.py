@@ -84,6 +84,9 @@ def run(
                 how = {"timeout": timeout, "on_progress": at_cell}
                 results.append(runner.run_notebook(notebook, folder, values[notebook.id], **how))
                 at_end(results[-1])
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what has finished is in {folder / 'index.html'}", err=True)
+        raise
     finally:  # after Ctrl-C too, the index is of the pages that are there
         known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]

@@ -66,9 +66,11 @@ def course_run(mark: Mark, cwd: Path, *arguments: str, **env: str) -> subprocess
 
 def assert_ended_by_ctrl_c(process: subprocess.Popen, mark: Mark, scratch: Path) -> None:
     mark.of("")
+    began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to the whole foreground group
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err, err
+    assert "stopped; what has finished is in " in err and time.monotonic() - began < 30
     mark.assert_gone()
     assert [p.name for p in scratch.iterdir() if p.name.startswith("servinglab")] == []
 
