@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -119,6 +120,16 @@ def test_where_a_notebook_ran_is_what_the_runs_say():
     assert lines[2] == "| 00_start_here | passed | failed | passed | not run |"
     assert lines[3] == "| 01_what_is_an_engine | not run | not run | not run | not run |"
     assert lines[12].startswith("| 10_speculative_decoding | not run | not run | – | – |")
+
+
+def test_every_notebook_that_names_the_lane_trtllm_ran_in_the_stand_in():
+    wanted = {notebook.id for notebook in pages.load(ROOT).notebooks if "trtllm" in notebook.lanes}
+    runs = json.loads((ROOT / "data" / "results" / "standin" / "course_run.json").read_text())["runs"]
+    assert {run["layout"] for run in runs} == {"venv", "system"}
+    for run in runs:
+        assert wanted == {found["id"] for found in run["results"] if found["status"] == "passed"}, run["layout"]
+    text = " ".join(README.split())
+    assert "every notebook that names the lane `trtllm` above ran in a stand-in" in text and "not run." not in text
 
 
 def test_the_figures_of_the_draft_come_out_as_they_are():
