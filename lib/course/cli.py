@@ -200,7 +200,7 @@ def repo_build(
     precision: Precision = "fp32",
     tokenizer_dir: Annotated[Path | None, Option(help="Tokenizer folder; the default model's when left out.")] = None,
     engine_dir: Annotated[Path | None, Option(help="Engine folder; the default model's when left out.")] = None,
-    generation: Annotated[str | None, Option(help="Tensor names: new, or old for TensorRT-LLM 0.19 (container 25.05).")] = None,
+    generation: Annotated[str | None, Option(help="Tensors: new (0.20 and later), old (0.19), 1.1.")] = None,
     setting: Annotated[
         list[str] | None,
         Option("-p", metavar="NAME=VALUE", help="decoupled=false, or any field of DeploymentSpec or of tensorrt_llm."),
