@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -455,3 +457,22 @@ def test_metrics_say_when_a_request_spoke_and_what_it_reused(client, model):
     assert first["kv_cache_alloc_total_blocks"] >= 3
     assert second["kv_cache_reused_blocks"] == first["kv_cache_alloc_total_blocks"] - 1
     assert second["kv_cache_alloc_total_blocks"] == 1, "the last block is not a whole one, and is read again"
+
+
+def test_each_end_token_of_a_chat_model_ends_its_turn(tmp_path, smollm2_tokenizer_dir, hf_model, hf_tokenizer):
+    """As in gemma-2b-it, whose generation_config.json lists two; here " eight" becomes the second one."""
+    folder = shutil.copytree(smollm2_tokenizer_dir, tmp_path / "tokenizer")
+    ids = hf_tokenizer(COUNT, return_tensors="pt")
+    plain = hf_model.generate(**ids, max_new_tokens=12, do_sample=False)[0, ids.input_ids.shape[1] :].tolist()
+    ends = [hf_tokenizer.eos_token_id, plain[3]]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    theirs = hf_model.generate(**ids, max_new_tokens=12, do_sample=False, eos_token_id=ends)[0]
+    expected = hf_tokenizer.decode(theirs, skip_special_tokens=True)
+    assert len(theirs) == ids.input_ids.shape[1] + plain.index(ends[1]) + 1 < ids.input_ids.shape[1] + 12
+    repository = build_default(tmp_path / "root", tokenizer_dir=folder)
+    with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        for model in TEXT_MODELS:
+            assert whole(client, COUNT, 12, model) == expected
+            assert COUNT + joined(client, COUNT, model=model, max_tokens=12) == expected
+            alone = whole(client, COUNT, 12, model, end_id=hf_tokenizer.eos_token_id)
+            assert alone == COUNT + hf_tokenizer.decode(plain)

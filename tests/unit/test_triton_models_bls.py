@@ -52,8 +52,7 @@ class Inner:
             "OUT_PAD_ID": np.full((len(texts), 1), 2, INT),
             "STOP_WORDS_IDS": np.zeros((len(texts), 2, 0), INT),
         }
-        wanted = [k for k in outputs if k != "STOP_WORDS_IDS" or "STOP_WORDS_DICT" in inputs]
-        yield InferenceResponse([Tensor(k, outputs[k]) for k in wanted])
+        yield InferenceResponse([Tensor(k, array) for k, array in outputs.items()])
 
     def tensorrt_llm(self, inputs, request_id):
         if inputs.get("stop", np.zeros(1)).any():

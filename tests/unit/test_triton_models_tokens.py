@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -169,9 +170,27 @@ def test_special_ids_from_the_file_that_has_them(tmp_path):
     with pytest.raises(BackendError, match="names no end token"):
         Tokenizer(str(folder))
     (folder / "config.json").write_text('{"eos_token_id": [7, 8], "pad_token_id": 0}')
-    assert (Tokenizer(str(folder)).end_id, Tokenizer(str(folder)).pad_id) == (7, 0)
+    found = Tokenizer(str(folder))
+    assert (found.end_id, found.other_ends, found.pad_id) == (7, [8], 0)
     with pytest.raises(BackendError, match="no tokenizer.json"):
         Tokenizer(str(tmp_path / "elsewhere"))
+
+
+def test_each_end_token_of_a_chat_model_ends_the_turn(tmp_path):
+    """gemma-2b-it ends with <eos> or <end_of_turn>; the tokenizer names one, generation_config.json both."""
+    folder = triton_fakes.byte_fallback_tokenizer(tmp_path)
+    size = Tokenizer(str(folder)).size
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 2, 8, size]}))
+    (folder / "config.json").write_text('{"eos_token_id": 9}')  # what transformers does not read beside the other
+    pre = model(preprocessing, folder)
+    out = as_dict(ask(pre, QUERY=strings("Hello", "ld")))
+    assert out["OUT_END_ID"].tolist() == [[2], [2]]
+    assert out["STOP_WORDS_IDS"].tolist() == [[[7, 8], [1, 2]]] * 2
+    both = as_dict(ask(pre, QUERY=strings("Hello"), STOP_WORDS_DICT=strings([" world"])))["STOP_WORDS_IDS"][0]
+    word = pre.tokenizer.encode(" world", False)
+    assert both.tolist()[0] == [*word, 7, 8] and both.tolist()[1][:3] == [len(word), len(word) + 1, len(word) + 2]
+    own = as_dict(ask(pre, QUERY=strings("Hello"), END_ID=np.array([[5]], np.int32)))
+    assert own["OUT_END_ID"].tolist() == [[5]] and own["STOP_WORDS_IDS"].shape == (1, 2, 0), "the client's alone"
 
 
 def test_parameters_that_are_missing_unfilled_or_wrong(tmp_path):

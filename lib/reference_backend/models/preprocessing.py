@@ -2,11 +2,16 @@
 
 Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id;
 the real lengths are in REQUEST_INPUT_LEN. DECODER_QUERY is for models that are not served here, and has no effect.
+
+OUT_END_ID has room for one id, and many chat models end a turn with any of several (`eos_token_id` in
+generation_config.json is a list): the others become stop words, as in TensorRT-LLM's LLM API. NVIDIA's model takes the
+tokenizer's one. A client that gives END_ID ends with that alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,6 +32,7 @@ class TritonPythonModel:
         self.name = config["name"]
         self.tokenizer = Tokenizer(common.parameter(config, "tokenizer_dir"))
         self.add_special_tokens = common.flag(config, "add_special_tokens", True)
+        self.ends = [[token] for token in self.tokenizer.other_ends]
 
     def execute(self, requests):
         return common.respond(requests, self._encode, self.name)
@@ -50,7 +56,7 @@ class TritonPythonModel:
             "DECODER_INPUT_ID": pad_id.reshape(rows, 1),
             "REQUEST_DECODER_INPUT_LEN": np.ones((rows, 1), np.int32),
             "BAD_WORDS_IDS": self._words(inputs, "BAD_WORDS_DICT", rows),
-            "STOP_WORDS_IDS": self._words(inputs, "STOP_WORDS_DICT", rows),
+            "STOP_WORDS_IDS": self._words(inputs, "STOP_WORDS_DICT", rows, [] if "END_ID" in inputs else self.ends),
             "EMBEDDING_BIAS": self._bias(inputs, rows),
             "REQUEST_OUTPUT_LEN": inputs["REQUEST_OUTPUT_LEN"],
             "OUT_END_ID": end_id,
@@ -71,8 +77,12 @@ class TritonPythonModel:
         """Ids of each word of each row, without special tokens."""
         return [[self.tokenizer.encode(word, False) for word in common.texts(row, name)] for row in inputs[name]]
 
-    def _words(self, inputs: Tensors, name: str, rows: int) -> np.ndarray:
-        return common.encode_words(self._word_ids(inputs, name)) if name in inputs else np.zeros((rows, 2, 0), np.int32)
+    def _words(self, inputs: Tensors, name: str, rows: int, more: Sequence[list[int]] = ()) -> np.ndarray:
+        """The client's words, and `more`."""
+        if name not in inputs and not more:
+            return np.zeros((rows, 2, 0), np.int32)
+        given = self._word_ids(inputs, name) if name in inputs else [[]] * rows
+        return common.encode_words([[*words, *more] for words in given])
 
     def _bias(self, inputs: Tensors, rows: int) -> np.ndarray:
         """FP32 `[rows, vocabulary]`: each word's weight added to each of its ids; `[rows, 0]` when unused."""

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer as FastTokenizer  # noqa: E402  (reads the vari
 
 
 class Tokenizer:
-    """Text to ids and back, and the ids of the end and padding tokens (`end_id`, `pad_id`). Raises BackendError when
-    the folder cannot be used."""
+    """Text to ids and back, and the ids of the end and padding tokens (`end_id`, `pad_id`); `other_ends` end a turn as
+    well. Raises BackendError when the folder cannot be used."""
 
     def __init__(self, folder: str):
         path = Path(folder) / "tokenizer.json"
@@ -31,14 +31,14 @@ class Tokenizer:
         self._fast.no_padding()
         self._fast.no_truncation()
         self.size = self._fast.get_vocab_size(with_added_tokens=True)
-        end = _special_id(Path(folder), self._fast, "eos_token")
-        if end is None:
+        ends, pads = (_special_ids(Path(folder), self._fast, name) for name in ("eos_token", "pad_token"))
+        if not ends:
             raise BackendError(
                 f"tokenizer_dir '{folder}' names no end token: neither eos_token in tokenizer_config.json or "
                 "special_tokens_map.json nor eos_token_id in config.json or generation_config.json."
             )
-        pad = _special_id(Path(folder), self._fast, "pad_token")
-        self.end_id, self.pad_id = end, end if pad is None else pad
+        self.end_id, *self.other_ends = ends
+        self.pad_id = (pads or ends)[0]
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`; special tokens written in the text are recognised."""
@@ -52,17 +52,20 @@ class Tokenizer:
         return self._fast.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
-def _special_id(folder: Path, fast: FastTokenizer, name: str) -> int | None:
-    """Id of `eos_token` or `pad_token`, from the first file that knows it."""
-    for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
-        known = json.loads((folder / file).read_text("utf-8")) if (folder / file).is_file() else {}
-        token, token_id = known.get(name), known.get(f"{name}_id")
-        token = token.get("content") if isinstance(token, dict) else token
-        if token and fast.token_to_id(token) is not None:
-            return fast.token_to_id(token)
-        if token_id is not None:
-            return int(token_id[0] if isinstance(token_id, list) else token_id)
-    return None
+def _special_ids(folder: Path, fast: FastTokenizer, name: str) -> list[int]:
+    """Ids of `eos_token` or `pad_token`: that of the first of the tokenizer's files that knows it, then those of the
+    first of the model's, in which a model for chats lists several."""
+    found = []
+    for files in (("tokenizer_config", "special_tokens_map"), ("generation_config", "config")):
+        for path in (folder / f"{file}.json" for file in files):
+            known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+            token, listed = known.get(name), known.get(f"{name}_id")
+            token = token.get("content") if isinstance(token, dict) else token
+            ids = [token and fast.token_to_id(token), *(listed if isinstance(listed, list) else [listed])]
+            if ids := [int(one) for one in ids if one is not None and fast.id_to_token(int(one)) is not None]:
+                found += ids
+                break
+    return list(dict.fromkeys(found))
 
 
 REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are no complete UTF-8 character
