@@ -8,7 +8,6 @@ Where TensorRT-LLM answers differently:
 * Beams come in the order of their score. So cum_log_probs, a plain sum in either, fall only with length_penalty 0.
 * The temperature most likely divides the logits of a beam search there (executor/beams.py); here it has no effect.
 * While streaming, every response holds the beams whole, because a path may change from its root.
-* Several sequences get context_logits once, with the first of them.
 * Its BLS model does not pass num_return_sequences on.
 * A stop word that only the text shows ends the text of BLS, not the work of the LLM: without streaming the log
   probabilities cover all that was generated, and two beams can be one text. There nothing looks for it in the text.
@@ -116,10 +115,19 @@ def test_log_probs_and_logits_are_those_of_transformers(ask, exact, hf_tokenizer
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_streamed_log_probs_are_all_so_far_and_logits_those_of_the_step(ask, model):
+def test_streamed_log_probs_are_all_so_far_and_logits_those_of_the_step(ask, exact, ids, model):
+    """And those of the prompt, and the metrics so far, are in each, as in TensorRT-LLM."""
+    prompt = exact(())
     wanted = {"return_log_probs": True, "return_context_logits": True, "return_generation_logits": True}
     (whole,) = ask(model, **wanted)
-    chunks = ask(model, stream=True, **wanted)
+    chunks = ask(model, stream=True, return_perf_metrics=True, **wanted)
+    assert len(chunks) >= 6
+    for chunk in chunks:
+        np.testing.assert_allclose(chunk.outputs["context_logits"][0], prompt, atol=1e-3)
+        assert chunk.outputs["acceptance_rate"].item() == 0
+    times = [chunk.outputs["last_token_time_ns"].item() for chunk in chunks]
+    assert times[0] == chunks[0].outputs["first_token_time_ns"].item() > chunks[0].outputs["arrival_time_ns"].item()
+    assert times == sorted(times) and len(set(times)) >= 6
     for count, chunk in enumerate(chunks[:6], 1):
         np.testing.assert_allclose(
             chunk.outputs["output_log_probs"], whole.outputs["output_log_probs"][..., :count], atol=1e-5
@@ -127,7 +135,6 @@ def test_streamed_log_probs_are_all_so_far_and_logits_those_of_the_step(ask, mod
         assert chunk.outputs["cum_log_probs"].item() == pytest.approx(chunk.outputs["output_log_probs"].sum(), abs=1e-5)
         step = whole.outputs["generation_logits"][:, :, count - 1 : count]
         np.testing.assert_allclose(chunk.outputs["generation_logits"], step, atol=1e-4)
-        assert ("context_logits" in chunk.outputs) == (count == 1)
 
 
 def test_without_asking_there_are_none(ask):
@@ -296,12 +303,13 @@ def test_beams_beside_others_and_cancelled_ones(client, ask):
             stream.close()
 
 
-def test_the_logits_of_a_prompt_come_once_for_all_sequences(ask, ids):
+def test_the_logits_of_a_prompt_come_with_each_sequence(ask, exact):
     for model in MODELS:
         wanted = {"top_k": 9, "num_return_sequences": 3, "return_context_logits": True, "return_log_probs": True}
         found = {chunk.outputs["sequence_index"].item(): chunk.outputs for chunk in ask(model, 2, **wanted)}
-        assert ["context_logits" in found[index] for index in range(3)] == [True, False, False]
-        assert found[0]["context_logits"].shape[:2] == (1, len(ids))
+        assert sorted(found) == [0, 1, 2]
+        for outputs in found.values():
+            np.testing.assert_allclose(outputs["context_logits"][0], exact(()), atol=1e-3)
 
 
 def test_what_is_more_than_can_be_meant_is_refused_and_the_server_lives(ask):

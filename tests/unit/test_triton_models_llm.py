@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -438,11 +439,25 @@ def test_words_count_for_each_sequence(make):
     assert len(model.executor.requests) == 800
 
 
-def test_the_logits_of_the_prompt_come_with_the_first_sequence_alone(make):
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_logits_of_the_prompt_are_computed_once_and_come_with_every_response(make, streaming):
     model = make()
-    send(model, num_return_sequences=3, return_context_logits=True, return_generation_logits=True)
+    wanted = {"return_context_logits": True, "return_generation_logits": True, "streaming": streaming}
+    sender = send(model, rows=((5, 6), (7, 8, 9)), num_return_sequences=2, **wanted)
     wanted = [(r.return_context_logits, r.return_generation_logits) for r in model.executor.requests]
-    assert wanted == [(True, True), (False, True), (False, True)]
+    assert wanted == [(True, True), (False, True)] * 2
+    for index in (0, 2):
+        prompt = np.full((2 + index // 2, 4), index, np.float32)
+        model.executor.emit(index, [1], context_logits=prompt)
+        model.executor.emit(index + 1, [1])
+        model.executor.emit(index + 1, [2], "length")  # the other sequence ends first
+        model.executor.emit(index, [2], "cancelled")
+    sent = [content for content, _ in sender.wait()]
+    assert len(sent) == (8 if streaming else 4)
+    for found in sent:
+        row = found["batch_index"].item()
+        assert (found["context_logits"] == np.full((1, 2 + row, 4), 2 * row)).all()
+        assert found["context_logits"].shape == (1, 2 + row, 4)
 
 
 @pytest.mark.parametrize(
@@ -454,6 +469,8 @@ def test_the_logits_of_the_prompt_come_with_the_first_sequence_alone(make):
         ({"request_output_len": 800, "return_generation_logits": True, "beam_width": 4}, "640"),
         ({"rows": ((1, 2),) * 4, "request_output_len": 750, "return_generation_logits": True}, "600"),
         ({"request_output_len": 1500, "num_return_sequences": 2, "return_log_probs": True}, None),
+        ({"request_output_len": 1000, "return_context_logits": True, "streaming": True}, "600"),  # again and again
+        ({"request_output_len": 1000, "return_context_logits": True}, None),
     ],
 )
 def test_logits_that_no_machine_should_hold_are_refused(make, inputs, megabytes):
@@ -592,10 +609,20 @@ def test_stop_cancels_every_request_with_the_id_and_gets_an_empty_response(make)
     assert model.executor.cancelled == [first, second]
     model.executor.emit(0, [], "cancelled")
     model.executor.emit(1, [], "cancelled")
-    for sender in same:
+    for sender, left in zip(same, ([], [5, 6, 7]), strict=True):  # as in TensorRT-LLM: the prompt, unless it streams
         ((content, final),) = sender.wait()
-        assert final and content["output_ids"].shape == (1, 1, 0)
+        assert final and content["output_ids"].tolist() == [[left]]
+        assert content["sequence_length"].tolist() == [[len(left)]]
     assert not other.done.is_set()
+
+
+def test_a_stopped_request_that_leaves_out_its_prompt_or_has_beams(make):
+    model = make(max_beam_width=2)
+    without, beams = send(model, "a", exclude_input_in_output=True), send(model, "a", beam_width=2)
+    model.executor.emit(0, [], "cancelled")
+    model.executor.emit(1, [], "cancelled")
+    assert without.wait()[0][0]["output_ids"].shape == (1, 1, 0)
+    assert beams.wait()[0][0]["output_ids"].tolist() == [[[5, 6, 7], [5, 6, 7]]]
 
 
 def test_stop_of_an_unknown_id_is_no_error_for_the_client(make):
@@ -660,16 +687,16 @@ def test_a_max_beam_width_below_one_is_one(make, width):
 METRICS = RequestMetrics(10, 20, 30, 2**40, 3, 2, 4, 8, 6)
 
 
-def test_metrics_come_with_the_last_response_of_each_sequence(make):
+def test_metrics_come_with_every_response_of_each_sequence(make):
+    """As TensorRT-LLM sends them; clients that expect them in each chunk die where one has none."""
     model = make()
     sender = send(model, return_perf_metrics=True, streaming=True, num_return_sequences=2, runtime_top_k=5)
     for index in (0, 1):
-        model.executor.emit(index, [8])
+        model.executor.emit(index, [8], metrics=replace(METRICS, last_token_time_ns=40))
         model.executor.emit(index, [9], finish="length" if index else "cancelled", metrics=METRICS)
-    responses = [content for content, _ in sender.wait() if content]
-    with_metrics = [found for found in responses if "arrival_time_ns" in found]
-    assert len(with_metrics) == 2 and len(responses) == 4
-    for found in with_metrics:
+    responses = [content for content, _ in sender.wait()]
+    assert [found["last_token_time_ns"].item() for found in responses] == [40, 2**40] * 2
+    for found in responses[1::2]:
         assert found["acceptance_rate"].dtype == np.float32 and found["acceptance_rate"].tolist() == [[0.75]]
         assert found["last_token_time_ns"].dtype == np.int64 and found["last_token_time_ns"].tolist() == [[2**40]]
         names = "kv_cache_alloc_new_blocks kv_cache_reused_blocks kv_cache_alloc_total_blocks".split()

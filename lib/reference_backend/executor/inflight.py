@@ -204,7 +204,7 @@ class InflightBatch:
                 last.append((sequence, output))
                 continue
             try:
-                sequence.request.on_output(output)
+                sequence.request.on_output(replace(output, metrics=replace(sequence.metrics)))
             except Exception as error:
                 log.exception("on_output of request %s failed", output.request_id)
                 text = f"The receiver of the output failed: {sentence(error)}"

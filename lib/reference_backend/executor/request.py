@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RequestMetrics:
-    """What the last output of a request says about it; the figures grow until then.
+    """What the outputs of a request say about it; the figures grow from one to the next.
 
     Times are of the monotonic clock, in nanoseconds (no date: only differences mean something); 0 is "never".
     kv_cache_alloc_total_blocks: blocks allocated for the tokens to read (of each beam its own), beyond the generated
@@ -93,7 +93,7 @@ class Output:
     context_logits: float32 [prompt, vocab], in the first output; generation_logits: float32 [new choices, vocab]. Both
     are the model's own, before any processing, and there only if asked for.
     beams: of a beam search, best first; `tokens` is empty then, for a path may change from its root at any step.
-    metrics: in the last output.
+    metrics: so far, in every output.
     """
 
     request_id: str

@@ -7,9 +7,9 @@ What else the LLM sends (log probabilities, logits, sequence_index) goes on with
 that was held back comes with the latest of it.
 
 A stop word that only the text shows (its letters are part of a longer token, or of several) ends the text but not the
-LLM's work. Log probabilities and logits then cover tokens behind it as well: while streaming the one or two that came
-before the LLM was stopped (and no performance metrics come, for these are with its last tokens), otherwise all that it
-generated. Beams that differ only behind such a stop word give the same text.
+LLM's work. Log probabilities, logits and metrics then cover tokens behind it as well: while streaming the one or two
+that came before the LLM was stopped, otherwise all that it generated. Beams that differ only behind such a stop word
+give the same text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reference_backend.models.common import Tensors, texts
 from reference_backend.models.text import IncrementalText, StopText
 
 # Outputs that one response's newer value replaces.
-LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", *METRICS}
+LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", "context_logits", *METRICS}
 
 
 class Row:

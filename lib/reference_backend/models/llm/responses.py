@@ -2,9 +2,8 @@
 it only puts what it has into a queue; one sender thread keeps the responses of every request in order.
 
 A response while streaming holds the new ids of its step, all log probabilities so far, and the logits of its step; one
-without streaming holds everything. context_logits come with the first response, of the first sequence if there are
-several; the performance metrics with the last one. What a cancelled request had generated is answered only while
-streaming.
+without streaming holds everything. context_logits and the performance metrics so far come with each response, as in
+TensorRT-LLM. What a cancelled request had generated is answered only while streaming; without, the prompt is left.
 
 Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
 shows the last response and forgets those before it. Beams of different length are filled up with -1 in output_ids, and
@@ -41,10 +40,12 @@ class ResponseFormat:
     beams: int = 0
     metrics: bool = False
 
-    def arrays(self, output: Output, so_far: list[float]) -> Tensors:
+    def arrays(self, output: Output, so_far: list[float], context_logits: np.ndarray | None) -> Tensors:
         """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is, by name. so_far: the log
-        probabilities since the start."""
+        probabilities since the start; context_logits: of the prompt, once it is read and if they are wanted."""
         found = self._results(output, so_far)
+        if context_logits is not None:
+            found["context_logits"] = context_logits[None]
         if self.metrics and output.metrics:
             for name in METRICS:
                 kind = np.float32 if name == "acceptance_rate" else np.int64 if name.endswith("_ns") else np.int32
@@ -53,7 +54,7 @@ class ResponseFormat:
 
     def _results(self, output: Output, so_far: list[float]) -> Tensors:
         if output.finish_reason == "cancelled" and not (self.streaming and (output.tokens or output.beams)):
-            return _ids([[]] * max(self.beams, 1))
+            return _ids([self.prompt] * max(self.beams, 1))
         if self.beams:
             beams = output.beams[: self.beams]
             found, generation = _ids([self.prompt + beam.tokens for beam in beams]), [beam.logits for beam in beams]
@@ -64,8 +65,6 @@ class ResponseFormat:
         if self.log_probs:
             found["output_log_probs"] = filled([np.array(row, np.float32) for row in log_probs], 0)[None]
             found["cum_log_probs"] = np.array([sums], np.float32)
-        if output.context_logits is not None:
-            found["context_logits"] = output.context_logits[None]
         if any(rows is not None and rows.size for rows in generation):
             found["generation_logits"] = filled(generation, 0)[None]
         return found
@@ -81,6 +80,7 @@ class PendingRequest:
     rows: int = 1
     sequences: int = 1  # of each row
     open_rows: dict[str, RowState] = field(default_factory=dict)  # by executor request id
+    context_logits: dict[int, np.ndarray] = field(default_factory=dict)  # by row; all its sequences share them
     given_up: bool = False  # its sequences are being cancelled, so no more of them may start
     closed: bool = False  # FINAL was sent
 
@@ -120,6 +120,8 @@ class ResponseSender:
 
     def output(self, row: RowState, output: Output) -> None:
         """The executor's callback, in its thread."""
+        if output.context_logits is not None:  # before any output of another sequence of the row
+            row.request.context_logits[row.index] = output.context_logits
         row.waiting.append(output)
         if output.finish_reason or row.format.streaming:
             self._queue.put((self._answer, row, row.waiting))
@@ -200,7 +202,7 @@ class ResponseSender:
             self._close(request, lambda: send_last(request.sender, self._tensors(row, output)))
 
     def _tensors(self, row: RowState, output: Output) -> list:
-        found = row.format.arrays(output, row.log_probs)
+        found = row.format.arrays(output, row.log_probs, row.request.context_logits.get(row.index))
         for name in found.keys() & {"context_logits", "generation_logits"}:
             found[name] = found[name].astype(self._logits_type)
         if row.request.rows > 1:

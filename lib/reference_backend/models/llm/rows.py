@@ -31,17 +31,19 @@ class Row:
 
     def requests(self) -> list[Request]:
         """One for each sequence. The seeds are seed, seed + 1, …, as in TensorRT-LLM; the logits of the prompt, which
-        all share, come with the first one alone."""
+        all share, are computed with the first one alone."""
         one, sampling = self.request, self.request.sampling
         samplings = [replace(sampling, seed=(sampling.seed + at) % 2**64) for at in range(self.sequences)]
         context = [one.return_context_logits and at == 0 for at in range(self.sequences)]
         return [replace(one, sampling=s, return_context_logits=c) for s, c in zip(samplings, context, strict=True)]
 
     def logits(self, max_seq_len: int) -> int:
-        """Rows of logits that this may return, over all sequences or beams."""
+        """Rows of logits that this may return, over all responses, sequences and beams; each response of a stream
+        repeats those of the prompt."""
         one, length = self.request, len(self.request.prompt)
-        new = max(0, min(one.max_tokens, max_seq_len - length)) * self.sequences * one.sampling.beam_width
-        return one.return_context_logits * length + one.return_generation_logits * new
+        new = max(0, min(one.max_tokens, max_seq_len - length)) * self.sequences
+        context = length * (new if self.format.streaming else self.sequences)
+        return one.return_context_logits * context + one.return_generation_logits * new * one.sampling.beam_width
 
 
 def read_rows(inputs: Tensors, exclude_input: bool, limits: Limits) -> list[Row]:
@@ -64,7 +66,7 @@ def read_rows(inputs: Tensors, exclude_input: bool, limits: Limits) -> list[Row]
         raise InputError(
             f"return_context_logits and return_generation_logits may take {size / 1e6:,.0f} MB ({limits.vocab_size:,} "
             f"numbers for each token), and at most {MAX_LOGITS_BYTES / 1e6:,.0f} MB are returned; ask for fewer "
-            "tokens, sequences or beams, or for return_log_probs."
+            "tokens, sequences or beams, for return_log_probs, or without streaming, which repeats context_logits."
         )
     return read
 
