@@ -19,7 +19,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from servinglab.repository import build_default, lint
 from servinglab.server import TritonServer
-from triton_client import TritonClient
+from triton_client import ClientError, TritonClient
 
 pytestmark = pytest.mark.integration
 
@@ -444,7 +444,7 @@ def test_metrics_say_when_a_request_spoke_and_what_it_reused(client, model):
         else:
             stream = client.stream(prompt, model=model, max_tokens=8, **inputs)
         chunks = [chunk.outputs for chunk in stream if chunk.outputs]
-        assert len(chunks) > 2 and ["arrival_time_ns" in chunk for chunk in chunks].index(True) == len(chunks) - 1
+        assert len(chunks) > 2 and all("arrival_time_ns" in chunk for chunk in chunks)
         return {name: a.item() for name, a in chunks[-1].items() if a.size == 1 and a.dtype.kind in "if"}
 
     before = time.monotonic_ns()
@@ -476,3 +476,28 @@ def test_each_end_token_of_a_chat_model_ends_its_turn(tmp_path, smollm2_tokenize
             assert COUNT + joined(client, COUNT, model=model, max_tokens=12) == expected
             alone = whole(client, COUNT, 12, model, end_id=hf_tokenizer.eos_token_id)
             assert alone == COUNT + hf_tokenizer.decode(plain)
+
+
+def test_a_full_queue_refuses_at_once_and_the_next_request_works(tmp_path):
+    """max_queue_size of `tensorrt_llm` bounds the executor's queue, as TensorRT-LLM's. (Triton applies it, too, to its
+    own queue in front, with a sentence of its own; one after the other, the requests never wait there.)"""
+    repository = build_default(tmp_path, precision="int4", max_batch_size=1, max_queue_size=6)
+    full = "Maximum queue size of 6 has been reached, please try again later"
+    with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        model, ids = "tensorrt_llm", [504, 3575, 282]
+        with client.stream_inputs(model, llm(ids, 2000, streaming=True, min_tokens=2000)) as busy:
+            next(busy)
+            streams = []
+            for _ in range(12):
+                streams.append(client.stream_inputs(model, llm(ids, 3)))
+                time.sleep(0.1)
+            for refused in streams[6:]:
+                with pytest.raises(ClientError, match=full):
+                    next(refused)
+            busy.cancel()
+            assert [next(waiting).outputs["sequence_length"].item() for waiting in streams[:6]] == [6] * 6
+        bls = {"text_input": COUNT, "max_tokens": 3, "num_return_sequences": 7, "top_k": 5}
+        for kind, several in ((model, llm(ids, 3, num_return_sequences=7)), ("tensorrt_llm_bls", bls)):
+            with pytest.raises(ClientError, match=full):
+                list(client.stream_inputs(kind, several))
+        assert joined(client, COUNT, max_tokens=2) == " seven eight"

@@ -26,6 +26,7 @@ class StandIn:
     def __init__(self, engine_dir, **options):
         self.limits = Limits(50_000, 2048, options["max_beam_width"], 2047)
         self.engine_dir, self.options, self.requests, self.cancelled, self.closed = engine_dir, options, [], [], False
+        self.waiting = 0
 
     def submit(self, submitted):
         if submitted.prompt[0] == 666:
@@ -35,6 +36,9 @@ class StandIn:
     def cancel(self, request_id):
         self.cancelled.append(request_id)
         return True
+
+    def stats(self):
+        return {"waiting": self.waiting}
 
     def shutdown(self):
         self.closed = True
@@ -594,6 +598,37 @@ def test_an_answer_that_cannot_be_built_is_an_error(make, monkeypatch):
     model.executor.emit(0, [1], "length")
     ((error, final),) = sender.wait()
     assert final and "ZeroDivisionError" in error.message()
+
+
+# --- a queue with an end
+
+
+def test_more_than_may_wait_are_refused_as_tensorrt_llm_refuses_them(make, monkeypatch):
+    """Executor::Impl::enqueueRequests counts those that wait, each sequence as one; a request is refused as a whole."""
+    given = arguments("tensorrt_llm", gpt_model_path="/engine")
+    queue = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 3}}}
+    monkeypatch.setattr(tensorrt_llm, "Executor", StandIn)
+    model = tensorrt_llm.TritonPythonModel()
+    model.initialize({"model_config": json.dumps(json.loads(given["model_config"]) | queue)})
+
+    def code_of(waiting, **inputs):
+        model.executor.waiting, before = waiting, len(model.executor.requests)
+        sender = send(model, **inputs)
+        if len(model.executor.requests) > before:
+            return None
+        ((error, final),) = sender.wait()
+        assert final and error.message() == "Maximum queue size of 3 has been reached, please try again later"
+        return error.code()
+
+    assert [code_of(waiting) for waiting in (0, 2, 3, 9)] == [None, None, "INTERNAL", "INTERNAL"]
+    several = {"num_return_sequences": 2, "runtime_top_k": 5}
+    assert [code_of(waiting, **several) for waiting in (1, 2)] == [None, "INTERNAL"]
+    assert [code_of(waiting, rows=((5, 6), (7, 8))) for waiting in (1, 2)] == [None, "INTERNAL"]
+    model.finalize()
+    unlimited = make()
+    unlimited.executor.waiting = 10**6
+    send(unlimited)
+    assert len(unlimited.executor.requests) == 1, "0 and absent are no limit"
 
 
 # --- stop and cancellation

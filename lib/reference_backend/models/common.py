@@ -34,6 +34,16 @@ class InputError(BackendError):
     """The client's request cannot be served as it is; becomes Triton's INVALID_ARG."""
 
 
+class QueueFull(BackendError):
+    """As many requests wait as may; the sentence and the code are TensorRT-LLM's."""
+
+    WORDS = "has been reached, please try again later"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"Maximum queue size of {size} {self.WORDS}")
+        self.code = pb_utils.TritonError.INTERNAL
+
+
 def parameter(config: dict, name: str, default: str = "") -> str:
     """Value of a config.pbtxt parameter; `default` when it is absent, empty or still an unfilled `${…}`."""
     value = config.get("parameters", {}).get(name, {}).get("string_value", "")

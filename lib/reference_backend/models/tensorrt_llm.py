@@ -20,7 +20,7 @@ import triton_python_backend_utils as pb_utils
 from reference_backend import table
 from reference_backend.executor import Executor, Output
 from reference_backend.models import common
-from reference_backend.models.common import InputError
+from reference_backend.models.common import InputError, QueueFull
 from reference_backend.models.llm.responses import PendingRequest, ResponseSender, RowState
 from reference_backend.models.llm.rows import read_rows
 
@@ -58,6 +58,8 @@ class TritonPythonModel:
         self.name = config["name"]
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.exclude_input = common.flag(config, "exclude_input_in_output", False)
+        policy = config.get("dynamic_batching", {}).get("default_queue_policy", {})
+        self.max_queue_size = int(policy.get("max_queue_size", 0))  # Triton's own queue is empty: see `execute`
         halves = {out["name"] for out in config.get("output", ()) if out["data_type"] == "TYPE_FP16"}
         logits_type = np.float16 if "generation_logits" in halves else np.float32
         check_parameters(config)
@@ -116,6 +118,8 @@ class TritonPythonModel:
                 states[one.id] = state = RowState(pending, index, one.id, row.format, sequence)
                 one.on_output = partial(self.responses.output, state)
                 to_run.append(one)
+        if 0 < self.max_queue_size < self.executor.stats()["waiting"] + len(to_run):  # those that run are not counted
+            raise QueueFull(self.max_queue_size)
         pending.rows, pending.sequences, pending.open_rows = len(rows), max(row.sequences for row in rows), states
         self.responses.open_request(pending)
         for one in to_run:

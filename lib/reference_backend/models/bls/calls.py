@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 from reference_backend import FAULT, BackendError, table
 from reference_backend.executor.params import TENSORS
 from reference_backend.executor.request import METRICS
-from reference_backend.models.common import ERRORS_AS_DATA, GENERATED, Tensors, filled
+from reference_backend.models.common import ERRORS_AS_DATA, GENERATED, QueueFull, Tensors, filled
 
 TO_PREPROCESSING = table("triton")["to_preprocessing"]
 # Other client inputs and their names in `tensorrt_llm`, of a setting that of its first tensor; the rest keep theirs.
@@ -28,6 +28,8 @@ ON_REQUEST = {
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
     "return_perf_metrics": METRICS,
+    "return_num_input_tokens": ("num_input_tokens",),
+    "return_num_output_tokens": ("num_output_tokens",),
 }
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
@@ -49,7 +51,7 @@ class InnerModelError(BackendError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        if FAULT in message:
+        if FAULT in message or QueueFull.WORDS in message:
             self.code = pb_utils.TritonError.INTERNAL
         elif "is not ready" in message or DIED in message:
             self.code = pb_utils.TritonError.UNAVAILABLE
