@@ -55,7 +55,8 @@ class Container:
 
     @property
     def generation(self) -> str:
-        """How its Triton models name their tensors: "old", "new" or "1.1"."""
+        """How its Triton models name their tensors: "old", "new" or "1.1"; "before 0.19" for those without a template
+        in this course."""
         return at(table("containers")["generations"], self.trtllm)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines import EngineError, versions
+from servinglab.repository import contract
 
 
 def test_the_table_is_whole_and_in_order():
@@ -66,9 +67,16 @@ def test_no_driver_version(driver):
 
 
 def test_generations_by_version():
-    known = {versions.find(v).generation for v in ("0.9.0", "0.19.0")}
-    assert known == {"old"} and versions.find("0.20.0").generation == versions.find("1.0.3.2510").generation == "new"
+    assert versions.find("0.19.0").generation == versions.find("25.05").generation == "old"
+    assert {versions.find(v).generation for v in ("0.9.0", "0.16.0", "0.18.2")} == {"before 0.19"}
+    assert versions.find("0.20.0").generation == versions.find("1.0.3.2510").generation == "new"
     assert versions.find("1.1.0").generation == versions.find("1.2.1").generation == "1.1"
+    for container in versions.containers():  # what the table says, `repo build --generation` takes or refuses
+        if container.generation == "before 0.19":
+            with pytest.raises(contract.RepositoryError, match="No template"):
+                contract.template("ensemble", container.generation)
+        else:
+            assert container.generation in contract.GENERATIONS
 
 
 def test_converters_moved_in_0_20():
