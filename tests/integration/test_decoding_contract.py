@@ -340,6 +340,7 @@ def test_rows_of_different_kinds(client):
 def int4(tmp_path_factory, client):
     root = tmp_path_factory.mktemp("int4")
     options = {"prefix": "acc-", "accumulate_tokens": True, "max_beam_width": 2, "bls_decodes": True}
+    options["generation"] = "1.1"
     with (
         TritonServer(build_default(root, precision="int4", **options)) as server,
         TritonClient(server.grpc_url, server.http_url) as opened,
@@ -359,6 +360,25 @@ def test_every_feature_with_int4(int4, ids, model):
         np.testing.assert_allclose(found["output_log_probs"].sum(-1), found["cum_log_probs"], atol=1e-5)
         assert found["generation_logits"].shape[:2] == (1, options.get("beam_width", 1))
     assert {chunk.outputs["sequence_index"].item() for chunk in ask(top_k=9, num_return_sequences=2)} == {0, 1}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_numbers_of_tokens(int4, ids, model):
+    """Those of the response, as NVIDIA's backends count: the prompt's too where it is in the answer, and of all beams.
+    The two are what Triton's own OpenAI front end (since 2.63) asks for with every request."""
+
+    def counts(**inputs):
+        wanted = {"return_num_input_tokens": True, "return_num_output_tokens": True}
+        found = [chunk.outputs for chunk in responses(int4, ids, model, 5, prefix="acc-", **wanted, **inputs)]
+        assert {outputs["num_input_tokens"].item() for outputs in found} == {len(ids)}
+        return [outputs["num_output_tokens"].item() for outputs in found]
+
+    assert counts(exclude_input_in_output=True) == [5]
+    assert counts() == [len(ids) + 5]
+    assert counts(stream=True) == [1] * 5
+    assert counts(exclude_input_in_output=True, beam_width=2) == [10]
+    assert counts(exclude_input_in_output=True, num_return_sequences=2, top_k=9) == [5, 5]
+    assert "num_input_tokens" not in responses(int4, ids, model, 1, prefix="acc-")[0].outputs
 
 
 def test_int4_biases_ranks_and_refuses(int4, ids, hf_tokenizer):

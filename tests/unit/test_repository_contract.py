@@ -12,7 +12,11 @@ from servinglab.repository import contract
 from servinglab.root import data
 
 NVIDIA = json.loads((Path(__file__).parent / "data" / "nvidia_contract.json").read_text())
-FILLED = {"logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16"}
+SINCE_1_1 = json.loads((Path(__file__).parent / "data" / "nvidia_contract_1.1.json").read_text())
+FILLED = {
+    "logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16",
+    "prompt_embedding_table_data_type": "TYPE_BF16",
+}  # fmt: skip
 OLD = {"min_tokens": "min_length", "seed": "random_seed"}
 
 
@@ -55,6 +59,27 @@ def test_old_generation_differs_in_two_names_only(model):
     assert sorted(map(row, config(model, "old").input)) == sorted(renamed)
     assert config(model, "old").output == config(model).output
     assert config(model, "old").parameters == config(model).parameters
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+@pytest.mark.parametrize("model", contract.MODELS)
+def test_generation_1_1_differs_as_nvidias(model, kind):
+    """Taken from their files of 1.1 and later, not from ours: what came, and what has other dimensions or datatype."""
+    changed = {name: [name, *rest] for name, *rest in SINCE_1_1.get(model, {}).get(kind, [])}
+    expected = {name: [name, *rest] for name, *rest in NVIDIA[model][kind]} | changed
+    found = {name: [name, *rest] for name, *rest in map(row, getattr(config(model, "1.1"), kind[:-1]))}
+    if kind == "outputs":
+        expected, found = ({name: row[:3] for name, row in rows.items()} for rows in (expected, found))
+    assert found == expected
+    assert config(model, "1.1").parameters == config(model).parameters
+
+
+def test_the_ensemble_of_1_1_passes_the_counts_on():
+    new, newer = maps()[1], maps("1.1")[1]
+    names = ("num_input_tokens", "num_output_tokens")
+    assert newer["in"] == new["in"] | {f"return_{name}": f"return_{name}" for name in names}
+    assert newer["out"] == new["out"] | {name: name for name in names}
+    assert maps("1.1")[::2] == maps()[::2]
 
 
 @pytest.mark.parametrize("generation", contract.GENERATIONS)

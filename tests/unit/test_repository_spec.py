@@ -30,7 +30,7 @@ BAD = [
     ({"name": ".."}, "name"),
     ({"prefix": "../"}, "prefix"),
     ({"prefix": "a b"}, "prefix"),
-    ({"generation": "0.19"}, "'new' or 'old'"),
+    ({"generation": "0.18"}, "'new', 'old' or '1.1'"),
     ({"max_batch_size": 0}, "max_batch_size: Input should be greater than or equal to 1, not 0"),
     ({"max_batch_size": True}, "max_batch_size"),
     ({"max_batch_size": "8"}, "max_batch_size"),

@@ -740,6 +740,22 @@ def test_metrics_come_with_every_response_of_each_sequence(make):
         assert {found[name].tolist()[0][0] for name in ("total_draft_tokens", "total_accepted_draft_tokens")} == {8, 6}
 
 
+@pytest.mark.parametrize(("wanted", "counted"), [("input", {0}), ("output", {1}), ("both", {0, 1}), ("none", set())])
+def test_numbers_of_tokens_that_are_asked_for(make, wanted, counted):
+    names = ("num_input_tokens", "num_output_tokens")
+    model = make(max_beam_width=2)
+    for streaming, expected in ((True, [(3, 1), (3, 2), (3, 0)]), (False, [(3, 3 + 3)])):
+        asked = {f"return_{name}": index in counted for index, name in enumerate(names)}
+        sender, index = send(model, streaming=streaming, **asked), len(model.executor.requests) - 1
+        for tokens, finish in (([1], None), ([2, 3], None), ([], "end_id")):
+            model.executor.emit(index, tokens, finish)
+        sent = [content for content, _ in sender.wait()]
+        assert [{name: found[name].tolist() for name in names if name in found} for found in sent] == [
+            {names[index]: [[pair[index]]] for index in counted} for pair in expected
+        ]
+        assert all(found[name].dtype == INT for found in sent for name in names if name in found)
+
+
 def test_metrics_that_nobody_asked_for_are_not_sent(make):
     model = make()
     sender = send(model)

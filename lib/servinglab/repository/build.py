@@ -48,7 +48,7 @@ class DeploymentSpec(BaseModel):
     draft_engine_dir: Folder | None = None
     name: Annotated[str, StringConstraints(pattern=rf"^{NAME}\z")] = "smollm2"
     prefix: Annotated[str, StringConstraints(pattern=rf"^({NAME})?\z")] = ""
-    generation: Literal["new", "old"] = "new"
+    generation: Literal["new", "old", "1.1"] = "new"
     max_batch_size: Count = 8
     decoupled: bool = True
     accumulate_tokens: bool = False
@@ -67,6 +67,7 @@ class DeploymentSpec(BaseModel):
     max_queue_size: Natural = 0
     logits_datatype: Literal["TYPE_FP32", "TYPE_FP16"] = "TYPE_FP32"
     encoder_input_features_data_type: Literal["TYPE_FP16", "TYPE_FP32", "TYPE_BF16"] = "TYPE_FP16"
+    prompt_embedding_table_data_type: Literal["TYPE_FP16"] = "TYPE_FP16"  # the ensemble's is fixed
     parameters: dict[str, Any] = {}
 
     def __init__(self, **fields: Any) -> None:

@@ -1,13 +1,12 @@
 """The five models: their templates, and what those declare (taught in notebook 03).
 
 The templates are files, data/templates. Source: the model templates of TensorRT-LLM's Triton backend
-(triton-inference-server/tensorrtllm_backend, v0.19.0 and c2e65b8), with one tensor or parameter a line. The Python
-backend of Triton 24.10 accepts ragged inputs: requests of different lengths then share one execute() call.
+(triton-inference-server/tensorrtllm_backend, v0.19.0 and c2e65b8; NVIDIA/TensorRT-LLM, 0c8de69), with one tensor or
+parameter a line. The Python backend of Triton 24.10 accepts ragged inputs: requests of different lengths then share one
+execute() call.
 
-Left out on purpose: `return_num_input_tokens`, `return_num_output_tokens` and the outputs `num_input_tokens`,
-`num_output_tokens` (1.0.0rc1 and later: no released table pins the first version that has them, and a client can count
-tokens itself); the second `kv_cache_alloc_total_blocks` of the shipped ensemble, a duplicate. Added: the parameters
-`preprocessing_model_name` and `postprocessing_model_name` of the BLS model. NVIDIA's model.py has the two names written
+Left out on purpose: the second `kv_cache_alloc_total_blocks` of the shipped ensemble, a duplicate. Added: parameters of
+the BLS model, `preprocessing_model_name` and `postprocessing_model_name`. NVIDIA's model.py has the two names written
 into it, so that one repository cannot hold two deployments.
 """
 
@@ -27,9 +26,10 @@ PYTHON_MODELS = ("preprocessing", "postprocessing", "tensorrt_llm_bls")  # the o
 # A second `tensorrt_llm`, of a smaller engine, for the speculative decoding of `tensorrt_llm_bls`; any name will do.
 DRAFT = "tensorrt_llm_draft"
 
-# "old": TensorRT-LLM <= 0.19 (containers <= 25.05); "new": 0.20 and later. Two names differ. (Since 1.1 images too may
-# come with a request, and the datatype of prompt_embedding_table is a choice: no text model needs either.)
-GENERATIONS = ("old", "new")
+# "old": TensorRT-LLM 0.19 (container 25.05), in which two names differ; those before it lack more, see
+# engines/data/containers.toml. "new": 0.20 to 1.0. "1.1": from there on; a client may ask for the numbers of tokens,
+# images come with their sizes, and the datatype of prompt_embedding_table is a choice. Templates mark such lines.
+GENERATIONS = ("old", "new", "1.1")
 _KINDS = data("repository.toml")["kinds"]
 OLD_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
 
@@ -55,8 +55,10 @@ def template(model: str, generation: str = "new", *, name: str = "", prefix: str
     `name`: the model's, if it is another; `prefix` goes before the names of an ensemble's steps.
     """
     if model not in MODELS or generation not in GENERATIONS:
-        raise RepositoryError(f"No template {model!r} ({generation!r}): there are {MODELS}, old and new.")
+        raise RepositoryError(f"No template {model!r} ({generation!r}): there are {MODELS}, {', '.join(GENERATIONS)}.")
     text = (resources.files("servinglab") / "data" / "templates" / f"{model}.pbtxt").read_text("utf-8")
+    ours, others = ("since", "before") if generation == "1.1" else ("before", "since")
+    text = re.sub(rf".*  # {others} 1\.1\n", "", text).replace(f"  # {ours} 1.1\n", "\n")
     for new, old in OLD_NAMES.items() if generation == "old" else ():
         text = text.replace(f'"{new}"', f'"{old}"')
     text = text.replace('    model_name: "', f'    model_name: "{prefix}')

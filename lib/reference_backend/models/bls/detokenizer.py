@@ -29,7 +29,7 @@ from reference_backend.models.common import Tensors, texts
 from reference_backend.models.text import IncrementalText, StopText
 
 # Outputs that one response's newer value replaces.
-LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", "context_logits", *METRICS}
+LASTING = {"sequence_index", "cum_log_probs", "output_log_probs", "context_logits", "num_input_tokens", *METRICS}
 
 
 class Row:

@@ -146,8 +146,10 @@ class _Answer:
         for name, arrays in named.items():
             if name == "output_log_probs":
                 found[name] = np.concatenate(arrays, axis=2)
-            elif name.endswith("_ns"):
+            elif name.endswith("_ns") or name == "num_input_tokens":
                 found[name] = arrays[-1 if name == "last_token_time_ns" else 0]
+            elif name == "num_output_tokens":
+                found[name] = found["sequence_length"]
             elif name == "cum_log_probs" or name in METRICS:
                 found[name] = sum(arrays)
         if "acceptance_rate" in found:

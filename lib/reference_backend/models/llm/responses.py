@@ -25,25 +25,33 @@ import triton_python_backend_utils as pb_utils
 from reference_backend.executor.request import METRICS, Output, joined
 from reference_backend.models.common import InputError, Tensors, filled, send, send_error, send_last, triton_error
 
+COUNTS = ("num_input_tokens", "num_output_tokens")
+
 
 @dataclass(frozen=True)
 class ResponseFormat:
     """How the responses of a sequence look.
 
-    streaming: a response has only what is new. prompt: the ids before the new ones. log_probs: whether they are wanted.
-    beams: how many to return, best first, 0 without a beam search. metrics: whether the performance metrics are wanted.
+    streaming: a response has only what is new. prompt: the ids before the new ones, which may be left out;
+    prompt_length: with those. beams: how many to return, best first, 0 without a beam search. log_probs, metrics:
+    whether they are wanted; counts: which of COUNTS. The second is, as in TensorRT-LLM, the number of ids in the
+    response, of all beams: those of the prompt as well, where it has them.
     """
 
     streaming: bool
     prompt: list[int]
-    log_probs: bool = False
+    prompt_length: int
     beams: int = 0
+    counts: frozenset[str] = frozenset()
+    log_probs: bool = False
     metrics: bool = False
 
     def arrays(self, output: Output, so_far: list[float], context_logits: np.ndarray | None) -> Tensors:
         """output_ids [1, beams, longest], sequence_length [1, beams], and what else there is, by name. so_far: the log
         probabilities since the start; context_logits: of the prompt, once it is read and if they are wanted."""
         found = self._results(output, so_far)
+        numbers = zip(COUNTS, (self.prompt_length, found["sequence_length"].sum()), strict=True)
+        found |= {name: np.array([[number]], np.int32) for name, number in numbers if name in self.counts}
         if context_logits is not None:
             found["context_logits"] = context_logits[None]
         if self.metrics and output.metrics:

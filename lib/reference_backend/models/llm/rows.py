@@ -11,11 +11,11 @@ from reference_backend import table
 from reference_backend.executor.params import TENSORS, SamplingParams
 from reference_backend.executor.request import Limits, Request
 from reference_backend.models.common import InputError, Tensors, decode_words, require, scalars, sequences_of
-from reference_backend.models.llm.responses import ResponseFormat
+from reference_backend.models.llm.responses import COUNTS, ResponseFormat
 
 MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
 MAX_WORD_IDS = 2**18  # of stop and bad words, counted for each sequence: each looks for them itself
-RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
+RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits")
 
 
 @dataclass
@@ -105,7 +105,7 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
         sampling["top_p"] = 0.0  # the C++ backend takes everything up to 0 for "not given"
     params, count = SamplingParams(**sampling), scalar("num_return_sequences", 1)
     wanted, streaming = {name: bool(scalar(name, False)) for name in RETURN}, bool(scalar("streaming", False))
-    metrics = wanted.pop("return_perf_metrics")
+    counts = {name for name in COUNTS if scalar(f"return_{name}", False)}
     if 1 < params.beam_width < count:
         raise InputError(
             f"num_return_sequences {count} exceeds beam_width {params.beam_width}: a beam search has no more beams to "
@@ -132,4 +132,5 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
     before = [] if excluded else request.prompt.tolist()
     beams = count if "num_return_sequences" in inputs else params.beam_width
     beams = beams if params.beam_width > 1 else 0
-    return Row(request, sequences, ResponseFormat(streaming, before, request.return_log_probs, beams, metrics))
+    about = {"log_probs": request.return_log_probs, "metrics": bool(scalar("return_perf_metrics", False))}
+    return Row(request, sequences, ResponseFormat(streaming, before, length, beams, frozenset(counts), **about))
