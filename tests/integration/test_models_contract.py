@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -62,6 +64,13 @@ def whole(client, prompt, max_tokens=16, model="tensorrt_llm_bls", **inputs):
     chunks = [c for c in client.stream(prompt, model=model, max_tokens=max_tokens, stream=False, **inputs) if c.outputs]
     assert len(chunks) == 1
     return chunks[0].text
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def joined(client, prompt, max_tokens=16, **inputs):
@@ -501,3 +510,60 @@ def test_a_full_queue_refuses_at_once_and_the_next_request_works(tmp_path):
             with pytest.raises(ClientError, match=full):
                 list(client.stream_inputs(kind, several))
         assert joined(client, COUNT, max_tokens=2) == " seven eight"
+
+
+def figures(server, prefix, label, model="tensorrt_llm"):
+    """{label's value: number} of one family of /metrics."""
+    lines = httpx.get(server.metrics_url).text.splitlines()
+    ours = [line for line in lines if line.startswith(f"{prefix}{{") and f'model="{model}",' in line]
+    assert all('version="' in line for line in ours)
+    return {re.search(rf'{label}="(\w+)"', line)[1]: float(line.rpartition(" ")[2]) for line in ours}
+
+
+def test_the_executors_figures_are_in_the_servers_metrics(server, client, hf_tokenizer):
+    """Families, labels and values as TensorRT-LLM's Triton backend has them; the tokens are counted by the client."""
+    tokens = [("nv_llm_input_token_len", "total_input_tokens"), ("nv_llm_output_token_len", "total_output_tokens")]
+
+    def sums():
+        return [figures(server, f"{name}_sum", "response_metric_type").get(label, 0) for name, label in tokens]
+
+    before, prompts, counted = sums(), PROMPTS[:4], [0, 0]
+    for prompt in prompts:
+        ids = hf_tokenizer.encode(prompt)
+        chunks = client.stream_inputs("tensorrt_llm", llm(ids, 7, streaming=True))
+        new = sum(chunk.outputs["sequence_length"].item() for chunk in chunks if chunk.outputs)
+        counted = [counted[0] + len(ids), counted[1] + new]
+    wait_until(lambda: [now - old for now, old in zip(sums(), before, strict=True)] == counted)
+    blocks, label = "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type"
+    with client.stream_inputs("tensorrt_llm", llm(ids, 1500, streaming=True, min_tokens=1500)) as busy:
+        next(busy)
+        wait_until(lambda: figures(server, blocks, label)["used"] > 0)
+        found = figures(server, blocks, label)
+        assert found["free"] + found["used"] == found["max"] and found["tokens_per"] == 64
+        assert found["fraction"] == pytest.approx(found["used"] / found["max"])
+        requests = figures(server, "nv_trt_llm_request_metrics", "request_type")
+        assert requests["active"] == requests["scheduled"] == 1 and requests["max"] == 8 and requests["waiting"] == 0
+    wait_until(lambda: figures(server, blocks, label)["used"] == 0)
+    text = httpx.get(server.metrics_url).text
+    buckets = re.findall(r'^nv_llm_input_token_len_bucket{.*le="(.*?)"', text, re.M)
+    assert buckets == ["10", "50", "100", "500", "1000", "+Inf"]
+
+
+def test_the_figures_outlive_loading_again_and_a_second_deployment(tmp_path):
+    """Two models share the families, and the old instance of one goes while the new one counts."""
+    build_default(tmp_path, precision="int4")
+    repository = build_default(tmp_path, precision="int4", prefix="b-")
+    with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(3):
+                asked = [pool.submit(joined, client, COUNT, 24, model=f"{p}tensorrt_llm_bls") for p in ("", "b-")]
+                server.load("tensorrt_llm")
+                assert len({one.result() for one in asked}) == 1
+        time.sleep(1.5)
+        client.raw.unload_model("b-tensorrt_llm", headers=server.admin_headers)
+        name = "nv_llm_output_token_len_count"
+        wait_until(lambda: not figures(server, name, "response_metric_type", "b-tensorrt_llm"))
+        before = figures(server, name, "response_metric_type").get("total_output_tokens", 0)
+        assert joined(client, COUNT, 2) == " seven eight"
+        wait_until(lambda: figures(server, name, "response_metric_type")["total_output_tokens"] == before + 1)
+        assert figures(server, "nv_trt_llm_request_metrics", "request_type")["max"] == 8

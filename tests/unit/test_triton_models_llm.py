@@ -38,7 +38,8 @@ class StandIn:
         return True
 
     def stats(self):
-        return {"waiting": self.waiting}
+        figures = "max_batch_size active running reading generating kv_tokens_per_block kv_reused_blocks steps".split()
+        return dict.fromkeys(figures, 1) | {"waiting": self.waiting, "kv_blocks_used": 3, "kv_blocks_total": 12}
 
     def shutdown(self):
         self.closed = True
@@ -537,7 +538,7 @@ def test_logits_have_the_declared_datatype(monkeypatch):
     given = arguments("tensorrt_llm", gpt_model_path="/engine")
     config = json.loads(given["model_config"]) | {"output": [{"name": "generation_logits", "data_type": "TYPE_FP16"}]}
     model = tensorrt_llm.TritonPythonModel()
-    model.initialize({"model_config": json.dumps(config)})
+    model.initialize(given | {"model_config": json.dumps(config)})
     sender = send(model, return_generation_logits=True)
     model.executor.emit(0, [1], "length", generation_logits=np.ones((1, 4), np.float32))
     assert sender.wait()[0][0]["generation_logits"].dtype == np.float16
@@ -609,7 +610,7 @@ def test_more_than_may_wait_are_refused_as_tensorrt_llm_refuses_them(make, monke
     queue = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 3}}}
     monkeypatch.setattr(tensorrt_llm, "Executor", StandIn)
     model = tensorrt_llm.TritonPythonModel()
-    model.initialize({"model_config": json.dumps(json.loads(given["model_config"]) | queue)})
+    model.initialize(given | {"model_config": json.dumps(json.loads(given["model_config"]) | queue)})
 
     def code_of(waiting, **inputs):
         model.executor.waiting, before = waiting, len(model.executor.requests)
@@ -754,6 +755,42 @@ def test_numbers_of_tokens_that_are_asked_for(make, wanted, counted):
             {names[index]: [[pair[index]]] for index in counted} for pair in expected
         ]
         assert all(found[name].dtype == INT for found in sent for name in names if name in found)
+
+
+def test_what_ended_is_in_the_servers_metrics_under_nvidias_names(make):
+    """Two sequences, of 3 + 2 and 3 + 1 tokens, a beam search of 3 + (2 + 1), and a request that fails."""
+    triton_fakes.MetricFamily.shown.clear()
+    model = make(max_beam_width=2, stats_check_period_ms=10)
+    sender = send(model, num_return_sequences=2, runtime_top_k=5, streaming=True)
+    model.executor.emit(0, [8])
+    model.executor.emit(0, [9], "length")
+    model.executor.emit(1, [9], "end_id")
+    beams = send(model, beam_width=2, streaming=True)
+    model.executor.emit(2, [], beams=(beam([1], [-1]), beam([2], [-2])))
+    model.executor.emit(2, [], "length", beams=(beam([1, 2], [-1, -1]), beam([2], [-2])))
+    failed = send(model)
+    model.executor.emit(3, [], "error", "Broken.")
+    for one in (sender, beams, failed):
+        one.wait()
+    model.finalize()  # after a last look
+    shown, where = triton_fakes.MetricFamily.shown, (("model", "tensorrt_llm"), ("version", "1"))
+
+    def of(family, label, value):
+        return shown[family][tuple(sorted([*where, (label, value)]))]
+
+    assert of("nv_llm_input_token_len", "response_metric_type", "total_input_tokens") == ["histogram", 3, 3, 3, 3]
+    assert of("nv_llm_output_token_len", "response_metric_type", "total_output_tokens") == ["histogram", 2, 1, 3, 0]
+    assert of("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "free") == ["gauge", 9], "once: no change"
+    assert of("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction") == ["gauge", 0.25]
+    for family, label, values in (
+        ("request", "request_type", "active max scheduled context waiting"),
+        ("kv_cache_block", "kv_cache_block_type", "max free used tokens_per reused fraction"),
+        ("general", "general_type", "timestamp iteration_counter"),
+        ("runtime_memory", "memory_type", "cpu"),
+        ("inflight_batcher", "inflight_batcher_specific_metric", "generation_requests"),
+    ):
+        labels = {dict(key)[label] for key in shown[f"nv_trt_llm_{family}_metrics"]}
+        assert labels == set(values.split())
 
 
 def test_metrics_that_nobody_asked_for_are_not_sent(make):

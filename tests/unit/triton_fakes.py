@@ -128,6 +128,22 @@ class Sender:
         return self.sent
 
 
+class MetricFamily:
+    """Keeps what /metrics would show: name -> {labels: [kind, values of `set`, or those observed]}."""
+
+    GAUGE, HISTOGRAM = "gauge", "histogram"
+    shown: dict[str, dict] = {}
+
+    def __init__(self, name, description, kind):
+        self.name, self.kind = name, kind
+
+    def Metric(self, labels, buckets=None):
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM), "Triton refuses it otherwise"
+        values = self.shown.setdefault(self.name, {})[tuple(sorted(labels.items()))] = [self.kind]
+        append = values.append
+        return types.SimpleNamespace(**{"set" if self.kind == self.GAUGE else "observe": append})
+
+
 class Logger:
     log_info = log_warn = log_error = staticmethod(LOG.append)
 
@@ -156,7 +172,7 @@ def arguments(name, decoupled=True, max_batch_size=8, **parameters):
         "model_transaction_policy": {"decoupled": decoupled},
         "parameters": {key: {"string_value": str(value)} for key, value in parameters.items()},
     }
-    return {"model_config": json.dumps(config)}
+    return {"model_config": json.dumps(config), "model_version": "1"}
 
 
 def byte_fallback_tokenizer(folder: Path) -> Path:
@@ -180,7 +196,7 @@ def byte_fallback_tokenizer(folder: Path) -> Path:
 
 
 _module = types.ModuleType("triton_python_backend_utils")
-for _item in (Tensor, TritonError, InferenceResponse, InferenceRequest, Logger):
+for _item in (Tensor, TritonError, InferenceResponse, InferenceRequest, MetricFamily, Logger):
     setattr(_module, _item.__name__, _item)
 _module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
 _module.using_decoupled_model_transaction_policy = lambda config: config["model_transaction_policy"]["decoupled"]

@@ -157,11 +157,14 @@ class Executor(AbstractContextManager):
         scheduler = self._scheduler
         with self._changed:
             active = len(self._active)
-        running = len(scheduler.running) + (scheduler.prefilling is not None)
+        generating, reading = len(scheduler.running), int(scheduler.prefilling is not None)
+        running = generating + reading
         return {
             "max_batch_size": self.max_batch_size,
             "active": active,
             "running": running,
+            "reading": reading,
+            "generating": generating,
             "waiting": max(0, active - running),
             "kv_blocks_used": scheduler.pool.used,
             "kv_blocks_total": scheduler.pool.total,

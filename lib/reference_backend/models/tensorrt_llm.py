@@ -21,6 +21,7 @@ from reference_backend import table
 from reference_backend.executor import Executor, Output
 from reference_backend.models import common
 from reference_backend.models.common import InputError, QueueFull
+from reference_backend.models.llm.metrics import Metrics
 from reference_backend.models.llm.responses import PendingRequest, ResponseSender, RowState
 from reference_backend.models.llm.rows import read_rows
 
@@ -84,7 +85,10 @@ class TritonPythonModel:
                 f"{longest}; leave it unset, or build the engine with that --max_seq_len."
             )
         poll_seconds = common.number(config, "cancellation_check_period_ms", 100, int) / 1000
-        self.responses = ResponseSender(self.name, self.executor.cancel, poll_seconds, logits_type)
+        period = common.number(config, "stats_check_period_ms", 1000, int) / 1000
+        self.metrics = Metrics(self.name, args["model_version"], self.executor.stats, period)
+        calls = (self.executor.cancel, self.metrics.ended)
+        self.responses = ResponseSender(self.name, *calls, poll_seconds, logits_type)
 
     def execute(self, requests):
         for request in requests:
@@ -134,3 +138,4 @@ class TritonPythonModel:
     def finalize(self):
         self.executor.shutdown()
         self.responses.shutdown(SHUTDOWN_SECONDS)
+        self.metrics.shutdown(SHUTDOWN_SECONDS)

@@ -104,14 +104,19 @@ class RowState:
     sequence: int = 0
     waiting: list[Output] = field(default_factory=list)  # for those that follow; the executor's thread only
     log_probs: list[float] = field(default_factory=list)  # since the start; the sender's thread only
+    generated: int = 0  # tokens that were sent; of beams those of the last time
 
 
 class ResponseSender:
-    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up.
-    logits_type: of the declared outputs."""
+    """Owns the sender thread. `cancel(id)` is called for the rows of requests that the client has given up, `ended` for
+    each sequence, with the tokens that it has read and generated. logits_type: of the declared outputs."""
 
-    def __init__(self, model: str, cancel: Callable[[str], Any], poll_seconds: float, logits_type: type) -> None:
-        self._model, self._cancel, self._poll_seconds, self._logits_type = model, cancel, poll_seconds, logits_type
+    def __init__(
+        self, model: str, cancel: Callable[[str], Any], ended: Callable[[int, int], None], poll_seconds: float,
+        logits_type: type,
+    ) -> None:  # fmt: skip
+        self._model, self._cancel, self._ended = model, cancel, ended
+        self._poll_seconds, self._logits_type = poll_seconds, logits_type
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._open: dict[PendingRequest, None] = {}  # in order of arrival; sender thread only
         self._next_poll = 0.0
@@ -200,8 +205,11 @@ class ResponseSender:
         if request.closed:
             return
         row.log_probs += output.log_probs
+        row.generated = len(output.tokens) + (0 if row.format.beams else row.generated)
+        row.generated += sum(len(beam.tokens) for beam in output.beams[: row.format.beams])
         if output.finish_reason:
             request.open_rows.pop(row.id, None)
+            self._ended(row.format.prompt_length, row.generated)
         if output.finish_reason == "error":
             self._fail(request, InputError(output.error))
         elif request.open_rows:
