@@ -217,7 +217,8 @@ def test_pictures_for_preprocessing(client):
 
 @pytest.mark.parametrize("model", [*TEXT_MODELS, "tensorrt_llm"])
 def test_streaming_needs_a_decoupled_model(client_blocking, model):
-    said = "Streaming is only supported if model is deployed using decoupled mode."
+    model_that_says_it = model if model != "ensemble" else "tensorrt_llm"
+    said = f"Streaming is only supported if model is deployed using decoupled mode; '{model_that_says_it}' is not"
     if model == "tensorrt_llm":
         ids = {"input_ids": [[5, 6]], "input_lengths": 2, "request_output_len": 2, "streaming": True}
         with pytest.raises(ClientError, match=said):

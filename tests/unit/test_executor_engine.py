@@ -500,7 +500,10 @@ def test_options_out_of_range(start, options, says):
 
 
 def test_engine_folder_errors(tmp_path):
-    with pytest.raises(ExecutorError, match="config.json does not exist; engine_dir must name an engine folder"):
+    with pytest.raises(ExecutorError, match=r"config.json does not exist; name an engine folder .*gpt_model_path"):
+        Executor(tmp_path)
+    (tmp_path / "config.json").write_text("\n")
+    with pytest.raises(ExecutorError, match=r"config.json is empty; copy or build the engine again\.$"):
         Executor(tmp_path)
     (tmp_path / "config.json").write_text("{oops")
     with pytest.raises(ExecutorError, match="is not the config.json of an engine"):

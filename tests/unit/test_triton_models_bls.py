@@ -482,12 +482,51 @@ def test_a_feature_that_is_missing_is_named(make, inputs, said):
     assert said in refused(send(make(Inner()), **inputs))
 
 
+@pytest.mark.parametrize("lacking", ["output_ids", "sequence_length", "everything"])
+def test_an_llm_that_leaves_out_a_tensor_is_named_and_so_is_the_tensor(make, lacking):
+    class Lacking(Inner):
+        def tensorrt_llm(self, inputs, request_id):
+            for response in super().tensorrt_llm(inputs, request_id):
+                kept = [tensor for tensor in response.output_tensors() if lacking not in (tensor.name(), "everything")]
+                yield InferenceResponse(kept)
+
+    for streaming in (True, False):
+        said = refused(send(make(Lacking(script("ab"))), stream=streaming), "INTERNAL")
+        tensor = "output_ids" if lacking == "everything" else lacking
+        assert said.startswith(f"Model 'tensorrt_llm' failed on this request: it answered without {tensor}, ")
+
+
+@pytest.mark.parametrize(("model", "tensor"), [("preprocessing", "REQUEST_INPUT_LEN"), ("postprocessing", "OUTPUT")])
+def test_another_model_that_leaves_out_a_tensor_is_named(make, model, tensor):
+    class Lacking(Inner):
+        pass
+
+    def without(self, inputs, request_id):
+        for response in getattr(Inner, model)(self, inputs, request_id):
+            yield InferenceResponse([kept for kept in response.output_tensors() if kept.name() != tensor])
+
+    setattr(Lacking, model, without)
+    said = refused(send(make(Lacking(script("ab"))), stream=True), "INTERNAL")
+    assert said.startswith(f"Model {model!r} failed on this request: it answered without {tensor}, which every")
+
+
+def test_the_empty_response_that_ends_a_stream_is_no_answer(make):
+    """TensorRT-LLM's backend may end a stream with a response of its own, which has no tensors."""
+
+    class Ending(Inner):
+        def tensorrt_llm(self, inputs, request_id):
+            yield from super().tensorrt_llm(inputs, request_id)
+            yield InferenceResponse([])
+
+    assert pieces(send(make(Ending(script("a", "b"))), stream=True).wait()) == [["a"], ["b"]]
+
+
 def test_not_decoupled(make):
     model = make(Inner(script("xyz")), decoupled=False)
     ((content, final),) = send(model).wait()
     assert final and content["text_output"].tolist() == ["Hixyz"]
     streaming = refused(send(model, stream=True))
-    assert streaming == "Streaming is only supported if model is deployed using decoupled mode."
+    assert streaming.endswith("is deployed using decoupled mode; 'tensorrt_llm_bls' is not.")
     assert "decoupled transaction policy" in refused(send(model, "one", "two"))
 
 

@@ -694,8 +694,10 @@ def test_not_decoupled_answers_once(make):
 
 def test_not_decoupled_cannot_stream_nor_take_several_rows(make):
     model = make(decoupled=False)
-    assert refused(model, streaming=True) == "Streaming is only supported if model is deployed using decoupled mode."
-    assert "decoupled transaction policy" in refused(model, rows=((1, 2), (3,)))
+    said = "Streaming is only supported if model is deployed using decoupled mode; 'tensorrt_llm' is not."
+    assert refused(model, streaming=True) == said
+    assert "decoupled transaction policy" in (said := refused(model, rows=((1, 2), (3,))))
+    assert said.endswith("2 rows, and model 'tensorrt_llm' is not decoupled.")
 
 
 @pytest.mark.parametrize("name", ["input_lengths", "request_output_len", "input_ids"])

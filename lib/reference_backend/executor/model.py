@@ -58,7 +58,10 @@ class EngineConfig(Limits):
         folder = Path(folder)
         path = folder / "config.json"
         try:
-            config = json.loads(path.read_text())
+            text = path.read_text()
+            if not text.strip():
+                raise ExecutorError(f"{path} is empty; copy or build the engine again.")
+            config = json.loads(text)
             model, build = config["pretrained_config"], config["build_config"]
             version = str(config.get("version"))
             if version.partition("+")[2] != f"reference.{ENGINE_VERSION}":
@@ -83,7 +86,9 @@ class EngineConfig(Limits):
                 **{name: build[name] for name in names},
             )
         except FileNotFoundError:
-            raise ExecutorError(f"{path} does not exist; engine_dir must name an engine folder.") from None
+            raise ExecutorError(
+                f"{path} does not exist; name an engine folder (engine_dir, in config.pbtxt gpt_model_path)."
+            ) from None
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ExecutorError(
                 f"{path} is not the config.json of an engine ({type(error).__name__}: {error})."

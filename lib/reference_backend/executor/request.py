@@ -7,7 +7,8 @@ in a beam search the temperature has no part in the choice, so it has none in th
 choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
 
 TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu). With `normalize_log_probs`, its
-default until early 2026, output_log_probs are relative to the tokens that survive top-k, and end_id's is not listed.
+default before its pull request 12366, output_log_probs are relative to the tokens that survive top-k, and end_id's is
+not listed.
 """
 
 from __future__ import annotations

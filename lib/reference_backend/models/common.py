@@ -113,13 +113,14 @@ def any_true(inputs: Tensors, name: str) -> bool:
     return name in inputs and bool(inputs[name].any())
 
 
-def check_single(decoupled: bool, inputs: Tensors, rows: int, stream: str) -> None:
+def check_single(decoupled: bool, model: str, inputs: Tensors, rows: int, stream: str) -> None:
     """Raise InputError for what only a decoupled model can answer; `stream` is the input that asks for chunks."""
     if not decoupled and any_true(inputs, stream):
-        raise InputError("Streaming is only supported if model is deployed using decoupled mode.")
+        raise InputError(f"Streaming is only supported if model is deployed using decoupled mode; '{model}' is not.")
     if not decoupled and rows > 1:
         raise InputError(
-            f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows."
+            f"A request with batch size > 1 requires the decoupled transaction policy; this one has {rows} rows, and "
+            f"model '{model}' is not decoupled."
         )
 
 

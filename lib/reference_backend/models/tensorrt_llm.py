@@ -108,7 +108,7 @@ class TritonPythonModel:
             self.responses.stop_request(pending)
             return
         rows = read_rows(inputs, self.exclude_input, self.executor.limits)
-        common.check_single(self.decoupled, inputs, len(rows), "streaming")
+        common.check_single(self.decoupled, self.name, inputs, len(rows), "streaming")
         if not self.decoupled and rows[0].sequences > 1:
             raise InputError(
                 f"num_return_sequences {rows[0].sequences} gives as many responses, which needs the decoupled "

@@ -83,7 +83,7 @@ class TritonPythonModel:
                 f"beam_width above 1 cannot be streamed with accumulate_tokens, which model '{self.name}' is set to: "
                 "leave stream or beam_width out."
             )
-        common.check_single(self.decoupled, inputs, len(inputs["text_input"]), "stream")
+        common.check_single(self.decoupled, self.name, inputs, len(inputs["text_input"]), "stream")
 
     def _generate(self, inputs, reply):
         reply.rows = len(inputs["text_input"])
@@ -116,8 +116,6 @@ class TritonPythonModel:
 
     def _pass_on(self, rows, response):
         """Queue the ids of one response, as lists: its memory is gone when the next response is taken."""
-        if "output_ids" not in response:
-            return
         row = rows[tuple(int(response[name][0, 0]) if name in response else 0 for name in INDEXES)]
         lengths = response["sequence_length"][0].tolist()
         beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]

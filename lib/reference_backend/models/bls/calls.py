@@ -19,6 +19,7 @@ from reference_backend.executor.params import TENSORS
 from reference_backend.executor.request import METRICS
 from reference_backend.models.common import ERRORS_AS_DATA, GENERATED, QueueFull, Tensors, filled
 
+IDS = ("output_ids", "sequence_length")  # what each response of an LLM must have
 TO_PREPROCESSING = table("triton")["to_preprocessing"]
 # Other client inputs and their names in `tensorrt_llm`, of a setting that of its first tensor; the rest keep theirs.
 RENAMED = {"stream": "streaming"} | {setting: tensor for tensor, setting in reversed(TENSORS.items())}
@@ -73,8 +74,9 @@ class InnerModels:
         renamed, causes = table("triton")["from_preprocessing"], table("triton")["worth_asking"]
         wanted = [name for name in renamed if name not in causes or causes[name] in inputs]
         given = {TO_PREPROCESSING[name]: array for name, array in inputs.items() if name in TO_PREPROCESSING}
-        response = _request(self.preprocessing, given, wanted).exec()
-        return {renamed[name]: array for name, array in _outputs(response).items()}
+        found = _outputs(_request(self.preprocessing, given, wanted).exec())
+        _check(self.preprocessing, found, "INPUT_ID", "REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN")
+        return {renamed[name]: array for name, array in found.items()}
 
     def generate(
         self, inputs: Tensors, request_id: str, outputs: list[str], model: str = "", generated: int = 0
@@ -84,11 +86,16 @@ class InnerModels:
         model: the draft model, if not the LLM. generated: how many of the last ids are an answer that this call goes on
         with.
         """
+        name, found = model or self.llm, {}
         with self._may_draft if model else contextlib.nullcontext(), self._may_wait:
-            responses = _request(model or self.llm, inputs, outputs, request_id, generated).exec(decoupled=True)
+            responses = _request(name, inputs, outputs, request_id, generated).exec(decoupled=True)
         try:
             for response in responses:
-                yield _outputs(response)
+                if more := _outputs(response):  # the one that says that the stream has ended may have none
+                    found = more
+                    _check(name, found, *IDS)
+                    yield found
+            _check(name, found, *IDS)
         except GeneratorExit:  # our reader failed; the stream must run out, or letting go of it would wait for the LLM
             with contextlib.suppress(InnerModelError):
                 self.stop(request_id)
@@ -103,8 +110,9 @@ class InnerModels:
         tokens = filled([np.array(ids, np.int32) for ids in sequences], 0)[None]
         lengths = np.array([[len(ids) for ids in sequences]], np.int32)
         given = {"TOKENS_BATCH": tokens, "SEQUENCE_LENGTH": lengths}
-        response = _request(self.postprocessing, given, ["OUTPUT"]).exec()
-        return [text.decode("utf-8") for text in _outputs(response)["OUTPUT"].reshape(-1)]
+        found = _outputs(_request(self.postprocessing, given, ["OUTPUT"]).exec())
+        _check(self.postprocessing, found, "OUTPUT")
+        return [text.decode("utf-8") for text in found["OUTPUT"].reshape(-1)]
 
     def stop(self, request_id: str) -> None:
         """Ask the LLM, and the draft model if there is one, to cancel the running request with this id; an ended one is
@@ -165,7 +173,7 @@ def llm_inputs(inputs: Tensors, preprocessed: Tensors) -> Tensors:
 
 def llm_outputs(inputs: Tensors) -> list[str]:
     """The outputs to ask `tensorrt_llm` for; more would only be copied through three processes."""
-    names = ["output_ids", "sequence_length"]
+    names = list(IDS)
     if len(inputs["text_input"]) > 1:
         names.append("batch_index")
     if "num_return_sequences" in inputs:
@@ -181,6 +189,12 @@ def _request(model: str, inputs: Tensors, outputs: list[str], request_id: str = 
         request_id=request_id,
         parameters={ERRORS_AS_DATA: True} | ({GENERATED: generated} if generated else {}),
     )
+
+
+def _check(model: str, found: Tensors, *needed: str) -> None:
+    for name in needed:
+        if name not in found:
+            raise InnerModelError(f"Model '{model}' {FAULT} it answered without {name}, which every answer must have.")
 
 
 def _outputs(response) -> Tensors:

@@ -20,10 +20,9 @@ import numpy as np
 
 from reference_backend import table
 from reference_backend.executor.request import METRICS
-from reference_backend.models.bls.calls import InnerModelError, InnerModels
+from reference_backend.models.bls.calls import IDS, InnerModelError, InnerModels
 from reference_backend.models.common import InputError, Tensors, any_true, decode_words
 
-IDS = ["output_ids", "sequence_length"]
 FULL = "exceeds maximum input length"  # of the engine; what TensorRT-LLM says, too
 TOO_LONG = (FULL, "KV cache blocks")  # for an engine, or for its cache
 
@@ -181,6 +180,4 @@ def _call(
 
 
 def _ids(response: Tensors) -> list[int]:
-    if "output_ids" not in response:
-        return []
     return response["output_ids"][0, 0, : int(response["sequence_length"][0, 0])].tolist()

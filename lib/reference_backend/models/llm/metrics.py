@@ -17,6 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from reference_backend import table
 
+HISTOGRAMS = ("input", "output")  # figures with one value for each sequence: its tokens
 BUCKETS = [10, 50, 100, 500, 1000]
 
 
@@ -31,10 +32,10 @@ class Metrics:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
-    def ended(self, read: int, generated: int) -> None:
-        """A sequence has ended, after so many tokens. Called in any thread; returns at once."""
+    def ended(self, *tokens: int) -> None:
+        """A sequence has ended that has read and generated so many. Called in any thread; returns at once."""
         if self._thread.is_alive():
-            self._ended.put((read, generated))
+            self._ended.put(tokens)
 
     def shutdown(self, timeout: float) -> None:
         """A last look, then the thread ends and the figures go."""
@@ -42,13 +43,12 @@ class Metrics:
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        families, metrics, known, ending = [], {}, {}, False
+        families, metrics, known, kind, ending = [], {}, {}, pb_utils.MetricFamily, False
         try:
-            for name, ((label, values),) in {n: f.items() for n, f in table("triton")["metrics"].items()}.items():
-                self._add(families, metrics, name, "GAUGE", label, values)
-            for what in ("input", "output"):
-                values = {f"total_{what}_tokens": what}
-                self._add(families, metrics, f"nv_llm_{what}_token_len", "HISTOGRAM", "response_metric_type", values)
+            for name, label, value, figure in table("triton")["metrics"]:
+                about, more = (kind.HISTOGRAM, {"buckets": BUCKETS}) if figure in HISTOGRAMS else (kind.GAUGE, {})
+                families.append(kind(name=name, description="as TensorRT-LLM's backend names it", kind=about))
+                metrics[figure] = families[-1].Metric(labels={label: value, **self._labels}, **more)
             while not ending:
                 ending = self._ending.wait(self._period)
                 self._update(metrics, known)
@@ -57,25 +57,15 @@ class Metrics:
         metrics.clear()  # before their families, as Triton wants it
         families.clear()
 
-    def _add(
-        self, families: list, metrics: dict[str, Any], name: str, kind: str, label: str, values: dict[str, str]
-    ) -> None:
-        kinds, about = pb_utils.MetricFamily, "as TensorRT-LLM's backend names it"
-        families.append(kinds(name=name, description=about, kind=getattr(kinds, kind)))
-        for value, figure in values.items():
-            more = {"buckets": BUCKETS} if kind == "HISTOGRAM" else {}
-            metrics[figure] = families[-1].Metric(labels={label: value, **self._labels}, **more)
-
     def _update(self, metrics: dict[str, Any], known: dict[str, float]) -> None:
         for _ in range(self._ended.qsize()):
-            read, generated = self._ended.get()
-            metrics["input"].observe(read)
-            metrics["output"].observe(generated)
-        figures = self._stats()
-        used, total = figures["kv_blocks_used"], figures["kv_blocks_total"]
-        figures |= {"kv_blocks_free": total - used, "kv_fraction_used": used / total, "timestamp": int(time.time())}
-        figures |= {"cpu_bytes": psutil.Process().memory_info().rss}
-        for name in metrics.keys() & figures.keys():
-            if figures[name] != known.get(name):
-                metrics[name].set(figures[name])
-        known |= figures
+            for name, tokens in zip(HISTOGRAMS, self._ended.get(), strict=True):
+                metrics[name].observe(tokens)
+        now = self._stats()
+        used, total = now["kv_blocks_used"], now["kv_blocks_total"]
+        now |= {"kv_blocks_free": total - used, "kv_fraction_used": used / total, "timestamp": int(time.time())}
+        now |= {"cpu_bytes": psutil.Process().memory_info().rss}
+        for name in metrics.keys() & now.keys():
+            if now[name] != known.get(name):
+                metrics[name].set(now[name])
+        known |= now
