@@ -27,7 +27,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring, with error bars
 #
-# **Time:** 45 minutes (last run: 128 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 187 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 
@@ -616,7 +616,6 @@ masked[end_id] = -np.inf  # what min_tokens does
 print(f"end token: {softmax(z_end)[end_id]:.0%}, masked {softmax(masked)[end_id]:.0%}")
 print("then likeliest:", repr(tokenizer.decode([masked.argmax()])))
 
-
 # %% [markdown]
 # `min_tokens` does not delay stop words: (c) is as short as (a). And (b) shows the price. The end was the
 # model's own first choice; forced to go on, it makes something up.
@@ -627,6 +626,7 @@ print("then likeliest:", repr(tokenizer.decode([masked.argmax()])))
 for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
     said = text(ask(chat, max_tokens=12, bad_words=banned)[0])
     print(f"{banned!s:20} {said!r}")
+
 
 # %% [markdown]
 # A word is banned as the tokens that it has when it stands alone, here and at NVIDIA. `'Paris'` begins a text; inside a
@@ -676,7 +676,6 @@ print(f"greedy: {usual:.2f} nats per token; {sum(mean > usual for mean in means.
 summary = f"T 1.5: top-k 50 has {means['top-k 50', 1.5]:.1f} nats per token, no top-k {means['top-k off', 1.5]:.1f}."
 fig = figures.diversity_quality(measured, ("greedy", usual))
 show(fig, f"T 1.5 without top-k: {fall:.1f} nats per token less usual than with top-k 50", summary)
-
 
 # %% [markdown]
 # Each dot on the right is one text; where the dots of two settings mix, you have not measured a difference.
@@ -805,6 +804,7 @@ for name in list(strategies)[2:]:
     votes = {task: Counter(words.strip() for words in replies[task, name]).most_common(1)[0][0] for task in tasks}
     won = np.mean([passes(task, vote) for task, vote in votes.items()])
     print(name.replace("\n", " ").ljust(20), f"one draw {mean[name]:4.0%}, the most frequent of five {won:4.0%}")
+
 
 # %% [markdown]
 # A vote walks back towards the likeliest answer, and pays five requests for it; greedy decoding asks once. It is of use

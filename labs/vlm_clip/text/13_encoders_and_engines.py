@@ -27,7 +27,7 @@
 # - say what int8 saves and costs, and refuse an engine that turned the vectors away
 # - build a TensorRT engine with a dynamic batch
 #
-# **Time:** 45 minutes (last run: 130 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
+# **Time:** 45 minutes (last run: 265 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
 # Two sittings: the space (1 to 6), the files (7 to 10).
@@ -585,7 +585,6 @@ share = rows["pictures int8 static"][0] / rows["pictures fp32"][0]
 title = f"Static int8 has {share:.0%} of the size; in every layer it drifts to {drift['pictures int8 every layer']:.2f}"
 show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how far it turns a vector away")
 
-
 # %% [markdown]
 # Dynamic int8 leaves convolutions alone, so it shrinks only the last products of the picture tower. Static int8 shrinks
 # both. Compare its two rows: what do three small layers in float bring? For sentences half of the weights are the table
@@ -601,6 +600,7 @@ for name, path in (text | {"int8, as served": prepare("int8").text}).items():
     alone = np.concatenate([encode([caption], model) for caption in sixteen])
     turned = 1 - (alone * encode(sixteen, model)).sum(axis=1).min()
     print(f"sentences {name:16} turned by company: {abs(turned):.0e}")
+
 
 # %% [markdown]
 # A neighbour turns a dynamic int8 vector about as far as int8 itself does, and behind a server the neighbours are other
@@ -659,6 +659,7 @@ for name, (vectors, allowed) in candidates.items():
         print(f"{name}: REFUSED, {error}")
 assert "same vector" in refused["the same to everybody"] and "off the" in refused["pixels from 0 to 255"]
 assert not {"fp16", "int8 static"} & set(refused)
+
 
 # %% [markdown]
 # The error is loud on purpose: in a build script it stops the deployment. The threshold is a decision of yours, and
