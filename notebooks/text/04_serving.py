@@ -182,11 +182,11 @@ write_minilm("minilm_delay", "dynamic_batching { preferred_batch_size: [ 8 ] max
 write_minilm("minilm_two", count=2)
 
 # %% [markdown]
-# `serve` adds the five models of the LLM and starts the server. Every folder is a model, and each instance gets its
-# process.
+# `serve` adds the five models of the LLM, with the tensors of TensorRT-LLM 1.1, and starts the server. Every folder is
+# a model, and each instance gets its process.
 
 # %%
-server = serve(root, precision=precision)
+server = serve(root, precision=precision, generation="1.1")
 client = grpcclient.InferenceServerClient(server.grpc_url)
 web = httpx.Client(base_url=server.http_url, timeout=60, trust_env=False)
 
@@ -387,7 +387,8 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 # has room; preferred sizes only where some sizes are really faster, as for the profiles of a TensorRT engine.
 #
 # `tensorrt_llm` has these lines, too. There the delay would only hold requests back: the batch that counts is formed
-# behind it, in the executor. Leave it at 0.
+# behind it, in the executor. Leave it at 0. Its `execution_count` says nothing about that batch, either: NVIDIA's
+# backend reports each request as an execution, and for ours Triton counts how often it handed requests over.
 
 # %% [markdown]
 # **Exercise 04.1** Statistics of a model, taken before and after a burst:
@@ -584,13 +585,14 @@ check("04.2", answer_2)
 # %% [markdown]
 # ### The same times over the wire
 #
-# A client gets them with `return_perf_metrics`, in the last response. They are nanoseconds of a clock without a date:
-# only differences mean something.
+# A client gets them with `return_perf_metrics`, in every response as far as they are known: the last one has them all.
+# They are nanoseconds of a clock without a date: only differences mean something. `return_num_input_tokens`, one of the
+# tensors of 1.1, asks how long the prompt was, which a client without the tokenizer cannot know.
 
 # %%
 def perf(prompts, max_tokens=4):
-    asked = {n: inputs(text_input=text, max_tokens=max_tokens, stream=True, return_perf_metrics=True)
-             for n, text in enumerate(prompts)}  # fmt: skip
+    wanted = {"return_perf_metrics": True, "return_num_input_tokens": True}
+    asked = {n: inputs(text_input=text, max_tokens=max_tokens, stream=True, **wanted) for n, text in enumerate(prompts)}
     return [_last(results[-1]) for results in gather(client, "tensorrt_llm_bls", asked).values()]
 
 
@@ -601,10 +603,11 @@ def _last(result):
 
 
 # %% [markdown]
-# One request alone, its times in order:
+# One request alone, the length of its prompt and its times in order:
 
 # %%
 (alone,) = perf(["The lighthouse"], max_tokens=tokens)
+print(f"the prompt has {alone.get('num_input_tokens', 'an unknown number of')} tokens")
 times = {name: at for name, at in alone.items() if name.endswith("_time_ns")}
 for name, at in sorted(times.items(), key=lambda pair: pair[1]):
     print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:7.1f} ms")
@@ -882,10 +885,22 @@ show(slot_figures.clock_bars(bars), title, alt)
 # its `execute` starts a thread for each request and returns. The tokenizers do their work inside `execute`, so one of
 # them may well look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are.
 #
-# For the LLM look at the executor's own figures. NVIDIA's backend publishes them beside these, as
-# [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics):
-# requests waiting and active, KV blocks used and free. Ours has none of these; per request you have
-# `return_perf_metrics`.
+# For the LLM look at the executor's own figures. TensorRT-LLM's backend publishes them beside these, as
+# [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics)
+# and `nv_llm_*`: requests that run and wait, KV blocks used and free, and how many tokens requests have read and
+# generated. Ours does so under the same names, as far as it has the same things, and once a second.
+#
+# **Predict:** nobody asks at the moment. Which of the requests and blocks are 0?
+
+# %% tags=["varies"]
+time.sleep(2)
+page = web.get(server.metrics_url).text
+print(*[line for line in page.splitlines() if re.match(r"nv_(trt_)?llm_(?!.*_bucket)", line)], sep="\n")
+
+# %% [markdown]
+# None runs or waits, and every block is free; `max` is what fits. Blocks that are kept for reuse count as free, because
+# the next request may have them. The sums of the two histograms, over their counts, are the mean length of a prompt and
+# of an answer: with them you plan a cache. What one request cost is in its `return_perf_metrics`.
 #
 # Watch `nv_inference_pending_request_count` and rejected requests for small models, waiting requests and free KV blocks
 # for the LLM, and the time to first token at the client for everything.
@@ -1073,8 +1088,10 @@ for outcome, count in sorted(Counter(outcomes).items()):
 
 # %% [markdown]
 # Refused at once, with a sentence that a client can act on: go to another server, or try later. Count these in
-# `nv_inference_request_failure{reason="REJECTED"}`. For the LLM the parameter is `max_queue_size` of the deployment,
-# but mind section 4: Triton's queue in front of it is nearly always empty.
+# `nv_inference_request_failure{reason="REJECTED"}`. For the LLM the parameter is `max_queue_size` of the deployment. It
+# counts in two places: in Triton's queue, which is nearly always empty (section 4), and in the executor's, where the
+# requests wait. That one refuses with *Maximum queue size of 2 has been reached, please try again later*; those that
+# run are not counted, and each sequence of `num_return_sequences` is.
 #
 # Try more: a delay of 20 ms for a burst of 3; `slots = 2` and `slots = 8` in section 4; a cache of 256 tokens in
 # section 5; the question *before* the rules in the shared prefix.
