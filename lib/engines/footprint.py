@@ -101,8 +101,9 @@ def weights(shape: Shape, dtype: str, weight_only: str | None, tp_size: int) -> 
     """Weights of an engine.
 
     With weight_only ("int8", "int4") the linear layers of the blocks shrink and get one scale, in dtype, for every
-    output. A tied output matrix counts although it equals the embedding: the engine holds both (a build log of GPT-2
-    with TensorRT-LLM 0.20 says 326,085,504 bytes). Rotary models add a float32 table of rotations.
+    output. A tied output matrix counts although it equals the embedding: a build log of GPT-2 with TensorRT-LLM 0.20
+    says 326,085,504 bytes, which is both. (From 0.16 on one table is to be shared wherever it can be, data/flags.toml;
+    then this is an upper bound.) Rotary models add a float32 table of rotations.
     """
     width = DTYPES[dtype]
     total = rotations(shape)

@@ -138,6 +138,9 @@ for folder in sorted(server.repository.iterdir()):
 #
 # The model is SmolLM2-135M-Instruct: 135 million numbers, small enough for a laptop. `make course` fetched it once.
 # From then on it is read from a cache folder, also without a network. The configuration of `tensorrt_llm` says where.
+#
+# They come in a Python package, rounded to four bits each (GGUF's Q4_1; the embedding to eight), not from the hub,
+# where they have sixteen. So this SmolLM2 may answer otherwise than the hub's; notebook 02 looks at the numbers.
 
 # %%
 config = httpx.get(f"{url}/v2/models/tensorrt_llm/config", trust_env=False).json()

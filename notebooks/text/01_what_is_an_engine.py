@@ -206,7 +206,9 @@ else:
 # %% [markdown]
 # Building needs no GPU, running does. "CUDA driver version is insufficient" is what the library says on a machine that
 # has no driver at all. Where the engine loads, this cell runs it: an *execution context*, the addresses of input and
-# output, one call.
+# output, one call. The call puts the work into a *stream*, a queue of the GPU: one does its work in order, two may
+# overlap. In Triton each instance of a model has [a stream of its
+# own](https://github.com/triton-inference-server/backend/blob/main/include/triton/backend/backend_model_instance.h).
 
 # %%
 if engine:
@@ -554,8 +556,10 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
 # layers work for has several boxes.
 #
 # Row 5 of fp16 is the whole attention: both products and the softmax between them, in one kernel. The table of all
-# pairs of tokens never goes to memory. In fp32 the builder used no such kernel: there, grey boxes copy and cut tensors
-# *for* a product. So fp16 saves more than the bytes of the weights.
+# pairs of tokens never goes to memory, which is the idea of [FlashAttention](https://arxiv.org/abs/2205.14135). In fp32
+# the builder used no such kernel: there, grey boxes copy and cut tensors *for* a product. So fp16 saves more than the
+# bytes of the weights. (TensorRT-LLM brings such kernels of its own for reading a prompt: `--context_fmha` of
+# `trtllm-build`, on by default. [Its page](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html).)
 #
 # What does it cost? ONNX Runtime can compute the fp16 graph on the CPU, slowly. The numbers tell how far half precision
 # is off.

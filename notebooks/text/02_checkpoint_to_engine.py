@@ -48,6 +48,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config, LlamaForCausalLM, logging
 
+from engines.convert import convert
 from engines.memory import estimate
 from engines.reference import logits
 from engines.shards import load_checkpoint
@@ -88,7 +89,11 @@ def course(line, lines=99):
 # ## 1 The same weights under other names
 #
 # SmolLM2 is a small Llama: 30 layers, 9 query heads, 3 heads for keys and values, 64 numbers a head. Three query heads
-# share one key-value head; that is **grouped-query attention** (GQA). Here is what the hub's file holds for one layer.
+# share one key-value head; that is **grouped-query attention** (GQA). Here is what its file holds for one layer.
+#
+# Names and shapes are the hub's, the numbers are not quite. The course takes them from a Python package, whose file has
+# four bits for each, in blocks of 32 (GGUF's format Q4_1; the embedding has eight, Q8_0), and writes them out as
+# float32. **Predict:** how many *different* numbers are there in the first 32 of a row?
 
 # %% tags=["nbval-check-output"]
 source = assets.resolve("smollm2")
@@ -97,8 +102,12 @@ with safe_open(source / "model.safetensors", "np") as file:
     hub = {name: file.get_tensor(name) for name in file.keys() if ".layers." not in name or ".layers.0." in name}
 for name, array in hub.items():
     print(f"{name:49} {array.shape}")
+print("different numbers:", len(np.unique(hub["model.layers.0.self_attn.q_proj.weight"][0, :32])), "in 32")
 
 # %% [markdown]
+# At most $2^4 = 16$. So what rounding costs is measured further down on weights that were never rounded, too.
+# (`HuggingFaceTB/SmolLM2-135M-Instruct` as a name fetches the hub's own file, in bfloat16.)
+#
 # A weight is stored as [outputs, inputs]. So `q_proj` makes 9 × 64 = 576 numbers of 576, `k_proj` makes 3 × 64 = 192.
 #
 # TensorRT-LLM computes query, key and value in one product, from one tensor `qkv`: the three laid below each other.
@@ -129,8 +138,10 @@ print(
 print("lm_head is the embedding:       ", np.array_equal(ours["lm_head.weight"], embedding))
 
 # %% [markdown]
-# The hub stores the embedding once and uses it twice, at both ends (**tied** embeddings). TensorRT-LLM keeps two
-# copies. For SmolLM2 that is 28 million numbers more, a fifth of the model.
+# The file has the embedding once, and the model uses it twice, at both ends (**tied** embeddings). A checkpoint of
+# TensorRT-LLM has two copies: for SmolLM2 28 million numbers more, a fifth of the model. Whether the engine has two,
+# sources disagree. The converters dropped `--use_embedding_sharing` in 0.16, because one table is shared wherever it
+# can be; yet a build of GPT-2 with 0.20 reports as many bytes as two take. The estimate of section 8 counts two.
 #
 # One trap is left. A Llama's MLP is $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot \mathrm{up}(x))$. **Predict:**
 # which of them is called `mlp.gate` over here?
@@ -163,7 +174,7 @@ for key, value in config.items():
 # | `mapping` | how many ranks, and so how many `rankN.safetensors` |
 # | `quantization` | what `trtllm-build` shall do to the weights (section 5) |
 #
-# Is it still the same model? Let Hugging Face's code run the hub's file, and our `logits` run the converted one. It
+# Is it still the same model? Let Hugging Face's code run the first file, and our `logits` run the converted one. It
 # reads nothing but the converted folder, and computes in float32 with plain PyTorch. First Hugging Face. (**Logits**
 # are the model's scores, one for each word of the vocabulary; the largest wins.)
 
@@ -177,9 +188,9 @@ with torch.no_grad():
 print("logits of shape", expected.shape, "between", expected.min().round(1), "and", expected.max().round(1))
 
 # %% [markdown]
-# One row of logits for each token of your prompt. The hub's weights are float32. **Predict:** convert them to each of
-# three precisions: how large is the largest difference of a logit? float16 keeps 11 binary digits of a number, bfloat16
-# only 8.
+# One row of logits for each token of your prompt. **Predict:** convert these float32 weights to each of three
+# precisions: how large is the largest difference of a logit? float16 keeps 11 binary digits of a number, bfloat16 only
+# 8.
 
 # %%
 differences = {}
@@ -194,7 +205,8 @@ for name in ("float32", "float16", "bfloat16"):
 # %% [markdown]
 # With float32 only the order of additions differs: nothing was lost or mixed up on the way. The other two differ by
 # what rounding costs, bfloat16 by several times as much as float16, because its steps are 8 times as wide. And greedy
-# decoding, which asks only which logit is the largest, gives the same tokens. The converted folder is the model.
+# decoding, which asks only which logit is the largest, gives the same tokens. The converted folder is the model. (The
+# hub's own weights are bfloat16 already. Those lose nothing in bfloat16, so look at `dtype` in `config.json` first.)
 #
 # What does the converter say to a download that was cut off, and what does it leave behind?
 
@@ -362,17 +374,22 @@ print("same k and v on all ranks:", torch.equal(kv[0], kv[1]))
 # The converter adds the 1. The embedding is stored as it was, and the engine multiplies; it is also cut, 301 words over
 # the ranks. And the key-value head is copied, so each rank keeps the *whole* KV cache.
 #
-# Are both right? Each family, cut over two ranks, against Hugging Face:
+# Are both right? Each family, cut over two ranks, against Hugging Face. And these weights were drawn as float32, so
+# this is what the other types cost where nothing had been rounded before:
 
 # %%
-words = torch.randint(0, 301, (2, 16))
+words, judges = torch.randint(0, 301, (2, 16)), {}
 for name, made in converted.items():
     with torch.no_grad():
-        judge = models[name](words).logits.numpy()
-    print(f"{name:6} {len(made.ranks)} ranks, largest difference {np.abs(logits(made, words) - judge).max():.0e}")
+        judges[name] = models[name](words).logits.numpy()
+    print(f"{name:6} {len(made.ranks)} ranks, logits span {np.ptp(judges[name]):.0f}; largest difference:")
+    for kind in ("float32", "float16", "bfloat16"):
+        other = load_checkpoint(convert(root / name, root / f"{name}-{kind}", dtype=kind, tp_size=2))
+        print(f"       {kind:9} {np.abs(logits(other, words) - judges[name]).max():.0e}")
 
 # %% [markdown]
-# Millionths: float32 and another order of additions. The tests of this course do the same for 1, 2 and 4 ranks.
+# In float32 millionths: another order of additions. The other two behave as they did for SmolLM2, about ten times
+# apart. The tests of this course do the same for 1, 2 and 4 ranks.
 #
 # ## 5 Eight bits, four bits
 #
@@ -397,8 +414,8 @@ print(w8.config["quantization"]["quant_algo"], "· same numbers as in float16:",
 # Nothing was rounded. `W8A16` (weights 8 bits, activations 16) is an order, and `trtllm-build` carries it out when it
 # reads the shards. Two bytes for each weight travel all the way to the build.
 #
-# What will it cost? Write the rule down. **Predict:** int4 has 4 bits fewer than int8. How many times as large is its
-# error?
+# What will it cost? Write the rule down, and try it on a weight of SmolLM2 and on one that is drawn. **Predict:** int4
+# has 4 bits fewer than int8. How many times as large is its error?
 
 # %%
 def rounded(w, bits):
@@ -408,28 +425,33 @@ def rounded(w, bits):
     return (w / s).round().clamp(-most, most - 1) * s
 
 
-w = half.ranks[0]["transformer.layers.0.attention.qkv.weight"]
-lost = {bits: float((rounded(w, bits) - w).norm() / w.float().norm()) for bits in (8, 4)}
-print(f"int8 {lost[8]:.2%}, int4 {lost[4]:.1%}, ratio {lost[4] / lost[8]:.0f}")
+smollm2 = half.ranks[0]["transformer.layers.0.attention.qkv.weight"]
+for name, w in {"SmolLM2": smollm2, "drawn": torch.randn(smollm2.shape)}.items():
+    lost = {bits: float((rounded(w, bits) - w).norm() / w.float().norm()) for bits in (8, 4)}
+    print(f"{name:7} int8 {lost[8]:.2%}, int4 {lost[4]:.1%}, ratio {lost[4] / lost[8]:.0f}")
 
 
 # %% [markdown]
-# About $2^4 = 16$: each missing bit makes the steps twice as wide. Embedding, norms and `lm_head` stay float. Now the
-# answer, which is what counts. `logits` carries the order out as the build would.
+# About $2^4 = 16$: each missing bit makes the steps twice as wide. A row with a few large weights loses more, for its
+# one scale must reach them. Embedding, norms and `lm_head` stay float. Now the answer, which is what counts. `logits`
+# carries the order out as the build would, for SmolLM2 and for the Gemma of section 4.
 
 # %%
-def told(got):
-    same, last = np.mean(got.argmax(-1) == expected.argmax(-1)), int(got[0, -1].argmax())
-    return f"off by {np.abs(got - expected).max():5.2f}, same next tokens {same:.0%}, then {tokenizer.decode([last])!r}"
+def told(got, right=expected):
+    same = np.mean(got.argmax(-1) == right.argmax(-1))
+    return f"off by {np.abs(got - right).max():5.2f} of {np.ptp(right):.0f}, same next tokens {same:.0%}"
 
 
-for algorithm in ("W8A16", "W4A16"):
-    order = {**w8.config["quantization"], "quant_algo": algorithm}
-    print(algorithm, told(logits(replace(w8, config={**w8.config, "quantization": order}), ids)))
+gemma16 = load_checkpoint(root / "gemma-float16")
+for name, made, tokens, right in (("SmolLM2", w8, ids, expected), ("Gemma", gemma16, words, judges["gemma"])):
+    for algorithm in ("W8A16", "W4A16"):
+        order = {**made.config["quantization"], "quant_algo": algorithm}
+        got = logits(replace(made, config={**made.config, "quantization": order}), tokens)
+        print(f"{name:7} {algorithm} {told(got, right)}")
 
 # %% [markdown]
-# int8 changes no next token here. int4 with one scale a row ruins a model of this size; for four bits one takes finer
-# scales (groups of 128 weights, as AWQ does).
+# int8 changes hardly a next token. int4 with one scale a row ruins models of this size, also the one whose weights had
+# not been rounded before; for four bits one takes finer scales (groups of 128 weights, as AWQ does).
 #
 # **Predict:** are there layers that matter more? Quantise every third layer, one at a time, to int4 and see how far the
 # logits move.
@@ -507,10 +529,16 @@ course("engine check plain --container 26.07")
 # An engine of another version gets such a sentence too; TensorRT's own message (notebook 01, section 10) names no
 # container.
 #
+# And who runs an engine? TensorRT-LLM has a [runtime in
+# C++](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html), which Triton's backend uses, and [classes for
+# Python](https://nvidia.github.io/TensorRT-LLM/python-api/tensorrt_llm.runtime.html): `ModelRunner` takes the steps
+# itself, `ModelRunnerCpp` hands the work to the C++ runtime.
+#
 # ## 7 NVIDIA's commands, version by version
 #
 # The same way in NVIDIA's container has three commands: download, convert, build. `course engine recipe` writes them
-# for a model, a version and a split. The folder `/app/examples` is inside the container.
+# for a model, a version and a split. The folder `/app/examples` is inside the container. (`git clone` of a hub page
+# needs `git lfs`: without it, you get a line of text in place of each large file. The hub's own command needs no git.)
 
 # %% tags=["nbval-check-output"]
 course("engine recipe smollm2 --trtllm 1.2.1")
@@ -538,12 +566,19 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
 # meaning. `--max_output_len` counted the answer alone; `--max_seq_len` counts prompt *and* answer. In 0.13 a second one
 # changed: `--paged_kv_cache enable` became `--kv_cache_type paged`.
 #
-# <details><summary>The Gemma trap</summary>
+# <details><summary>Script and wheel</summary>
 #
 # `convert_checkpoint.py` is an example script, not a part of the installed package. If you clone the examples you get
-# the newest; if you install the wheel you get another version. For Gemma that ended in `TypeError: got multiple values
-# for argument 'mapping'`: in 0.13 the parameters of `GemmaConfig.from_hugging_face` changed places. So take script and
-# wheel from one place. In the container they lie together.</details>
+# the newest; if you install the wheel you get another version. Somebody's newest script called 0.10.0:
+# `TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'`
+# ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)). So take script and wheel from one place. In the
+# container they lie together.
+#
+# `trtllm-build` is a part of the package, a name for the function `main` in
+# [`tensorrt_llm/commands/build.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.1/tensorrt_llm/commands/build.py).
+# And the backend that loads what it builds can be [built from
+# source](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/build.html),
+# against the same TensorRT-LLM; NVIDIA recommends its container instead.</details>
 
 # %% [markdown]
 # **Exercise 02.2** (medium, 8 minutes) This line is from a guide for 0.9.0. Write it for 1.2.1, with no refusal and no
@@ -626,8 +661,9 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
 
 # %% [markdown]
 # Weights and cache are exact; activations and logits are upper bounds. A GPU's name counts in GiB ($2^{30}$ bytes), and
-# CUDA shows a little less of them; the axis counts in GB ($10^9$). "24gb" is the smallest GPU of that name, an L4. All
-# five fit an H100, which has 84.9 GB. (gpt2-medium has a table of 1,024 positions, so its bar is for those.)
+# CUDA shows a little less of them; the axis counts in GB ($10^9$). "24gb" is the smallest GPU of that name, an L4: of
+# llama-7b's sequences it takes 6, an RTX 4090, which shows 25.4 GB, takes 7. All five fit an H100, which has 84.9 GB.
+# (gpt2-medium has a table of 1,024 positions, so its bar is for those.)
 #
 # Now change the load instead of the model. **Predict:** 7 sequences of 2,048 tokens are a little too much for llama-7b.
 # Which of these saves it: shorter sequences, an int8 cache, or fewer tokens in one step?

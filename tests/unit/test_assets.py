@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import fake_hub
 import numpy as np
 import pytest
+from safetensors import safe_open
 from tiny_models import write_checkpoint, write_gguf
 from typer.testing import CliRunner
 
@@ -95,6 +96,23 @@ def test_names_aliases_and_hub_ids(name, expected):
 def test_a_misspelt_name_is_met_with_the_right_one():
     with pytest.raises(AssetError, match=r"^No model is called 'smolm2'\. Did you mean 'smollm2'\? Known names: "):
         assets.resolve("smolm2")
+
+
+def test_the_weights_of_smollm2_are_of_four_bits_and_the_notebooks_say_so(smollm2_checkpoint):
+    """16 levels between the smallest and the largest of 32 (GGUF's Q4_1), the embedding in 8 bits (Q8_0)."""
+    with safe_open(smollm2_checkpoint / "model.safetensors", "np") as file:
+        matrices = {
+            name: file.get_tensor(name)[:256] for name in file.keys() if len(file.get_slice(name).get_shape()) > 1
+        }
+    for name, matrix in matrices.items():
+        blocks = matrix.reshape(-1, 32)
+        low, step = blocks.min(-1, keepdims=True), np.ptp(blocks, axis=-1, keepdims=True) / 15
+        if name == "model.embed_tokens.weight":
+            low, step = 0, abs(blocks).max(-1, keepdims=True) / 127
+        levels = np.rint((blocks - low) / np.where(step > 0, step, 1))
+        np.testing.assert_allclose(low + levels * step, blocks, atol=1e-5, err_msg=name)
+    for notebook in ("00_start_here", "02_checkpoint_to_engine"):
+        assert "Q4_1" in (ROOT / "notebooks" / "text" / f"{notebook}.py").read_text(), notebook
 
 
 def test_a_folder_beside_you_does_not_change_what_a_name_means(tmp_path, monkeypatch, tiny):
