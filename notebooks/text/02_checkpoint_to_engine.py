@@ -485,10 +485,13 @@ show(fig, f"Four bits in one layer: {harm}", "how far the logits move differs fr
 #
 # ## 6 The build
 #
-# The second command. Its flags are limits: how many requests at once, how many tokens each.
+# The second command. Its flags are limits: how many requests at once, how many tokens each. The GPT-2 of section 4, cut
+# over two ranks, goes the same way.
 
 # %%
 course(f"build --checkpoint_dir {dtype} --output_dir plain --max_batch_size 8 --max_seq_len 1024")
+if lane == "embedded":  # its heads have 8 numbers; a GPU's kernels may want more
+    course("build --checkpoint_dir gpt2-tp2 --output_dir gpt2-engine")
 
 # %% [markdown]
 # In the embedded lane that takes a second or less: there is no GPU to find kernels for, so the engine is the weights as
