@@ -32,6 +32,7 @@
 
 # %%
 import json
+import os
 import re
 import secrets
 import shutil
@@ -437,7 +438,19 @@ lines("tensorrt_llm_bls", "^parameters|^instance")
 
 # %% [markdown]
 # Every parameter is text, numbers and booleans too; each model parses its own. An empty one counts as not set.
-# `gpt_model_path` holds the engine's folder, and the three `…_model_name` tell the BLS whom to call.
+# `gpt_model_path` holds the engine's folder, and the three `…_model_name` tell the BLS whom to call. Some names you
+# meet in guides are not parameters of today's `tensorrt_llm`:
+#
+# | name | what it is |
+# |---|---|
+# | `max_attention_window_size` | a parameter since 0.7: how many tokens back attention looks |
+# | `max_num_sequences` | a parameter up to 0.7; today the batch size of the engine says how many run |
+# | `enable_trt_overlap` | a parameter up to 0.9 |
+# | `bad_words` | an input of a request: texts that must not be generated |
+# | `pad_id` | an input: the token that fills up the shorter rows of a batch |
+#
+# The KV cache keeps no more than the window, which may be a list, one number for each layer. Our executor takes one
+# that is at least the engine's `max_seq_len`. Without a `pad_id` the tokenizer's counts, or else its end token.
 #
 # `instance_group` says how many copies run. One BLS copy is enough here, because ours gives each request a thread.
 # NVIDIA's handles one request at a time, so there `count` limits how many users are served at once. For
@@ -593,7 +606,8 @@ print(sorted(was - now), "became", sorted(now - was))
 
 # %% [markdown]
 # Such a template parses and loads. What fails is the client that sends `seed`. Take the templates from the container
-# that you serve with.
+# that you serve with. An engine says which TensorRT-LLM built it, and `lint`, in the next section, warns where its
+# names and the template's do not fit.
 
 # %%
 client.close()
@@ -623,13 +637,15 @@ faults = {
     "BLS calls nobody": ("tensorrt_llm_bls", 'string_value: "tensorrt_llm"', 'string_value: "llm"'),
     "a misspelt name in a step map": ("ensemble", '"TOKENS_BATCH" value: "_TOKENS_BATCH"',
                                      '"TOKENS_BATCH" value: "_TOKEN_BATCH"'),
+    "a step fed from both sides": ("ensemble", '"SEQUENCE_LENGTH" value: "_SEQUENCE_LENGTH"',
+                                  '"SEQUENCE_LENGTH" value: "_REQUEST_OUTPUT_LEN"'),
     "a backend that is not there": ("tensorrt_llm", 'backend: "tensorrtllm"', 'backend: "onnxruntime"'),
 }  # fmt: skip
 
 
 # %% [markdown]
 # `lint_with` copies the repository, puts the fault in and lints the copy. **Predict:** one fault can break several
-# rules. Which of these eight gives more than one finding?
+# rules. Which of these nine gives more than one finding?
 
 # %% tags=["nbval-check-output"]
 def lint_with(model, old, new):
@@ -648,6 +664,11 @@ for fault, change in faults.items():
 
 # %% [markdown]
 # The batch dimension: `preprocessing` no longer keeps the contract, and the ensemble that feeds it no longer fits.
+#
+# *Fed from both sides* is a rule of ensembles that stream. `tensorrt_llm` is decoupled, so `postprocessing` runs once
+# for each of its answers. `_REQUEST_OUTPUT_LEN` comes from before it, and comes once. A step's inputs must all come
+# from behind the same decoupled step, or all from before it: else Triton does not load the ensemble.
+#
 # The code in front is stable, so a script can look for it. Each finding also has a sentence about what is wrong:
 
 # %% tags=["nbval-check-output"]
@@ -708,6 +729,24 @@ show(fig, "Every call inside the second deployment carries its prefix", alt, dra
 # `postprocessing` are written into its `model.py`. Copy it under a new name, and **it tokenises with the other
 # deployment's tokenizer**: no error, only wrong text where the two tokenizers differ. Our BLS takes all three names
 # from parameters.
+#
+# So users patch NVIDIA's file. Where it is at hand, in NVIDIA's container or in the folder that
+# `NVIDIA_MODEL_REPOSITORY` names, the cell takes the file itself, else a line like the one in it.
+
+# %%
+def with_prefix(code, prefix):
+    return re.subn(r'((?:pre|post)proc_model_name=")(?=\w)', rf"\g<1>{prefix}", code)
+
+
+theirs = Path(os.environ.get("NVIDIA_MODEL_REPOSITORY", "/app/all_models/inflight_batcher_llm"))
+theirs = theirs / "tensorrt_llm_bls" / "1" / "model.py"
+line = 'TritonDecoder(preproc_model_name="preprocessing", postproc_model_name="postprocessing")'
+patched, places = with_prefix(theirs.read_text() if theirs.exists() else line, "gemma-gly-")
+print(theirs if theirs.exists() else "no file of NVIDIA's here; its line:")
+print(f"{places} names changed:", *re.findall(r'\w+_model_name="gemma-gly-\w+"', patched))
+
+# %% [markdown]
+# The third name is a parameter there, `tensorrt_llm_model_name`, and the steps of the ensemble are in its config.
 #
 # **Exercise 03.3** A third deployment has the prefix `judge-`. Which parameters must its BLS hold so that it calls
 # its own models only? Give names and values.
@@ -914,6 +953,37 @@ for found in lint(by_hand):
     tell(f"{found.code} {found.severity}: {found.message} {found.cure}")
 
 # %% [markdown]
+# ### Two repositories
+#
+# `--model-repository` may be given more than once, say for your models and a colleague's. **Predict:** both have a
+# `shout`, and the colleague has a `whisper` as well. Which `shout` does the server offer?
+
+# %%
+other = root / "other"
+for name in ("shout", "whisper"):
+    shutil.copytree(by_hand / "shout", other / name, dirs_exist_ok=True)
+    (other / name / "config.pbtxt").write_text(config.replace("shout", name))
+flags = [f"--model-repository={other}", models[1], "--load-model=whisper"]
+both = ["setpriv", "--pdeathsig", "TERM", *program, models[0], *flags, *addresses, *locks]
+with log.open("w") as sink:
+    by_hand_server = subprocess.Popen(both, env=environment, stdout=sink, stderr=sink)
+while by_hand_server.poll() is None and not is_ready():
+    time.sleep(0.1)
+
+# %% tags=["nbval-check-output"]
+index = httpx.post(f"{http}/v2/repository/index", headers={"admin": key}, trust_env=False).json()
+for model in index:
+    if model["name"] in ("shout", "whisper"):
+        print(model["name"], model["state"], model.get("reason", ""))
+by_hand_server.terminate()
+ended = by_hand_server.wait()
+
+# %% [markdown]
+# Neither of the two: Triton does not choose, and `shout` cannot be loaded. In its default mode, or with
+# `--load-model=shout`, the server would not start at all. A name must be unique across all repositories, which is what
+# the prefix of section 6 is for.
+
+# %% [markdown]
 # ## Recap
 #
 # - A model is a folder: its name, a `config.pbtxt`, a numbered version.
@@ -922,6 +992,7 @@ for found in lint(by_hand):
 # - A structural hole stops the parser (`got: $`), a quoted one reaches the model as text.
 # - Ensembles find models by their config, a BLS by its code: only the first is visible to Triton.
 # - Explicit control loads on request, and a failed load leaves the old model running.
+# - Several repositories may be served together; a name that is in two of them is in none.
 
 # %% [markdown]
 # ## Break it

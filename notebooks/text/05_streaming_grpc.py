@@ -37,7 +37,9 @@ import base64
 import json
 import queue
 import re
+import shutil
 import struct
+import subprocess
 import time
 
 import grpc
@@ -47,7 +49,7 @@ import psutil
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as grpcaio
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
@@ -289,9 +291,21 @@ print(f"{tool} describe {service}")
 print(f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer < build/request.json")
 
 # %% [markdown]
-# You can paste these two commands into a terminal in the course's folder while this notebook runs. This page does not
-# run [grpcurl](https://github.com/fullstorydev/grpcurl) itself, but it can do what grpcurl would do: find the method in
-# the file, make a message of the JSON, send it.
+# You can paste these two commands into a terminal in the course's folder while this notebook runs. Where
+# [grpcurl](https://github.com/fullstorydev/grpcurl) is on your PATH, the second one runs now. **Predict:** how does it
+# show the text of the answer?
+
+# %%
+if shutil.which("grpcurl"):
+    parts = f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer".split()
+    done = subprocess.run(parts, input=body, capture_output=True, text=True, cwd=find_root(), timeout=60)
+    print(done.stdout or done.stderr)
+else:
+    print("not run here: grpcurl is not on the PATH")
+
+# %% [markdown]
+# As base64 again, with its four bytes in front. What grpcurl does is little: find the method in the file, make a
+# message of the JSON, send it. This page can do that too.
 
 # %%
 pool = descriptor_pool.DescriptorPool()
@@ -511,6 +525,20 @@ print(same == [(each.name(), each.datatype(), each.shape()) for each in theirs])
 print([text_of(each) for each in stream(client, "tensorrt_llm_bls", theirs)] == [text_of(each) for each in results])
 
 # %% [markdown]
+# A batch is one request of several rows. **Predict:** two prompts in it, one stream, one id: how do you tell whose a
+# response is?
+
+# %% tags=["nbval-check-output"]
+batch = inputs(text_input=["1, 2, 3,", "A, B, C,"], max_tokens=4, exclude_input_in_output=True, stream=True)
+rows = {0: "", 1: ""}
+for result in stream(client, "tensorrt_llm_bls", batch):
+    rows[result.as_numpy("batch_index").item()] += text_of(result)
+print(rows)
+
+# %% [markdown]
+# By its output `batch_index`. The final flag comes once, when the last row has ended. All rows of a request must have
+# the same `beam_width`; the other settings may differ.
+#
 # ## 5 Decoupled: who may answer how often
 #
 # Three switches on three levels decide whether you see a stream:
@@ -519,7 +547,17 @@ print([text_of(each) for each in stream(client, "tensorrt_llm_bls", theirs)] == 
 # 2. **stream**, an input of the request: *this* request wants many;
 # 3. the **transport**: can it carry many?
 #
-# To see all combinations you need a second server, whose models are not decoupled.
+# **Predict:** how many of the five say that they are decoupled, on the server that runs? Two of the *files* do
+# (notebook 03).
+
+# %% tags=["nbval-check-output"]
+for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble"):
+    policy = client.get_model_config(model).config.model_transaction_policy
+    print(f"{model:17} decoupled: {policy.decoupled}")
+
+# %% [markdown]
+# Three: Triton makes the ensemble decoupled, as one of its steps is. To see all combinations you need a second server,
+# whose models are not.
 
 # %%
 blocking = serve(precision=precision, decoupled=False)
@@ -744,8 +782,23 @@ for model in ("ensemble", "tensorrt_llm_bls"):
 # tokens: it sends empty text while a character is incomplete, and what is still incomplete at the end comes as one more
 # response, a `�`. So an empty chunk is normal and not the end, and **responses are not tokens**: do not count them.
 #
-# Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's tokenizer drops it
-# when a token is decoded alone, so an ensemble would print `Afoxran`. (Gemma's keeps it.)
+# Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's is one of
+# [SentencePiece](https://github.com/google/sentencepiece): it writes a space as `▁`, also before the first word, and
+# takes one space off the front of what it decodes. Three words are enough to see what that does to a stream:
+
+# %% tags=["nbval-check-output"]
+words = {"▁A": 0, "▁fox": 1, "▁ran": 2}
+llama_like = Tokenizer(models.WordLevel(words, unk_token="▁A"))
+llama_like.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+print(repr(llama_like.decode([0, 1, 2])), repr("".join(llama_like.decode([each]) for each in (0, 1, 2))))
+
+# %% [markdown]
+# Decoded alone, each token loses its space, so an ensemble prints `Afoxran`. (Gemma's tokenizer takes none off.)
+#
+# Such a tokenizer may come as a `tokenizer.model` only. Templates up to TensorRT-LLM 0.8 had a parameter
+# `tokenizer_type` for it (`auto`, `llama`, `t5`, `sp`). Since 0.9 there is none: NVIDIA's models load the folder with
+# `AutoTokenizer`, ours read `tokenizer.json`. To make that file, load the folder once with `AutoTokenizer` and save it
+# with `save_pretrained`.
 #
 # NVIDIA's own BLS model keeps no tokens, so by default it sends `�` like the ensemble. Its cure is `accumulate_tokens`:
 # each response holds the whole text so far. It is a parameter of the model. Change it in `config.pbtxt` and load that

@@ -226,6 +226,35 @@ def test_what_lint_calls_an_error_triton_refuses(loader, tmp_path, code, model, 
     server.load(model)
 
 
+def test_a_model_in_two_repositories_is_in_none(tmp_path):
+    """As notebook 03 says; TritonServer takes one repository, so the second comes by a flag of its own."""
+    tiny = Path(__file__).parents[1] / "models"
+    shutil.copytree(tiny, tmp_path / "mine")
+    shutil.copytree(tiny / "echo", tmp_path / "theirs" / "echo")
+    shutil.copytree(tiny / "echo", tmp_path / "theirs" / "third")
+    config = tmp_path / "theirs" / "third" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"echo"', '"third"'))
+
+    class Two(TritonServer):
+        def _command(self, *args):
+            command, environment = super()._command(*args)
+            more = [f"--model-repository={tmp_path / 'theirs'}", *(f"--load-model={name}" for name in self.more)]
+            return [*command, *more], environment
+
+    Two.more = ["third"]
+    with Two(tmp_path / "mine", models=["counter"]) as server:
+        assert server.models() == ["counter", "third"]
+        with pytest.raises(ServerError, match="'echo'.*not unique across all model repositories|failed to poll"):
+            server.load("echo")
+        with InferenceServerClient(server.grpc_url) as client:
+            index = client.get_model_repository_index(headers=server.admin_headers).models
+        assert {each.name: each.state for each in index} == {
+            "counter": "READY", "third": "READY", "echo": "UNAVAILABLE",
+        }  # fmt: skip
+    with pytest.raises(ServerError, match="did not start"):
+        Two(tmp_path / "mine", models=["echo"]).start()
+
+
 @pytest.mark.parametrize("code", [None, "L002", "L004"])
 def test_folders_that_keep_the_default_control_mode_from_starting(loader, tmp_path, code):
     """Only explicit model control, which TritonServer uses, starts with a foreign folder in the repository."""
