@@ -111,6 +111,8 @@ class OpenAIFrontend:
         """Raises CourseError for what no model can be sent."""
         if asked.model not in (None, self._model):
             raise CourseError(self._no_model(asked.model))
+        if asked.stream_options and not asked.stream:
+            raise CourseError("stream_options is for a request with stream.")
         if isinstance(asked, Chat):
             return [chat.render(self._folder, asked.chat())]
         if (count := len(asked.prompt) * asked.n) > MOST_ANSWERS:
@@ -147,31 +149,26 @@ class OpenAIFrontend:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         answers = [Answer(asked) for _ in tensors]
 
-        def whole(number: int, choice: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-            return {"index": number, **choice, "finish_reason": reason}
+        def choice(index: int, text: str | None, tokens: Any = (), reason: Any = None, first: bool = False) -> dict:
+            return {"index": index, **asked.choice(text, tokens, first), "finish_reason": reason}
 
-        async def send(number: int, choice: dict[str, Any], reason: str | None = None) -> None:
+        async def send(**what: Any) -> None:
             if not response.prepared:  # until then, an error has a status of its own
                 await response.prepare(request)
-            await response.write(_event({**head, "choices": [whole(number, choice, reason)]}))
-
-        async def show(number: int, ended: bool = False) -> None:
-            if any(more := answers[number].more(ended)):
-                await send(number, asked.choice(*more))
+            await response.write(_event(head | what))
 
         try:
             with InferenceServerClient(self._triton, channel_args=channel_args(self._triton)) as client:
                 results = astream(client, self._model, dict(enumerate(tensors)), timeout=self._deadline)
                 async with contextlib.aclosing(results):
                     async for result in results:
-                        log_probs = result.as_numpy("output_log_probs").ravel().tolist() if asked.tells else []
+                        log_probs = result.as_numpy("output_log_probs")
                         text = result.as_numpy("text_output").flat[0].decode(errors="replace")
-                        answers[result.key].take(text, log_probs)
+                        answers[result.key].take(text, [] if log_probs is None else log_probs.ravel().tolist())
                         if asked.stream and not response.prepared and isinstance(asked, Chat):
-                            for number in range(len(answers)):
-                                await send(number, asked.choice("", [], first=True))
-                        if asked.stream:
-                            await show(result.key)
+                            await send(choices=[choice(number, "", first=True) for number in range(len(answers))])
+                        if asked.stream and any(more := answers[result.key].more()):
+                            await send(choices=[choice(result.key, *more)])
         except InferenceServerException as error:
             said = explained(error, self._triton, self._deadline)
             if not response.prepared:
@@ -181,15 +178,16 @@ class OpenAIFrontend:
         ends = [answer.end(self._count) for answer in answers]
         before, after = sum(map(self._count, prompts)), sum(tokens for tokens, _ in ends)
         usage = {"prompt_tokens": before, "completion_tokens": after, "total_tokens": before + after}
+        rest = [(number, *answer.more(ended=True)) for number, answer in enumerate(answers)]
         if not asked.stream:
-            choices = [asked.choice(*answer.more(ended=True), first=True) for answer in answers]
-            choices = [whole(number, choice, ends[number][1]) for number, choice in enumerate(choices)]
+            choices = [choice(*more, reason, first=True) for more, (_, reason) in zip(rest, ends, strict=True)]
             return web.json_response({**head, "choices": choices, "usage": usage})
-        for number, (_, reason) in enumerate(ends):
-            await show(number, ended=True)
-            await send(number, asked.choice(None, []), reason)
+        for (number, *more), (_, reason) in zip(rest, ends, strict=True):
+            if any(more):
+                await send(choices=[choice(number, *more)])
+            await send(choices=[choice(number, None, reason=reason)])
         if asked.stream_options and asked.stream_options.include_usage:
-            await response.write(_event({**head, "choices": [], "usage": usage}))
+            await send(choices=[], usage=usage)
         await response.write(_DONE)
         return response
 

@@ -63,12 +63,6 @@ class Request(_Strict):
         ids = isinstance(value, list) and value and all(type(each) is int for each in value)
         return [value] if ids or isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _streams(self) -> Request:
-        if self.stream_options and not self.stream:
-            raise ValueError("stream_options is for a request with stream")
-        return self
-
     def inputs(self) -> list[dict[str, Any]]:
         """Inputs of the BLS model for each of the n answers, but for the prompt."""
         sampled, seed = self.model_dump(include={"temperature", "top_p"}, exclude_none=True), self.seed
@@ -98,7 +92,7 @@ class Chat(Request):
         texts = [m.content if isinstance(m.content, str) else "".join(p.text for p in m.content) for m in self.messages]
         return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
 
-    def choice(self, text: str | None, tokens: list[Token], first: bool = False) -> dict[str, Any]:
+    def choice(self, text: str | None, tokens: list[Token], first: bool) -> dict[str, Any]:
         """A piece of an answer, the first or all of one; `text` None: nothing but why it ended."""
         said = ({"role": "assistant"} if first else {}) | ({} if text is None else {"content": text})
         found = [{"token": t, "logprob": p, "bytes": list(t.encode()), "top_logprobs": []} for t, p, _ in tokens]
@@ -117,7 +111,7 @@ class Completion(Request):
     length = property(lambda self: self.max_tokens or 16)
     tells = property(lambda self: self.logprobs is not None)
 
-    def choice(self, text: str | None, tokens: list[Token], first: bool = False) -> dict[str, Any]:
+    def choice(self, text: str | None, tokens: list[Token], first: bool) -> dict[str, Any]:
         columns = ([token[place] for token in tokens] for place in range(3))
         told = dict(zip(("tokens", "token_logprobs", "text_offset"), columns, strict=True))
         return {"text": text or "", "logprobs": told if self.tells else None}
