@@ -103,7 +103,18 @@ def test_eight_threads_search_at_once(store, data):
         ({"ids": ["a", "b"]}, "2 values of id"),
         ({"ids": [""]}, "empty or longer than 200 bytes"),
         ({"ids": ["é" * 101]}, "longer than 200 bytes"),
+        ({"ids": None}, "give a list"),
+        ({"ids": "a"}, "give a list"),
         ({"categories": ["two\nlines"]}, "cannot be printed"),
+        ({"categories": [5]}, "no text"),
+        ({"fingerprints": [None]}, "no text"),
+        ({"fingerprints": ["f" * 65]}, "longer than 64 bytes"),
+        ({"prices_cents": []}, "0 values of price"),
+        ({"prices_cents": [1.7]}, "no whole number"),
+        ({"prices_cents": [None]}, "no whole number"),
+        ({"prices_cents": [2**63]}, "no whole number"),
+        ({"vectors": "x"}, "rows of numbers"),
+        ({"vectors": [[1.0], [1.0, 2.0]]}, "rows of numbers"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_in_a_sentence(store, change, word):
@@ -111,6 +122,8 @@ def test_what_cannot_be_stored_is_refused_in_a_sentence(store, change, word):
     with pytest.raises(VectorError, match="^[A-Z].*\\.$") as caught:
         store.upsert(**(row | change))
     assert word in str(caught.value)
+    with pytest.raises(VectorError, match="was not asked to search"):
+        store.search(row["vectors"], effort=5)
     with pytest.raises(VectorError, match="twice"):
         store.upsert(["a", "a"], np.ones((2, 384)), ["c"] * 2, [1] * 2, ["f"] * 2)
 

@@ -121,16 +121,21 @@ class VectorStore:
         length 1. Returns when they are acknowledged."""
         vectors = _checked(vectors)
         _check_ids(ids)
-        for what, values, most in (
-            ("id", ids, ID_BYTES), ("category", categories, CATEGORY_BYTES),
-            ("fingerprint", fingerprints, FINGERPRINT_BYTES),
+        for what, values in (
+            ("id", ids), ("category", categories), ("price", prices_cents), ("fingerprint", fingerprints)
         ):  # fmt: skip
             if len(values) != len(vectors):
                 raise VectorError(f"There are {len(vectors)} vectors and {len(values)} values of {what}.")
-            if strange := [value for value in values if not value.isprintable()]:
-                raise VectorError(f"The {what} {strange[0][:50]!r} has a character that cannot be printed.")
+        for what, values, most in (
+            ("category", categories, CATEGORY_BYTES), ("fingerprint", fingerprints, FINGERPRINT_BYTES)
+        ):  # fmt: skip
+            if strange := [value for value in values if not (isinstance(value, str) and value.isprintable())]:
+                raise VectorError(f"The {what} {strange[0]!r:.50} is no text, or one that cannot be printed.")
             if long := [value for value in values if len(value.encode()) > most]:
                 raise VectorError(f"The {what} {long[0][:50]!r} is longer than {most} bytes.")
+        whole = (int, np.integer)
+        if wrong := [price for price in prices_cents if not isinstance(price, whole) or abs(price) >= 2**63]:
+            raise VectorError(f"The price {wrong[0]!r:.50} is no whole number of cents of 64 bits.")
         if len(set(ids)) < len(ids):
             raise VectorError("An id is given twice in one upsert.")
         rows = [
@@ -224,6 +229,8 @@ class VectorStore:
                     f"The program that keeps {self._file} has ended: close this store and open it again."
                 ) from None
             raise VectorError(f"Milvus at {self.address} could not {what}: {_reason(error)}.") from None
+        except (TypeError, ValueError) as error:  # of an argument that pymilvus cannot write
+            raise VectorError(f"Milvus at {self.address} was not asked to {what}: {_reason(error)}.") from None
 
 
 def expression(category: str | None = None, below_cents: int | None = None) -> str:
@@ -243,13 +250,18 @@ def expression(category: str | None = None, below_cents: int | None = None) -> s
 
 
 def _check_ids(ids: Sequence[str]) -> None:
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        raise VectorError(f"The ids are {ids!r:.60}; give a list of texts.")
     for name in ids:
         if fault := id_fault(name):
             raise VectorError(f"The id {name!r:.60} {fault}.")
 
 
 def _checked(vectors: np.ndarray) -> np.ndarray:
-    vectors = np.asarray(vectors, dtype=np.float32)
+    try:
+        vectors = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise VectorError("Vectors must be rows of numbers, all of one length.") from None
     if vectors.ndim != 2 or vectors.shape[1] != DIMENSIONS:
         raise VectorError(f"Vectors must have the shape [n, {DIMENSIONS}], not {list(vectors.shape)}.")
     if not np.isfinite(vectors).all():
