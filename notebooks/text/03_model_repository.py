@@ -26,7 +26,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 38 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 95 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 
@@ -722,6 +722,7 @@ print(*sorted(path.name for path in repository.iterdir()), sep="\n")
 fig = request_path.draw("bls", prefix="gemma-gly-")
 alt = "gemma-gly-tensorrt_llm_bls calls the three gemma-gly- models and no other"
 show(fig, "Every call inside the second deployment carries its prefix", alt, drawing=True)
+
 
 # %% [markdown]
 # The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by
