@@ -550,20 +550,27 @@ def test_the_executors_figures_are_in_the_servers_metrics(server, client, hf_tok
 
 
 def test_the_figures_outlive_loading_again_and_a_second_deployment(tmp_path):
-    """Two models share the families, and the old instance of one goes while the new one counts."""
+    """Two models share the families, and a new instance shares the figures with the old one, which goes later."""
     build_default(tmp_path, precision="int4")
     repository = build_default(tmp_path, precision="int4", prefix="b-")
+    config, policies = repository / "tensorrt_llm" / "config.pbtxt", ("guaranteed_no_evict", "max_utilization")
+    name, asked = "nv_llm_output_token_len_count", 0
     with TritonServer(repository) as server, TritonClient(server.grpc_url, server.http_url) as client:
-        with ThreadPoolExecutor(2) as pool:
-            for _ in range(3):
-                asked = [pool.submit(joined, client, COUNT, 24, model=f"{p}tensorrt_llm_bls") for p in ("", "b-")]
-                server.load("tensorrt_llm")
-                assert len({one.result() for one in asked}) == 1
-        time.sleep(1.5)
+        for _ in range(4):
+            with client.stream(COUNT, max_tokens=64, min_tokens=64) as stream:
+                next(stream)  # the old instance has to finish it
+                config.write_text(config.read_text().replace(*policies))
+                server.load("tensorrt_llm")  # which Triton does only for a file that has changed
+                assert len(list(stream)) >= 63
+            assert joined(client, COUNT, 2) == " seven eight"
+            policies, asked = policies[::-1], asked + 2
+            wait_until(lambda: figures(server, name, "response_metric_type")["total_output_tokens"] == asked)  # noqa: B023
+            time.sleep(3)  # the old one is gone, and the new one goes on writing
+        assert joined(client, COUNT, 2, model="b-tensorrt_llm_bls") == " seven eight"
         client.raw.unload_model("b-tensorrt_llm", headers=server.admin_headers)
-        name = "nv_llm_output_token_len_count"
-        wait_until(lambda: not figures(server, name, "response_metric_type", "b-tensorrt_llm"))
-        before = figures(server, name, "response_metric_type").get("total_output_tokens", 0)
+        wait_until(lambda: "b-tensorrt_llm" not in server.models())
         assert joined(client, COUNT, 2) == " seven eight"
-        wait_until(lambda: figures(server, name, "response_metric_type")["total_output_tokens"] == before + 1)
-        assert figures(server, "nv_trt_llm_request_metrics", "request_type")["max"] == 8
+        wait_until(lambda: figures(server, name, "response_metric_type")["total_output_tokens"] == asked + 1)
+        assert figures(server, name, "response_metric_type", "b-tensorrt_llm") == {"total_output_tokens": 1}
+        requests = figures(server, "nv_trt_llm_request_metrics", "request_type")
+        assert requests["max"] == 8 and requests["active"] == 0

@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from ctypes import py_object, pythonapi
 from typing import Any
 
 import psutil
@@ -22,8 +23,13 @@ BUCKETS = [10, 50, 100, 500, 1000]
 
 
 class Metrics:
-    """A slow thread of its own keeps them up to date, for each change is a round trip to the server process.
-    stats: gives the executor's figures; period: seconds from one look to the next."""
+    """A slow thread of its own keeps them up to date, for each is a round trip to the server process.
+    stats: gives the executor's figures; period: seconds from one look to the next.
+
+    When a model is loaded again, its new instance has the same figures as the old one, which goes later. Triton 24.10
+    counts owners for each family object alone (core, metric_family.cc): the old one's end would free what the new one
+    writes to. So nothing is ever given back. An unloaded model's figures stay as they were at its end.
+    """
 
     def __init__(self, model: str, version: str, stats: Callable[[], dict[str, int]], period: float) -> None:
         self._stats, self._period, self._labels = stats, period, {"model": model, "version": version}
@@ -38,26 +44,25 @@ class Metrics:
             self._ended.put(tokens)
 
     def shutdown(self, timeout: float) -> None:
-        """A last look, then the thread ends and the figures go."""
+        """A last look, then the thread ends."""
         self._ending.set()
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        families, metrics, known, kind, ending = [], {}, {}, pb_utils.MetricFamily, False
+        metrics, kind, ending = {}, pb_utils.MetricFamily, False
         try:
             for name, label, value, figure in table("triton")["metrics"]:
                 about, more = (kind.HISTOGRAM, {"buckets": BUCKETS}) if figure in HISTOGRAMS else (kind.GAUGE, {})
-                families.append(kind(name=name, description="as TensorRT-LLM's backend names it", kind=about))
-                metrics[figure] = families[-1].Metric(labels={label: value, **self._labels}, **more)
+                family = kind(name=name, description="as TensorRT-LLM's backend names it", kind=about)
+                pythonapi.Py_IncRef(py_object(family))  # for ever, and with it its metrics
+                metrics[figure] = family.Metric(labels={label: value, **self._labels}, **more)
             while not ending:
                 ending = self._ending.wait(self._period)
-                self._update(metrics, known)
+                self._update(metrics)
         except Exception as error:  # such as metrics that the server was told not to have
             pb_utils.Logger.log_warn(f"{self._labels['model']}: no figures in /metrics: {error}")
-        metrics.clear()  # before their families, as Triton wants it
-        families.clear()
 
-    def _update(self, metrics: dict[str, Any], known: dict[str, float]) -> None:
+    def _update(self, metrics: dict[str, Any]) -> None:
         for _ in range(self._ended.qsize()):
             for name, tokens in zip(HISTOGRAMS, self._ended.get(), strict=True):
                 metrics[name].observe(tokens)
@@ -65,7 +70,5 @@ class Metrics:
         used, total = now["kv_blocks_used"], now["kv_blocks_total"]
         now |= {"kv_blocks_free": total - used, "kv_fraction_used": used / total, "timestamp": int(time.time())}
         now |= {"cpu_bytes": psutil.Process().memory_info().rss}
-        for name in metrics.keys() & now.keys():
-            if now[name] != known.get(name):
-                metrics[name].set(now[name])
-        known |= now
+        for name in metrics.keys() & now.keys():  # also what has not changed: the old instance may have been the last
+            metrics[name].set(now[name])
