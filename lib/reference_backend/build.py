@@ -36,6 +36,7 @@ _BITS = {"W8A16": 8, "W4A16": 4}
 _QUANTISED = re.compile(r"layers\.\d+\.(attention\.(qkv|dense)|mlp\.(fc|gate|proj))\.weight")
 _EMBEDDING, _HEAD = "transformer.vocab_embedding", "lm_head"
 _NEVER_QUANTISED = {_HEAD, "router", "vocab_embedding", "position_embedding", "block_embedding"}
+_POSITIONS = "transformer.position_embedding.weight"
 _ENGINE_FILES = re.compile(r"config\.json|rank\d+\.engine")
 
 
@@ -178,7 +179,7 @@ def _unfit(config: dict[str, Any], found: dict[str, Tensor]) -> Iterator[str]:
             yield f"{value!r:.40} for {key}; it must be a number above 0"
     moe = config.get("moe") or {}
     inner = {"cp_size": config["mapping"].get("cp_size", 1), "num_experts": moe.get("num_experts", 0)}
-    for key, value in (config | inner).items():
+    for key, value in ({"position_embedding_type": None, "hidden_act": None} | config | inner).items():
         only = [config.get(one, one) if isinstance(one, str) else one for one in rules["only"].get(key, ())]
         unknown = value and key not in (*rules["numbers"], *rules["others"])
         if value not in only if only else unknown:
@@ -187,13 +188,15 @@ def _unfit(config: dict[str, Any], found: dict[str, Tensor]) -> Iterator[str]:
     wanted = known.get(scaling.get("type") or scaling.get("rope_type"), ("type",))
     if scaling and not all(isinstance(scaling.get(key), (int, float)) and scaling[key] > 0 for key in wanted):
         yield f"{scaling!r:.80} for rotary_scaling; here that is {' or '.join(known)}, with all their numbers above 0"
-    for key, tensor in rules["biases"].items():
-        if key in config and bool(config[key]) != (tensor in found):
+    for key, tensor in rules["tensors"].items():
+        if key in config and (config[key] in (True, "learned_absolute")) != (tensor in found):
             yield f"{config[key]} for {key}, and the tensor {tensor} is {'' if tensor in found else 'not '}there"
     hidden, size, ranks = config["hidden_size"], config["head_size"], config["mapping"]["tp_size"]
     heads, kv_heads = (config[f"num_{which}_heads"] for which in ("attention", "key_value"))
     layer = f"transformer.layers.{config['num_hidden_layers'] - 1}"
+    table_of_positions = {_POSITIONS: (config["max_position_embeddings"], hidden)} if _POSITIONS in found else {}
     for tensor, shape in {
+        **table_of_positions,
         f"{_HEAD}.weight": (-(-config["vocab_size"] // ranks), hidden),
         f"{layer}.attention.qkv.weight": ((heads // ranks + 2 * max(1, kv_heads // ranks)) * size, hidden),
         f"{layer}.mlp.proj.weight": (hidden, config["intermediate_size"] // ranks),

@@ -423,7 +423,7 @@ WOULD_CHANGE = [
         "rotary_pct": [0.5],
         "rotary_embedding_dim": [8],
         "rotary_dim": [8],
-        "position_embedding_type": ["rope_gptj", "alibi", "long_rope", "yarn", "relative", None],
+        "position_embedding_type": ["rope_gptj", "alibi", "long_rope", "yarn", "learned_absolute", None],
         "hidden_act": ["swiglu", "geglu", "mish", None],
         "qk_layernorm": [True],
         "residual_mlp": [True],
@@ -467,6 +467,8 @@ WOULD_CHANGE = [
         "embedding_scale": 8.0,
         "gpt_variant": "starcoder2",
         "bias": False,
+        "position_embedding_type": "rope_gpt_neox",
+        "max_position_embeddings": 512,
     }.items()
 ]
 
@@ -497,6 +499,16 @@ def test_a_key_that_the_executor_does_not_read_is_refused_by_name(model, key, va
     said = str(caught.value)
     assert (named in said or ".weight is [" in said or ".weight is not" in said) and "\n" not in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_key_that_is_not_there_is_asked_for(checkpoints, tmp_path):
+    for key in ("position_embedding_type", "hidden_act", "norm_epsilon", "head_size"):
+        folder = changed(checkpoints / "llama", tmp_path / key)
+        config = json.loads((folder / "config.json").read_text())
+        del config[key]
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(BuildError, match=f"says None for {key}; "):
+            build(folder, tmp_path / "out")
 
 
 def test_what_nvidias_converter_writes_is_taken(checkpoints, tmp_path):
