@@ -299,10 +299,10 @@ for event in application.chat.completions.create(**chat, stream=True, temperatur
 
 # %% [markdown]
 # Two more of OpenAI's fields: `stop`, and `n` for several answers. Triton's text ends *with* the stop word, OpenAI's
-# *before* it. **Predict:** with `stop=["."]`, does a full stop arrive?
+# *before* it. **Predict:** with `stop=[","]`, does a comma arrive?
 
 # %%
-answer = application.chat.completions.create(**chat, stop=["."], n=2, temperature=temperature, seed=seed)
+answer = application.chat.completions.create(**chat, stop=[","], n=2, temperature=temperature, seed=seed)
 for choice in answer.choices:
     print(repr(choice.message.content), choice.finish_reason)
 
