@@ -595,7 +595,7 @@ check("07.3", penalise)
 # **Predict:** three requests, (a) plain, (b) at least 25 tokens, (c) at least 25 tokens and the stop word `.`. How long
 # are the answers?
 
-# %% tags=["nbval-check-output"]
+# %% tags=["nbval-check-output", "varies"]
 chat = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 ends = {"a": {}, "b": {"min_tokens": 25}, "c": {"min_tokens": 25, "stop_words": ["."]}}
 requests = {name: {"text_input": chat, "max_tokens": 30, **each} for name, each in ends.items()}
@@ -606,7 +606,7 @@ print(lengths)
 # %% [markdown]
 # Read them, and look at the end token where (a) ended.
 
-# %%
+# %% tags=["varies"]
 for name, words in ended.items():
     print(name, repr(words))
 end_id = tokenizer.token_to_id("<|im_end|>")
