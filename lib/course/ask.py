@@ -1,7 +1,5 @@
 """One question to the model from the command line: find or start a server, stream the answer, leave nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

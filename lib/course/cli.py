@@ -1,7 +1,5 @@
 """The `course` command. Each command says what to do and leaves the work to a module that it imports only then."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 Everything here only looks; nothing is written, started or downloaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

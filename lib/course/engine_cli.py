@@ -1,7 +1,5 @@
 """`course convert`, `course build` and `course engine …`: each leaves the work to modules that it imports only then."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

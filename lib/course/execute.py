@@ -6,8 +6,6 @@ A process of its own, because papermill may hang (with its kernel, or after the 
 Lines of PROGRESS_FILE: {"cells": N}, {"cell": i, "source": first line}, and one of {"ok": true}, {"error": sentence}.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 What you write there is yours. A version of a notebook that you have not touched takes the place of the older one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The course manifest `course.toml`, read and checked. Every other place that lists notebooks asks here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

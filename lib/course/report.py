@@ -3,8 +3,6 @@
 What is only handed on is `Any` here, because importing its class would take time that most commands do not need.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

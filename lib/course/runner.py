@@ -1,7 +1,5 @@
 """Runs the course's notebooks one after another, each in a process with a hard time limit, into a folder of results."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 Nothing heavy is imported here, and nothing of the course's other packages anywhere in it.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

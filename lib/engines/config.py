@@ -1,7 +1,5 @@
 """A config.json, read with care: the one place where numbers of a foreign file enter (Hugging Face, TensorRT-LLM)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a Hugging Face checkpoint to a TensorRT-LLM one: what NVIDIA's convert_checkpoint.py does, without a GPU."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Source: data/families.toml, which names its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

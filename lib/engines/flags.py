@@ -3,8 +3,6 @@
 Source: data/flags.toml, which says for each version how its flags are known.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence

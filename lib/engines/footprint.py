@@ -4,8 +4,6 @@ Weights and KV cache follow from the shapes and are exact. What TensorRT needs b
 needs for logits are bounds; the comments name the public logs that they were compared with.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Checkpoints of Hugging Face's form out of something else: a GGUF file, or the trained layers of a draft model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -6,8 +6,6 @@ TensorRT version stands in the engine file only. TensorRT has no API for the hea
 four numbers; plans of TensorRT-RTX begin with "vtrt". Engines of the course's own backend are safetensors files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ A request is a dict of plain values under the names of its API. Its meaning stay
 API would fill in differently are written out, and what has no counterpart is reported. Sources: data/llm_api.toml.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from functools import cache

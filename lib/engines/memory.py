@@ -1,7 +1,5 @@
 """How much GPU memory an engine takes, and whether it fits a card, before anything is built (notebook 02)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

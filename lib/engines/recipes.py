@@ -4,8 +4,6 @@ What is built stands in data/recipes.toml, with which words in commands.toml, ho
 Paths are relative to the folder that the commands run in.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

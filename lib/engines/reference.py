@@ -8,8 +8,6 @@ config.json and quantises the weights of qkv, dense, fc, gate and proj (tensorrt
 preprocess_weights), each rank its own slice, so a row-parallel weight has other scales than the whole one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

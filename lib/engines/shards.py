@@ -1,7 +1,5 @@
 """The checkpoint folder of TensorRT-LLM on disk: config.json and one rankN.safetensors for each rank."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re

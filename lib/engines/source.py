@@ -1,7 +1,5 @@
 """A Hugging Face checkpoint folder, read lazily: its config.json and slices of its safetensors files."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: the tables in data/containers.toml, which name theirs.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

@@ -1,7 +1,5 @@
 """The `tensorrtllm` backend of the embedded lane: a reference executor, and the Python models around it."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from pathlib import Path

@@ -9,8 +9,6 @@ NAME.weights_scaling_factor [out, blocks], and where zero is not in the middle N
 head that is the embedding is left out.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@ Flags that change speed or memory on a GPU are taken and said to have no effect;
 can do, and cannot be honoured, are refused by name. `--weights q4_1` is ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -3,8 +3,6 @@
 Importing transformers takes seconds; the template itself is Jinja and takes none.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import json

@@ -13,8 +13,6 @@ has a folder ``checks`` of its own)::
 Solutions and mutants (one for each known misconception) live in ``notebooks/solutions/05.py``.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

@@ -3,8 +3,6 @@
 A request is a list of tritonclient's InferInput, an answer its InferResult, an error its InferenceServerException.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue

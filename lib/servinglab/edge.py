@@ -1,7 +1,5 @@
 """A road that still ends in an engine: TensorRT Edge-LLM, whose exporter notebook 12 runs."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

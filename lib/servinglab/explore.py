@@ -4,8 +4,6 @@ Plumbing that no lesson is about. What a slider can show is on the page without 
 HTML notebook loses nothing; and a widget waits for a front end, which a run by a script does not have.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -8,8 +8,6 @@ Definitions, as in NVIDIA's AIPerf (https://docs.nvidia.com/aiperf/reference/ai-
 * Goodput: requests a second that kept every limit.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Plumbing that no lesson is about. ``begin(...)`` follows the parameters, ``record(...)`` is the last cell.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import json

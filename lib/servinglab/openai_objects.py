@@ -6,8 +6,6 @@ the tokens that it chose, but not their texts: a token's text is what arrived wi
 empty.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -1,8 +1,6 @@
 """One line that starts a server: the course's model in a repository of its own, and the command that ran. Or it takes
 the server that somebody else started (SERVINGLAB_SERVER)."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

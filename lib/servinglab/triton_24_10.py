@@ -8,8 +8,6 @@ guard. Where a guard is a few words of another file, it stands there:
 * a cancel at the end of a stream races with its last write, and a stream's error has no status: client.py
 """
 
-from __future__ import annotations
-
 import re
 
 import psutil

@@ -20,8 +20,6 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
   possible ones. transformers fills up with forbidden ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from os.path import commonprefix  # which takes any lists
 from typing import NamedTuple

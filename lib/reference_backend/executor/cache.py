@@ -8,8 +8,6 @@ Blocks that are kept for requests to come (`reuse.py` says which) lie outside th
 They are blocks that no request has reserved, so both together stay within the pool.
 """
 
-from __future__ import annotations
-
 import mmap
 
 import numpy as np

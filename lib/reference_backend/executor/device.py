@@ -4,8 +4,6 @@ auto (the default) takes the CUDA device if torch finds one and the engine is a 
 int4 is a format for CPUs. SERVINGLAB_DEVICE = auto, cpu or cuda says otherwise without a change of code.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

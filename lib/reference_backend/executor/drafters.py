@@ -1,7 +1,5 @@
 """Where draft tokens come from: the text so far (`PromptLookup`), or a smaller model (`DraftModel`)."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

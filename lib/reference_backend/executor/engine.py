@@ -1,7 +1,5 @@
 """The executor: a thread that runs one model step after another for whichever requests are there."""
 
-from __future__ import annotations
-
 import logging
 import math
 import queue

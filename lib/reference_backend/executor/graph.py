@@ -13,8 +13,6 @@ Several ranks (tensor parallelism) run as one graph: the pieces of column-parall
 partial sums of row-parallel ones are added, as all-gather and all-reduce do between GPUs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """One iteration of in-flight batching, and what follows from it for each request. No threads in here."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -4,8 +4,6 @@ Names, defaults and ranges are those of TensorRT-LLM's executor (`SamplingConfig
 A new setting is a line here, its effect in sampler.py, and its tensor in the repository's contract.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from dataclasses import dataclass, field, fields

@@ -10,8 +10,6 @@ mean(x) to a product. So the input gets one more column for each block, the mean
 the rests as further columns, in four bits like the others: one product, no second pass.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 BLOCK = 32

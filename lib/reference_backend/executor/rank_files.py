@@ -4,8 +4,6 @@ Both are in the safetensors format: the length of a header in 8 bytes, the heade
 Here a file is only mapped: a tensor comes from the disk when it is used, and ONNX Runtime maps the same pages.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

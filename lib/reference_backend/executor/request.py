@@ -11,8 +11,6 @@ default before its pull request 12366, output_log_probs are relative to the toke
 not listed.
 """
 
-from __future__ import annotations
-
 import logging
 import operator
 import time

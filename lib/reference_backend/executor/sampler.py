@@ -3,8 +3,6 @@
 Notebooks 06 to 08 teach the same steps in the open; tests/unit/test_decoding_distributions.py holds the two equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -12,8 +12,6 @@ With `static` (batching_strategy "V1" of TensorRT-LLM) nobody joins a batch that
 begins when the last request of this one has ended. No model and no memory in here: the scheduler only decides.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property

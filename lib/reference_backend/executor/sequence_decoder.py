@@ -7,8 +7,6 @@ and random numbers see one token after another as ever, so greedy and seeded out
 draft, only in fewer steps. That is what TensorRT-LLM does with `draft_input_ids` alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What all models share: config.pbtxt parameters, request tensors, errors a client can read, sending."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import traceback

@@ -4,8 +4,6 @@ It decodes exactly the ids it is given: a chunk that ends inside a multi-byte ch
 through the ensemble shows that; `tensorrt_llm_bls` avoids it by sending each chunk with the ids before it.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -8,8 +8,6 @@ generation_config.json is a list): the others become stop words, as in TensorRT-
 tokenizer's one. A client that gives END_ID ends with that alone.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

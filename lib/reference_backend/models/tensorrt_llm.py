@@ -5,8 +5,6 @@ share the running batch. Streaming responses hold the new ids only; FINAL travel
 it where shared memory is scarce). A request with draft_input_ids ends when they are verified, as in TensorRT-LLM.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -6,8 +6,6 @@ when the client has left, and answers an error with one sentence instead of a tr
 num_return_sequences on, which NVIDIA's declares and does not use. Speculative decoding is in bls/speculation.py.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import uuid

@@ -1,8 +1,6 @@
 """Text to ids and back with the `tokenizers` library alone; streamed tokens to streamed text: whole characters, spaces
 kept, stop words found across chunks (notebook 05)."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

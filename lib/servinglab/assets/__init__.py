@@ -5,8 +5,6 @@ is a path, one of data/models.toml, or a hub id; the order is path, cache, packa
 Nothing heavy is imported here: conversion and build happen in processes of their own (steps.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

@@ -1,7 +1,5 @@
 """The models with a short name (data/models.toml), and the labs' data sets (data/datasets.toml)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

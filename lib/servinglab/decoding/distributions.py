@@ -3,8 +3,6 @@
 Notebooks 06, 07 and 10 derive them in numpy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

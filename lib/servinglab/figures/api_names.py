@@ -1,7 +1,5 @@
 """Figures of notebook 12: the two ways from a checkpoint to an answer, and which API has a name for what."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Figures of notebook 09: the tree of a beam search, what a length penalty ranks, strategies beside each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt

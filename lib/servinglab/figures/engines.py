@@ -1,7 +1,5 @@
 """Pictures of notebooks 01 and 02: which ONNX nodes became one layer, what files hold, how ranks share work, memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

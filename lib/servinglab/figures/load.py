@@ -1,7 +1,5 @@
 """Figures of notebook 11: latency against throughput, waits of an open loop, the knee."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,5 @@
 """Figures of notebook 08: a product that vanishes, the surprise of a text, and whom to believe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,5 @@
 """The way of one request through Triton's models, drawn without data (notebooks 00 and 03), and which are loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import matplotlib.pyplot as plt

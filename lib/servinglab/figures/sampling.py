@@ -1,8 +1,6 @@
 """Figures of notebooks 06 and 07: what a temperature and the filters do to one next-token distribution, samples against
 it, and what a strategy costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

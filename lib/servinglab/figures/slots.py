@@ -4,8 +4,6 @@ The metrics of a request are what `return_perf_metrics` says: `arrival_time_ns`,
 `first_token_time_ns`, `last_token_time_ns`, nanoseconds of a clock without a date.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

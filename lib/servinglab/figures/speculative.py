@@ -1,7 +1,5 @@
 """Figures of notebook 10: one round, what two distributions share, what a draft gets right, which length pays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt

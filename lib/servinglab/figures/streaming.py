@@ -1,7 +1,5 @@
 """Figures of notebooks 00 and 05: bytes on the wire, who may stream, when a stream ends, when its tokens arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

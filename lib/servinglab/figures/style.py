@@ -5,8 +5,6 @@ Plumbing that no lesson is about. The colours are Okabe and Ito's, which people 
 tell apart (https://jfly.uni-koeln.de/color/).
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@ the BLS model, `preprocessing_model_name` and `postprocessing_model_name`. NVIDI
 into it, so that one repository cannot hold two deployments.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib import resources

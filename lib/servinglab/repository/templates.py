@@ -4,8 +4,6 @@ A *structural* placeholder stands outside quotes: left unfilled, Triton cannot p
 a string: left unfilled, the model gets the text `${name}`, which the backends read as "not set".
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -7,8 +7,6 @@ wait in it for their share of the work. Ours differs in that it listens on 127.0
 to root only, waits until every model is ready, and takes all ranks with it when it ends (supervisor.py).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """tritonserver as a process: its ports, start through the supervisor, readiness, end, its log and what that says."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

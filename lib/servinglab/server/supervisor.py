@@ -11,8 +11,6 @@ The parent's death is also seen by its process id, because a fork of the parent 
 is itself killed, the kernel kills tritonserver (PR_SET_PDEATHSIG), and its Python stubs leave when they miss it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

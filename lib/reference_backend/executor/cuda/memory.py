@@ -1,7 +1,5 @@
 """What a Llama-type engine holds on a CUDA device: its weights as torch tensors, and the KV cache."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

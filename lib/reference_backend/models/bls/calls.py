@@ -1,7 +1,5 @@
 """The calls that `tensorrt_llm_bls` makes to the other three models, and how the tensors are renamed on the way."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -12,8 +12,6 @@ that came before the LLM was stopped, otherwise all that it generated. Beams tha
 give the same text.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

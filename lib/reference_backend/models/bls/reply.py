@@ -1,7 +1,5 @@
 """The client's side of BLS requests: their responses, and the thread that looks after those that run."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

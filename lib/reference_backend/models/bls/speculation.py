@@ -11,8 +11,6 @@ Limits are those of NVIDIA's BLS model: one prompt, one beam, no streaming, no c
 up the log probabilities and metrics of all rounds, and refuses return_generation_logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

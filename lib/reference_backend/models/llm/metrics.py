@@ -4,8 +4,6 @@ Left out: what this executor does not have or count (micro batches, paused reque
 process, the family for V1). A sequence of several is a request of its own here, and is counted as one.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """The input tensors of `tensorrt_llm`, checked and decoded, one batch row at a time (taught in notebook 03)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
