@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,12 +16,11 @@ _FOREIGN = {TENSORRT_RTX: "TensorRT-RTX", SAFETENSORS: "the course's own backend
 
 @dataclass(frozen=True)
 class Machine:
-    """Where an engine is to run. `gpus`: how many. `ranks`: MPI processes that were started, None where not known."""
+    """Where an engine is to run. `gpus`: how many."""
 
     trtllm: str | None = None
     tensorrt: str | None = None
     gpus: int = 0
-    ranks: int | None = None
 
     @classmethod
     def here(cls, container: str | None = None) -> Machine:
@@ -30,8 +28,7 @@ class Machine:
         software = find(container) if container else None
         trtllm = software.trtllm if software else _installed("tensorrt_llm")
         tensorrt = software.tensorrt if software else _installed("tensorrt")
-        size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
-        return cls(trtllm, tensorrt, len(_nvidia_smi()), int(size) if size.isdigit() else None)
+        return cls(trtllm, tensorrt, len(_nvidia_smi()))
 
 
 def incompatibility(path: str | Path, machine: Machine | None = None) -> str | None:
@@ -81,11 +78,6 @@ def _other_version(folder: EngineFolder, machine: Machine) -> str | None:
 
 def _other_gpus(folder: EngineFolder, machine: Machine) -> str | None:
     world, split = folder.world_size, f"tensor parallel {folder.tp_size} × pipeline parallel {folder.pp_size}"
-    if machine.ranks not in (None, world):
-        return (
-            f"{folder.path} was split for {world} rank(s) ({split}), but {machine.ranks} were started: start the "
-            f"server with --world-size {world}."
-        )
     if machine.gpus < world:
         return f"{folder.path} needs {world} GPU(s) ({split}), and nvidia-smi shows {machine.gpus} here."
     return None

@@ -7,7 +7,6 @@ HTML notebook loses nothing; and a widget waits for a front end, which a run by 
 import itertools
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,8 +49,6 @@ def is_live() -> bool:
     request = running and running.get_parent("shell")  # the message that made this cell run
     if os.environ.get("SERVINGLAB_STATIC") or request is None:  # the first: whatever in this course runs notebooks
         return False
-    if "google.colab" in sys.modules:
-        return True
     # JupyterLab, Notebook 7 and VS Code name the cell in each request; libraries that run notebooks do not. Both must
     # hold, because a kernel that a notebook starts (papermill inside JupyterLab) inherits the environment.
     session = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ

@@ -87,22 +87,20 @@ def test_without_tensorrt_llm_the_container_is_named(engine):
     assert "no TensorRT-LLM is installed here" in said and "container 26.07" in said
 
 
-# GPUs and ranks
+# GPUs
 
 
-def test_too_few_gpus_and_a_wrong_number_of_processes(tmp_path):
+def test_too_few_gpus(tmp_path):
     four = engine_folder(tmp_path / "four", ranks=4)
     said = one_sentence(incompatibility(four, Machine(TRTLLM, TENSORRT, 2)))
     assert "needs 4 GPU(s) (tensor parallel 4 × pipeline parallel 1)" in said and "shows 2" in said
-    assert "--world-size 4" in one_sentence(incompatibility(four, Machine(TRTLLM, TENSORRT, 4, ranks=2)))
-    assert incompatibility(four, Machine(TRTLLM, TENSORRT, 4, ranks=4)) is None
+    assert incompatibility(four, Machine(TRTLLM, TENSORRT, 4)) is None
     assert "shows 0" in one_sentence(incompatibility(four, Machine(TRTLLM, TENSORRT)))
 
 
 def test_this_machine_is_looked_at(monkeypatch):
     monkeypatch.setattr("engines.compatibility._nvidia_smi", ["NVIDIA H100 80GB HBM3", "NVIDIA L4"].copy)
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    assert Machine.here("25.06") == Machine("0.20.0", "10.10.0.31", 2, 2)
+    assert Machine.here("25.06") == Machine("0.20.0", "10.10.0.31", 2)
     monkeypatch.setattr("engines.compatibility._nvidia_smi", list)
     assert Machine.here().gpus == 0
 

@@ -6,8 +6,7 @@ word or at max_tokens) becomes a finished beam if it is among the first `width`;
 Of the finished ones the best `width` by score are kept. A path that has no continuation is dropped.
 
 score = log probability / choices ** length_penalty, where the choices are the generated tokens, end_id included and the
-prompt not, as in TensorRT-LLM (cpp/tensorrt_llm/kernels/beamSearchKernels) and transformers 5. Beams are returned by
-score, best first. cum_log_probs is the sum, never divided by the length.
+prompt not, as in TensorRT-LLM (cpp/tensorrt_llm/kernels/beamSearchKernels) and transformers 5.
 
 The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and more its "never". Other differences:
 * transformers, and newer versions of TensorRT-LLM, take the log softmax before their processors; here it comes after
@@ -15,7 +14,7 @@ The ends follow transformers' early_stopping: 1 is its True, 0 its False, 2 and 
 * TensorRT-LLM ends with early_stopping 0 by the best continuation of the step, even if it has just ended; here and in
   transformers by the best that goes on. For 2 it takes the room up to max_seq_len for the longest length.
 * beam_search_diversity_rate adds rate x rank of its parent to a continuation while the step ranks them, as in
-  TensorRT-LLM's kernel: the higher the rate, the more the paths behind the first are continued. It is part of no score.
+  TensorRT-LLM's kernel. It is part of no score.
 * Where embedding_bias and bad_words leave fewer continuations than beam_width, fewer beams come back, all of them
   possible ones. transformers fills up with forbidden ones.
 """

@@ -16,10 +16,9 @@ _COUNT = (1, math.inf, "1 or more")
 class PromptLookup:
     """What followed the last tokens when they came before: good where the answer repeats its prompt or itself.
 
-    It finds the latest earlier place that ends with the same `ngram` tokens, else with fewer, down to one. The latest,
-    because what the text does now resembles most what it did last. The longer the two places agree (looking back as far
-    as it goes), the longer the draft: it has as many tokens as agree, at most `max_draft`. Where it reaches
-    the end of the text it goes on with its own draft, so that a loop is followed.
+    It finds the latest earlier place that ends with the same `ngram` tokens, else with fewer, down to one. The draft
+    has as many tokens as agree before the two places, at most `max_draft`. Where it reaches the end of the text it goes
+    on with its own draft, so that a loop is followed.
 
     The idea is that of prompt lookup decoding (A. Saxena 2023), which takes the first place and a fixed length. No
     state, so one may serve any number of requests.

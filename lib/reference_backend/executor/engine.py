@@ -33,21 +33,18 @@ KV_SHARE_OF_FREE_MEMORY = 0.9  # TensorRT-LLM's default for its kv_cache_free_gp
 class Executor(AbstractContextManager):
     """In-flight batching over one engine: a request joins and leaves the running batch at any token.
 
-    engine_dir: an engine folder (`reference_backend.build`).
-    max_batch_size: requests that run at the same time; more wait in the queue.
-    max_beam_width: beams that a request may ask for; each is a row of the batch beside those of other requests.
+    max_batch_size: requests that run at the same time; more wait in the queue. Each beam of one is a row of the batch.
     max_seq_len: prompt plus generated tokens of a request; the engine's own limit by default.
     max_tokens_in_paged_kv_cache: bounds the KV cache for all requests together; by default every row can be full.
     kv_cache_free_gpu_mem_fraction: the share of the memory that is free once the weights are loaded which the KV cache
         may take; 0.9 by default, or no bound when max_tokens_in_paged_kv_cache is given.
     enable_kv_cache_reuse: keep the blocks of requests that end, for those that begin alike (`reuse.py`).
-    enable_partial_reuse: reuse parts of blocks and generated tokens as well; answers may then differ in close choices
-        from those of an executor that has read everything itself.
-    batch_scheduler_policy: "guaranteed_no_evict" or "max_utilization" (`scheduler.py`).
+    enable_partial_reuse: reuse parts of blocks and generated tokens as well; answers may then differ in close choices.
+    batch_scheduler_policy: one of POLICIES (`scheduler.py`).
     batching_strategy: "V1" lets requests join only while the batch has not begun to generate; the others at any time.
     threads: for the model's arithmetic; by default the physical cores, at most 4.
-    prefill_tokens: prompt tokens read between two steps of the running requests; by default 64 on the CPU, else 256.
-    device: "auto", "cpu" or "cuda" (`device.py`); the attribute `device` says which it became.
+    prefill_tokens: prompt tokens read between two steps of the running requests.
+    device: one of DEVICES (`device.py`); the attribute `device` says which it became.
 
     Raises BackendError when the engine cannot be used. Use it as a context manager, or call `shutdown`. One
     that nobody holds any more ends by itself, so a cell that makes one may run again.

@@ -6,9 +6,8 @@ bias, the temperature, the penalties and the bans, before top-k and top-p cut th
 in a beam search the temperature has no part in the choice, so it has none in the log probability. There is one for each
 choice, that of `end_id` included although it is no token of the answer; their sum is the cumulative one.
 
-TensorRT-LLM takes the same softmax (cpp/tensorrt_llm/kernels/samplingTopKKernels.cu). With `normalize_log_probs`, its
-default before its pull request 12366, output_log_probs are relative to the tokens that survive top-k, and end_id's is
-not listed.
+TensorRT-LLM takes the same softmax (kernels/samplingTopKKernels.cu). With `normalize_log_probs`, its default before its
+pull request 12366, output_log_probs are relative to the tokens that survive top-k, and end_id's is not listed.
 """
 
 import logging
@@ -149,10 +148,8 @@ class Request:
     """One prompt to continue.
 
     id: unique among the requests that are running or waiting.
-    prompt: token ids, int [T], T >= 1.
     end_id: ends the request and is not part of the tokens; None (or a negative id) is off.
-    stop_words: token sequences; the request ends when its tokens end with one, which stays part of them.
-    bad_words: token sequences that are never completed.
+    stop_words: the request ends when its tokens end with one, which stays part of them.
     on_output: called in the engine's thread, once or more, so it must return quickly.
     embedding_bias: float [vocab], added to the model's logits; -inf forbids a token.
     drafter: proposes draft tokens, so that one step may bring several; draft_tokens: those of the first step. What is

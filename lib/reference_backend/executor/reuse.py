@@ -2,10 +2,9 @@
 
 A request whose prefix is that of a kept sequence, or of the prompt of one that runs, gets a copy of those keys and
 values and reads only the rest. How many tokens are read together changes what they give, in the last digits (with
-weights of four bits far more, executor/graph.py). So a
-request takes only whole blocks of prompts, which everyone reads in the same pieces: they are bit for bit what it would
-have computed itself. Generated tokens and parts of blocks are taken where `partial` is on (enable_partial_reuse in
-TensorRT-LLM, which takes generated tokens in any case), and in the rounds of speculative decoding.
+weights of four bits far more, executor/graph.py). So a request takes only whole blocks of prompts, which everyone reads
+in the same pieces: they are bit for bit what it would have computed itself. Generated tokens and parts of blocks are
+taken where `partial` is on (TensorRT-LLM's enable_partial_reuse), and in the rounds of speculative decoding.
 
 Keys and values depend on all tokens before, so a block may be used again only behind the same prefix. Hence a tree: a
 block hangs below the block that came before it, and a path from the root spells the tokens from the first one on. Only

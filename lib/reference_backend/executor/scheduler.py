@@ -8,8 +8,7 @@ A request joins when fewer than `max_batch_size` run and its KV cache blocks are
   prompt and what it has generated once more. Its tokens and its random numbers stay, so its text does not change. A
   beam search cannot read its paths again; it reserves as under guaranteed_no_evict and is never preempted.
 
-With `static` (batching_strategy "V1" of TensorRT-LLM) nobody joins a batch that has begun to generate: the next one
-begins when the last request of this one has ended. No model and no memory in here: the scheduler only decides.
+With `static` (batching_strategy "V1") nobody joins a batch that has begun to generate. No model and no memory in here.
 """
 
 from collections import deque

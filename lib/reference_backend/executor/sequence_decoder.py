@@ -1,10 +1,8 @@
 """Greedy decoding and sampling: a request that follows one path, in one row of the batch, with or without a draft.
 
-Draft tokens: the model reads several tokens in one step, which costs little more than one, because both wait for the
-same weights. Each row of logits goes to the request's own sampler, as if it came from a step of its own: its choice is
-the next token, and as long as it is the draft token, the next row of logits is right too. Penalties, bans, stop words
-and random numbers see one token after another as ever, so greedy and seeded outputs are the same with and without a
-draft, only in fewer steps. That is what TensorRT-LLM does with `draft_input_ids` alone.
+Draft tokens: the model reads several tokens in one step. Each row of logits goes to the request's own sampler, as if it
+came from a step of its own, and as long as its choice is the draft token, the next row of logits is right too. So
+greedy and seeded outputs are the same with and without a draft. That is what TensorRT-LLM does with `draft_input_ids`.
 """
 
 from dataclasses import replace

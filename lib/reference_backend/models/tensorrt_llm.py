@@ -47,10 +47,6 @@ def check_parameters(config: dict) -> None:
         pb_utils.Logger.log_warn(f"{config['name']}: parameters that have no effect here: {', '.join(unknown)}.")
 
 
-def _stand_back() -> None:
-    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))  # this thread only, on Linux
-
-
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
@@ -62,7 +58,9 @@ class TritonPythonModel:
         halves = {out["name"] for out in config.get("output", ()) if out["data_type"] == "TYPE_FP16"}
         logits_type = np.float16 if "generation_logits" in halves else np.float32
         check_parameters(config)
-        with ThreadPoolExecutor(1, initializer=_stand_back) as starter:  # the executor's threads inherit its priority
+        place = (os.PRIO_PROCESS, 0)  # on Linux this thread only; the executor's threads inherit its priority
+        place += (max(NICENESS, os.getpriority(*place)),)
+        with ThreadPoolExecutor(1, initializer=os.setpriority, initargs=place) as starter:
             self.executor = starter.submit(
                 Executor,
                 common.parameter(config, "gpt_model_path"),

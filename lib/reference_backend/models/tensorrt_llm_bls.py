@@ -2,8 +2,7 @@
 
 Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
 all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request
-when the client has left, and answers an error with one sentence instead of a traceback. It also passes
-num_return_sequences on, which NVIDIA's declares and does not use. Speculative decoding is in bls/speculation.py.
+when the client has left, and passes num_return_sequences on, which NVIDIA's declares and does not use.
 """
 
 import json

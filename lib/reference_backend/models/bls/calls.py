@@ -22,14 +22,7 @@ TO_PREPROCESSING = table("triton")["to_preprocessing"]
 # Other client inputs and their names in `tensorrt_llm`, of a setting that of its first tensor; the rest keep theirs.
 RENAMED = {"stream": "streaming"} | {setting: tensor for tensor, setting in reversed(TENSORS.items())}
 # Outputs of `tensorrt_llm` that the client gets as they are, when it asked for them.
-ON_REQUEST = {
-    "return_log_probs": ("cum_log_probs", "output_log_probs"),
-    "return_context_logits": ("context_logits",),
-    "return_generation_logits": ("generation_logits",),
-    "return_perf_metrics": METRICS,
-    "return_num_input_tokens": ("num_input_tokens",),
-    "return_num_output_tokens": ("num_output_tokens",),
-}
+ON_REQUEST = table("triton")["on_request"] | {"return_perf_metrics": METRICS}
 # Triton 24.10 blocks one of the model's 32 service threads from each call until its first response; those left over
 # carry the responses and the decoding of the streams that already run.
 MAX_WAITING_FOR_FIRST = 24

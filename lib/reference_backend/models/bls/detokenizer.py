@@ -1,10 +1,8 @@
 """From the LLM's token ids to the text that clients see: a `Row` for each sequence, and one thread for all streams.
 
 A call to `postprocessing` costs several times what its decoding does, and a step of the LLM brings one token for every
-stream at nearly the same moment. So the tokens of all streams that are waiting go as the beams of one call.
-
-What else the LLM sends (log probabilities, logits, sequence_index) goes on with the text of the same response; a text
-that was held back comes with the latest of it.
+stream. So the tokens of all streams that are waiting go as the beams of one call. What else the LLM sends goes on with
+the text of the same response; a text that was held back comes with the latest of it.
 
 A stop word that only the text shows (its letters are part of a longer token, or of several) ends the text but not the
 LLM's work. Log probabilities, logits and metrics then cover tokens behind it as well: while streaming the one or two

@@ -125,7 +125,7 @@ class ResponseSender:
 
     def open_request(self, request: PendingRequest) -> None:
         """A request with rows has arrived: watch it for cancellation."""
-        self._queue.put((self._watch, request))
+        self._queue.put((self._open.setdefault, request))
 
     def stop_request(self, request: PendingRequest) -> None:
         """Cancel every open request with this one's client id; this one itself gets an empty response."""
@@ -188,9 +188,6 @@ class ResponseSender:
         request.given_up = True  # before the ids are gone through; see TritonPythonModel._serve
         for row_id in list(request.open_rows):
             self._cancel(row_id)
-
-    def _watch(self, request: PendingRequest) -> None:
-        self._open[request] = None
 
     def _stop(self, request: PendingRequest) -> None:
         same = [running for running in self._open if running.client_id == request.client_id]
