@@ -50,7 +50,8 @@ def list_notebooks() -> None:
     """List the notebooks."""
     from course import manifest, report
 
-    report.show_notebooks(manifest.load())
+    rows = [(n.id, n.minutes, ", ".join(n.lanes), ", ".join(n.needs), n.title) for n in manifest.load().notebooks]
+    report.show(("id", "minutes", "lanes", "needs", "title"), rows)
 
 
 @app.command()
@@ -90,7 +91,9 @@ def run(
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]
         runner.save(everything, folder)
         index = report.write_index(loaded, everything, folder)
-    report.show_results(results, index)
+    rows = [(r.id, f"{r.seconds:.1f}", report.status(r.status), r.error) for r in results]
+    report.show(("notebook", "seconds", "status", ""), rows)
+    report.say(f"pages: {index}")
     if (yours := folder / "yours").is_dir():
         typer.echo(f"notebooks that you had changed in {folder.name} are in {yours}")
     if any(r.status != "passed" for r in results):

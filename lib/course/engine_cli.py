@@ -65,8 +65,7 @@ def build(context: typer.Context) -> None:
     --checkpoint_dir DIR --output_dir DIR [--max_batch_size N] [--max_seq_len N] [--max_input_len N]
     [--max_beam_width N] [--gather_context_logits] [--gather_generation_logits] …
 
-    Flags that change speed on a GPU are taken and have no effect here; others are refused by name. Ours alone:
-    --weights q4_1, four bits in blocks of 32.
+    Flags that change speed on a GPU have no effect here; others are refused by name. Ours alone: --weights q4_1.
     """
     from engines import flags, versions
 

@@ -43,9 +43,8 @@ def working_copy(course: Course) -> tuple[Path, list[tuple[str, str]]]:
 def open_jupyterlab(folder: Path, arguments: list[str]) -> int:
     """Run JupyterLab on `folder` until it ends; its exit code. `arguments`: more options of its own.
 
-    Kernels listen on socket files in a folder of yours, with a short name, as theirs must not be long: over TCP every
-    user of the machine could read what a notebook prints. And they come without JupyterLab's debugger, which listens on
-    TCP ports that ask for no password.
+    Kernels listen on socket files in a folder of yours with a short name, and without JupyterLab's debugger: over TCP
+    every user of the machine could read what a notebook prints.
     """
     command = module("jupyterlab", *FLAGS, f"--ServerApp.root_dir={folder}")
     command += ["--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb", *arguments]

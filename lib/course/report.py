@@ -53,17 +53,6 @@ def show_doctor(lines: list[Any], lanes: dict[str, str]) -> None:
         say(f"lane {lane}: " + (f"cannot run here ({reason})" if reason else "runs here"))
 
 
-def show_notebooks(course: Course) -> None:
-    columns = ("id", "minutes", "lanes", "needs", "title")
-    show(columns, [(n.id, n.minutes, ", ".join(n.lanes), ", ".join(n.needs), n.title) for n in course.notebooks])
-
-
-def show_results(results: list[Any], index: Path) -> None:
-    rows = [(r.id, f"{r.seconds:.1f}", status(r.status), r.error) for r in results]
-    show(("notebook", "seconds", "status", ""), rows)
-    say(f"pages: {index}")
-
-
 def show_models(found: list[Any], data: list[Any], cache: Path, root: Path) -> None:
     """Models in the cache, and the labs' data; paths below the cache or the course's folder are shown from there."""
 

@@ -114,12 +114,9 @@ def estimate(
     """What an engine of `model` needs, part by part (module footprint), and whether a card has it.
 
     model: a recipe's name ("gpt2-medium"), a folder with config.json (Hugging Face, TensorRT-LLM checkpoint or engine),
-    or such a config. gpu: a name of data/cards.toml ("24gb", "h100") or bytes.
-    options, each from the engine's own config.json where it says so: dtype (float16), kv_dtype (dtype, or int8, fp8),
-    weight_only (int8, int4), tp_size (1), max_batch_size (8), max_seq_len (2,048 or what the model can),
-    max_num_tokens (8,192, trtllm-build's default), max_beam_width (1), tokens_per_block (32), gather_context_logits.
-
-    Raises EngineError for an unknown model, card, option or precision, and for splits that do not come out even.
+    or such a config. gpu: a name of data/cards.toml ("24gb", "h100") or bytes. options: those of _DEFAULTS, each from
+    the engine's own config.json where it says so; kv_dtype is that of dtype, and max_seq_len 2,048 or what the model
+    can, unless given. Raises EngineError.
     See https://nvidia.github.io/TensorRT-LLM/reference/memory.html.
     """
     for name in options:

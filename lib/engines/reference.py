@@ -1,7 +1,7 @@
 """What the ranks of an engine compute together, in plain torch: the proof that a converted checkpoint is right.
 
-It reads nothing but the checkpoint folder. Every rank works on its own shard; `all_reduce` adds their partial outputs,
-as NCCL does between GPUs. float32 throughout, no KV cache; every token attends to itself and all before it.
+Every rank works on its own shard; `all_reduce` adds their partial outputs, as NCCL does between GPUs. float32
+throughout, no KV cache.
 
 Weight-only quantisation as TensorRT-LLM does it: a converted checkpoint stays float; `trtllm-build` reads quant_algo in
 config.json and quantises the weights of qkv, dense, fc, gate and proj (tensorrt_llm/models/modeling_utils.py,
@@ -22,8 +22,6 @@ from engines.families import is_quantised
 from engines.shards import Checkpoint
 
 BITS = {"W8A16": 8, "W4A16": 4}
-
-
 ACTIVATIONS = {
     "silu": F.silu,
     "relu": F.relu,

@@ -2,15 +2,8 @@
 
 In a notebook the exercise is two cells, a stub tagged ``exercise:05.1`` (`answer_1 = None`) and a check tagged
 ``check:05.1`` (`check("05.1", answer_1)`). The check itself is a small function in ``notebooks/checks/nb05.py`` (a lab
-has a folder ``checks`` of its own)::
-
-    @exercise("05.1", expects="the name of a response parameter")
-    def final_flag(answer):
-        if answer == "triton_final_response":
-            return right("the flag travels in the response's parameters, beside the outputs")
-        return wrong("look at response.parameters of the last message")
-
-Solutions and mutants (one for each known misconception) live in ``notebooks/solutions/05.py``.
+has a folder ``checks`` of its own). Solutions and mutants (one for each known misconception) live in
+``notebooks/solutions/05.py``.
 """
 
 import functools

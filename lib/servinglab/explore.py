@@ -1,7 +1,6 @@
 """One figure for every setting, and sliders on top where somebody is there to move them.
 
-Plumbing that no lesson is about. What a slider can show is on the page without one, so a printed, executed or plain
-HTML notebook loses nothing; and a widget waits for a front end, which a run by a script does not have.
+What a slider can show is on the page without one, so a printed, executed or plain HTML notebook loses nothing.
 """
 
 import itertools
@@ -25,8 +24,7 @@ def explore(
     """Draw ``draw(axes, **values)`` for every combination of values in ``grid``, at most nine; add sliders when live.
 
     One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title`` and
-    ``summary`` are those of ``style.show``. ``live``: other values for the slider of a name, as many as you like.
-    Raises CourseError for an empty or a too large grid, or an unknown or empty name in ``live``.
+    ``summary`` are those of ``style.show``. ``live``: other values for the slider of a name. Raises CourseError.
     """
     if not grid or not all(map(len, grid.values())):
         raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")

@@ -3,8 +3,7 @@
 Definitions, as in NVIDIA's AIPerf (https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference):
 
 * TTFT, time to first token: from the moment the request was due to the first response that holds text.
-* ITL, inter-token latency of one request: (last response - first response) / (tokens - 1). Tokens, not responses: a
-  response that holds five tokens counts as five, and the first response's wait is no part of it.
+* ITL, inter-token latency of one request: (last response - first response) / (tokens - 1). Tokens, not responses.
 * Goodput: requests a second that kept every limit.
 """
 

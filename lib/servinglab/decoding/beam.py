@@ -7,8 +7,7 @@ and the 2 * width best extensions are looked at:
 At `max_tokens` the first `width` extensions join the hypotheses as they are. The best `width` hypotheses by score win.
 
 score = log_prob / length**length_penalty. Length counts the generated tokens, the end token too because its log prob is
-part of the sum. The prompt is not counted (older transformers did). TensorRT-LLM has the same score and the same first
-rule.
+part of the sum. TensorRT-LLM has the same score and the same first rule.
 """
 
 import math

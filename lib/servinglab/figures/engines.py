@@ -28,8 +28,7 @@ _ROW, _GAP, _UNIT = 0.27, 0.03, 0.068  # inches: height of a row, space between 
 def fusions(engines: Mapping[str, Sequence[str]], operators: Mapping[str, str]) -> Figure:
     """Side by side, the layers of several engines: one row a layer, one box for each ONNX node that it works for.
 
-    A product in a layer that only prepares or cuts its tensors is written "for MatMul" and grey: several layers can
-    work for one node.
+    A product in a layer that only prepares or cuts its tensors is written "for MatMul" and grey.
 
     ``engines``: name → layers in order, each as the engine inspector's line. ``operators``: ONNX node name → operator,
     in the order of the ONNX file; nodes that are not in it are not drawn.

@@ -106,9 +106,8 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
     """Write the five models of `spec` under `root` and return the model repository, an absolute path.
 
     Safe to repeat: unchanged files are left alone, and what you edited moves to `root`/yours before it is written anew.
-    Other deployments in the same root stay as they are. Raises RepositoryError when the tokenizer or the engine is
-    unusable, when `name` already stands for other assets, or when `root` holds other things and no earlier build;
-    hidden files do not count.
+    Other deployments in the same root stay as they are. Raises RepositoryError, also when `root` holds other things and
+    no earlier build; hidden files do not count.
     """
     root = Path(root).expanduser().absolute()
     repository, assets = root / "model_repository", root / "_assets" / spec.name
@@ -137,8 +136,7 @@ def build(spec: DeploymentSpec, root: str | Path) -> Path:
 def build_default(root: str | Path, *, precision: str = "fp32", **overrides) -> Path:
     """Build the course's own model, SmolLM2-135M-Instruct, preparing its weights at first use.
 
-    `precision` is "fp32", "int4" or "bf16"; `overrides` are fields of DeploymentSpec. The lane (`resolve_lane`) says
-    whose engine it is, and nothing else.
+    `overrides` are fields of DeploymentSpec. The lane (`resolve_lane`) says whose engine it is, and nothing else.
     """
     from servinglab import assets  # only here: the rest of this package needs no weights
 

@@ -5,9 +5,8 @@ The templates are files, data/templates. Source: the model templates of TensorRT
 parameter a line. The Python backend of Triton 24.10 accepts ragged inputs: requests of different lengths then share one
 execute() call.
 
-Left out on purpose: the second `kv_cache_alloc_total_blocks` of the shipped ensemble, a duplicate. Added: parameters of
-the BLS model, `preprocessing_model_name` and `postprocessing_model_name`. NVIDIA's model.py has the two names written
-into it, so that one repository cannot hold two deployments.
+Left out: the second `kv_cache_alloc_total_blocks` of the shipped ensemble, a duplicate. Added: parameters of the BLS
+model, `preprocessing_model_name` and `postprocessing_model_name`; NVIDIA's model.py has the two names written into it.
 """
 
 import re

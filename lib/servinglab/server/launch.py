@@ -1,10 +1,8 @@
 """Start Triton with TensorRT-LLM in NVIDIA's container, one MPI process for each rank of the engine: lane `trtllm`.
 
 The command is that of NVIDIA's launch_triton_server.py (tensorrtllm_backend v0.19.0, the same in TensorRT-LLM
-1.3.0rc3): rank 0 loads the whole repository and answers clients; the other ranks load the LLM only, and
-wait in it for their share of the work. Ours differs in that it listens on 127.0.0.1, wants a key for administration
-(mpirun hands it on in the command line, so whoever sees the container's processes sees it), gives `--allow-run-as-root`
-to root only, waits until every model is ready, and takes all ranks with it when it ends (supervisor.py).
+1.3.0rc3): rank 0 loads the whole repository and answers clients, the others load the LLM only. Ours differs in that it
+listens on 127.0.0.1, wants a key for administration, and gives `--allow-run-as-root` to root only.
 """
 
 import os

@@ -159,8 +159,8 @@ class TritonProcess:
 def _end(popen: subprocess.Popen, lifeline: int, owner: int, word: bytes = b"kill\n") -> None:
     """Tell the supervisor to end and wait for it (it needs GRACE_SECONDS and a little).
 
-    At once, unless `stop` says otherwise: at the end of a Python there is nobody to answer any more, and a Jupyter
-    kernel that takes longer than 2.5 s to end is killed, before its temporary folders are removed.
+    At once, unless `stop` says otherwise: a Jupyter kernel that takes longer than 2.5 s to end is killed, before its
+    temporary folders are removed.
     """
     if os.getpid() != owner:  # a forked child must not end what is its parent's
         return

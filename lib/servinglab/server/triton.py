@@ -48,7 +48,6 @@ class TritonServer:
     """A Triton on this machine. Use it as a context manager, or call `start()` and `stop()`; both may be called twice.
 
     Args:
-        repository: folder that holds the model folders.
         models: names to load; None loads every folder with a config.pbtxt or a version folder.
         http_port, grpc_port, metrics_port: fixed ports; None takes free ones (read them from `http_url`, `grpc_url`).
         timeout: seconds until every model must be ready.
