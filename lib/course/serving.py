@@ -1,7 +1,5 @@
 """`course serve`: one server in the foreground, found by `course ask`, gone with Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import time
@@ -55,7 +53,7 @@ def serve(
     _keep_running(server, tell)
 
 
-def _keep_running(server: TritonServer, tell: Callable[[str], None]) -> None:
+def _keep_running(server: "TritonServer", tell: Callable[[str], None]) -> None:
     with _until_stopped() as stopped:
         with server:
             stopped()  # from here on a signal only sets the mark

@@ -1,7 +1,5 @@
 """Why an engine will not run here, in one sentence, before a server is started with it (notebook 02)."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
@@ -23,7 +21,7 @@ class Machine:
     gpus: int = 0
 
     @classmethod
-    def here(cls, container: str | None = None) -> Machine:
+    def here(cls, container: str | None = None) -> "Machine":
         """This machine, with the software of a container (a tag such as "26.07") or, without one, what is installed."""
         software = find(container) if container else None
         trtllm = software.trtllm if software else _installed("tensorrt_llm")

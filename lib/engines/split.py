@@ -4,8 +4,6 @@ A column-parallel layer (qkv, fc, gate, lm_head) cuts its outputs, axis 0 of a w
 (dense, proj) cuts its inputs, axis 1, so that the ranks' partial outputs must be added (the all-reduce).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,7 +54,7 @@ class Part:
         start, stop = self.span(0, tp_size)
         return (*self.shape[: self.axis], stop - start, *self.shape[self.axis + 1 :])
 
-    def read(self, source: Source, rank: int, tp_size: int) -> np.ndarray:
+    def read(self, source: "Source", rank: int, tp_size: int) -> np.ndarray:
         cut = [slice(0, length) for length in self.shape]
         if self.axis is not None:
             cut[self.axis] = slice(*self.span(rank, tp_size))
@@ -80,7 +78,7 @@ def fused_shape(parts: Sequence[Part], tp_size: int) -> tuple[int, ...]:
     return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
-def piece(source: Source, parts: Sequence[Part], rank: int, tp_size: int, dtype: np.dtype) -> np.ndarray:
+def piece(source: "Source", parts: Sequence[Part], rank: int, tp_size: int, dtype: np.dtype) -> np.ndarray:
     """One tensor of one rank, contiguous, its parts below each other, in `dtype`.
 
     Raises EngineError for a value that `dtype` cannot hold.

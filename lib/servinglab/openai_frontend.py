@@ -9,8 +9,6 @@ fault 500; in a stream that has begun, an event of its own (`event: error`, with
 answer), then [DONE]. NVIDIA's container has a complete front end (openai_frontend/main.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -58,7 +56,7 @@ class OpenAIFrontend:
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> OpenAIFrontend:
+    def start(self) -> "OpenAIFrontend":
         """Raises CourseError when it has been started before."""
         if self._thread.ident is not None:
             raise CourseError("This front end has been started already: make a new one.")

@@ -5,8 +5,6 @@ caller-owned KV buffers, and whose `logit_rows` input picks the positions that n
 49,152 numbers, not one per token).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -53,7 +51,7 @@ class EngineConfig(Limits):
     pretrained: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def read(cls, folder: Path | str) -> EngineConfig:
+    def read(cls, folder: Path | str) -> "EngineConfig":
         """Raises ExecutorError when the folder holds no engine for this executor."""
         folder = Path(folder)
         path = folder / "config.json"

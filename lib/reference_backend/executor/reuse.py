@@ -12,8 +12,6 @@ the last block of a path may be shorter than a whole one. When blocks are needed
 use a block is to use those above it, so it is never one that others hang on.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
@@ -115,11 +113,11 @@ class _Block:
 
     __slots__ = ("children", "exact", "parent", "place", "tokens")
 
-    def __init__(self, parent: _Block | None, tokens: tuple[int, ...], place: int, exact: bool = True) -> None:
+    def __init__(self, parent: "_Block | None", tokens: tuple[int, ...], place: int, exact: bool = True) -> None:
         self.parent, self.tokens, self.place, self.exact = parent, tokens, place, exact
         self.children: list[_Block] = []
 
-    def closest(self, tokens: tuple[int, ...]) -> tuple[_Block | None, int]:
+    def closest(self, tokens: tuple[int, ...]) -> "tuple[_Block | None, int]":
         """The child that shares the longest prefix with `tokens`, and the length of that."""
         found, longest = None, 0
         for child in self.children:

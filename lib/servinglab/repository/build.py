@@ -7,8 +7,6 @@
 refuses to start. The same files serve in both lanes: only the engine's folder differs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from importlib.util import find_spec
@@ -86,7 +84,7 @@ class DeploymentSpec(BaseModel):
                 raise RepositoryError(f"tensorrt_llm has no other parameter {name!r}.{did_you_mean(name, others)}")
             contract.check_value(name, value)
 
-    def replace(self, **changes: Any) -> DeploymentSpec:
+    def replace(self, **changes: Any) -> "DeploymentSpec":
         """The same deployment but for these fields, checked anew."""
         return DeploymentSpec(**(dict(self) | changes))
 

@@ -3,8 +3,6 @@
 Codes and sentences: data/repository.toml. No fault raises: an unreadable repository is itself a finding.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -188,7 +186,7 @@ def _check_deployment(group: dict[str, Model], models: dict[str, Model]) -> None
             _check_engine(model, engine_facts(folder), [group[base] for base in group if base.endswith("processing")])
 
 
-def _check_engine(model: Model, engine: Engine, texts: list[Model]) -> None:
+def _check_engine(model: Model, engine: "Engine", texts: list[Model]) -> None:
     """What an engine was built for, against the config of its model and the tokenizers of the deployment."""
     if engine.batch and model.config.max_batch_size > engine.batch:
         model.note("L052", "max_batch_size", size=model.config.max_batch_size, most=engine.batch)

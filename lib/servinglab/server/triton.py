@@ -3,8 +3,6 @@
 Taught by notebooks 00 and 03; its flags are those a learner would type.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -74,7 +72,7 @@ class TritonServer:
         self._ran: list[str] = []
 
     @classmethod
-    def attach(cls, grpc_url: str, http_url: str | None = None, *, admin_key: str | None = None) -> TritonServer:
+    def attach(cls, grpc_url: str, http_url: str | None = None, *, admin_key: str | None = None) -> "TritonServer":
         """A server that somebody else started, at "host:port" and "http://host:port"; `stop()` leaves it alone.
 
         `admin_key`: its `admin_key`, without which a server of this course neither lists nor loads models.
@@ -109,7 +107,7 @@ class TritonServer:
         lines = textwrap.wrap(typed(words), 110, break_long_words=False, break_on_hyphens=False)
         return shorten((" \\\n    ".join(lines)) + f"\n# log: {self.log_path}")
 
-    def start(self) -> TritonServer:
+    def start(self) -> "TritonServer":
         """Start and wait until `/v2/health/ready` and every model are ready. On a started server: no effect."""
         if self._attached or self.pid is not None:
             return self

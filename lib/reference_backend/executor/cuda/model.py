@@ -5,8 +5,6 @@ included, and replayed from then on: the host writes a few numbers into pinned m
 Fewer rows than recorded are filled up with rows of length 0, which the kernels skip.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,14 +95,14 @@ class CudaModel:
                 best[heads] = step.best[: len(heads)]
         return logits, best
 
-    def _step(self, rows: int, heads: int) -> _Step:
+    def _step(self, rows: int, heads: int) -> "_Step":
         """The recorded step for `rows` tokens, of which up to `heads` get logits."""
         with _one_at_a_time:
             if (rows, heads) not in self._steps:
                 self._steps[rows, heads] = self._record(rows, heads)
             return self._steps[rows, heads]
 
-    def _record(self, rows: int, heads: int) -> _Step:
+    def _record(self, rows: int, heads: int) -> "_Step":
         config, on_cuda = self._config, self._device.type == "cuda"
         splits = 16 if rows <= SPLIT_ROWS else 1
         host = torch.zeros((4, max(rows, heads)), dtype=torch.int32, pin_memory=on_cuda)

@@ -10,8 +10,6 @@ shows the last response and forgets those before it. Beams of different length a
 with 0 in output_log_probs, so that each row still adds up to its cum_log_probs, and in generation_logits.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
@@ -87,7 +85,7 @@ class PendingRequest:
     errors_as_data: bool = False  # ids that spell the sentence, with sequence_length -1
     rows: int = 1
     sequences: int = 1  # of each row
-    open_rows: dict[str, RowState] = field(default_factory=dict)  # by executor request id
+    open_rows: "dict[str, RowState]" = field(default_factory=dict)  # by executor request id
     context_logits: dict[int, np.ndarray] = field(default_factory=dict)  # by row; all its sequences share them
     given_up: bool = False  # its sequences are being cancelled, so no more of them may start
     closed: bool = False  # FINAL was sent
