@@ -24,9 +24,7 @@ _NO_SPECULATION = ("speculative_decoding_mode", 1)  # SpeculativeDecodingMode.NO
 
 @dataclass(frozen=True)
 class EngineFile:
-    """product and version: None where the first bytes are of no known kind. problem: why it is no whole engine (the end
-    of a sentence), or None.
-    """
+    """product and version: None where the first bytes are of no known kind. problem: the end of a sentence, or None."""
 
     name: str
     size_bytes: int
@@ -37,9 +35,7 @@ class EngineFile:
 
 @dataclass(frozen=True)
 class EngineFolder:
-    """kind: "engine" or "checkpoint" (of TensorRT-LLM). version: of TensorRT-LLM. pretrained, build: the two parts of
-    config.json. files: rankN.engine, or rankN.safetensors of a checkpoint.
-    """
+    """kind: "engine" or "checkpoint" (of TensorRT-LLM). pretrained, build: the two parts of config.json."""
 
     path: Path
     kind: str

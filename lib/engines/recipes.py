@@ -26,10 +26,7 @@ Args = list[tuple[str, "str | None"]]
 
 @dataclass(frozen=True)
 class Command:
-    """One program call. head: the words before the flags. args: (flag, value), None where a flag takes no value.
-
-    writes: the folder that comes out.
-    """
+    """One program call. head: the words before the flags. writes: the folder that comes out."""
 
     program: str
     head: tuple[str, ...]
@@ -48,10 +45,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The three commands that make an engine with this version of TensorRT-LLM: download, convert, build.
-
-    notes: what no command can do or say.
-    """
+    """Download, convert, build, with this version of TensorRT-LLM. notes: what no command can do or say."""
 
     trtllm: str
     commands: list[Command]

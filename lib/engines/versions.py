@@ -34,10 +34,7 @@ LAST_WORKFLOW = table("containers")["workflow"]["last"]  # TensorRT-LLM with con
 
 @dataclass(frozen=True)
 class Container:
-    """One image nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3.
-
-    driver: the least NVIDIA driver that NVIDIA's table names. size_gb: the compressed image, in 10^9 bytes.
-    """
+    """One image. driver: the least that NVIDIA's table names. size_gb: the compressed image, in 10^9 bytes."""
 
     tag: str
     trtllm: str

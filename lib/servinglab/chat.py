@@ -33,9 +33,7 @@ def render(tokenizer_dir: Path | str, messages: list[dict[str, str]] | str) -> s
     """The text to send: `messages` (one prompt, or [{"role", "content"}, …]) up to where the model's answer begins.
 
     The beginning-of-sequence token that a template writes is left out where the tokenizer puts one before every text,
-    because `preprocessing` lets it: so the ids are those of transformers' apply_chat_template. (Where a tokenizer adds
-    one to a template without, they have it in addition.) Raises CourseError when there is no template or when it
-    refuses the messages.
+    because `preprocessing` lets it: so the ids are those of transformers' apply_chat_template. Raises CourseError.
     """
     if (source := template(tokenizer_dir)) is None:
         raise CourseError(f"The model in {tokenizer_dir} has no chat template; send the prompt as it is.")

@@ -1,9 +1,8 @@
 """OpenAI's objects as `openai_frontend` serves them; README.md lists what is served and what is refused.
 
 What differs from OpenAI: without temperature and top_p it is greedy, and without a length a chat's answer ends after 64
-tokens. Of several answers to one prompt each has the seed after the one before. Triton tells the log probabilities of
-the tokens that it chose, but not their texts: a token's text is what arrived with it, so of half a character it is
-empty.
+tokens. Of several answers to one prompt each has the seed after the one before. A token's text is what arrived with it,
+so of half a character it is empty.
 """
 
 import secrets

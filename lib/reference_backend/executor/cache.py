@@ -3,9 +3,7 @@
 TensorRT-LLM pages its cache: a request owns scattered blocks and a table says which. Here the blocks of a request lie
 side by side in its slot, because the attention operator wants each row contiguous; memory is counted in blocks all the
 same. The beams of a beam search have a slot each, and each counts in full: TensorRT-LLM lets them share the prompt.
-
-Blocks that are kept for requests to come (`reuse.py` says which) lie outside the slots; a request gets copies of them.
-They are blocks that no request has reserved, so both together stay within the pool.
+Blocks that are kept for requests to come (`reuse.py`) lie outside the slots; a request gets copies of them.
 """
 
 import mmap

@@ -1,8 +1,7 @@
 """The decoder as an ONNX graph, written from an engine's config.json and the names of its tensors when it is loaded.
 
-The graph says where in rank0.engine each weight lies; ONNX Runtime maps it from there. Operators are its fused ones:
-GroupQueryAttention rotates and updates the caller's key and value buffers in place, SkipLayerNormalization adds the
-residual, MatMulNBits multiplies with four or eight bits. Logits are computed only where somebody wants them.
+The graph says where in rank0.engine each weight lies; ONNX Runtime maps it from there. GroupQueryAttention rotates and
+updates the caller's key and value buffers in place. Logits are computed only where somebody wants them.
 
 Inputs:  input_ids int64 [B, S], attention_mask int64 [B, T], logit_rows int64 [N],
          past_key_values.L.key|value float32 [B, kv_heads, P, head_size]

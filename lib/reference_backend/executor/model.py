@@ -1,8 +1,7 @@
 """One step of the language model: tokens in, logits out, the KV cache updated in place. ONNX Runtime on the CPU.
 
-The graph is written by `executor.graph` when the engine is loaded: a decoder whose attention reads and writes
-caller-owned KV buffers, and whose `logit_rows` input picks the positions that need logits (a prompt needs one row of
-49,152 numbers, not one per token).
+The graph is written by `executor.graph` when the engine is loaded; its input `logit_rows` picks the positions that need
+logits (a prompt needs one row of 49,152 numbers, not one per token).
 """
 
 import json

@@ -114,7 +114,7 @@ def samples_against_exact(
 def microscope(steps: Sequence[Step], tokens: Mapping[int, str], previous: ArrayLike | None = None) -> Figure:
     """The same tokens after each step of a strategy, one panel a step; see `zoom` for what a panel shows.
 
-    tokens: id → label, the first on top. previous: [vocab], what later panels are compared with if not with their left.
+    tokens: id → label. previous: [vocab], what later panels are compared with if not with their left.
     """
     fig, row = plt.subplots(1, len(steps), figsize=(WIDTH, 1.35 + 0.26 * len(tokens)), sharey=True, squeeze=False)
     highest = max(_shown(p, tokens).max() for _, _, p in steps)

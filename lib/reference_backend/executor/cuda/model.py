@@ -16,8 +16,8 @@ import torch
 
 from reference_backend.executor.cuda import kernels
 from reference_backend.executor.cuda.memory import CudaCache, load
-from reference_backend.executor.device import CUDA_PRECISIONS, runs_on_cuda
-from reference_backend.executor.model import EngineConfig, ExecutorError
+from reference_backend.executor.device import CUDA_PRECISIONS
+from reference_backend.executor.model import EngineConfig
 
 # Several executors may live in one process: what one records must not meet what another launches.
 _one_at_a_time = threading.RLock()
@@ -31,18 +31,12 @@ DTYPES = dict(zip(CUDA_PRECISIONS, (torch.float32, torch.bfloat16), strict=True)
 class CudaModel:
     """The weights on the device of `cache`, and the recorded steps. Not thread-safe.
 
-    config: of an engine in fp32 or bf16; the arithmetic is done in that type, sums in float32.
-    Raises ExecutorError when the engine is of another kind.
+    config: of an engine that `device.runs_on_cuda`; the arithmetic is done in its type, sums in float32.
     """
 
     chooses = True
 
     def __init__(self, config: EngineConfig, cache: CudaCache) -> None:
-        if not runs_on_cuda(config):
-            raise ExecutorError(
-                f"{config.folder} is a {config.architecture} in {config.precision}; on CUDA the executor runs plain "
-                f"Llama-type engines of one rank in {' or '.join(DTYPES)}."
-            )
         self._config, self._cache = config, cache
         self._device, self._dtype = cache.buffers.device, DTYPES[config.precision]
         self._weights = load(config, self._device, self._dtype)

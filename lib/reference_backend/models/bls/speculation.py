@@ -1,11 +1,9 @@
 """Speculative decoding with a draft model, in rounds of two calls: the draft model proposes, the LLM verifies (nb 10).
 
-A round asks the draft model for `num_draft_tokens` ids behind all there are, and the LLM to verify them: its answer is
-those that it would have chosen itself, and one more. The text is that of a request without a draft, sampled with a seed
-as well: each call says how many ids the answer has so far, and random numbers and min_tokens go on from there.
-
-Whatever goes wrong with the draft alone does not change the text: where its engine or its KV cache is the smaller one,
-the LLM goes on without it, in one call for all that is left. But when its process dies, the request ends with an error.
+The LLM's answer to a round is the ids that it would have chosen itself, and one more. The text is that of a request
+without a draft, sampled with a seed as well: each call says how many ids the answer has so far, and random numbers and
+min_tokens go on from there. Where the draft's engine or its KV cache is the smaller one, the LLM goes on without it, in
+one call for all that is left. But when its process dies, the request ends with an error.
 
 Limits are those of NVIDIA's BLS model: one prompt, one beam, no streaming, no context logits. Unlike it, this one adds
 up the log probabilities and metrics of all rounds, and refuses return_generation_logits.

@@ -5,9 +5,8 @@ A response while streaming holds the new ids of its step, all log probabilities 
 without streaming holds everything. context_logits and the performance metrics so far come with each response, as in
 TensorRT-LLM. What a cancelled request had generated is answered only while streaming; without, the prompt is left.
 
-Beams are whole in every response, while streaming as well: a path may change from its root at any step, so a client
-shows the last response and forgets those before it. Beams of different length are filled up with -1 in output_ids, and
-with 0 in output_log_probs, so that each row still adds up to its cum_log_probs, and in generation_logits.
+Beams are whole in every response, while streaming as well: a path may change from its root at any step. Beams of
+different length are filled up with -1 in output_ids, and with 0 in output_log_probs and generation_logits.
 """
 
 import queue
