@@ -140,10 +140,7 @@ def show_differences(differences: Sequence[Any], a: str, b: str) -> None:
 
 @contextmanager
 def progress() -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
-    """What to call at a cell, with a `Progress`, and at a notebook's end, with its `Result`.
-
-    A line when a notebook ends; in a terminal also, for as long as it runs, the cell that it is at.
-    """
+    """What to call at a cell, with a `Progress`, and at a notebook's end, with its `Result`."""
     with console().status("starting the first notebook") as now:
 
         def at_cell(state: Any) -> None:

@@ -32,9 +32,8 @@ class Estimate:
     kv_bytes is what max_batch_size sequences of max_seq_len tokens need. The runtime does not allocate that: it takes
     kv_pool_bytes, a share (kv_cache_free_gpu_mem_fraction) of what is free once all the rest is there (None without a
     card), and lets requests wait. So a cache of kv_bytes leaves left_free_bytes unused, which are part of total_bytes;
-    fits and the largest_ ones say what goes into that pool at once. kv_bytes_per_token is of the whole model, the other
-    one of one GPU. parameters counts a tied output matrix once, weights_bytes twice and with rotations_bytes, which no
-    checkpoint holds. note: a warning, or None.
+    fits and the largest_ ones say what goes into that pool at once. parameters counts a tied output matrix once,
+    weights_bytes twice and with rotations_bytes, which no checkpoint holds.
     """
 
     model: str

@@ -36,9 +36,8 @@ class SamplingParams:
     `min_tokens`: `end_id` cannot be chosen before that many tokens exist; stop words are not delayed.
 
     `beam_width` above 1 is beam search (`beams.py`): temperature, top_k, top_p and seed have no effect then (the
-    temperature most likely has one in TensorRT-LLM). Only there: `length_penalty`, `beam_search_diversity_rate`, and
-    `early_stopping` (1: end when `beam_width` beams have ended; 0: when no running one looks better than those; 2 or
-    more: when none can become better).
+    temperature most likely has one in TensorRT-LLM). Only there: `length_penalty`, `beam_search_diversity_rate`,
+    `early_stopping`.
 
     Raises RequestError for a value outside its range.
     """

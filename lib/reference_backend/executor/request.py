@@ -29,11 +29,10 @@ class RequestMetrics:
     """What the outputs of a request say about it; the figures grow from one to the next.
 
     Times are of the monotonic clock, in nanoseconds (no date: only differences mean something); 0 is "never".
-    kv_cache_alloc_total_blocks: blocks allocated for the tokens to read (of each beam its own), beyond the generated
-    ones; kv_cache_alloc_new_blocks: those of them for which nothing kept had to be evicted; kv_cache_reused_blocks:
-    blocks whose content, or its start, was there already. A block reused in part is a copy, so it counts as allocated
-    too. TensorRT-LLM counts the same (WindowBlockManager::getFreeBlock in kvCacheManager.cpp). What a preempted request
-    takes when it goes on is added.
+    kv_cache_alloc_total_blocks: allocated for the tokens to read (of each beam its own), and again once preempted;
+    kv_cache_alloc_new_blocks: those of them for which nothing kept had to be evicted; kv_cache_reused_blocks: blocks
+    whose content, or its start, was there already. A block reused in part is a copy, so it counts as allocated too.
+    TensorRT-LLM counts the same (WindowBlockManager::getFreeBlock in kvCacheManager.cpp).
     """
 
     arrival_time_ns: int = field(default_factory=time.monotonic_ns)

@@ -23,8 +23,6 @@ MAX_SEQUENCES = 1024  # of one request, over all rows: a number that is no mista
 MAX_IDS = 2**15  # of a row of words; what `preprocessing` lets through has fewer
 LARGE_BYTES = 2**16  # no answer without logits is as large
 SPARE_BYTES = 2**24
-
-
 Tensors = dict[str, np.ndarray]  # by name
 
 
@@ -152,11 +150,8 @@ def respond(requests, answer: Callable[[Tensors], Tensors], model: str) -> list:
 
 
 def send(sender, tensors: list, final: bool = False) -> None:
-    """One response.
-
-    The argument holds the tensors meanwhile: Triton drops those that nobody asked for without holding the interpreter's
-    lock, so it must not be the last to hold them.
-    """
+    """One response. The argument holds the tensors meanwhile: Triton drops those that nobody asked for without holding
+    the interpreter's lock, so it must not be the last to hold them."""
     sender.send(pb_utils.InferenceResponse(tensors), flags=FINAL if final else 0)
 
 

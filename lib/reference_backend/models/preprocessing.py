@@ -3,9 +3,8 @@
 Its tensors are those of NVIDIA's `inflight_batcher_llm/preprocessing`. Rows are padded on the right with the pad id;
 the real lengths are in REQUEST_INPUT_LEN. DECODER_QUERY is for models that are not served here, and has no effect.
 
-OUT_END_ID has room for one id, and many chat models end a turn with any of several (`eos_token_id` in
-generation_config.json is a list): the others become stop words, as in TensorRT-LLM's LLM API. NVIDIA's model takes the
-tokenizer's one. A client that gives END_ID ends with that alone.
+OUT_END_ID has room for one id, and many chat models end a turn with any of several: the others become stop words, as
+in TensorRT-LLM's LLM API. NVIDIA's model takes the tokenizer's one. A client that gives END_ID ends with that alone.
 """
 
 import json

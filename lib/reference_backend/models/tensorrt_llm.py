@@ -1,8 +1,7 @@
 """`tensorrt_llm`: the reference executor behind NVIDIA's tensors, the code of the backend (notebooks 03 and 05).
 
 `execute` hands the request to the executor and returns at once, in decoupled mode and in the other, so that requests
-share the running batch. Streaming responses hold the new ids only; FINAL travels with the last data response (behind
-it where shared memory is scarce). A request with draft_input_ids ends when they are verified, as in TensorRT-LLM.
+share the running batch. A request with draft_input_ids ends when they are verified, as in TensorRT-LLM.
 """
 
 import json

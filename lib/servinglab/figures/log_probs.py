@@ -55,8 +55,8 @@ def surprise(texts: Mapping[str, tuple[Sequence[str], Sequence[float]]]) -> Figu
 def reliability(signals: Mapping[str, np.ndarray], outcomes: np.ndarray, bins: int = 5) -> Figure:
     """How often answers are right against the confidence given, with Wilson's 95 % intervals and counts.
 
-    signals: name → confidence of each answer, 0 to 1 [N]. outcomes: right or not [N]. A panel for each signal; answers
-    are sorted into equally wide bins, and a dot stands at the mean confidence of its bin.
+    signals: name → confidence of each answer, 0 to 1 [N]. outcomes: right or not [N]. Bins are equally wide, and a dot
+    stands at the mean confidence of its bin.
     """
     fig, row = plt.subplots(1, len(signals), figsize=(WIDTH, 3.7), sharey=True, squeeze=False)
     for axes, (name, confidences) in zip(row.flat, signals.items(), strict=True):

@@ -122,7 +122,6 @@ class TritonProcess:
         threading.Thread(target=_clean_after, args=(popen, answer["shm_prefix"]), daemon=True).start()
 
     def alive(self) -> bool:
-        """Whether tritonserver runs."""
         return supervisor.start_time(self.pid) is not None
 
     def stop(self, at_once: bool = False) -> None:
