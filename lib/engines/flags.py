@@ -1,7 +1,5 @@
-"""Which flags convert_checkpoint.py and trtllm-build take in which version of TensorRT-LLM (notebooks 02 and 10).
-
-Source: data/flags.toml, which says for each version how its flags are known.
-"""
+"""Which flags convert_checkpoint.py and trtllm-build take in which version of TensorRT-LLM (notebooks 02 and 10); the
+sources are in data/flags.toml."""
 
 import functools
 import re

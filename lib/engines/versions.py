@@ -1,7 +1,4 @@
-"""Which container holds which TensorRT-LLM, and what follows from the version (notebook 02).
-
-Source: the tables in data/containers.toml, which name theirs.
-"""
+"""Which container holds which TensorRT-LLM, and what follows from the version (notebook 02): data/containers.toml."""
 
 import functools
 import re

@@ -1,5 +1,4 @@
 """A prompt as the model was trained to see it: the chat template of its tokenizer, rendered without transformers.
-
 Importing transformers takes seconds; the template itself is Jinja and takes none.
 """
 

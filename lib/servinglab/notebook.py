@@ -1,6 +1,5 @@
 """Begin and end of every notebook: what runs here, and a machine-readable record of what was produced.
-
-Plumbing that no lesson is about. ``begin(...)`` follows the parameters, ``record(...)`` is the last cell.
+``begin(...)`` follows the parameters, ``record(...)`` is the last cell.
 """
 
 import functools

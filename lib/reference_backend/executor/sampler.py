@@ -1,5 +1,4 @@
 """From a row of logits to a token: bias, temperature, penalties, bans; then top-k, top-p, one draw. numpy only.
-
 Notebooks 06 to 08 teach the same steps in the open; tests/unit/test_decoding_distributions.py holds the two equal.
 """
 

@@ -1,7 +1,4 @@
-"""From logits to probabilities: temperature, truncation, a penalty.
-
-Notebooks 06, 07 and 10 derive them in numpy.
-"""
+"""From logits to probabilities: temperature, truncation, a penalty. Notebooks 06, 07 and 10 derive them in numpy."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Figures of notebook 04: who occupies which slot of the batch, and who waits, drawn from the metrics of requests.
-
-The metrics of a request are what `return_perf_metrics` says: `arrival_time_ns`, `first_scheduled_time_ns`,
-`first_token_time_ns`, `last_token_time_ns`, nanoseconds of a clock without a date.
+The metrics of a request are what `return_perf_metrics` says, its times nanoseconds of a clock without a date.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,6 @@
 """One look for every figure of the course: colours with fixed meanings, sizes, what several figures are made of (names,
 dots, stacked bars, tables, boxes and arrows), a title that answers, small print.
-
-Plumbing that no lesson is about. The colours are Okabe and Ito's, which people with the common colour blindnesses can
+The colours are Okabe and Ito's, which people with the common colour blindnesses can
 tell apart (https://jfly.uni-koeln.de/color/).
 """
 

@@ -1,7 +1,4 @@
-"""Start a real tritonserver, wait until every model is ready, stop it. Nothing of it outlives the Python that asked.
-
-Taught by notebooks 00 and 03; its flags are those a learner would type.
-"""
+"""Start a real tritonserver, wait until every model is ready, stop it. Nothing of it outlives the Python that asked."""
 
 import contextlib
 import os
