@@ -179,6 +179,15 @@ def test_a_round_is_one_call_to_each_and_reads_only_what_is_new(serve):
     assert draft.model.executor.stats()["prompt_tokens"] <= len(PROMPT) + 3 * len(draft.calls)
 
 
+@pytest.mark.parametrize("drafted", [0, 4])
+def test_numbers_of_tokens_are_those_of_the_answer_and_not_of_the_rounds(serve, drafted):
+    bls, target, _ = serve()
+    given = {"return_num_input_tokens": True, "return_num_output_tokens": True, "exclude_input_in_output": True}
+    outputs = ask(bls, 20, num_draft_tokens=INT(drafted), **given)
+    assert len(target.calls) > 3 or not drafted
+    assert (outputs["num_input_tokens"].tolist(), outputs["num_output_tokens"].tolist()) == ([[len(PROMPT)]], [[20]])
+
+
 @pytest.mark.parametrize(
     ("smaller", "max_tokens", "fits"), [({"draft_seq_len": 16}, 30, 16), ({"kv_tokens": ("", 64)}, 100, 64)]
 )
