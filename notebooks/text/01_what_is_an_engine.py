@@ -27,7 +27,7 @@
 # - say from the first bytes of the file where it will run
 # - tell a checkpoint from an engine
 #
-# **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+# **Time:** 45 minutes (last run: 31 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb)
 

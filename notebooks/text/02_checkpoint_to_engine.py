@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM, and name the flags that it lost
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 114 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 49 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
