@@ -402,6 +402,8 @@ print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for th
 # No setting comes from the model's folder, either. Its `generation_config.json` may suggest a temperature or a top-p,
 # and transformers follows it; NVIDIA's Triton models and ours read none of that. What you do not send is off. (Ours do
 # read its end tokens, of which chat models may have several. NVIDIA's `preprocessing` sends one, the tokenizer's.)
+#
+# **Predict:** and these two requests, with different seeds and a high temperature, but nothing else?
 
 # %% tags=["nbval-check-output"]
 plain = text(ask(prompt)[0])
