@@ -555,45 +555,96 @@ def test_the_inner_request_is_stopped_when_the_client_leaves(make, streaming):
 # --- a model dies
 
 
-@pytest.mark.parametrize("processes", [1, 0])
-def test_a_stream_whose_llm_dies_ends_with_the_reason(make, monkeypatch, processes):
-    """As Triton 24.10 has it, the calls that were being served never end. An LLM in C++ has no process to die."""
-    alive, never, sender = [True] * processes, threading.Event(), Sender()
+@pytest.fixture
+def watched(make, monkeypatch):
+    """watched(script, answer) -> model whose LLM is soon asked if it lives: by a stop, which answer(id) answers."""
     monkeypatch.setattr(reply, "SILENT_SECONDS", 0.05)
-    monkeypatch.setattr(reply, "has_process", lambda model: bool(alive) and model == "tensorrt_llm")
+
+    def build(script, answer):
+        inner = Inner(script)
+        model = make(inner)
+        triton_fakes.MODELS["tensorrt_llm"] = lambda inputs, request_id: (
+            answer(request_id) if "stop" in inputs else inner.tensorrt_llm(inputs, request_id)
+        )
+        return model
+
+    return build
+
+
+def test_a_stream_whose_llm_dies_ends_with_the_reason(watched):
+    """As Triton 24.10 has it: the calls that were being served never end, and a later one gets an error."""
+    said, died, never = "Stub process 'tensorrt_llm_0_0' is not healthy.", threading.Event(), threading.Event()
+    sender = Sender()
 
     def dying(_):
         yield (0, "a")
         wait_until(lambda: sender.sent)
-        time.sleep(0.3)  # silent, and alive
-        assert len(sender.sent) == 1
-        alive.clear()
-        never.wait(30 if processes else 0.3)
+        died.set()
+        never.wait(30)
+
+    def answer(_):
+        return iter([InferenceResponse(error=TritonError(said))] if died.is_set() else ())
+
+    first, (error, final) = send(watched(dying, answer), stream=True, sender=sender).wait()
+    never.set()
+    assert texts([first]) == ["a"] and final
+    assert (error.message(), error.code()) == (said, "UNAVAILABLE")
+
+
+def test_an_llm_that_is_slow_is_asked_and_waited_for(watched):
+    asked = threading.Event()
+
+    def slow(_):
+        yield (0, "a")
+        assert asked.wait(10)
         yield (0, "b")
 
-    sent = send(make(Inner(dying)), stream=True, sender=sender).wait()
-    never.set()
-    if not processes:
-        assert texts(sent) == ["a", "b"] and sent[-1] == (None, True)
-        return
-    first, (error, final) = sent
-    assert texts([first]) == ["a"] and final
-    assert (error.message(), error.code()) == ("Stub process 'tensorrt_llm' is not healthy.", "UNAVAILABLE")
+    def answer(_):
+        asked.set()
+        return iter([InferenceResponse(error=TritonError("stop needs the id of a request."))])
+
+    sent = send(watched(slow, answer), stream=True).wait()
+    assert texts(sent) == ["a", "b"] and sent[-1] == (None, True)
 
 
-def test_a_process_that_is_stopped_is_there_and_a_dead_one_is_not(monkeypatch):
-    """A dead one is a zombie until Triton reaps it."""
+def test_an_llm_that_answers_no_question_is_asked_no_more_than_twice_at_a_time(watched):
+    asked, go_on = [], threading.Event()
+
+    def slow(_):
+        assert go_on.wait(10)
+        yield (0, "a")
+
+    def answer(request_id):
+        asked.append(request_id)
+        go_on.wait(10)
+        return iter(())
+
+    model = watched(slow, answer)
+    senders = [send(model, stream=True) for _ in range(3)]
+    wait_until(lambda: len(asked) == 2)
+    time.sleep(0.3)
+    assert asked == ["", ""]
+    go_on.set()
+    assert [texts(sender.wait()) for sender in senders] == [["a"]] * 3
+
+
+def test_a_model_whose_process_is_there_is_not_asked(make, monkeypatch):
+    """Not even when it is stopped: Triton would die of the question. A dead one is a zombie until Triton reaps it."""
+    said = "Stub process 'tensorrt_llm_0_0' is not healthy."
     monkeypatch.setattr("os.getppid", os.getpid)  # as Triton is the parent of all stubs
+    models = make(Inner()).models
+    triton_fakes.MODELS["tensorrt_llm"] = lambda *_: iter([InferenceResponse(error=TritonError(said))])
     script = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
     stub = subprocess.Popen([*script, "/models/tensorrt_llm/1/model.py"], stdout=subprocess.PIPE)
     try:
         stub.stdout.readline()
-        assert calls.has_process("tensorrt_llm") and not calls.has_process("tensorrt_llm_draft")
+        models.check_alive("tensorrt_llm")
         stub.send_signal(signal.SIGSTOP)
-        assert calls.has_process("tensorrt_llm")
+        models.check_alive("tensorrt_llm")
         stub.kill()
         os.waitid(os.P_PID, stub.pid, os.WEXITED | os.WNOWAIT)
-        assert not calls.has_process("tensorrt_llm")
+        with pytest.raises(calls.InnerModelError, match="is not healthy"):
+            models.check_alive("tensorrt_llm")
     finally:
         stub.kill()
         stub.communicate()

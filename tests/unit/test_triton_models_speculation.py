@@ -235,33 +235,70 @@ def test_more_draft_tokens_than_may_follow_are_those_that_may(serve):
     assert draft.calls[0]["request_output_len"].item() == 8
 
 
-def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_draft(serve, monkeypatch):
-    """As Triton 24.10 has it: the calls that were being served never end, and later ones get an error."""
-    bls, *_ = serve()
-    died, never = threading.Event(), threading.Event()
+def quick_monitor(monkeypatch):
     monkeypatch.setattr(reply, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(reply, "SILENT_SECONDS", 0.02)
-    monkeypatch.setattr(reply, "has_process", lambda model: model != "tensorrt_llm_draft" or not died.is_set())
+
+
+def test_a_draft_whose_process_dies_ends_the_request(serve, monkeypatch):
+    """As Triton 24.10 has it: the call that was being served never ends, and later ones get an error."""
+    bls, *_ = serve()
+    quick_monitor(monkeypatch)
+    said, calls, never = "Stub process 'tensorrt_llm_draft_0_0' is not healthy.", [], threading.Event()
+
+    def dead(inputs, request_id):
+        calls.append(inputs)
+        if len(calls) == 1:
+            never.wait(30)
+        yield InferenceResponse(error=TritonError(said))
+
+    triton_fakes.MODELS["tensorrt_llm_draft"] = dead
+    began = time.monotonic()
+    for _ in range(2):  # the second one meets a process that is dead
+        error = ask(bls, num_draft_tokens=INT(4))
+        assert (error.message(), error.code()) == (said, "UNAVAILABLE")
+    assert time.monotonic() - began < 5
+    never.set()
+
+
+def test_a_draft_that_dies_with_many_requests_leaves_places_for_those_without_a_draft(serve, monkeypatch):
+    bls, *_ = serve()
+    quick_monitor(monkeypatch)
+    died, never = threading.Event(), threading.Event()
 
     def dying(inputs, request_id):  # no generator: as in Triton, the call itself waits for the first response
-        if not died.is_set():
+        if "stop" not in inputs:
             never.wait(30)
-        return iter([InferenceResponse(error=TritonError("Stub process 'tensorrt_llm_draft_0_0' is not healthy."))])
+            return iter(())
+        error = TritonError("Stub process 'tensorrt_llm_draft_0_0' is not healthy.")
+        return iter([InferenceResponse(error=error)] if died.is_set() else ())
 
     triton_fakes.MODELS["tensorrt_llm_draft"] = dying
     with ThreadPoolExecutor(31) as pool:
         drafted = [pool.submit(ask, bls, num_draft_tokens=INT(4)) for _ in range(30)]
         time.sleep(0.5)
-        assert not any(one.done() for one in drafted)
         died.set()
-        errors = [one.result(10) for one in drafted]
-        assert all("is not healthy" in one.message() and one.code() == "UNAVAILABLE" for one in errors)
-        later = pool.submit(ask, bls, num_draft_tokens=INT(4))  # the threads of the dead calls keep their places
+        assert all("is not healthy" in one.result(10).message() for one in drafted)
         plain = pool.submit(ask, bls, 9)
-        done = wait([plain, later], 5).done
+        done = wait([plain], 5).done
         never.set()
-    assert len(done) == 2 and plain.result()["text_output"] == [text_of(EXPECTED[:9], PROMPT)]
-    assert "is not healthy" in later.result().message()
+    assert done and plain.result()["text_output"] == [text_of(EXPECTED[:9], PROMPT)]
+
+
+def test_a_draft_that_is_slow_is_waited_for(serve, monkeypatch):
+    bls, _, draft = serve()
+    quick_monitor(monkeypatch)
+    serving = draft.model.execute
+
+    def slowly(requests):
+        if "stop" not in triton_fakes.as_dict(requests[0]):
+            time.sleep(0.1)
+        return serving(requests)
+
+    monkeypatch.setattr(draft.model, "execute", slowly)
+    outputs = ask(bls, 9, num_draft_tokens=INT(8), exclude_input_in_output=True)
+    assert outputs["text_output"][0] == text_of(EXPECTED[:9])
+    assert any("stop" in call for call in draft.calls)
 
 
 def test_draft_input_ids_to_the_llm_alone_bring_the_right_ones_and_one_more(serve):

@@ -39,7 +39,7 @@ class TritonPythonModel:
             common.parameter(config, "tensorrt_llm_draft_model_name"),
         )
         self.detokenizer = Detokenizer(*self._decoder(config))
-        self.monitor = Monitor(self.models.stop)
+        self.monitor = Monitor(self.models.stop, self.models.check_alive)
 
     def _decoder(self, config):
         """How ids become text, and how long to gather ids for one call.

@@ -30,6 +30,7 @@ MAX_WAITING_FOR_DRAFT = 12  # of those: what a draft model that dies takes with 
 # When a stream of responses has ended, a thread of Triton's stub lets go of it without holding the interpreter's lock.
 # If ours was not the longer grip, that thread would free Python objects, and soon the process dies (seen in 24.10).
 KEEP_ENDED_SECONDS = 10.0
+DIED = "is not healthy"  # Triton's word for a model whose Python process has died
 _ONE = np.ones((1, 1), np.int32)
 _STOP = {"input_ids": _ONE, "input_lengths": _ONE, "request_output_len": _ONE, "stop": np.ones((1, 1), bool)}
 
@@ -44,7 +45,7 @@ class InnerModelError(BackendError):
         super().__init__(message)
         if FAULT in message or QueueFull.WORDS in message:
             self.code = pb_utils.TritonError.INTERNAL
-        elif "is not ready" in message or "is not healthy" in message:
+        elif "is not ready" in message or DIED in message:
             self.code = pb_utils.TritonError.UNAVAILABLE
 
 
@@ -112,6 +113,18 @@ class InnerModels:
             with contextlib.suppress(Exception):  # it may be unloaded: then nothing of it runs
                 self._drain(_STOP, request_id, self.draft)
 
+    def check_alive(self, model: str) -> None:
+        """Raise InnerModelError when the process of a `tensorrt_llm` has died: Triton 24.10 says so to a new call, and
+        never ends those that were being served. A process that is there is not asked: one that is stopped for a moment
+        would be taken for dead, and Triton dies of it when it goes on."""
+        if _has_process(model):
+            return
+        try:
+            self._drain(_STOP, "", model)
+        except InnerModelError as error:  # any other one is an answer, for example that a stop needs an id
+            if DIED in str(error):
+                raise
+
     def _drain(self, inputs: Tensors, request_id: str, model: str) -> None:
         responses = _request(model, inputs, [], request_id).exec(decoupled=True)  # there is a first one when it returns
         try:
@@ -129,7 +142,7 @@ class InnerModels:
         old.clear()  # outside the lock: it frees all that the stream brought
 
 
-def has_process(model: str) -> bool:
+def _has_process(model: str) -> bool:
     """Whether a process of this Python model lives. Triton is the parent of all of them, and of ours. (A zombie has no
     command line.)"""
     with contextlib.suppress(psutil.Error):

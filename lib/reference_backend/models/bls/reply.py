@@ -3,18 +3,18 @@
 import contextlib
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from reference_backend.models.bls.calls import InnerModelError, has_process
 from reference_backend.models.common import FINAL, send, send_error, send_last
 
 POLL_SECONDS = 0.2  # each look at a client costs a round trip to the server process
-SILENT_SECONDS = 1.0  # after so long without a response we look whether the model's process is still there
+SILENT_SECONDS = 1.0  # after so long without a response a model is asked whether it is still there
+MAX_QUESTIONS = 2  # one that a dying model never answers, and one that finds it dead
 
 
 class Reply:
@@ -93,15 +93,16 @@ class Monitor:
     """Sees clients that leave and models that die, in a thread of its own: those that serve sleep until the LLM has
     something, and a look at every token would cost more than the token.
 
-    stop(id): ends an inner request, here one whose client has left. Triton 24.10 does not tell the requests that a
-    model was serving when its process died: they would wait until their deadline. The threads that serve them do wait
-    on, with their places, until the server is restarted. A model in C++ has no process of its own.
+    stop(id): ends an inner request, here one whose client has left. check_alive(model): raises when its process has
+    died, of which Triton 24.10 does not tell the requests that it was serving: they would wait until their deadline.
+    The threads that serve them do wait on, with their places, until the server is restarted.
     """
 
-    def __init__(self, stop: Callable[[str], None]) -> None:
-        self._stop = stop
+    def __init__(self, stop: Callable[[str], None], check_alive: Callable[[str], None]) -> None:
+        self._stop, self._check_alive = stop, check_alive
         self._replies: dict[Reply, None] = {}
-        self._lived: dict[str, bool] = {}  # whether each model had a process when it was first waited for
+        self._asked: dict[str, float] = {}  # when each model was asked last
+        self._unanswered: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -143,16 +144,22 @@ class Monitor:
                     pb_utils.Logger.log_error(f"Could not stop the inner request {reply.id}: {error}")
 
     def _look_at_models(self, replies: list[Reply]) -> None:
-        silent, now = defaultdict(list), time.monotonic()
+        now, silent = time.monotonic(), defaultdict(list)
         for reply in replies:
-            if (model := reply.awaited) and not reply.closed:
-                if model not in self._lived:
-                    self._lived[model] = has_process(model)
-                elif self._lived[model] and now - reply.since > SILENT_SECONDS:
-                    silent[model].append(reply)
+            if reply.awaited and not reply.closed and now - reply.since > SILENT_SECONDS:
+                silent[reply.awaited].append(reply)
         for model, waiting in silent.items():
-            lives = has_process(model)
+            if now - self._asked.get(model, 0.0) > SILENT_SECONDS and self._unanswered[model] < MAX_QUESTIONS:
+                self._asked[model] = now
+                with self._changed:
+                    self._unanswered[model] += 1
+                threading.Thread(target=self._ask, args=(model, waiting), daemon=True).start()
+
+    def _ask(self, model: str, waiting: list[Reply]) -> None:
+        try:
+            self._check_alive(model)
+        except Exception as error:
             for reply in waiting:
-                reply.since = now
-                if not lives:
-                    reply.fail(InnerModelError(f"Stub process '{model}' is not healthy."))  # as Triton says it
+                reply.fail(error)
+        with self._changed:
+            self._unanswered[model] -= 1
