@@ -202,7 +202,7 @@ class InflightBatch:
                 last.append((sequence, output))
                 continue
             try:
-                sequence.request.on_output(replace(output, metrics=replace(sequence.metrics)))
+                _tell(sequence, output)
             except Exception as error:
                 log.exception("on_output of request %s failed", output.request_id)
                 text = f"The receiver of the output failed: {sentence(error)}"
@@ -220,13 +220,20 @@ class InflightBatch:
             self.counts[kind] += 1
             self._on_finished(sequence)
             try:
-                sequence.request.on_output(replace(output, metrics=replace(sequence.metrics)))
+                _tell(sequence, output)
             except Exception:
                 log.exception("on_output of request %s failed on its last output", output.request_id)
 
     def _step_failed(self, sequences: list[Sequence], error: Exception) -> None:
         log.error("The model step failed", exc_info=error)
         self.end(sequences, "error", f"The model step failed: {sentence(error)}")
+
+
+def _tell(sequence: Sequence, output: Output) -> None:
+    """To the request's owner. Figures that nobody wants are not copied: this is once for each token."""
+    if sequence.request.return_perf_metrics:
+        output = replace(output, metrics=replace(sequence.metrics))
+    sequence.request.on_output(output)
 
 
 def sentence(error: Exception) -> str:

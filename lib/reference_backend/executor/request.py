@@ -90,7 +90,7 @@ class Output:
     context_logits: float32 [prompt, vocab], in the first output; generation_logits: float32 [new choices, vocab]. Both
     are the model's own, before any processing, and there only if asked for.
     beams: of a beam search, best first; `tokens` is empty then, for a path may change from its root at any step.
-    metrics: so far, in every output.
+    metrics: so far, in every output of a request with return_perf_metrics.
     """
 
     request_id: str
@@ -173,6 +173,7 @@ class Request:
     return_log_probs: bool = False
     return_context_logits: bool = False
     return_generation_logits: bool = False
+    return_perf_metrics: bool = True
     drafter: Drafter | None = None
     draft_tokens: Sequence[int] = ()
     end_after_draft: bool = False

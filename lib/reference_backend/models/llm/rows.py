@@ -13,7 +13,7 @@ from reference_backend.models.llm.responses import COUNTS, ResponseFormat
 
 MAX_LOGITS_BYTES = 2**29  # of one request: they are held in memory until they are sent, and copied on their way
 MAX_WORD_IDS = 2**18  # of stop and bad words, counted for each sequence: each looks for them itself
-RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits")
+RETURN = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
 
 
 @dataclass
@@ -130,5 +130,5 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
     before = [] if excluded else request.prompt.tolist()
     beams = count if "num_return_sequences" in inputs else params.beam_width
     beams = beams if params.beam_width > 1 else 0
-    about = {"log_probs": request.return_log_probs, "metrics": bool(scalar("return_perf_metrics", False))}
+    about = {"log_probs": request.return_log_probs, "metrics": request.return_perf_metrics}
     return Row(request, sequences, ResponseFormat(streaming, before, length, beams, frozenset(counts), **about))
