@@ -1,5 +1,6 @@
 """Checkpoints of Hugging Face's form out of something else: a GGUF file, or the trained layers of a draft model."""
 
+import functools
 import json
 import re
 import shutil
@@ -20,9 +21,12 @@ def from_gguf(gguf: Path, out: Path) -> None:
     transformers 4.57 and 5 read alike: 4 takes `rope_theta` from the top level only, otherwise assumes 10,000 without a
     word (wrong logits), and does not know the tokenizer class that 5 names.
     """
+    import gguf as reader
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    for name in ("GGUFReader", "get_tensor_name_map"):  # transformers makes the one three times, the other for each layer
+        setattr(reader, name, functools.cache(getattr(reader, name)))
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name, "local_files_only": True}
     AutoTokenizer.from_pretrained(**where).save_pretrained(out)
     quantized = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
