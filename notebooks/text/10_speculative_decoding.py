@@ -220,7 +220,7 @@ class Turns:
 
 
 # %% [markdown]
-# Answer after answer, until each length had its turn at least 12 times (an answer that is too short for the longest
+# Answer after answer, until each length had its turn at least 8 times (an answer that is too short for the longest
 # ends it, too):
 
 # %%
@@ -235,7 +235,7 @@ def in_turn(drafter, lengths):
     for _ in range(30):
         timed.append(run(turns))
         counts = np.bincount(np.concatenate([each.guesses for each in timed]), minlength=max(lengths) + 1)
-        if counts[lengths].min() >= 12:
+        if counts[lengths].min() >= 8:
             break
     return fastest_steps(timed)
 
@@ -592,7 +592,7 @@ print(f" 2 layers, the first and the last: {untrained:.0%}; the same two, traine
 
 # %%
 proposing, plain_steps = [], []
-for _ in range(4):
+for _ in range(2):
     plain_steps += run().steps.tolist()
     for begun in range(1, len(answer)):
         started = time.perf_counter()

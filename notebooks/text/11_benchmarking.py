@@ -336,10 +336,10 @@ async def open_loop(prompts, rate, rng):
 
 # %%
 capacity = max(run.requests_per_second for run in closed.values())
-shares = (0.25, 0.5, 0.8, 1.2, 3.0)
+shares = (0.4, 0.8, 1.2, 3.0)
 opened = {}
 for number, share in enumerate(shares):
-    many = requests if share > 0.5 else max(4, requests // 2)  # the slow ones take long
+    many = requests if share > 0.5 else max(4, requests // 2)  # the slow one takes long
     opened[share] = await open_loop(new_prompts(many), share * capacity, np.random.default_rng(seed + number))
 
 # %% [markdown]
@@ -491,7 +491,7 @@ show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 # may still be too short to break a limit. If that rate is the best on this page, it would not stay so for minutes.
 #
 # The place where the curve of TTFT turns up is the **knee**. A deployment is operated to the left of it. With few
-# requests and five rates its place is rough: at best you know between which two of the rates it lies.
+# requests and four rates its place is rough: at best you know between which two of the rates it lies.
 #
 # **Exercise 11.3** `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for requests that
 # failed. The run took `seconds`. Return the requests per second that kept both limits.
