@@ -82,10 +82,8 @@ class OpenAIFrontend:
     async def _serve(self) -> None:
         _LOG.addFilter(_is_ours)
         app = web.Application(middlewares=[_guard])
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/v1/models/{name:.+}", self._models)
-        for path in _PATHS:
-            app.router.add_post(path, self._answer)
+        app.add_routes([web.get("/v1/models", self._models), web.get("/v1/models/{name:.+}", self._models)])
+        app.add_routes(web.post(path, self._answer) for path in _PATHS)
         # A client that leaves cancels its handler, and with it the request in Triton.
         runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=1, handler_cancellation=True)
         await runner.setup()
@@ -110,27 +108,30 @@ class OpenAIFrontend:
         if asked.model not in (None, self._model):
             raise CourseError(self._no_model(asked.model))
         if asked.stream_options and not asked.stream:
-            raise CourseError("stream_options is for a request with stream.")
+            raise CourseError("`stream_options` can only be used when `stream` is True.")
+        if asked.echo and asked.tells:
+            raise CourseError("echo: Triton tells no log probabilities of a prompt; leave out echo or logprobs.")
         if isinstance(asked, Chat):
             return [chat.render(self._folder, asked.chat())]
         if (count := len(asked.prompt) * asked.n) > MOST_ANSWERS:
             raise CourseError(f"prompt and n ask for {count} answers, and {MOST_ANSWERS} is the most.")
         return [each if isinstance(each, str) else self._text(each) for each in asked.prompt]
 
-    def _text(self, ids: list[int]) -> str:
+    def _text(self, ids: list[int], name: str = "prompt", bos: bool = True) -> str:
         """The text that the model's `preprocessing` makes these ids of: it takes no ids."""
         with contextlib.suppress(OverflowError):
             for skip in (False, True):  # it adds a beginning-of-sequence token itself, where the model has one
-                if self._tokenizer.encode(text := self._tokenizer.decode(ids, skip_special_tokens=skip)).ids == ids:
+                if self._tokenizer.encode(text := self._tokenizer.decode(ids, skip), add_special_tokens=bos).ids == ids:
                     return text
-        raise CourseError("prompt: no text has just these token ids, and the model takes text only.")
+        raise CourseError(f"{name}: no text has just these token ids, and the model takes text only.")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
             body = await asyncio.wait_for(request.read(), self._deadline)
             asked = _PATHS[request.path].model_validate_json(body)
             prompts = self._prompts(asked)
-            tensors = [inputs(text_input=prompt, **given) for prompt in prompts for given in asked.inputs()]
+            words = [self._text([int(token)], "logit_bias", False) for token in asked.logit_bias]
+            tensors = [inputs(text_input=prompt, **given) for prompt in prompts for given in asked.inputs(words)]
         except web.HTTPRequestEntityTooLarge as error:
             return _refuse(str(error.text), error.status)
         except asyncio.TimeoutError:
@@ -145,14 +146,13 @@ class OpenAIFrontend:
         head = {"id": f"{name}-{uuid.uuid4().hex}", "object": kinds[asked.stream], "created": int(time.time())}
         head["model"] = self._model
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        answers = [Answer(asked) for _ in tensors]
+        answers = [Answer(asked, prompt) for prompt in prompts for _ in range(asked.n)]
 
         def choice(index: int, text: str | None, tokens: Any = (), reason: Any = None, first: bool = False) -> dict:
             return {"index": index, **asked.choice(text, tokens, first), "finish_reason": reason}
 
         async def send(**what: Any) -> None:
-            if not response.prepared:  # until then, an error has a status of its own
-                await response.prepare(request)
+            await response.prepare(request)  # until the first, an error has a status of its own
             await response.write(_event(head | what))
 
         try:

@@ -1,8 +1,7 @@
 """OpenAI's objects as `openai_frontend` serves them; README.md lists what is served and what is refused.
 
-What differs from OpenAI: without temperature and top_p it is greedy, and without a length a chat's answer ends after 64
-tokens. Of several answers to one prompt each has the seed after the one before. A token's text is what arrived with it,
-so of half a character it is empty.
+What differs from OpenAI: without temperature and top_p it is greedy; without a length a chat's answer has 64 tokens; n
+answers have one seed after the other; a token's text is what arrived with it, so of half a character it is empty.
 """
 
 import secrets
@@ -44,6 +43,7 @@ class Request(_Strict):
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1)
     min_tokens: int | None = None
+    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]+$")], Annotated[float, Field(ge=-100, le=100)]] = {}
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
@@ -60,12 +60,13 @@ class Request(_Strict):
         ids = isinstance(value, list) and value and all(type(each) is int for each in value)
         return [value] if ids or isinstance(value, str) else value
 
-    def inputs(self) -> list[dict[str, Any]]:
-        """Inputs of the BLS model for each of the n answers, but for the prompt."""
+    def inputs(self, biased: list[str]) -> list[dict[str, Any]]:
+        """Inputs of the BLS model for each of the n answers, but for the prompt. `biased`: logit_bias's tokens."""
         sampled, seed = self.model_dump(include={"temperature", "top_p"}, exclude_none=True), self.seed
         given = self.model_dump(include={"min_tokens", "presence_penalty", "frequency_penalty"})
         given |= {"max_tokens": self.length, "exclude_input_in_output": True, "stream": True}
         given |= {"stop_words": self.stop or None, "return_log_probs": self.tells or None}
+        given |= {"embedding_bias_words": biased or None, "embedding_bias_weights": [*self.logit_bias.values()] or None}
         if sampled and 0 not in sampled.values():  # Triton's greedy is no top_k and no top_p
             given, seed = {"top_p": 1.0, **given, **sampled}, secrets.randbits(62) if seed is None else seed
         return [given | {"seed": None if seed is None else seed + number} for number in range(self.n)]
@@ -79,6 +80,7 @@ class Chat(Request):
     logprobs: bool = False
     top_logprobs: Literal[0] = 0
 
+    echo: ClassVar = False
     KIND: ClassVar = ("chatcmpl", "chat.completion", "chat.completion.chunk")
     length = property(lambda self: self.max_completion_tokens or self.max_tokens or 64)
     tells = property(lambda self: self.logprobs)
@@ -101,7 +103,7 @@ class Completion(Request):
 
     prompt: list[str | list[int]] = Field(min_length=1)
     logprobs: Literal[0] | None = None
-    echo: Literal[False] = False
+    echo: bool = False
     best_of: Literal[1] = 1
 
     KIND: ClassVar = ("cmpl", "text_completion", "text_completion")
@@ -117,8 +119,8 @@ class Completion(Request):
 class Answer:
     """One answer as it arrives. What may be shown of it ends before a stop word; Triton's text ends with the word."""
 
-    def __init__(self, asked: Chat | Completion) -> None:
-        self._stop, self._most = asked.stop, asked.length
+    def __init__(self, asked: Chat | Completion, prompt: str = "") -> None:
+        self._stop, self._most, self._before = asked.stop, asked.length, prompt if asked.echo else ""
         self._texts: list[str] = []
         self._tokens: list[Token] = []
         self._shown = self._told = 0
@@ -138,7 +140,8 @@ class Answer:
             begun = (size for word in self._stop for size in range(1, len(word)) if text.endswith(word[:size]))
             cut = len(text) - (0 if ended else max(begun, default=0))
         tokens = [token for token in self._tokens[self._told :] if token[2] + len(token[0]) <= cut]
-        shown, self._shown, self._told = text[self._shown : cut], cut, self._told + len(tokens)
+        shown, self._before = self._before + text[self._shown : cut], ""
+        self._shown, self._told = cut, self._told + len(tokens)
         return shown, tokens
 
     def end(self, count: Any) -> tuple[int, str]:

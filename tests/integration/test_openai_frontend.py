@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+import torch
 from tritonclient.utils import InferenceServerException
 
 from servinglab import chat
@@ -106,7 +107,11 @@ def test_seeds_and_temperatures_reach_the_model(web):
         ({"stop": [1]}, "stop.0: Input should be a valid string"),
         ({"logprobs": True, "top_logprobs": 2}, "top_logprobs: Input should be 0, not '2'"),
         ({"logprobs": 1}, "logprobs: Input should be a valid boolean"),
-        ({"stream_options": {"include_usage": True}}, "stream_options is for a request with stream"),
+        ({"stream_options": {"include_usage": True}}, "`stream_options` can only be used when `stream` is True."),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5: Input should be less than or equal to 100, not '101'"),
+        ({"logit_bias": {"a": 1}}, "logit_bias.a.[key]: String should match pattern"),
+        ({"logit_bias": {"49152": 1}}, "logit_bias: no text has just these token ids"),
+        ({"logit_bias": {"9" * 30: 1}}, "logit_bias: no text has just these token ids"),
         ({"temperature": False}, "temperature: Input should be a valid number"),
         ({"seed": [1, 2]}, "seed: Input should be a valid integer"),  # for Triton, two answers in one
         ({"stream_options": "all"}, "stream_options: "),
@@ -121,7 +126,7 @@ def test_what_it_cannot_serve_is_refused_with_a_sentence(web, body, said):
     assert answer.status_code == 400 and said in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("key", ["logit_bias", "tools", "response_format", "top_k"])
+@pytest.mark.parametrize("key", ["tools", "response_format", "top_k", "echo"])
 def test_a_key_that_would_change_the_answer_is_refused_by_its_name(web, key):
     answer = ask(web, **{key: ["."]})
     assert answer.status_code == 400
@@ -221,11 +226,40 @@ def test_prompts_that_cannot_be_served(app, prompt, words):
         app.completions.create(prompt=prompt, n=2, **MORE)
 
 
-@pytest.mark.parametrize("key", ["echo", "suffix", "best_of", "logit_bias", "logprobs"])
-def test_what_a_completion_cannot_have_is_named(app, key):
-    value = {"echo": True, "suffix": "x", "best_of": 2, "logit_bias": {"5": 1}, "logprobs": 1}[key]
-    with pytest.raises(openai.BadRequestError, match=key):
-        app.completions.create(prompt=PROMPT, **MORE, **{key: value})
+@pytest.mark.parametrize("asked", [{"suffix": "x"}, {"best_of": 2}, {"logprobs": 1}, {"echo": True, "logprobs": 0}])
+def test_what_a_completion_cannot_have_is_named(app, asked):
+    with pytest.raises(openai.BadRequestError, match=next(iter(asked))):
+        app.completions.create(prompt=PROMPT, **MORE, **asked)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_puts_each_prompt_before_its_answer_and_looks_for_no_stop_word_in_it(app, said, stream, hf_tokenizer):
+    asked = {"model": MODEL, "max_tokens": 8, "stop": ["3,"], "stream": stream, "echo": True}
+    answer = app.completions.create(prompt=[PROMPT, hf_tokenizer.encode("Once")], **asked)
+    texts = ["", ""]
+    for each in answer if stream else [answer]:
+        for choice in each.choices:
+            texts[choice.index] += choice.text
+    assert texts == [PROMPT + said(PROMPT), "Once" + said("Once")]
+    assert stream or answer.usage.completion_tokens == 16
+
+
+def test_logit_bias_is_added_to_the_logits_of_its_tokens_alone(app, said, hf_tokenizer, hf_model):
+    """What comes is what transformers' own logits say, with the same numbers added."""
+    greedy = hf_tokenizer.encode(said(PROMPT), add_special_tokens=False)
+    bias = {greedy[0]: -100, hf_tokenizer.encode(" six")[0]: 4.5, greedy[1]: -2}
+    ids = hf_tokenizer.encode(PROMPT)
+    for _ in range(8):
+        logits = hf_model(torch.tensor([ids])).logits[0, -1]
+        for token, number in bias.items():
+            logits[token] += number
+        ids.append(int(logits.argmax()))
+    wanted = hf_tokenizer.decode(ids).removeprefix(PROMPT)
+    asked = {"logit_bias": {str(token): number for token, number in bias.items()}, "max_tokens": 8, "model": MODEL}
+    assert app.completions.create(prompt=PROMPT, **asked).choices[0].text == wanted != said(PROMPT)
+    messages = [{"role": "user", "content": "Say yes."}]
+    yes = app.chat.completions.create(messages=messages, logit_bias={str(greedy[0]): 100}, max_tokens=3, model=MODEL)
+    assert yes.choices[0].message.content == hf_tokenizer.decode(greedy[:1]) * 3
 
 
 @pytest.mark.parametrize("stream", [False, True])
