@@ -3,10 +3,10 @@
     with OpenAIFrontend(server.grpc_url, tokenizer_dir) as frontend:
         ...  # openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="any")
 
-On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. Keys that `openai_objects` has not are
-refused with status 400 by their names. A deadline that passes is 504, a model or server that is gone 503, a model's
-fault 500; in a stream that has begun, an event of its own (`event: error`, without which AIPerf takes it for an
-answer), then [DONE]. NVIDIA's container has a complete front end (openai_frontend/main.py).
+On 127.0.0.1 only, and for programs: what a browser sends for a page gets 403. Keys that `openai_objects` has not get
+400, a deadline that passes 504, a model or server that is gone 503, a model's fault 500; in a stream that has begun, an
+event of its own (`event: error`, without which AIPerf takes it for an answer), then [DONE]. NVIDIA's container has a
+complete front end (openai_frontend/main.py).
 """
 
 import asyncio
