@@ -307,8 +307,8 @@ for choice in answer.choices:
     print(repr(choice.message.content), choice.finish_reason)
 
 # %% [markdown]
-# No: the front end holds back what may be the beginning of a stop word, and cuts there. The `n` answers run side by side.
-# With the int4 weights the rounding depends on what shares a step, so there the same seed may give another text.
+# No: the front end holds back what may be the beginning of a stop word, and cuts there. The `n` answers run side
+# by side. With the int4 weights the rounding depends on what shares a step, so the same seed may give another text.
 #
 # And a field that it cannot honour? It refuses it, and the client raises the error that belongs to status 400. Triton's
 # models tell the log probability of the token that they chose, but not which tokens came next:
