@@ -84,8 +84,9 @@ class OpenAIFrontend:
         app = web.Application(middlewares=[_guard])
         app.add_routes([web.get("/v1/models", self._models), web.get("/v1/models/{name:.+}", self._models)])
         app.add_routes(web.post(path, self._answer) for path in _PATHS)
-        # A client that leaves cancels its handler, and with it the request in Triton.
-        runner = web.AppRunner(app, access_log=None, logger=_LOG, shutdown_timeout=1, handler_cancellation=True)
+        # A client that leaves cancels its handler, and with it the request in Triton. A small packed body is gigabytes.
+        options = {"handler_cancellation": True, "auto_decompress": False, "shutdown_timeout": 1}
+        runner = web.AppRunner(app, access_log=None, logger=_LOG, **options)
         await runner.setup()
         await web.SockSite(runner, self._socket).start()
         await self._end.wait()
@@ -200,6 +201,8 @@ async def _guard(request: web.Request, handler: Any) -> web.StreamResponse:
             return _refuse(said, 403)
     if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":  # an <img> has no Origin
         return _refuse("This front end does not answer to pages: ask it from a program.", 403)
+    if "Content-Encoding" in request.headers:
+        return _refuse("This front end unpacks no body: send it without Content-Encoding.", 415)
     try:
         return await handler(request)
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
