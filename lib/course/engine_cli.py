@@ -126,7 +126,8 @@ def estimate(
     """Say how much GPU memory an engine takes, part by part, before it is built. Needs no GPU."""
     from engines import memory
 
-    options = {name: value or None for name, value in context.params.items() if name != "free_fraction"}
+    options = {name: None if value is False else value for name, value in context.params.items()}
+    free_fraction = options.pop("free_fraction")
     report.show_estimate(memory.estimate(**options, kv_cache_free_gpu_mem_fraction=free_fraction))
 
 

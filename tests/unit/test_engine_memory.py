@@ -376,3 +376,10 @@ def test_the_command_says_the_same():
     assert result.stdout.endswith(f"{estimate('gpt2-medium', dtype='float16').sentence()}\n")
     shown = CliRunner().invoke(app, ["engine", "estimate", "llama-7b", "--gpu", "24gb", "--max-batch-size", "6"])
     assert shown.exit_code == 0 and "13.48 GB" in shown.stdout and "fits L4 24 GB" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [["gpt2-medium", "--tp-size", "0"], ["gpt2-medium", "--max-batch-size", "0"],
+                                   ["gpt2-medium", "--dtype", ""], ["gpt2-medium", "--gpu", ""], [""]])  # fmt: skip
+def test_a_zero_and_an_empty_word_are_values_and_not_left_out(words):
+    with pytest.raises(EngineError):
+        CliRunner().invoke(app, ["engine", "estimate", *words], catch_exceptions=False)
