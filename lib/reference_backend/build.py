@@ -150,7 +150,7 @@ def _checkpoint(source: Path) -> dict[str, Any]:
         if not 1 <= world <= MAX_RANKS:
             raise ValueError(world)
         ranks = [source / f"rank{rank}.safetensors" for rank in range(world)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise BuildError(
             f"{source} is no TensorRT-LLM checkpoint (config.json with a mapping, rank0.safetensors); convert it first."
         ) from None

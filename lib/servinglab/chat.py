@@ -73,7 +73,7 @@ class _Generation(Extension):
 def _put_first(file: Path, _: int) -> str:
     """The special token that a tokenizer puts before every text; "" where it puts none. Read as JSON: a client need not
     have the package tokenizers. The second argument makes a changed file a new one."""
-    added = json.loads(file.read_text(encoding="utf-8")).get("post_processor") or {}
+    added = _config(file.parent, file.name).get("post_processor") or {}
     for one in added.get("processors", [added]):
         if first := (one.get("single") or [{}])[0].get("SpecialToken"):
             return first["id"]
@@ -82,8 +82,10 @@ def _put_first(file: Path, _: int) -> str:
     return ""
 
 
-def _config(folder: Path | str) -> dict[str, Any]:
+def _config(folder: Path | str, name: str = "tokenizer_config.json") -> dict[str, Any]:
     try:
-        return json.loads(Path(folder, "tokenizer_config.json").read_text(encoding="utf-8"))
+        return dict(json.loads(Path(folder, name).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise CourseError(f"{folder} has no tokenizer_config.json; give the folder of a tokenizer.") from None
+        raise CourseError(f"{folder} has no {name}; give the folder of a tokenizer.") from None
+    except (OSError, ValueError, RecursionError, TypeError) as error:
+        raise CourseError(f"{Path(folder, name)} cannot be read ({error}); copy the tokenizer again.") from None

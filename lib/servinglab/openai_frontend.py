@@ -50,9 +50,10 @@ class OpenAIFrontend:
     ) -> None:
         self.url, self._deadline, self._triton = "", deadline, grpc_url
         self._folder, self._model = Path(tokenizer_dir), model
-        if not (file := self._folder / "tokenizer.json").is_file():
-            raise CourseError(f"There is no {file}: give the folder of the model's tokenizer.")
-        self._tokenizer = Tokenizer.from_file(str(file))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file := self._folder / "tokenizer.json"))
+        except Exception as error:  # the library has no class for it
+            raise CourseError(f"{file} cannot be read ({error}): give the folder of the model's tokenizer.") from None
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -86,7 +86,7 @@ class EngineConfig(Limits):
             raise ExecutorError(
                 f"{path} does not exist; name an engine folder (engine_dir, in config.pbtxt gpt_model_path)."
             ) from None
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise ExecutorError(
                 f"{path} is not the config.json of an engine ({type(error).__name__}: {error})."
             ) from None

@@ -20,12 +20,13 @@ class Tokenizer:
 
     def __init__(self, folder: str):
         path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
+        try:
+            self._fast = FastTokenizer.from_file(str(path))
+        except Exception as error:  # the library has no class for it
             raise BackendError(
-                f"tokenizer_dir '{folder}' has no tokenizer.json; point it at a Hugging Face tokenizer folder "
+                f"tokenizer_dir '{folder}': tokenizer.json cannot be read ({error}); point it at a Hugging Face folder "
                 "(a folder with only tokenizer.model: load it once with transformers and save it again)."
-            )
-        self._fast = FastTokenizer.from_file(str(path))
+            ) from None
         self._fast.no_padding()
         self._fast.no_truncation()
         self.size = self._fast.get_vocab_size(with_added_tokens=True)
@@ -56,7 +57,10 @@ def _special_ids(folder: Path, fast: FastTokenizer, name: str) -> list[int]:
     found = []
     for files in (("tokenizer_config", "special_tokens_map"), ("generation_config", "config")):
         for path in (folder / f"{file}.json" for file in files):
-            known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+            try:
+                known = dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+            except (ValueError, RecursionError, TypeError) as error:
+                raise BackendError(f"{path} cannot be read ({error}); copy the tokenizer's folder again.") from None
             token, listed = known.get(name), known.get(f"{name}_id")
             token = token.get("content") if isinstance(token, dict) else token
             ids = [token and fast.token_to_id(token), *(listed if isinstance(listed, list) else [listed])]

@@ -208,6 +208,6 @@ def _config(folder: Path) -> dict[str, Any]:
     """A folder's config.json; {} when there is none or it is no JSON object."""
     try:
         found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
