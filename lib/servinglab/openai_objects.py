@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 MOST_ANSWERS = 128
 Token = tuple[str, float, int]  # its text, its log probability, and where in the answer's text it begins
 Word = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]  # as large as a tensor of it holds
 
 
 class _Strict(BaseModel, extra="forbid", strict=True):
@@ -41,8 +42,8 @@ class Request(_Strict):
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    min_tokens: int | None = None
+    max_tokens: Count | None = None
+    min_tokens: int | None = Field(None, ge=-(2**31), lt=2**31)
     logit_bias: dict[Annotated[str, Field(pattern="^[0-9]+$")], Annotated[float, Field(ge=-100, le=100)]] = {}
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -76,7 +77,7 @@ class Chat(Request):
     """The body of /v1/chat/completions, and the objects of its answer."""
 
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Literal[0] = 0
 

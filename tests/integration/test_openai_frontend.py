@@ -88,7 +88,10 @@ def test_seeds_and_temperatures_reach_the_model(web):
     "body, said",
     [
         ({"messages": []}, "messages: List should have at least 1 item"),
-        ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: Field required."),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "be 'text', not"),
+        ({"max_tokens": 10**400}, "max_tokens: Input should be less than 2147483648, not '1000"),
+        ({"min_tokens": -(10**400)}, "min_tokens: Input should be greater than or equal to -2147483648, not '-1000"),
         ({"model": "gpt"}, "There is no model 'gpt'"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "'system', 'developer', 'user' or 'assistant', not 'tool'"),
         ({"messages": [{"role": "user", "content": "a", "name": "Ada"}]}, "cannot do what 'messages.0.name' asks for"),
