@@ -339,6 +339,19 @@ def test_errors_go_as_data_to_a_model_that_asks_for_it(make):
     assert "request ID is not provided" in ask(**given, stop=np.array([True]))
 
 
+@pytest.mark.parametrize("generated", ["x", 1.5, -1, 4])
+def test_a_strange_count_of_generated_tokens_never_reaches_the_executor(make, generated):
+    """There it was an error of all requests that ran: whoever reaches the port could end those of the others."""
+    model, sender = make(), Sender()
+    given = {"input_ids": np.array([[5, 6, 7]], INT), "input_lengths": np.array([3], INT)}
+    asked = request({**given, "request_output_len": np.array([4], INT)}, sender=sender)
+    asked._parameters = json.dumps({"generated_tokens": generated})
+    model.execute([asked])
+    ((error, final),) = sender.wait()
+    assert final and error.code() == "INVALID_ARG" and error.message().startswith(f"generated is {generated!r}; ")
+    assert not model.executor.requests
+
+
 def test_an_error_of_the_executor_reaches_the_client(make):
     model = make()
     sender = send(model, streaming=True)

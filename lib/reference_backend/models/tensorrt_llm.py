@@ -111,9 +111,9 @@ class TritonPythonModel:
             )
         states, to_run = {}, []
         for index, row in enumerate(rows):
-            for sequence, one in enumerate(row.requests()):
+            for sequence, one in enumerate(row.requests(generated)):
                 # Several requests may carry the same id, or none, so the executor gets ids of our own.
-                one.id, one.generated = uuid.uuid4().hex, generated
+                one.id = uuid.uuid4().hex
                 states[one.id] = state = RowState(pending, index, one.id, row.format, sequence)
                 one.on_output = partial(self.responses.output, state)
                 to_run.append(one)

@@ -27,13 +27,14 @@ class Row:
     sequences: int
     format: ResponseFormat
 
-    def requests(self) -> list[Request]:
+    def requests(self, generated: int) -> list[Request]:
         """One for each sequence. The seeds are seed, seed + 1, …, as in TensorRT-LLM; the logits of the prompt, which
         all share, are computed with the first one alone."""
         one, sampling = self.request, self.request.sampling
         samplings = [replace(sampling, seed=(sampling.seed + at) % 2**64) for at in range(self.sequences)]
         context = [one.return_context_logits and at == 0 for at in range(self.sequences)]
-        return [replace(one, sampling=s, return_context_logits=c) for s, c in zip(samplings, context, strict=True)]
+        several = zip(samplings, context, strict=True)
+        return [replace(one, sampling=s, return_context_logits=c, generated=generated) for s, c in several]
 
     def logits(self, max_seq_len: int) -> int:
         """Rows of logits that this may return, over all responses, sequences and beams; each response of a stream
