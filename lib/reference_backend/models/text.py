@@ -23,8 +23,9 @@ class Tokenizer:
         try:
             self._fast = FastTokenizer.from_file(str(path))
         except Exception as error:  # the library has no class for it
+            what = f"a tokenizer.json that cannot be read ({error})" if path.is_file() else "no tokenizer.json"
             raise BackendError(
-                f"tokenizer_dir '{folder}': tokenizer.json cannot be read ({error}); point it at a Hugging Face folder "
+                f"tokenizer_dir '{folder}' has {what}; point it at a Hugging Face tokenizer folder "
                 "(a folder with only tokenizer.model: load it once with transformers and save it again)."
             ) from None
         self._fast.no_padding()
