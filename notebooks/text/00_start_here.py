@@ -28,6 +28,8 @@
 #
 # **Time:** 10 minutes (last run: 21 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
+# read: 4 min, do: 6 min
+#
 # Previous: none · Next: [01 · What is an engine?](01_what_is_an_engine.ipynb)
 
 # %%
@@ -61,8 +63,7 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# Serving a model needs a processor, memory, a server program and weights. The next cell looks at each of them. `OK`
-# means ready, `WARN` means that something is missing which you can do without.
+# Check what serving needs. `WARN` means that something optional is missing.
 
 # %%
 lines = doctor.examine()
@@ -70,14 +71,14 @@ for line in lines:
     print(f"{line.status:4}  {line.name:20}  {textwrap.shorten(notebook.shorten(line.detail), 72)}")
 
 # %% [markdown]
-# The course has two *lanes*. Both serve the same five models with the same names and the same messages:
+# The course runs in one of two *lanes*, with the same five models:
 #
-# | lane | server | what computes the tokens | needs |
-# |---|---|---|---|
-# | `embedded` | the Triton that came with this environment | a small executor on your CPU or CUDA GPU | nothing else |
-# | `trtllm` | Triton in NVIDIA's container | a TensorRT-LLM engine on a GPU | an NVIDIA GPU and Docker |
+# - `embedded`: this environment's Triton, with a small *executor* (the program that computes tokens) on your CPU or
+#   CUDA GPU
+# - `trtllm`: Triton in NVIDIA's container, with TensorRT-LLM on an NVIDIA GPU
 #
-# `auto` takes `trtllm` inside NVIDIA's container and `embedded` everywhere else. Which one is it here?
+# A *token* is a piece of text, often a word or part of one. `auto` takes `trtllm` inside NVIDIA's container, else
+# `embedded`. Which one do you get?
 
 # %%
 for name, reason in doctor.lanes(lines).items():
@@ -87,15 +88,15 @@ print("this notebook uses:", lane)
 # %% [markdown]
 # ## 2 The map
 #
-# The course follows one request from weights on disk to words on a screen. These are its notebooks, in order.
+# The course follows one request from weights on disk to words on a screen, in this order.
 
 # %% tags=["nbval-check-output"]
 for entry in manifest.load().notebooks:
     print(f"{entry.id:24} {entry.minutes:3} min  {entry.title}")
 
 # %% [markdown]
-# One picture goes with all of them. A client sends text. Triton holds several *models*, and each does one job: text to
-# token ids, ids to more ids, ids back to text. A fourth model, the BLS (business logic scripting), calls the three.
+# Follow one request. Triton holds several *models* with one job each: text to token ids, ids to more ids, ids to text.
+# A fourth, the BLS (business logic scripting), calls the three.
 
 # %%
 summary = "The client talks to tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing."
@@ -104,19 +105,30 @@ show(request_path.draw("bls"), "The way of one request", summary, drawing=True)
 # %% [markdown]
 # ## 3 Start a server
 #
-# **Predict:** three waits are ahead of you. Which is the longest, which the shortest? Fill in the order before you
-# measure: `"start"` is the start of the server, `"first"` the wait for the first token of an answer, `"next"` the wait
-# for each token after it.
+# **Predict:** three waits are ahead: `"start"` for the server, `"first"` for an answer's first token, `"next"` for each
+# token after it. Which is the longest, which the shortest?
 #
-# **Exercise 00.1** Replace `None` by a list of the three names, longest wait first. The check comes after the
-# measurement, in section 6.
+# **Exercise 00.1** (●○○, 1 minute) Replace `None` by a list of the three names, longest first. Section 6 checks it.
+#
+# <details><summary>Hint 1</summary>
+#
+# What happens only once, what once for each answer, and what once for each token?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The weights are loaded once. Before its first token the model reads the whole prompt; after that it reads one token at
+# a time.
+#
+# </details>
 
 # %% tags=["exercise:00.1"]
 longest_first = None  # a list of "start", "first" and "next"
 
 # %% [markdown]
-# `serve` writes the models into a temporary folder, starts Triton, and prints the command that it ran. It returns when
-# the server and all five models are ready to answer. Notebook 03 writes the folder by hand, notebook 04 the command.
+# `serve` writes the models into a temporary folder, starts Triton, and prints its command. It returns when all five
+# models can answer.
 
 # %%
 clock = time.perf_counter
@@ -125,8 +137,8 @@ server = serve(precision=precision)
 start_seconds = clock() - began
 
 # %% [markdown]
-# It listens on this machine only, on ports that were free. Triton serves what it finds in a *model repository*: one
-# folder for each model, with a `config.pbtxt` inside. Is each of them ready? Status 200 means yes.
+# They live in a *model repository*: one folder each, with a `config.pbtxt` inside. Is each model ready? Status 200
+# means yes.
 
 # %% tags=["nbval-check-output"]
 url = server.http_url
@@ -136,11 +148,10 @@ for folder in sorted(server.repository.iterdir()):
 # %% [markdown]
 # ## 4 The weights
 #
-# The model is SmolLM2-135M-Instruct: 135 million numbers, small enough for a laptop. `make course` fetched it once.
-# From then on it is read from a cache folder, also without a network. The configuration of `tensorrt_llm` says where.
+# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits each; the Hugging
+# Face hub's have sixteen. So this SmolLM2 may answer differently (more in notebook 02).
 #
-# They come in a Python package, rounded to four bits each (GGUF's Q4_1; the embedding to eight), not from the hub,
-# where they have sixteen. So this SmolLM2 may answer otherwise than the hub's; notebook 02 looks at the numbers.
+# Where are they? The configuration of `tensorrt_llm` says.
 
 # %%
 config = httpx.get(f"{url}/v2/models/tensorrt_llm/config", trust_env=False).json()
@@ -150,14 +161,14 @@ for file in sorted(engine.iterdir()):
     print(f"{file.stat().st_size / 1e6:8.1f} MB  {file.name}")
 
 # %% [markdown]
-# This folder is an *engine*: the weights in the form that the executor runs. Four bytes a weight give about 540 MB; the
-# int4 engine stores most weights in half a byte.
-#
+# This folder is an *engine*: the weights in the form that the executor runs. In fp32 each takes four bytes, about 540
+# MB in all; in int4 most take half a byte.
+
+# %% [markdown]
 # ## 5 The first sentence
 #
-# An *instruct* model was trained on conversations, so your question is first wrapped in the marks of one: who speaks,
-# and where a turn ends. That wrapping is the model's *chat template*. It comes with the tokenizer, whose folder the
-# model `preprocessing` knows.
+# An *instruct* model was trained on conversations. So a *chat template* first marks who speaks and where a turn ends.
+# It comes with the tokenizer, which turns text into ids.
 
 # %%
 config = httpx.get(f"{url}/v2/models/preprocessing/config", trust_env=False).json()
@@ -168,8 +179,8 @@ print(question)
 
 
 # %% [markdown]
-# The answer comes over HTTP, as *server-sent events*: one line `data: {…}` for each piece. This function yields each
-# piece of text with the seconds since the request was sent. (Notebook 05 does the same over gRPC.)
+# The answer comes over HTTP as *server-sent events*: one line `data: {…}` for each piece. `ask` yields each piece with
+# the seconds since the request.
 
 # %%
 def ask(max_tokens):
@@ -183,8 +194,8 @@ def ask(max_tokens):
 
 
 # %% [markdown]
-# Here it comes. Every piece of text below was printed the moment it arrived. With no sampling parameter the model
-# always takes its likeliest next token (*greedy* decoding), so you will read the same sentence every time.
+# Print each piece the moment it arrives. By default the model takes its likeliest next token (*greedy* decoding), so
+# the sentence is always the same.
 
 # %%
 pieces = []
@@ -193,12 +204,12 @@ for seconds, text in ask(max_tokens):
     pieces.append((seconds, text))
 
 # %% [markdown]
-# A fluent answer, streamed through a real server. A model of this size often gets facts wrong; serving it works exactly
-# like serving a large one.
-#
+# A model this small often gets facts wrong, but it is served exactly like a large one.
+
+# %% [markdown]
 # ## 6 How long did it take?
 #
-# A piece with text is one token (or more, where several make one character).
+# Count each piece with text as one token.
 
 # %%
 arrivals = np.array([seconds for seconds, text in pieces if text])
@@ -215,8 +226,8 @@ print(f"each next    {next_seconds * 1000:6.0f} ms (median of {len(gaps)})")
 check("00.1", longest_first)
 
 # %% [markdown]
-# Before the first token the server has to read your whole prompt; after that, each token costs one step of the model.
-# The figure shows every wait.
+# Before the first token the server reads your whole prompt; each later token costs one step of the model. The figure
+# shows every wait.
 
 # %%
 title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"
@@ -225,8 +236,21 @@ show(streaming.token_timeline({"answer": arrivals}, lane=lane), title, summary)
 
 
 # %% [markdown]
-# **Exercise 00.2** Write a function that takes the arrival times of an answer and returns how many tokens a second the
-# model generates *once it has started*. Mind what lies between the arrivals: with three tokens you waited twice.
+# **Exercise 00.2** (●●○, 3 minutes) Write a function of an answer's arrival times that returns how many tokens a second
+# the model generates *once it has started*.
+#
+# <details><summary>Hint 1</summary>
+#
+# How many waits lie between three arrivals?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Start the clock at the first arrival, not at the request. Then divide the waits by the time, not the time by the
+# waits.
+#
+# </details>
 
 # %% tags=["exercise:00.2"]
 def tokens_per_second(arrivals):
@@ -239,16 +263,30 @@ check("00.2", tokens_per_second)
 # %% [markdown]
 # ## 7 What does max_tokens bound?
 #
-# **Predict:** ask the same question with `max_tokens=5`. The question itself is longer than five tokens. Do you get an
-# error, nothing, or five tokens?
+# **Predict:** ask again with `max_tokens=5`. The question itself is longer. Do you get an error, nothing, or five
+# tokens?
 
 # %%
 short = [text for _, text in ask(5) if text]
 print(len(short), "pieces:", short)
 
 # %% [markdown]
-# **Exercise 00.3** A prompt has 30 tokens and you send `max_tokens=12`. The model does not stop by itself. How many
-# tokens are there at the end, prompt included?
+# Was the long question a problem? No: five tokens came.
+#
+# **Exercise 00.3** (●○○, 1 minute) A prompt has 30 tokens and you send `max_tokens=12`. The model does not stop early.
+# How many tokens are there at the end, prompt included?
+#
+# <details><summary>Hint 1</summary>
+#
+# The question in this section was longer than five tokens. What did the five count?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `max_tokens` counts new tokens only; the prompt's tokens are there already.
+#
+# </details>
 
 # %% tags=["exercise:00.3"]
 total_tokens = None  # a number
@@ -259,15 +297,15 @@ check("00.3", total_tokens)
 # %% [markdown]
 # ## Recap
 #
-# - A lane is a server and something that computes tokens. Both lanes speak the same language.
-# - A repository of five models turns text into ids, ids into more ids, and those into text.
+# - Both lanes understand the same requests.
+# - Five models turn text into ids, ids into more ids, and those into text.
 # - Time to first token and time per token are two different numbers; a good report gives both.
 
 # %% [markdown]
 # ## Break it
 #
-# Break the server as roughly as you can: kill its process from outside, in the middle of an answer. **Predict:** does
-# the loop hang, end quietly, or say what happened?
+# Kill the server from outside, in the middle of an answer. **Predict:** does the loop hang, end quietly, or say what
+# happened?
 
 # %% tags=["varies"]
 try:
@@ -278,8 +316,7 @@ except httpx.TransportError as error:
     print(type(error).__name__, "-", error)
 
 # %% [markdown]
-# One sentence, at once. Start the server again whenever you like: `server.start()`. We stop instead, twice, because a
-# second `stop()` must do no harm.
+# The client says what happened, at once. Now stop the server, twice: a second `stop()` must do no harm.
 
 # %% tags=["nbval-check-output"]
 server.stop()
@@ -287,7 +324,7 @@ server.stop()
 print("process:", server.pid)
 
 # %% [markdown]
-# Is anything left? Ask the port that it used.
+# Is anything left? Ask the old port.
 
 # %% tags=["nbval-check-output"]
 try:
@@ -297,10 +334,7 @@ except httpx.ConnectError:
     print("nobody answers at the old port")
 
 # %% [markdown]
-# Nobody is left, and the temporary folder goes with this notebook's kernel. Run the notebook again from the top
-# whenever you like, and break what you like.
-#
-# The last line says what produced the numbers on this page.
+# Nothing is left. The last cell records what produced this page's numbers.
 
 # %%
 waits = {"start_s": round(start_seconds, 2), "first_token_ms": round(first_seconds * 1000, 1)}
