@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 01 · What is an engine?
 #
-# You build real TensorRT engines on this machine with TensorRT's own Python API, open the files, and see what was
-# compiled, where the weights are and why another GPU refuses them.
+# You build real TensorRT engines with TensorRT's own Python API, open the files, and see what was compiled, where the
+# weights are and why another GPU refuses them.
 #
 # After this notebook you can
 #
 # - drive `Builder`, `OnnxParser`, `IBuilderConfig`, `Runtime` and `Refitter` yourself
-# - read from the list of layers what was fused, in fp32 and in fp16
+# - read which nodes were fused, in fp32 and in fp16
 # - find weights in an engine file, and say when new weights need a new build
-# - say from the first bytes of the file where it will run
+# - say from a file's first bytes where it will run
 # - tell a checkpoint from an engine
 #
 # **Time:** 45 minutes (last run: 31 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+#
+# read: 12 min, do: 14 min
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb)
 
@@ -66,9 +68,8 @@ longest: int = 256  # most tokens in a sentence for the encoder, 32 to 512
 seed: int = 0  # seed of the small networks' weights
 
 # %% [markdown]
-# `tensorrt_rtx` is **TensorRT-RTX**, NVIDIA's TensorRT for the GPUs of a PC. It has the same interface as the TensorRT
-# under TensorRT-LLM (there you write `import tensorrt as trt`), comes as a plain Python package, and builds without a
-# GPU. Where the two differ, the text says so.
+# `tensorrt_rtx` is **TensorRT-RTX**, NVIDIA's TensorRT for PC GPUs. It builds without a GPU, and has the interface of
+# the TensorRT under TensorRT-LLM.
 
 # %%
 lane = notebook.begin("01", lane, seed=seed, tensorrt_rtx=trt.__version__)
@@ -77,8 +78,8 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## 1 A network is a list of operations
 #
-# TensorRT reads **ONNX**: a file with a graph of operations and the weights. Here is a small one, written as text. Four
-# *nodes*: a matrix product, a bias, a ReLU, and a second product.
+# TensorRT reads **ONNX**: a file with a graph of operations and the weights. Write a small one as text, with four
+# *nodes*: a matrix product, a bias, a ReLU, a second product.
 
 # %%
 MLP = """mlp (TYPE[4, WIDTH] x) => (TYPE[4, 10] y) {
@@ -96,7 +97,7 @@ def as_onnx(text, weights):
 
 
 # %% [markdown]
-# The weights are random numbers, drawn with a seed, so that you can draw others later.
+# Draw random weights and join them to the graph.
 
 # %%
 def draw(seed):
@@ -110,9 +111,8 @@ mlp_onnx = as_onnx(MLP.replace("TYPE", "float"), weights)
 print("the ONNX file has", mlp_onnx.ByteSize(), "bytes")
 
 # %% [markdown]
-# Nearly all of those bytes are weights: four bytes for each number. The graph itself needs a few hundred.
-#
-# What does the network answer to a random input? ONNX Runtime computes it on the CPU. An engine must give the same.
+# Nearly all of those bytes are weights, four for each number. As a reference, compute ONNX Runtime's answer to a random
+# input.
 
 # %%
 x = np.random.default_rng(99).standard_normal((4, width)).astype(np.float32)
@@ -124,8 +124,8 @@ print("answer of shape", expected.shape)
 # %% [markdown]
 # ## 2 Build it
 #
-# An **engine** is this network, prepared for a GPU. Its file is called a **plan**. First a logger. TensorRT keeps one
-# for the whole process and tells it everything, so ours keeps the lines.
+# An **engine** is this network, prepared for a GPU; its file is a **plan**. First comes a logger that keeps what
+# TensorRT says.
 
 # %%
 class Log(trt.ILogger):
@@ -140,9 +140,9 @@ class Log(trt.ILogger):
 log = Log()
 
 # %% [markdown]
-# The rest is the same in every TensorRT program: a *builder* makes an empty *network*, a *parser* fills it from ONNX,
-# a *config* says how to build, and the builder writes the plan. **Predict:** is the plan smaller than the ONNX file,
-# as large, or larger?
+# Every TensorRT program goes on like this: a *builder* makes an empty *network*, a *parser* fills it from ONNX, a
+# *config* says how to build, and the builder writes the plan. **Predict:** is the plan smaller than the ONNX file, as
+# large, or larger?
 
 # %%
 began = time.perf_counter()
@@ -156,23 +156,34 @@ mlp = bytes(builder.build_serialized_network(network, config))
 print(f"built in {time.perf_counter() - began:.2f} s: {len(mlp)} bytes, {len(mlp) - mlp_onnx.ByteSize()} more")
 
 # %% [markdown]
-# The plan is larger. It holds everything that the ONNX file holds, and something else. Section 3 looks for it.
+# It is larger: it holds something that the ONNX file does not (section 3).
 #
-# Now the layers. A layer of an engine is one piece of work for the GPU: it reads its inputs from memory, computes,
-# and writes its output back. TensorRT may put several nodes into one layer. That is a **fusion**.
+# A *layer* of an engine is one piece of work: the GPU reads inputs from memory, computes, and writes the output back. A
+# layer may compute several nodes; that is a **fusion**.
 #
-# **Exercise 01.1** (easy, 3 minutes) Which of the four nodes share a layer? Replace `None` by a list of lists of their
-# names. With no fusion at all it would be `[["dense_1"], ["bias_1"], ["relu_1"], ["dense_2"]]`.
+# **Exercise 01.1** (●○○, 3 minutes) Which of the four nodes share a layer? Replace `None` by a list of lists of their
+# names. With no fusion it would be `[["dense_1"], ["bias_1"], ["relu_1"], ["dense_2"]]`.
 #
-# <details><summary>Hint</summary>A result that is still on the chip can be changed before it is written to
-# memory. Which operations need only the number that they change?</details>
+# <details><summary>Hint 1</summary>
+#
+# A number that is still on the chip can be changed before it is written to memory. Which operations need only the
+# number that they change?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A product needs whole rows of what comes before, so it begins a layer. A bias and a ReLU need single numbers. Which
+# product has these on the chip?
+#
+# </details>
 
 # %% tags=["exercise:01.1"]
 my_layers = None  # a list of lists of "dense_1", "bias_1", "relu_1", "dense_2"
 
 
 # %% [markdown]
-# The log ends with the list of layers: a name, a type, and the ONNX nodes that the layer computes.
+# The log ends with the layers. Print their names, types and ONNX nodes.
 
 # %% tags=["nbval-check-output"]
 def layers():
@@ -188,11 +199,10 @@ for layer in layers():
 check("01.1", my_layers)
 
 # %% [markdown]
-# Four nodes became two layers. The bias and the ReLU work on numbers that the product has just computed, so they are
-# done before those numbers leave the chip. That saves two trips to memory and back.
+# Four nodes became two layers. Bias and ReLU are applied before the product's numbers leave the chip, which saves two
+# trips to memory and back.
 #
-# The usual way to this list is the *engine inspector* of a loaded engine. A `Runtime` loads it, and for that there must
-# be a GPU.
+# The usual way to this list is the *engine inspector*. It needs a loaded engine, and so a GPU.
 
 # %%
 log.lines.clear()
@@ -204,11 +214,16 @@ else:
     print(*(line for line in log.lines if line.startswith("ERROR")), sep="\n")
 
 # %% [markdown]
-# Building needs no GPU, running does. "CUDA driver version is insufficient" is what the library says on a machine that
-# has no driver at all. Where the engine loads, this cell runs it: an *execution context*, the addresses of input and
-# output, one call. The call puts the work into a *stream*, a queue of the GPU: one does its work in order, two may
-# overlap. In Triton each instance of a model has [a stream of its
+# Building needs no GPU; loading does. ("CUDA driver version is insufficient" can also mean that there is no driver.)
+# Where the engine loads, the next cell runs it.
+#
+# <details><summary>The stream in that call</summary>
+#
+# An *execution context* gets the addresses of input and output. The call puts the work into a *stream*, a queue of the
+# GPU. One stream does its work in order; two may overlap. In Triton each instance of a model has [a stream of its
 # own](https://github.com/triton-inference-server/backend/blob/main/include/triton/backend/backend_model_instance.h).
+#
+# </details>
 
 # %%
 if engine:
@@ -223,8 +238,7 @@ else:
 
 
 # %% [markdown]
-# More builds follow, so the lines above become a function. `options` will change the config. A build that fails
-# returns `None`; the reason is in the log.
+# More builds follow, so write a function. `options` changes the config; `problem` says why a build failed.
 
 # %%
 def build(model, options=lambda builder, config: None):
@@ -248,8 +262,8 @@ def problem():
 # %% [markdown]
 # ## 3 Open the file
 #
-# A plan begins with a header. NVIDIA documents none of it, so what follows was found by looking, and holds for this
-# version. (`trtexec --getPlanVersionOnly` reads the version from the same four bytes.)
+# A plan begins with a header. NVIDIA does not document it: what follows was found by looking, and holds for this
+# version.
 
 # %% tags=["nbval-check-output"]
 tag, _, count, size, *version = struct.unpack_from("<4sIQQ4B", mlp)
@@ -259,8 +273,7 @@ print("version    ", ".".join(map(str, version)), "from the bytes", version)
 
 
 # %% [markdown]
-# Eight bytes further on, one bit for each kind of GPU. And behind the header comes a table of sections: a name, written
-# backwards, and where it begins and how long it is.
+# Further on, one bit stands for each kind of GPU. Then comes a table of sections: name (backwards), start, length.
 
 # %% tags=["nbval-check-output"]
 def targets(plan):
@@ -277,15 +290,15 @@ print("runs on", *targets(mlp))
 print({name: f"{len(part)} bytes" for name, part in sections(mlp).items()})
 
 # %% [markdown]
-# `WGHT` sounds like weights. **Predict:** are they in there as you gave them, compressed, or already turned into
-# something else? Search the file for the bytes of each array.
+# `WGHT` sounds like weights. **Predict:** are they in there as you gave them, compressed, or turned into something
+# else? Search the file for the bytes of each array.
 
 # %% tags=["nbval-check-output"]
 for name, array in weights.items():
     print(f"{name} {str(array.shape):10} {array.nbytes:6} bytes, found at byte {mlp.find(array.tobytes())}")
 
 # %% [markdown]
-# All three, float by float, in `WGHT`. So **weights are inside the engine**. And the other section?
+# All three are there, float by float: **weights are inside the engine**. And the other section?
 
 # %% tags=["nbval-check-output"]
 program = sections(mlp)["ENGN"].decode("latin-1")
@@ -294,16 +307,14 @@ for line in program.splitlines():
         print(line.strip()[:100])
 
 # %% [markdown]
-# A program in plain text: which operation comes next, on which tensors. The first two lines are the two layers. The
-# other three say what happens inside the fused one. Is there machine code too? Compiled code for Linux or for a GPU
-# would begin with the letters `ELF`.
+# A program in plain text: two lines for the layers, three for what happens inside the fused one. Is there machine code
+# too? It would begin with the letters `ELF`.
 
 # %% tags=["nbval-check-output"]
 print("pieces of machine code:", mlp.count(b"\x7fELF"))
 
 # %% [markdown]
-# None. **Predict:** take both products away. Only `Add` and `Relu` stay, with one bias as the only weights. Is that
-# plan smaller?
+# There is none. **Predict:** take both products away, so that `Add`, `Relu` and one bias stay. Is that plan smaller?
 
 # %% tags=["nbval-check-output"]
 TINY = "tiny (float[4, WIDTH] x) => (float[4, WIDTH] y) { b = Add(x, b1) y = Relu(b) }".replace("WIDTH", str(width))
@@ -312,9 +323,9 @@ tiny = build(tiny_onnx)
 print("with products:", len(mlp), "bytes · without:", len(tiny), "bytes")
 
 # %% [markdown]
-# Several times larger! A **kernel** is a function that runs on the GPU. For a product the plan names the operation,
-# and the library brings the kernel. For everything else it writes one, in CUDA C++, and puts the source into the plan
-# together with the helper functions it needs. This is how it begins:
+# No: it is several times larger! A **kernel** is a function that runs on the GPU. For a product, the library brings the
+# kernel. For everything else the builder writes one in CUDA C++ and stores its source in the plan, with helper
+# functions. It begins like this:
 
 # %% tags=["nbval-check-output"]
 program, kernel = sections(tiny)["ENGN"].decode("latin-1"), 'extern "C" __global__'
@@ -322,18 +333,17 @@ print("kernels written:", program.count(kernel))
 print(program[program.index(kernel) :].partition("{")[0])
 
 # %% [markdown]
-# So **this is what is compiled**: the graph becomes a list of layers, and layers become kernels. TensorRT-RTX does it
-# in two steps. The build writes source; the machine with the GPU compiles that when it loads the plan.
+# So **what is compiled is the graph**: it becomes layers, and layers become kernels. TensorRT-RTX writes their source
+# during the build; the machine with the GPU compiles it when it loads the plan.
 #
-# The TensorRT under TensorRT-LLM does both steps at build time. It runs candidate kernels on the GPU, keeps the
+# The TensorRT under TensorRT-LLM does both steps at build time. It times candidate kernels on the GPU, keeps the
 # fastest and stores machine code. So it needs the GPU to build, and its plans are tied to that GPU more closely.
-#
+
+# %% [markdown]
 # ## 4 New weights
 #
-# Suppose the network is trained further: same shapes, other numbers. **Predict:** must you build again?
-#
-# You know where the weights are. Draw others, write them over the old ones, byte for byte. How many bytes will differ
-# from a plan that is *built* from the new weights?
+# Train the network further: same shapes, other numbers. **Predict:** must you build again? Write new weights over the
+# old ones. How many bytes differ from a plan *built* from them?
 
 # %% tags=["nbval-check-output"]
 others, patched = draw(seed + 1), mlp
@@ -344,10 +354,8 @@ different = sum(mine != theirs for mine, theirs in zip(patched, rebuilt, strict=
 print(f"patched: {len(patched)} bytes, {different} of them different from a new build")
 
 # %% [markdown]
-# None. The program does not depend on the numbers at all. New weights of the same shapes need no compiler.
-#
-# Do not make a habit of it: a builder may rearrange weights. Here is a convolution with a batch normalisation behind
-# it. **Predict:** which of its five arrays will you find?
+# No byte differs: new weights of the same shapes need no compiler. But a builder may rearrange weights. Build a
+# convolution followed by a batch normalisation. **Predict:** which of its five arrays will you find?
 
 # %% tags=["nbval-check-output"]
 CONV = """conv (float[1, 8, 32, 32] x) => (float[1, 16, 32, 32] y) {
@@ -361,8 +369,8 @@ conv = build(as_onnx(CONV, parts))
 print({name: array.tobytes() in conv for name, array in parts.items()})
 
 # %% [markdown]
-# Not one. Two guesses. The GPU may want the channels last, so the kernel's axes were moved. And a batch normalisation
-# is a multiplication and an addition, once its constants are worked out:
+# None of the five. Two guesses: the channels were moved last, and the batch normalisation became one multiplication and
+# one addition:
 #
 # $$b = s \cdot a + (\beta - s \cdot \mu) \quad\text{with}\quad s = \mathrm{scale} / \sqrt{\mathrm{var} + 10^{-5}}$$
 
@@ -374,9 +382,8 @@ stored = np.frombuffer(sections(conv)["WGHT"], np.float32)
 print("every beta - s * mean is stored:", bool(np.abs(stored[:, None] - wanted).min(axis=0).max() < 1e-5))
 
 # %% [markdown]
-# Both guesses hold. Five arrays became three, and one of those has its axes in another order. TensorRT knows where each
-# number went, so the official way is its **refitter**: build with the flag `REFIT`, load the engine, give it new
-# weights by name.
+# Both guesses hold: five arrays became three. TensorRT knows where each number went, so use its **refitter**: build
+# with the flag `REFIT`, load the engine, give it new weights by name.
 
 # %%
 refittable = build(mlp_onnx, lambda builder, config: config.set_flag(trt.BuilderFlag.REFIT))
@@ -390,21 +397,21 @@ else:
     print(problem())
 
 # %% [markdown]
-# Without a GPU that it supports, the build fails: to find out where each weight goes, this library must compile during
-# the build. So the lines of the refitter ran on no machine of ours. A second flag, `STRIP_PLAN`, leaves the weights out
-# of the file altogether, to be filled in later by the same refitter.
-#
+# Without a supported GPU this build fails, because it must compile. The refitter's lines have run on no machine of
+# ours.
+
+# %% [markdown]
 # ## 5 fp16
 #
-# Half precision stores a number in two bytes. Old guides switch it on with a builder flag. **Predict:** is there one?
+# Half precision takes two bytes a number. Old guides switch it on with a builder flag. **Predict:** is there one?
 
 # %% tags=["nbval-check-output"]
 print([flag for flag in trt.BuilderFlag.__members__ if "16" in flag or flag.startswith(("REFIT", "STRIP"))])
 
 # %% [markdown]
-# The refit flags are there, none for fp16. Networks are *strongly typed*: the types in the ONNX file decide. (In
-# TensorRT-LLM the converter's `--dtype` does.) So write the network with `float16`. **Predict:** which of the two
-# sections shrinks, and by how much?
+# No: only flags for refitting (`STRIP_PLAN` leaves the weights out, to be filled in later). Networks are *strongly
+# typed*: the types in the ONNX file decide (for TensorRT-LLM, the converter's `--dtype`). So write the network with
+# `float16`. **Predict:** which of the two sections shrinks, and by how much?
 
 # %% tags=["nbval-check-output"]
 halves = {name: array.astype(np.float16) for name, array in weights.items()}
@@ -414,13 +421,14 @@ for name in ("ENGN", "WGHT"):
 print("layers:", *(re.findall(r"ONNX Layer: (\w+)", layer) for layer in layers()))
 
 # %% [markdown]
-# The weights shrink to half (and a little padding), the program stays. Here even the fusions are the same. That changes
-# in section 7.
-#
+# The weights shrink to about half; the program keeps its size. Here even the fusions are the same (not so in section
+# 7).
+
+# %% [markdown]
 # ## 6 Sizes that are not known yet
 #
-# A batch may have one sentence or sixteen, short or long. In ONNX such a size is a letter. Here is a small attention:
-# every token is compared with every other.
+# A batch may have one sentence or sixteen, short or long. In ONNX such a size is a letter. Build an attention, which
+# compares every token with every other.
 
 # %% tags=["nbval-check-output"]
 ATTENTION = """attention (float[B, T, 64] x) => (float[B, T, 64] y) {
@@ -435,11 +443,11 @@ print(problem())
 
 
 # %% [markdown]
-# TensorRT wants to know the range. An **optimisation profile** gives three shapes for each input: the smallest (*min*),
-# the one to optimise for (*opt*), and the largest (*max*).
+# TensorRT wants a range. An **optimisation profile** gives three shapes for each input: the smallest (*min*), the one
+# to optimise for (*opt*), and the largest (*max*).
 #
-# **Predict:** one profile ends at 64 sentences of `longest` tokens, one at a quarter of the tokens, and one is like the
-# first with its opt raised to the max. Which of them needs far less memory for what lies between the layers?
+# **Predict:** one profile ends at 64 sentences of `longest` tokens, one at a quarter of the tokens, and one is the
+# first with its opt raised to the max. Which needs far less memory between the layers?
 
 # %%
 def profile(opt, largest, names=("x",), rest=(64,)):
@@ -462,15 +470,14 @@ for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((6
     print(f"opt {str(opt):9} max {str(largest):9} {activations():6.1f} MB")
 
 # %% [markdown]
-# The max decides; a larger opt costs little. About 8 MB are always there. Above that, a quarter of the tokens
-# needs far less than a quarter, because attention keeps a number for every *pair* of tokens. Larger limits cost memory
-# from the first request on, used or not: remember that when `trtllm-build` asks for `--max_batch_size`,
+# The one with the smaller max; a larger opt costs little. (About 8 MB are always there; the rest grows with *pairs* of
+# tokens.) Limits cost memory from the first request on, used or not: so do `trtllm-build`'s `--max_batch_size`,
 # `--max_input_len` and `--max_num_tokens`.
-#
+
+# %% [markdown]
 # ## 7 A real encoder
 #
-# MiniLM turns a sentence into numbers. It has six encoder layers like those of larger models. First PyTorch writes its
-# graph as ONNX, with two open sizes: how many sentences, how many tokens.
+# MiniLM turns a sentence into numbers, with six encoder layers. Wrap it for the export.
 
 # %%
 disable_progress_bar()
@@ -486,7 +493,7 @@ class Encoder(torch.nn.Module):
 
 
 # %% [markdown]
-# The exporter runs the model once and writes down every operation it sees.
+# The exporter runs the model once and writes every operation down, with two open sizes: sentences and tokens.
 
 # %%
 encoder, path, inputs = Encoder().eval(), folder / "minilm.onnx", ["input_ids", "attention_mask"]
@@ -500,7 +507,7 @@ operators = {node.name: node.op_type for node in minilm_onnx.graph.node}
 print(len(operators), "nodes,", path.stat().st_size // 1_000_000, "MB")
 
 # %% [markdown]
-# Hundreds of nodes. Is the graph right? Compare it with PyTorch on a batch it has not seen, with padding.
+# Is the graph right? Compare it with PyTorch on a new batch, with padding.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -513,7 +520,7 @@ with torch.inference_mode():
 print(f"largest difference {np.abs(difference).max():.1e}, largest value {np.abs(hidden).max():.1f}")
 
 # %% [markdown]
-# The same up to rounding. **Predict:** the graph has hundreds of nodes. How many layers has the engine?
+# It is, up to rounding. **Predict:** the graph has hundreds of nodes. How many layers has the engine?
 
 # %% tags=["nbval-check-output"]
 sizes = profile((8, 32), (16, longest), inputs, ())
@@ -524,11 +531,10 @@ kinds = Counter(re.search(r"LayerType: (\w+)", layer)[1] for layer in minilm_lay
 print("engine     ", len(minilm_layers), "layers:", dict(kinds))
 
 # %% [markdown]
-# Constants and most of the arithmetic on shapes are gone; the rest was fused. `gemm` is a matrix product, `kgen` a
-# generated kernel, `runtime_fusion` a product with something fused behind it.
+# Far fewer: constants and most arithmetic on shapes are gone; the rest was fused. (`gemm` is a matrix product, `kgen` a
+# generated kernel, `runtime_fusion` a product with something fused to it.)
 #
-# Then fp16. A converter rewrites every weight and type in the ONNX file. **Predict:** the same layers, as with the
-# small network?
+# Convert the ONNX file to fp16. **Predict:** will the layers be the same, as with the small network?
 
 # %%
 with warnings.catch_warnings():
@@ -540,8 +546,8 @@ print(f"layers: fp32 {len(minilm_layers)} · fp16 {len(minilm16_layers)}")
 print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {activations():.1f} MB")
 
 # %% [markdown]
-# A third fewer layers, and a quarter of the memory in between. What happened? Look at one of the six encoder layers.
-# Each row of the figure is one layer of the engine.
+# No: a third fewer layers, and a quarter of the memory between them. What happened? Draw one of the six encoder layers;
+# each row is one layer of the engine.
 
 # %%
 one = {name: operator for name, operator in operators.items() if "/layer.1/" in name}
@@ -552,17 +558,13 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
      f"{len(one)} nodes of an encoder layer became {counts}; fp16 has attention in one")  # fmt: skip
 
 # %% [markdown]
-# Not every node has a box: constants and arithmetic on shapes leave no work for the GPU. And a node that several
-# layers work for has several boxes.
+# Row 5 of fp16 is the whole attention: both products and the softmax between them (scores turned into shares), in one
+# kernel. The table of all pairs of tokens never goes to memory. That is the idea of
+# [FlashAttention](https://arxiv.org/abs/2205.14135), and of TensorRT-LLM's
+# [`--context_fmha`](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html). In fp32 the builder used no
+# such kernel (grey boxes copy tensors *for* a product), so fp16 saves more than bytes.
 #
-# Row 5 of fp16 is the whole attention: both products and the softmax between them, in one kernel. The table of all
-# pairs of tokens never goes to memory, which is the idea of [FlashAttention](https://arxiv.org/abs/2205.14135). In fp32
-# the builder used no such kernel: there, grey boxes copy and cut tensors *for* a product. So fp16 saves more than the
-# bytes of the weights. (TensorRT-LLM brings such kernels of its own for reading a prompt: `--context_fmha` of
-# `trtllm-build`, on by default. [Its page](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html).)
-#
-# What does it cost? ONNX Runtime can compute the fp16 graph on the CPU, slowly. The numbers tell how far half precision
-# is off.
+# And the accuracy? Compute the fp16 graph on the CPU.
 
 # %%
 session = onnxruntime.InferenceSession(half_onnx.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -571,10 +573,10 @@ cosine = (hidden * hidden16).sum(-1) / np.linalg.norm(hidden, axis=-1) / np.lina
 print(f"largest difference {np.abs(hidden - hidden16).max():.1e}, smallest cosine {cosine.min():.6f}")
 
 # %% [markdown]
-# Harmless for this model: a cosine of 1 means the same direction.
+# It suffers little: a cosine of 1 means the same direction.
 #
-# Row 1 fuses *three* products: query, key and value read the same input. **Predict:** a search for their three weights,
-# transposed as ONNX wants them, finds all, or none?
+# Row 1 fuses *three* products: query, key and value read the same input. **Predict:** search the plan for their
+# weights. Do you find all three, or none?
 
 # %% tags=["nbval-check-output"]
 checkpoint = assets.resolve("minilm") / "model.safetensors"
@@ -586,19 +588,19 @@ together = np.concatenate([value, key, query], axis=1)
 print("side by side:", together.shape, "found:", together.tobytes() in minilm)
 
 # %% [markdown]
-# They were laid side by side, as one matrix of three times the width, in the order value, key, query. The layer's name
-# says so, if you know how to read it:
+# None: they were laid side by side, in the order value, key, query. The layer's name says so too:
 
 # %% tags=["nbval-check-output"]
 name = re.search("Name: (.*?), LayerType", rows["fp32"][0])[1]
 print(*name.replace("/m/", "/").split("+"), sep="\n")
 
 # %% [markdown]
-# TensorRT-LLM does the same by hand: its converter writes one tensor `qkv`. You make it in notebook 02.
-#
+# TensorRT-LLM's converter does the same: its tensor `qkv` comes in notebook 02.
+
+# %% [markdown]
 # ## 8 An operation that TensorRT does not know
 #
-# Suppose a model uses an operator of its own, say `Swiglu`. What does the parser say?
+# A model may use an operator of its own, say `Swiglu`. What does the parser say?
 
 # %% tags=["nbval-check-output"]
 odd = as_onnx("odd (float[4, 64] x) => (float[4, 64] y) { [gate] y = Swiglu(x) }", {})
@@ -609,22 +611,20 @@ error = parser.get_error(0)
 print(error.node_name(), error.node_operator(), error.desc())
 
 # %% [markdown]
-# A **plugin** is the way out: a class in C++ or Python that tells TensorRT the shape of its output and launches a
-# kernel of its own. The parser looks for one by the operator's name, and found none.
-#
-# TensorRT-LLM is full of them. `--gpt_attention_plugin` brings attention with a paged KV cache, which no ONNX operator
-# describes; `--gemm_plugin` brings products from cuBLAS; `--nccl_plugin` sends numbers to other GPUs. A plan with
-# plugins needs the same plugin library wherever it is loaded.
+# You need a **plugin**: a class in C++ or Python that tells TensorRT the shape of its output and launches its own
+# kernel. The parser found none of that name. TensorRT-LLM's `--gpt_attention_plugin` brings attention with a paged KV
+# cache (the stored keys and values of earlier tokens), which no ONNX operator describes. A plan with plugins needs the
+# same plugin library wherever it is loaded.
 
 # %% [markdown]
 # ## 9 What is a CUDA graph?
 #
-# A layer runs when the CPU tells the GPU so: a *launch*. It takes some microseconds of the CPU each time, whatever the
-# layer does. When the layers are small, the GPU waits for the CPU. A **CUDA graph** records all launches of a pass once
-# and repeats them with a single call. The shapes and the addresses must stay the same.
+# The CPU *launches* each layer on the GPU. That takes it some microseconds, so when layers are small, the GPU waits. A
+# **CUDA graph** records all launches of a pass once and repeats them with one call, always with the same shapes and
+# addresses.
 #
-# The next cell measures it with plain PyTorch, where a CUDA device exists: as many small products as the engine has
-# layers. **Predict:** how many times faster is the graph?
+# Prepare a measurement: as many small products as the engine has layers. **Predict:** how many times faster is the
+# graph?
 
 # %%
 launches = len(minilm_layers)
@@ -646,8 +646,7 @@ def microseconds(call, repeats=100):
 
 
 # %% [markdown]
-# `torch.cuda.graph` records what runs inside of it; `replay` repeats the record. The last two lines show what
-# `benchmarks/engine_on_gpu.py` measured on another machine.
+# `torch.cuda.graph` records, `replay` repeats. The last line comes from another machine.
 
 # %%
 if torch.cuda.is_available():
@@ -664,14 +663,13 @@ print(f"{there['device']}: {there['launches']} launches one by one {there['one_b
       f"as a graph {there['graph_us']} µs")  # fmt: skip
 
 # %% [markdown]
-# The GPU did the same products both times. What the graph saved was the CPU's work for each launch.
-#
-# The graph is made by whoever runs the engine: a setting `cuda_graph_strategy` here, `cuda_graph_mode` in TensorRT-LLM.
-#
+# The GPU did the same products; the graph saved the CPU's work. The setting is `cuda_graph_strategy` here,
+# `cuda_graph_mode` in TensorRT-LLM.
+
+# %% [markdown]
 # ## 10 Why an engine does not travel
 #
-# Show the runtime five files. **Predict:** which one will it accept, and which will it notice without reading all of
-# it?
+# Show the runtime three files. **Predict:** which will it accept?
 
 # %%
 files = {"as built": mlp, "half of it": mlp[: len(mlp) // 2], "the ONNX file": mlp_onnx.SerializeToString()}
@@ -681,11 +679,10 @@ for name, content in files.items():
     print(f"--- {name}\n{'accepted' if accepted else problem()}")
 
 # %% [markdown]
-# On a machine without a GPU none is accepted, but the reasons differ. A cut file does not have the size that its
-# header names. A foreign file lacks the first four bytes: `1953657974` is the number you saw in section 3.
+# Without a GPU it accepts none, but the reasons differ. A cut file does not have the size in its header. A foreign file
+# does not begin with section 3's `1953657974`.
 #
-# The other two are plans of another version: change one byte of the header. `get_engine_validity` reads only that
-# header.
+# Next, change one byte of the header to make plans of another version.
 
 # %%
 for name, minor in (("version 1.8", 8), ("version 1.6", 6)):
@@ -696,12 +693,11 @@ for name, minor in (("version 1.8", 8), ("version 1.6", 6)):
 
 
 # %% [markdown]
-# Refused both ways, older *and* newer. (The library prints the version as raw bytes.) With TensorRT-LLM the same
-# refusal reads `Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed`. It always means: build and
-# run with the same version.
+# Both are refused, older *and* newer. (TensorRT-LLM says `Serialization assertion stdVersionRead ==
+# kSERIALIZATION_VERSION failed`.) So build and run with the same version.
 #
-# The third reason is the GPU. A **compute capability** is the version of a GPU's instructions: 8.6 is an RTX 3090,
-# 8.9 an RTX 4090, 12.0 an RTX 5090, 9.0 an H100. The config takes those to build for.
+# The third reason is the GPU. A **compute capability** is the version of a GPU's instructions: 8.9 is an RTX 4090, 12.0
+# an RTX 5090, 9.0 an H100. Build for some:
 
 # %% tags=["nbval-check-output"]
 def compute(*kinds):
@@ -719,19 +715,28 @@ for kinds in ((), (CC.SM80,), (CC.SM120,), (CC.SM80, CC.SM120)):
     print(f"{'+'.join(kind.name for kind in kinds) or 'none given':11} {len(plan)} bytes, made for", *targets(plan))
 
 # %% [markdown]
-# The header lists what the plan is made for, and even a plan of two lines of arithmetic differs between two GPUs. An
-# H100 (9.0) is in no list. What does the runtime say there? This is what it told `benchmarks/engine_on_gpu.py` about a
-# plan that was built with no targets given:
+# An H100 (9.0) is in no list. There the runtime said, about a plan built with no targets given:
 
 # %%
 print(there["runtime_says"])
 
 
 # %% [markdown]
-# **Exercise 01.2** (easy, 5 minutes) Write a function that says whether a plan runs. It gets the plan's version and
-# targets, and the runtime's version and the GPU, like `runs_here("1.7.1", ("sm80", "sm86"), "1.7.1", "sm86")`.
+# **Exercise 01.2** (●○○, 5 minutes) Write a function that says whether a plan runs, for calls like `runs_here("1.7.1",
+# ("sm80", "sm86"), "1.7.1", "sm86")`.
 #
-# <details><summary>Hint</summary>Two conditions, and both must hold. Is a newer version the same version?</details>
+# <details><summary>Hint 1</summary>
+#
+# There are two conditions, and both must hold. Is a newer version the same version?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Compare the versions whole, not only their first numbers. A GPU that is newer than a target, or lies between two of
+# them, is not one of the targets.
+#
+# </details>
 
 # %% tags=["exercise:01.2"]
 def runs_here(plan_version, plan_targets, runtime_version, gpu):
@@ -744,11 +749,8 @@ check("01.2", runs_here)
 # %% [markdown]
 # ## 11 Floats or code?
 #
-# Three questions that people write down when they meet TensorRT-LLM. You have the evidence for two: weights *are*
-# inside the engine (section 3), and what is compiled is the graph (sections 2, 3 and 7).
-#
-# The third: **is the output of `convert_checkpoint.py` floats or code?** Our own converter writes the same files, for
-# SmolLM2, in half precision. Notebook 02 explains it.
+# Weights are inside the engine, and the graph is what is compiled. One question is left: **is the output of
+# `convert_checkpoint.py` floats or code?** Our converter writes the same files. Run it on SmolLM2.
 
 # %%
 made = convert(assets.resolve("smollm2"), folder / "converted")
@@ -757,8 +759,8 @@ for file in sorted(made.iterdir()):
 
 
 # %% [markdown]
-# A `safetensors` file is: eight bytes that say how long the header is, the header in JSON, then the tensors. So count.
-# **Predict:** how many bytes are left when you take header and tensors away?
+# A `safetensors` file is eight bytes with the header's length, the header in JSON, then the tensors. **Predict:** how
+# many bytes are left over?
 
 # %% tags=["nbval-check-output"]
 def held_by(path):
@@ -774,8 +776,8 @@ floats, head = held_by(shard)
 print(f"{floats} bytes of tensors; header {head} bytes; left over {shard.stat().st_size - floats - head}")
 
 # %% [markdown]
-# Nothing is left. **It is floats**, with names and shapes. No program, no kernel, nothing for a certain GPU. The code
-# comes with `trtllm-build`, which reads this folder and writes an engine. The figure puts the files side by side.
+# Nothing is left. **The output is floats**, with names and shapes: no program, nothing for a certain GPU. The code
+# comes with `trtllm-build`, which makes an engine of this folder. Draw the files side by side.
 
 # %%
 held = {"MiniLM checkpoint": held_by(checkpoint)}
@@ -787,23 +789,32 @@ title = f"A plan holds {held['MiniLM plan, fp32'][1] / 1e6:.1f} MB of program be
 show(figures.sizes(held), title, "checkpoints are numbers and a few kB of names; plans hold megabytes of program too")
 
 # %% [markdown]
-# MiniLM's checkpoint holds a little more than its fp32 plan: a last layer for whole sentences, the *pooler*, that our
-# graph does not use.
+# MiniLM's checkpoint holds slightly more numbers than its fp32 plan: a last layer that our graph does not use.
 
 # %% [markdown]
-# **Exercise 01.3** (medium, 5 minutes) An engine of the encoder is in service. Which of these changes need a new build?
-# Put their names into a set.
+# **Exercise 01.3** (●●○, 5 minutes) Which of these changes to a running encoder need a new build? Put their names into
+# a set.
 #
-# - `"weights"`: other numbers, same shapes, into a plan that was built with the flag `REFIT`
-# - `"batch"`: 12 sentences at once, where the profile goes from 1 to 16
-# - `"tokens"`: sentences of 400 tokens, where the profile ends at 256
+# - `"weights"`: other numbers, same shapes, into a plan built with the flag `REFIT`
+# - `"batch"`: 12 sentences at once; the profile goes from 1 to 16
+# - `"tokens"`: sentences of 400 tokens; the profile ends at 256
 # - `"precision"`: fp16 instead of fp32
 # - `"library"`: the server gets a newer TensorRT
 # - `"gpu"`: from an RTX 4090 to an RTX 5090, the plan built for `SM89`
-# - `"tokenizer"`: another file that turns text into the same kind of token ids
+# - `"tokenizer"`: another file that turns text into token ids
 #
-# <details><summary>Hint</summary>What stands in the header, what did the profile fix, and what does an engine never
-# see?</details>
+# <details><summary>Hint 1</summary>
+#
+# What is in the header, what did the profile fix, and what does an engine never see?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Ask of each change: is the size within the profile's min and max, can a refit do it, are types or header affected,
+# does the engine see it at all?
+#
+# </details>
 
 # %% tags=["exercise:01.3"]
 new_build = None  # a set of names, for example {"batch", "gpu"}
@@ -814,10 +825,10 @@ check("01.3", new_build)
 # %% [markdown]
 # ## Recap
 #
-# - A checkpoint is numbers with names. An engine is numbers, a program of fused layers, and a header.
-# - Fusions save trips to memory. Which ones there are depends on the types: fp16 has attention in one kernel.
-# - A profile's upper end decides the memory; its opt decides where it is fast.
-# - Weights are in the plan. New ones of the same shape need no compiler, only a refit.
+# - A checkpoint is numbers with names; an engine adds a program of fused layers and a header.
+# - Fusions save trips to memory and depend on the types: fp16 has attention in one kernel.
+# - A profile's max decides the memory; its opt decides where it is fast.
+# - New weights of the same shapes need no compiler, only a refit.
 # - Version and GPU are in the header, and the runtime refuses any other.
 
 # %% [markdown]
@@ -834,9 +845,8 @@ wanted = build(as_onnx(MLP.replace("TYPE", "float"), weights | {"w1": damaged}))
 print("a build from the damaged weights gives the same file:", broken == wanted)
 
 # %% [markdown]
-# Nobody can. The damaged file is, byte for byte, the plan of another network that somebody may have wanted, so there is
-# no checksum of the weights in it. What a damaged *program* does is not shown here. Keep a checksum beside each plan
-# that you ship.
+# No: byte for byte, the damaged file is the plan of another network, so it holds no checksum of its weights. Keep one
+# beside each plan that you ship.
 
 # %%
 notebook.record(nodes=len(operators), layers_fp32=len(minilm_layers), layers_fp16=len(minilm16_layers))
