@@ -534,7 +534,7 @@ print("engine     ", len(minilm_layers), "layers:", dict(kinds))
 # Far fewer: constants and most arithmetic on shapes are gone; the rest was fused. (`gemm` is a matrix product, `kgen` a
 # generated kernel, `runtime_fusion` a product with something fused to it.)
 #
-# Convert the ONNX file to fp16. **Predict:** will the layers be the same, as with the small network?
+# Convert to fp16. **Predict:** will the layers be the same, as with the small network?
 
 # %%
 with warnings.catch_warnings():

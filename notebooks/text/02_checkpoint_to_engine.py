@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 02 · From checkpoint to engine
 #
-# You run the two commands that turn weights from the hub into an engine, open every file they write, cut a model over
-# three GPUs by hand, and prove that it is still the same model.
+# You run the two commands that turn weights into an engine, open every file they write, cut a model over three GPUs by
+# hand, and prove that it is still the same model.
 #
 # After this notebook you can
 #
 # - say what a converter does to names, shapes and precision, for Llama, GPT-2 and Gemma
-# - cut a model over several GPUs, and say what the GPUs must add up
-# - build an engine with the flags of `trtllm-build`, and read and compare what was built
-# - write the commands for a version of TensorRT-LLM, and name the flags that it lost
+# - cut a model over several GPUs
+# - build an engine, and compare what was built
+# - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
 # **Time:** 50 minutes (last run: 49 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 11 min, do: 25 min
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -64,11 +66,11 @@ prompt: str = "The capital of France is"  # a few words that the model continues
 seed: int = 0  # seed of the small random models
 
 # %% [markdown]
-# The way has three steps. A *converter* renames, fuses and cuts weights; `trtllm-build` makes an engine of them; a
-# server loads it. `course convert` and `course build` are the first two for this machine: they take the flags of
-# NVIDIA's programs and write the same files. In NVIDIA's container (lane `trtllm`) the build is `trtllm-build` itself.
+# A *converter* renames, fuses and cuts weights; `trtllm-build` makes an engine of them; a server loads it. `course
+# convert` and `course build` do the first two here, with the flags and files of NVIDIA's programs. (In the lane
+# `trtllm`, the build is `trtllm-build` itself.)
 #
-# `course` below runs such a command line in a temporary folder, and shows it with what it prints.
+# Define `course`, which runs such a command line.
 
 # %%
 lane = notebook.begin("02", lane, seed=seed, weights=dtype)
@@ -89,11 +91,10 @@ def course(line, lines=99):
 # ## 1 The same weights under other names
 #
 # SmolLM2 is a small Llama: 30 layers, 9 query heads, 3 heads for keys and values, 64 numbers a head. Three query heads
-# share one key-value head; that is **grouped-query attention** (GQA). Here is what its file holds for one layer.
+# share one key-value head; that is **grouped-query attention** (GQA).
 #
-# Names and shapes are the hub's, the numbers are not quite. The course takes them from a Python package, whose file has
-# four bits for each, in blocks of 32 (GGUF's format Q4_1; the embedding has eight, Q8_0), and writes them out as
-# float32. **Predict:** how many *different* numbers are there in the first 32 of a row?
+# Look at one layer of its file. Unlike the hub's, our weights were rounded to four bits, in blocks of 32. **Predict:**
+# how many *different* numbers are there in the first 32 of a row?
 
 # %% tags=["nbval-check-output"]
 source = assets.resolve("smollm2")
@@ -105,14 +106,11 @@ for name, array in hub.items():
 print("different numbers:", len(np.unique(hub["model.layers.0.self_attn.q_proj.weight"][0, :32])), "in 32")
 
 # %% [markdown]
-# At most $2^4 = 16$. So what rounding costs is measured further down on weights that were never rounded, too.
-# (`HuggingFaceTB/SmolLM2-135M-Instruct` as a name fetches the hub's own file, in bfloat16.)
+# At most $2^4 = 16$. So later sections measure rounding on other weights, too.
 #
-# A weight is stored as [outputs, inputs]. So `q_proj` makes 9 × 64 = 576 numbers of 576, `k_proj` makes 3 × 64 = 192.
-#
-# TensorRT-LLM computes query, key and value in one product, from one tensor `qkv`: the three laid below each other.
-# **Predict:** how many rows has it? And with the other tensors kept as they are, how many of the 272 are left? Convert
-# and look. (`smollm2` is the name of weights that the course fetched; any folder from the hub will do.)
+# A weight is stored as [outputs, inputs]: `q_proj` makes $9 \cdot 64 = 576$ numbers, `k_proj` $3 \cdot 64 = 192$.
+# TensorRT-LLM stacks query, key and value into one tensor `qkv`. **Predict:** how many rows has it? And how many of the
+# 272 tensors are left? Convert and look.
 
 # %%
 course(f"convert --model_dir smollm2 --output_dir {dtype} --dtype {dtype}")
@@ -125,8 +123,8 @@ for name, array in ours.items():
     print(f"{name:49} {array.shape}")
 
 # %% [markdown]
-# 576 + 2 · 192 = **960 rows**. Three tensors became one in each of 30 layers: 272 - 2 · 30 = 212. But there are 213,
-# and `lm_head.weight` is new. Where does it come from, and are the three parts in the order you expect?
+# It has $576 + 2 \cdot 192 = 960$ **rows**. Three tensors became one in each of 30 layers: $272 - 2 \cdot 30 = 212$.
+# But there are 213: `lm_head.weight` is new. Where does it come from, and are the three parts in order?
 
 # %% tags=["nbval-check-output"]
 q, k, v = (hub[f"model.layers.0.self_attn.{name}_proj.weight"].astype(dtype) for name in "qkv")
@@ -138,13 +136,18 @@ print(
 print("lm_head is the embedding:       ", np.array_equal(ours["lm_head.weight"], embedding))
 
 # %% [markdown]
-# The file has the embedding once, and the model uses it twice, at both ends (**tied** embeddings). A checkpoint of
-# TensorRT-LLM has two copies: for SmolLM2 28 million numbers more, a fifth of the model. Whether the engine has two,
-# sources disagree. The converters dropped `--use_embedding_sharing` in 0.16, because one table is shared wherever it
-# can be; yet a build of GPT-2 with 0.20 reports as many bytes as two take. The estimate of section 8 counts two.
+# They are in order, and `lm_head` is the embedding: the model uses one table at both ends (**tied** embeddings). A
+# TensorRT-LLM checkpoint has two copies, a fifth more numbers for SmolLM2.
 #
-# One trap is left. A Llama's MLP is $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot \mathrm{up}(x))$. **Predict:**
-# which of them is called `mlp.gate` over here?
+# <details><summary>One copy or two in the engine?</summary>
+#
+# Sources disagree. The converters dropped `--use_embedding_sharing` in 0.16, because one table is shared wherever it
+# can be. Yet a build of GPT-2 with 0.20 reports as many bytes as two take. The estimate of section 8 counts two.
+#
+# </details>
+#
+# One trap is left. A Llama's MLP, the block after attention, is $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot
+# \mathrm{up}(x))$. **Predict:** which of the three becomes `mlp.gate`?
 
 # %% tags=["nbval-check-output"]
 for name in ("fc", "gate", "proj"):
@@ -152,12 +155,13 @@ for name in ("fc", "gate", "proj"):
     print(f"mlp.{name:4} was", *(there for there, other in hub.items() if np.array_equal(other.astype(dtype), array)))
 
 # %% [markdown]
-# `gate_proj` is `fc`, and `gate` is `up_proj`! Both have the same shape, so a converter that mixes them up gets no
-# error. You will do exactly that at the end.
-#
+# `up_proj` does; `gate_proj` becomes `fc`! Both have the same shape, so a mix-up gives no error. You will try that at
+# the end.
+
+# %% [markdown]
 # ## 2 config.json, and a proof
 #
-# Beside the numbers lies the file that `trtllm-build` reads first. It must say everything that the shapes do not.
+# `trtllm-build` reads this file first. It says what the shapes do not.
 
 # %%
 config = json.loads((root / dtype / "config.json").read_text())
@@ -165,18 +169,15 @@ for key, value in config.items():
     print(f"{key:32} {json.dumps(value)[:78]}")
 
 # %% [markdown]
-# | keys | what they decide |
-# |---|---|
-# | `architecture` | the class that builds the network; `hidden_act`, `norm_epsilon`, `attn_bias` fill it in |
-# | `dtype`, `logits_dtype` | precision of weights and arithmetic; logits stay float32 |
-# | `num_attention_heads`, `num_key_value_heads`, `head_size` | how 960 rows are cut into heads |
-# | `position_embedding_type`, `rotary_base`, `rotary_scaling` | how a token knows its position |
-# | `mapping` | how many ranks, and so how many `rankN.safetensors` |
-# | `quantization` | what `trtllm-build` shall do to the weights (section 5) |
+# - `architecture`, `hidden_act`, `norm_epsilon`, `attn_bias`: how the network is built
+# - `dtype`, `logits_dtype`: precision of weights and arithmetic; logits stay float32
+# - `num_attention_heads`, `num_key_value_heads`, `head_size`: how 960 rows are cut into heads
+# - `position_embedding_type` and the `rotary` keys: how a token knows its position
+# - `mapping`: how many ranks (GPUs), and so how many `rankN.safetensors`
+# - `quantization`: what `trtllm-build` will do to the weights (section 5)
 #
-# Is it still the same model? Let Hugging Face's code run the first file, and our `logits` run the converted one. It
-# reads nothing but the converted folder, and computes in float32 with plain PyTorch. First Hugging Face. (**Logits**
-# are the model's scores, one for each word of the vocabulary; the largest wins.)
+# Is it still the same model? Compare its **logits**, one score for each token of the vocabulary. First come those of
+# Hugging Face's code on the original file.
 
 # %%
 logging.set_verbosity_error()
@@ -188,9 +189,9 @@ with torch.no_grad():
 print("logits of shape", expected.shape, "between", expected.min().round(1), "and", expected.max().round(1))
 
 # %% [markdown]
-# One row of logits for each token of your prompt. **Predict:** convert these float32 weights to each of three
-# precisions: how large is the largest difference of a logit? float16 keeps 11 binary digits of a number, bfloat16 only
-# 8.
+# That is one row for each token of your prompt. Now our `logits` runs the converted folder in plain PyTorch.
+# **Predict:** how large is the largest difference for each of three precisions? float16 keeps 11 binary digits of a
+# number, bfloat16 only 8.
 
 # %%
 differences = {}
@@ -203,12 +204,11 @@ for name in ("float32", "float16", "bfloat16"):
     print(f"{name:9} largest difference {differences[name]:.6f}, same next token at every position: {same}")
 
 # %% [markdown]
-# With float32 only the order of additions differs: nothing was lost or mixed up on the way. The other two differ by
-# what rounding costs, bfloat16 by several times as much as float16, because its steps are 8 times as wide. And greedy
-# decoding, which asks only which logit is the largest, gives the same tokens. The converted folder is the model. (The
-# hub's own weights are bfloat16 already. Those lose nothing in bfloat16, so look at `dtype` in `config.json` first.)
+# With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding,
+# bfloat16 several times more, because its steps are 8 times as wide. Greedy decoding gives the same tokens with all
+# three. (The hub's own weights are bfloat16, and lose nothing in it.)
 #
-# What does the converter say to a download that was cut off, and what does it leave behind?
+# What does the converter do with a download that was cut short?
 
 # %%
 (root / "cut").mkdir(exist_ok=True)
@@ -219,10 +219,13 @@ course("convert --model_dir ./cut --output_dir no")
 print("left behind:", (root / "no").exists())
 
 # %% [markdown]
+# It refuses, and leaves nothing behind.
+
+# %% [markdown]
 # ## 3 Several GPUs
 #
 # A model too large for one GPU is cut. With **tensor parallelism** (TP) every GPU, called a *rank*, holds a part of
-# *every* layer. There are two ways to cut a weight [outputs, inputs].
+# *every* layer. A weight [outputs, inputs] can be cut in two ways. Draw them.
 
 # %%
 show(figures.tensor_parallel(3), "fc and gate are cut by outputs, proj by inputs, and a sum joins them",
@@ -231,13 +234,12 @@ show(figures.tensor_parallel(3), "fc and gate are cut by outputs, proj by inputs
 
 
 # %% [markdown]
-# Cut by rows, that is by *outputs*, each rank makes other numbers: **column parallel**. Cut by *inputs*, each rank has
-# a share of every number: **row parallel**. Do the MLP by hand. The formula for ranks $r$, with $F$, $G$ and $W$ for
-# `fc`, `gate` and `proj`:
+# Cut by *outputs*, each rank makes other numbers: **column parallel**. Cut by *inputs*, each rank has a share of every
+# number: **row parallel**. Do the MLP by hand, with ranks $r$, and $F$, $G$, $W$ for `fc`, `gate`, `proj`:
 #
 # $$y = \sum_r x_r W_r^\top \quad\text{with}\quad x_r = \mathrm{silu}(x F_r^\top) \cdot (x G_r^\top)$$
 #
-# **Predict:** the sum of three shares is the whole MLP's answer. How far off is one share alone?
+# **Predict:** the sum of three shares is the whole answer. How far off is one share alone?
 
 # %%
 def silu(x):
@@ -254,10 +256,10 @@ one, all_reduced = (np.abs(found - whole).max() for found in (shares[0], sum(sha
 print(f"numbers up to {np.abs(whole).max():.1f}: one share is off by {one:.1f}, the sum by {all_reduced:.0e}")
 
 # %% [markdown]
-# One share is nothing like the answer, the sum is. On GPUs NCCL, NVIDIA's library for talk between GPUs, computes this
-# sum in an **all-reduce**.
+# One share is far off; the sum is right. On GPUs this sum is an **all-reduce**, done by NCCL, NVIDIA's communication
+# library.
 #
-# Attention is cut by heads. A rank needs its query heads, and the key-value heads that they use. **Predict:** `qkv` has
+# Attention is cut by heads. A rank needs its query heads and the key-value heads that they use. **Predict:** `qkv` has
 # 960 rows. Does rank 0 get the first 320?
 
 # %%
@@ -267,18 +269,18 @@ print("rows on each rank:", [len(part) for part in mine])
 print("rank 0 has the first rows of qkv:", np.array_equal(mine[0], fused[: len(mine[0])]))
 
 # %% [markdown]
-# No: those would be queries only. Each of the three is cut for itself, so that rank 0 has heads q0, q1, q2 and the k0
-# and v0 that they use. So attention needs no communication inside; its output product `dense` is row parallel, like
-# `proj`, and needs the second all-reduce of the layer.
+# No: those would be queries only. Each of the three is cut by itself, so rank 0 has heads q0, q1, q2 with their k0 and
+# v0. Attention then needs no communication inside. Its output product `dense` is row parallel, like `proj`, and takes
+# the layer's second all-reduce.
 #
-# Now let the tool do it. **Predict:** can it cut SmolLM2 over 2 ranks? Over 3?
+# Now the tool. **Predict:** can it cut SmolLM2 over 2 ranks? Over 3?
 
 # %%
 for number in (2, 3):
     course(f"convert --model_dir smollm2 --output_dir tp{number} --dtype {dtype} --tp_size {number}", lines=3)
 
 # %% [markdown]
-# A head is never cut, and 9 heads go over 3 ranks only. Did it cut as you did?
+# Over 3 only: a head is never cut, and 2 does not divide 9 heads. Did the tool cut as you did?
 
 # %%
 by_hand = {"attention.qkv": mine, "mlp.fc": np.split(fc.astype(dtype), ranks),
@@ -289,10 +291,9 @@ for rank in range(ranks):
     print(f"rank {rank} as by hand:", {name: np.array_equal(theirs[name], by_hand[name][rank]) for name in by_hand})
 
 # %% [markdown]
-# The same numbers. Norms and the embedding stay whole on every rank; `lm_head` is column parallel.
+# It did. Norms and the embedding stay whole on every rank; `lm_head` is column parallel.
 #
-# What does the whole model say, and what if the last rank's shares never arrive? `logits` runs every rank and adds the
-# shares.
+# Now run every rank and add the shares. What does the model say if the last rank's never arrive?
 
 # %%
 split = load_checkpoint(root / "tp3")
@@ -304,14 +305,26 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 
 
 # %% [markdown]
-# Nothing in the numbers says that a share is missing; they are just other numbers. On real GPUs the all-reduce waits
-# for every rank, so one that died shows as a server that hangs.
+# Something else entirely, without an error. (On real GPUs the all-reduce waits for every rank, so a dead rank shows as
+# a server that hangs.)
+
+# %% [markdown]
+# **Exercise 02.1** (●●○, 8 minutes) How many rows has `qkv` on *each* rank? When there are fewer key-value heads than
+# ranks, a head is not cut: neighbours hold the same one. `qkv_rows(9, 3, 64, 1)` is 960.
 #
-# **Exercise 02.1** (medium, 8 minutes) How many rows has `qkv` on *each* rank? When there are fewer key-value heads
-# than ranks, a head is not cut: neighbours hold the same one. `qkv_rows(9, 3, 64, 1)` is 960.
+# <details><summary>Hint 1</summary>
 #
-# <details><summary>Hint</summary>Count heads first: the rank's queries, its keys, its values. A rank without a
-# key-value head could not compute anything.</details>
+# Count heads first: the rank's queries, its keys, its values. A rank without a key-value head could not compute
+# anything.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Queries and key-value heads are both divided by the ranks, but the key-value heads of a rank are at least one. They
+# count twice. Divide with `//`.
+#
+# </details>
 
 # %% tags=["exercise:02.1"]
 def qkv_rows(heads, kv_heads, head_size, tp_size):
@@ -324,8 +337,8 @@ check("02.1", qkv_rows)
 # %% [markdown]
 # ## 4 Other families
 #
-# GPT-2 and Gemma end in the same layout, but start from another one. Make a small random model of each, and convert it
-# for two ranks. This Gemma has a single key-value head, like gemma-2b: **multi-query attention** (MQA).
+# GPT-2 and Gemma end in the same layout. Make a small random model of each, and convert it for two ranks. This Gemma
+# has a single key-value head: **multi-query attention** (MQA).
 
 # %%
 torch.manual_seed(seed)
@@ -341,7 +354,7 @@ for name, model in models.items():
     course(f"convert --model_dir ./{name} --output_dir {name}-tp2 --dtype float32 --tp_size 2", lines=2)
 
 # %% [markdown]
-# The first attention of GPT-2. **Predict:** where are its `q`, `k` and `v`?
+# Look at GPT-2's first attention. **Predict:** where are its `q`, `k` and `v`?
 
 # %% tags=["nbval-check-output"]
 converted = {name: load_checkpoint(root / f"{name}-tp2") for name in models}
@@ -352,13 +365,11 @@ first = [part[:32] for part in c_attn.T.split(64)]
 print("the first half of q, k and v, transposed:", torch.equal(got, torch.cat(first)))
 
 # %% [markdown]
-# They are fused already, in `c_attn`, and transposed: (64, 192) is [inputs, outputs]. Its layers are of an old class
-# named `Conv1D`, so the converter transposes every weight. (GPT-2 also has a bias everywhere, no `mlp.gate`, and a
-# table of positions.)
+# They are fused already, in `c_attn`, and transposed: (64, 192) is [inputs, outputs]. So the converter transposes every
+# weight.
 #
-# Gemma has three habits of its own. Its norms multiply by $1 + w$, its embedding is multiplied by the square root of
-# the width, and its single key-value head must serve every rank. **Predict:** which of the three does the converter
-# take care of?
+# Gemma's norms multiply by $1 + w$, its embedding is multiplied by the square root of the width, and its one key-value
+# head must serve every rank. **Predict:** which of the three does the converter take care of?
 
 # %% tags=["nbval-check-output"]
 gemma, ranks_of = models["gemma"].model, converted["gemma"].ranks
@@ -371,11 +382,11 @@ print("rows of it on each rank: ", len(table), "of 301")
 print("same k and v on all ranks:", torch.equal(kv[0], kv[1]))
 
 # %% [markdown]
-# The converter adds the 1. The embedding is stored as it was, and the engine multiplies; it is also cut, 301 words over
-# the ranks. And the key-value head is copied, so each rank keeps the *whole* KV cache.
+# Two of the three: it adds the 1 and copies the key-value head, so each rank keeps the *whole* KV cache (the keys and
+# values of earlier tokens). The engine multiplies the embedding.
 #
-# Are both right? Each family, cut over two ranks, against Hugging Face. And these weights were drawn as float32, so
-# this is what the other types cost where nothing had been rounded before:
+# Are both models right? Compare with Hugging Face. These weights were drawn as float32, so rounding has its full
+# effect.
 
 # %%
 words, judges = torch.randint(0, 301, (2, 16)), {}
@@ -388,20 +399,17 @@ for name, made in converted.items():
         print(f"       {kind:9} {np.abs(logits(other, words) - judges[name]).max():.0e}")
 
 # %% [markdown]
-# In float32 millionths: another order of additions. The other two behave as they did for SmolLM2, about ten times
-# apart. The tests of this course do the same for 1, 2 and 4 ranks.
-#
+# Both are right: float32 differs by millionths. bfloat16 is off about ten times as far as float16.
+
+# %% [markdown]
 # ## 5 Eight bits, four bits
 #
-# **Weight-only quantisation** stores weights in $b = 8$ or 4 bits and multiplies in float16. Each row gets one scale,
-# its largest weight (whatever the sign) over 128, or over 8:
+# **Weight-only quantisation** stores weights in $b = 8$ or 4 bits and multiplies in float16. Each row gets one scale:
 #
 # $$s = \max_j |w_j| / 2^{b-1}, \qquad q_j = \min(\mathrm{round}(w_j / s),\; 2^{b-1} - 1)$$
 #
-# The minimum is there because 8 bits hold -128 to 127: a largest weight that is positive would become 128, is cut to
-# 127, and loses one step.
-#
-# **Predict:** who rounds, the converter or `trtllm-build`? Convert with int8 and see how small the shard got.
+# (8 bits hold -128 to 127.) **Predict:** who rounds, the converter or `trtllm-build`? Convert with int8 and look at the
+# shard's size.
 
 # %%
 course("convert --model_dir smollm2 --output_dir int8 --dtype float16 --use_weight_only --weight_only_precision int8")
@@ -411,11 +419,11 @@ print(w8.config["quantization"]["quant_algo"], "· same numbers as in float16:",
 
 
 # %% [markdown]
-# Nothing was rounded. `W8A16` (weights 8 bits, activations 16) is an order, and `trtllm-build` carries it out when it
-# reads the shards. Two bytes for each weight travel all the way to the build.
+# Not the converter: the shard is as large as before. `W8A16` (weights 8 bits, activations 16) is an order, which
+# `trtllm-build` carries out.
 #
-# What will it cost? Write the rule down, and try it on a weight of SmolLM2 and on one that is drawn. **Predict:** int4
-# has 4 bits fewer than int8. How many times as large is its error?
+# What will it cost? Apply the rule to a weight of SmolLM2 and to a random one. **Predict:** with 4 bits fewer, how many
+# times as large is the error?
 
 # %%
 def rounded(w, bits):
@@ -432,9 +440,8 @@ for name, w in {"SmolLM2": smollm2, "drawn": torch.randn(smollm2.shape)}.items()
 
 
 # %% [markdown]
-# About $2^4 = 16$: each missing bit makes the steps twice as wide. A row with a few large weights loses more, for its
-# one scale must reach them. Embedding, norms and `lm_head` stay float. Now the answer, which is what counts. `logits`
-# carries the order out as the build would, for SmolLM2 and for the Gemma of section 4.
+# About $2^4 = 16$ times: each missing bit makes the steps twice as wide. And the answers? `logits` rounds as the build
+# would, for SmolLM2 and section 4's Gemma; embedding, norms and `lm_head` stay float.
 
 # %%
 def told(got, right=expected):
@@ -450,11 +457,10 @@ for name, made, tokens, right in (("SmolLM2", w8, ids, expected), ("Gemma", gemm
         print(f"{name:7} {algorithm} {told(got, right)}")
 
 # %% [markdown]
-# int8 changes hardly a next token. int4 with one scale a row ruins models of this size, also the one whose weights had
-# not been rounded before; for four bits one takes finer scales (groups of 128 weights, as AWQ does).
+# int8 changes hardly a next token. int4 with one scale a row ruins models of this size; four bits take finer scales
+# (AWQ: groups of 128 weights).
 #
-# **Predict:** are there layers that matter more? Quantise every third layer, one at a time, to int4 and see how far the
-# logits move.
+# **Predict:** do some layers matter more? Quantise every third layer alone to int4.
 
 # %%
 full = load_checkpoint(root / "float32")
@@ -467,7 +473,7 @@ for n in range(0, config["num_hidden_layers"], 3):
 print(f"a layer's weights are off by {min(off.values()):.0%} (the best) to {max(off.values()):.0%} (the worst)")
 
 # %% [markdown]
-# That is the weights. And the logits? One bar for each layer:
+# All layers' weights lose about the same. And the logits? One bar for each layer:
 
 # %%
 fig, axes = plt.subplots(figsize=(7.5, 2.6))
@@ -478,15 +484,13 @@ harm = f"layer {most} does {moved[most] / moved[least]:.0f} times the harm of la
 show(fig, f"Four bits in one layer: {harm}", "how far the logits move differs from layer to layer")
 
 # %% [markdown]
-# The rounding does about the same to the weights of every layer, as the printed line says. What it does to the logits
-# differs by the factor in the title: how much depends on a layer, its weights do not tell. Which layers stand out may
-# change with the prompt, for the bars rest on a handful of tokens. That is why finer methods measure with much real
-# text (*calibration*) instead of looking at the weights.
-#
+# Some layers do far more harm, and their weights do not tell which (other prompts may pick others). So finer methods
+# measure with real text: *calibration*.
+
+# %% [markdown]
 # ## 6 The build
 #
-# The second command. Its flags are limits: how many requests at once, how many tokens each. The GPT-2 of section 4, cut
-# over two ranks, goes the same way.
+# The build's flags are limits: how many requests at once, how many tokens each. Build SmolLM2, and GPT-2 for two ranks.
 
 # %%
 course(f"build --checkpoint_dir {dtype} --output_dir plain --max_batch_size 8 --max_seq_len 1024")
@@ -494,10 +498,8 @@ if lane == "embedded":  # its heads have 8 numbers; a GPU's kernels may want mor
     course("build --checkpoint_dir gpt2-tp2 --output_dir gpt2-engine")
 
 # %% [markdown]
-# In the embedded lane that takes a second or less: there is no GPU to find kernels for, so the engine is the weights as
-# the course's own backend wants them. `trtllm-build` takes minutes, and writes what you saw in notebook 01. The folder
-# looks the same: `rank0.engine` and a `config.json` with the checkpoint's keys under `pretrained_config`, and the
-# limits under `build_config`.
+# Here that takes about a second: the engine is the weights as the course's own executor wants them. `trtllm-build`
+# takes minutes, and writes what you saw in notebook 01. Its folder looks the same. Read the limits:
 
 # %%
 built = json.loads((root / "plain" / "config.json").read_text())
@@ -506,7 +508,7 @@ for key, value in built["build_config"].items():
     print(f"{key:26} {value}")
 
 # %% [markdown]
-# Old guides write other flags. **Predict:** the next two lines use one old flag each. Which is taken?
+# **Predict:** the next two lines use one old flag each. Which is accepted?
 
 # %%
 course(f"build --checkpoint_dir {dtype} --output_dir tuned --max_output_len 200", lines=3)
@@ -514,45 +516,45 @@ limits = "--max_batch_size 2 --max_seq_len 2048 --max_beam_width 4 --paged_kv_ca
 course(f"build --checkpoint_dir {dtype} --output_dir tuned {limits}")
 
 # %% [markdown]
-# `--max_output_len` is refused: it was removed in 0.12. `--paged_kv_cache` still works, with a warning. Somebody says
-# that the "tuned" engine is better than the plain one. For whom?
+# `--paged_kv_cache` is, with a warning; `--max_output_len` was removed in 0.12. For whom is the "tuned" engine better
+# than the plain one?
 
 # %%
 course("engine diff plain tuned")
 
 # %% [markdown]
-# Better for few users who want several long answers: beam search, longer sequences, a quarter of the requests.
+# For few users who want several long answers: beam search, longer sequences, a quarter of the requests.
 #
-# Will it run? `course engine check` answers in one sentence before a server is started.
+# Will an engine run in a given container? Ask before you start a server.
 
 # %%
 course("engine check plain --container 26.07")
 
 # %% [markdown]
-# An engine of another version gets such a sentence too; TensorRT's own message (notebook 01, section 10) names no
-# container.
+# TensorRT's own message (notebook 01, section 10) names no container.
 #
-# And who runs an engine? TensorRT-LLM has a [runtime in
-# C++](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html), which Triton's backend uses, and [classes for
-# Python](https://nvidia.github.io/TensorRT-LLM/python-api/tensorrt_llm.runtime.html): `ModelRunner` takes the steps
-# itself, `ModelRunnerCpp` hands the work to the C++ runtime.
+# <details><summary>Who runs an engine?</summary>
 #
+# TensorRT-LLM has a [runtime in C++](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html), which Triton's
+# backend uses, and [classes for Python](https://nvidia.github.io/TensorRT-LLM/python-api/tensorrt_llm.runtime.html):
+# `ModelRunner` takes the steps itself, `ModelRunnerCpp` hands the work to the C++ runtime.
+#
+# </details>
+
+# %% [markdown]
 # ## 7 NVIDIA's commands, version by version
 #
-# The same way in NVIDIA's container has three commands: download, convert, build. `course engine recipe` writes them
-# for a model, a version and a split. The folder `/app/examples` is inside the container. (`git clone` of a hub page
-# needs `git lfs`: without it, you get a line of text in place of each large file. The hub's own command needs no git.)
+# In NVIDIA's container you type three commands: download, convert, build. Print them:
 
 # %% tags=["nbval-check-output"]
 course("engine recipe smollm2 --trtllm 1.2.1")
 
 
 # %% [markdown]
-# `--explain` says what each flag does; other names are `gpt2-medium`, `llama-7b`, `llama-7b-tp4`, `gemma-2b`. With
-# several ranks, `--tp_size` goes to the converter only: `trtllm-build` reads it from `config.json`.
+# With several ranks, `--tp_size` goes to the converter only: `trtllm-build` reads it from `config.json`.
 #
-# Most guides on the web are for an older TensorRT-LLM. **Predict:** what differs between 0.9.0 and 1.2.1? The next cell
-# compares the recipes of Gemma, with prompts of up to 3,000 tokens and answers of up to 100.
+# Most guides are for an older TensorRT-LLM. **Predict:** what differs between 0.9.0 and 1.2.1? Compare two recipes for
+# Gemma, with prompts of up to 3,000 tokens and answers of up to 100.
 
 # %% tags=["nbval-check-output"]
 def recipe(version):
@@ -565,32 +567,45 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
         print(line)
 
 # %% [markdown]
-# The download program was renamed, the converter moved, plugins follow the checkpoint's type, and one limit changed its
-# meaning. `--max_output_len` counted the answer alone; `--max_seq_len` counts prompt *and* answer. In 0.13 a second one
-# changed: `--paged_kv_cache enable` became `--kv_cache_type paged`.
+# The download program was renamed, the converter moved, and one limit changed its meaning: `--max_output_len` counted
+# the answer alone, `--max_seq_len` counts prompt *and* answer.
 #
-# <details><summary>Script and wheel</summary>
+# <details><summary>Script, wheel, source, git lfs</summary>
 #
-# `convert_checkpoint.py` is an example script, not a part of the installed package. If you clone the examples you get
-# the newest; if you install the wheel you get another version. Somebody's newest script called 0.10.0:
-# `TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'`
-# ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)). So take script and wheel from one place. In the
-# container they lie together.
+# `convert_checkpoint.py` is an example script, not a part of the installed package. If script and wheel differ in age,
+# you get errors such as `TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'` ([issue
+# 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)). In the container, they lie together, the script below
+# `/app/examples`.
 #
 # `trtllm-build` is a part of the package, a name for the function `main` in
 # [`tensorrt_llm/commands/build.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.1/tensorrt_llm/commands/build.py).
-# And the backend that loads what it builds can be [built from
+# The backend that loads what it builds can be [built from
 # source](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/build.html),
-# against the same TensorRT-LLM; NVIDIA recommends its container instead.</details>
+# against the same TensorRT-LLM; NVIDIA recommends its container instead.
+#
+# `git clone` of a hub page needs `git lfs`: without it, you get a line of text in place of each large file. The hub's
+# own command needs no git.
+#
+# </details>
 
 # %% [markdown]
-# **Exercise 02.2** (medium, 8 minutes) This line is from a guide for 0.9.0. Write it for 1.2.1, with no refusal and no
+# **Exercise 02.2** (●●○, 8 minutes) This line is from a guide for 0.9.0. Write it for 1.2.1, with no refusal and no
 # warning, so that the engine can do the same.
 #
 # `trtllm-build --checkpoint_dir ck --output_dir engine --max_batch_size 8 --max_input_len 1000 --max_output_len 200
 # --paged_kv_cache enable`
 #
-# <details><summary>Hint</summary>Two flags change. One of them now counts something else.</details>
+# <details><summary>Hint 1</summary>
+#
+# Two flags change. One of them now counts something else.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Section 6 printed the new name of both. The new limit counts prompt and answer together; everything else stays.
+#
+# </details>
 
 # %% tags=["exercise:02.2"]
 command = None  # a text that begins with "trtllm-build"
@@ -599,9 +614,8 @@ command = None  # a text that begins with "trtllm-build"
 check("02.2", command)
 
 # %% [markdown]
-# An engine runs only under the version that built it. NVIDIA ships TensorRT-LLM, TensorRT, CUDA and Triton together in
-# a container, and each container needs a driver of its age. **Predict:** a machine has driver 570.124.06. The newest
-# container is 26.07; which is the newest for this machine?
+# Each of NVIDIA's containers holds matching versions of TensorRT-LLM, TensorRT, CUDA and Triton, and needs a driver of
+# its age. **Predict:** which is the newest for driver 570.124.06?
 
 # %% tags=["nbval-check-output"]
 course("engine versions --driver 570.124.06")
@@ -609,8 +623,7 @@ course("engine versions --driver 570.124.06")
 # %% [markdown]
 # ## 8 Will it fit?
 #
-# While a model answers, it keeps a key and a value for every token, in every layer: the **KV cache**. For one token
-# that is
+# For every token a model keeps a key and a value in every layer: the **KV cache**. One token takes
 #
 # $$2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head size} \cdot \text{bytes of a number}$$
 #
@@ -626,13 +639,21 @@ for name, (layers, kv_heads, head_size) in shapes.items():
 
 
 # %% [markdown]
-# Smaller, by more than five times: it has a single KV head. Over four GPUs the others' cache is divided by four;
-# Gemma's one head can only be copied.
+# No: its cache is more than five times smaller, because it has a single KV head.
 #
-# **Exercise 02.3** (medium, 8 minutes) `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens
-# go into it?
+# **Exercise 02.3** (●●○, 8 minutes) `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens go
+# into it?
 #
-# <details><summary>Hint</summary>Work out the bytes of one sequence first. Which of the two numbers of heads counts?
+# <details><summary>Hint 1</summary>
+#
+# Work out the bytes of one sequence first. Which of the two numbers of heads counts?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The formula gives one token; multiply by `tokens`. A part of a sequence does not count, so divide with `//`.
+#
 # </details>
 
 # %% tags=["exercise:02.3"]
@@ -644,10 +665,9 @@ def sequences(free_bytes, layers, heads, kv_heads, head_size, tokens, number_byt
 check("02.3", sequences)
 
 # %% [markdown]
-# Weights and cache are not all. Between the layers lie activations, at most for `max_num_tokens` tokens at once; then
-# logits, and a margin for CUDA itself. And of what all that leaves free, the server takes only 90 % for its cache
-# (`kv_cache_free_gpu_mem_fraction`); the rest is "left free" in the figure. So a model *fits* when its sequences go
-# into these 90 %, all at once. **Predict:** 16 sequences of 2,048 tokens. Which of these fit a GPU of 24 GB?
+# Besides weights and cache there are activations (for `max_num_tokens` tokens at once), logits, and a margin for CUDA.
+# The server takes 90 % of what these leave for its cache (the rest is "left free" in the figure). A model *fits* when
+# all its sequences go into that. **Predict:** 16 sequences of 2,048 tokens: which of these models fit a GPU of 24 GB?
 
 # %%
 load = {"gpu": "24gb", "max_batch_size": 16, "max_seq_len": 2048, "max_num_tokens": 8192}
@@ -663,13 +683,18 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
      f"{' and '.join(large)} need more than the GPU has; computed, not measured", drawing=True)  # fmt: skip
 
 # %% [markdown]
-# Weights and cache are exact; activations and logits are upper bounds. A GPU's name counts in GiB ($2^{30}$ bytes), and
-# CUDA shows a little less of them; the axis counts in GB ($10^9$). "24gb" is the smallest GPU of that name, an L4: of
-# llama-7b's sequences it takes 6, an RTX 4090, which shows 25.4 GB, takes 7. All five fit an H100, which has 84.9 GB.
-# (gpt2-medium has a table of 1,024 positions, so its bar is for those.)
+# Weights and cache are exact, activations and logits upper bounds. (gpt2-medium has only 1,024 positions.)
 #
-# Now change the load instead of the model. **Predict:** 7 sequences of 2,048 tokens are a little too much for llama-7b.
-# Which of these saves it: shorter sequences, an int8 cache, or fewer tokens in one step?
+# <details><summary>Which 24 GB?</summary>
+#
+# A GPU's name counts in GiB ($2^{30}$ bytes), and CUDA shows a little less of them; the axis counts in GB ($10^9$).
+# "24gb" is the smallest GPU of that name, an L4: it takes 6 of llama-7b's sequences. An RTX 4090, which shows 25.4 GB,
+# takes 7. All five fit an H100, which has 84.9 GB.
+#
+# </details>
+#
+# **Predict:** 7 sequences of 2,048 tokens are a little too much for llama-7b. What helps: shorter sequences, an int8
+# cache, or fewer tokens in one step?
 
 # %% tags=["nbval-check-output"]
 loads = {"7 x 2,048": {}, "7 x 1,024": {"max_seq_len": 1024}, "int8 cache": {"kv_dtype": "int8"},
@@ -679,31 +704,29 @@ for name, change in loads.items():
     print(f"{name:12}  {found.total_bytes / 1e9:.2f} GB  fits: {found.fits!s:5}  at most {found.largest_batch_size}")
 
 # %% [markdown]
-# All three. The weights alone would fit well; cache and step decide. The same from a terminal:
+# All three help. Try 64 sequences of 4,096 tokens, as you would from a terminal:
 
 # %% tags=["nbval-check-output"]
 course("engine estimate llama-7b --gpu 24gb --max-batch-size 64 --max-seq-len 4096")
 
 # %% [markdown]
-# 64 sequences of 4,096 tokens never fit at once, and yet the engine serves them. The server does not reserve the cache
-# by `max_batch_size`: it takes its 90 % of what is free, and lets requests wait when those are full.
+# They never fit at once, and yet the server accepts them: requests wait while its cache is full.
 
 # %% [markdown]
 # ## Recap
 #
-# - A converter renames, fuses, transposes and cuts. The numbers stay, up to rounding, and you can prove it without a
-#   GPU.
-# - Tensor parallelism cuts heads and MLP columns; two sums in each layer bring the shares together.
+# - A converter renames, fuses, transposes and cuts. The numbers stay, up to rounding.
+# - Tensor parallelism cuts heads and the MLP; two sums in each layer bring the shares together.
 # - Weight-only quantisation is an order in `config.json`; `trtllm-build` carries it out.
-# - Flags belong to a version. Script, wheel, engine and server must be of the same one. The last TensorRT-LLM that
-#   builds engines is 1.3.0rc20; notebook 12 shows what comes after.
+# - Script, wheel, engine and server must be of one version. The last TensorRT-LLM that builds engines is 1.3.0rc20;
+#   notebook 12 shows what comes after.
 # - The KV cache grows with tokens, layers and KV heads, and decides how many requests a GPU serves.
 
 # %% [markdown]
 # ## Break it
 #
-# Exchange `fc` and `gate` in every layer of SmolLM2, and read it again. All names, shapes and types are right.
-# **Predict:** an error, a slightly worse answer, or garbage?
+# Exchange `fc` and `gate` in every layer of SmolLM2. All names, shapes and types are right. **Predict:** an error, a
+# slightly worse answer, or garbage?
 
 # %%
 swapped = dict(half.ranks[0])
@@ -714,8 +737,7 @@ for name in half.ranks[0]:
 print(told(logits(replace(half, ranks=[swapped]), ids)))
 
 # %% [markdown]
-# No error anywhere. A build would succeed and a server would start. Only a comparison of numbers finds it, so make one
-# before you build: a few tokens are enough.
+# Garbage, and no error anywhere. So compare the logits of a few tokens before you build.
 
 # %%
 notebook.record(**{f"difference_{name}": float(f"{value:.2g}") for name, value in differences.items()})
