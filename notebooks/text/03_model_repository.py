@@ -20,13 +20,15 @@
 #
 # After this notebook you can
 #
-# - write the smallest repository that Triton serves, and start `tritonserver` on it by hand
-# - read the `config.pbtxt` of each of the five models of an LLM deployment
-# - fill templates, and tell from the error what kind of placeholder was left
+# - write the smallest repository that Triton serves, and start `tritonserver` on it
+# - read the `config.pbtxt` of an LLM's five models
+# - fill templates, and tell from the error what was left
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
 # **Time:** 40 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 14 min, do: 17 min
 #
 # Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 
@@ -68,8 +70,7 @@ max_tokens: int = 24  # length of each answer, in tokens
 seed: int = 0  # seed of every answer
 
 # %% [markdown]
-# Every file of this notebook goes into one temporary folder. `tell` prints a sentence of the server without that
-# folder's path.
+# Make a temporary folder for all files. `tell` prints server messages without its path.
 
 # %%
 lane = notebook.begin("03", lane, seed=seed, weights=precision)
@@ -85,7 +86,7 @@ def tell(text):
 # ## 1 One model, by hand
 #
 # A **model repository** is a folder, and each folder in it is one model. `config.pbtxt` says what goes in and what
-# comes out. Six lines are enough for a model that turns text into capital letters.
+# comes out. Six lines are enough to describe a model that turns text into capitals.
 
 # %%
 config = """\
@@ -98,9 +99,9 @@ instance_group [ { kind: KIND_CPU } ]
 """
 
 # %% [markdown]
-# `backend: "python"` says that a Python file does the work. Triton looks in it for a class `TritonPythonModel`, hands
-# its `execute` a list of requests, and wants one response for each. The file runs in a process of its own, so it
-# cannot see the variables of this notebook.
+# `backend: "python"` says that a Python file does the work. Triton hands the `execute` of its class `TritonPythonModel`
+# a list of requests, and wants one response for each. The file runs in its own process, so it cannot see this
+# notebook's variables.
 
 # %%
 code = """\
@@ -119,8 +120,15 @@ class TritonPythonModel:
 """
 
 # %% [markdown]
-# Now the two files go where Triton expects them: `config.pbtxt` in the model's folder, `model.py` in a folder for
-# version 1. Nothing else is needed.
+# Write both files where Triton expects them:
+#
+# ```
+# by_hand/                 the repository
+# └── shout/               a model
+#     ├── config.pbtxt     what goes in and out
+#     └── 1/               version 1
+#         └── model.py     the code
+# ```
 
 # %% tags=["nbval-check-output"]
 by_hand = root / "by_hand"
@@ -133,8 +141,8 @@ for path in sorted(by_hand.rglob("*")):
 # %% [markdown]
 # ### Start the server yourself
 #
-# `tritonserver` is one program with many flags. These say where the models are and which of them to load. *Explicit*
-# control means that it loads what it is told to, and nothing by itself.
+# These flags of `tritonserver` say where the models are and which to load. *Explicit* control means that it loads only
+# what it is told to.
 
 # %%
 by_hand_server = None
@@ -142,8 +150,8 @@ program, environment = tritonserver()  # the program, and where its backends are
 models = [f"--model-repository={by_hand}", "--model-control-mode=explicit", "--load-model=shout"]
 
 # %% [markdown]
-# Three services listen: HTTP, gRPC and metrics, by default on ports 8000 to 8002 of **all** network interfaces.
-# `127.0.0.1` keeps them on this machine. Port numbers are chosen so that they disturb nobody.
+# Three services listen: HTTP, gRPC (a binary protocol over HTTP/2) and metrics, by default on ports 8000 to 8002 of
+# **all** network interfaces. Keep them on this machine, on free ports.
 
 # %%
 services = ("http", "grpc", "metrics")
@@ -154,8 +162,8 @@ for free in sockets.values():
 addresses = [f"--{name}-address=127.0.0.1" for name in services] + [f"--{name}-port={port[name]}" for name in services]
 
 # %% [markdown]
-# Whoever may load a model may bring its `model.py` along, and so runs code as you. Two flags close that door: the
-# server then wants a key in a header of such requests.
+# A client that loads a model can bring its own `model.py`, and so run code as you. Two flags close that door: such
+# requests need a key in a header.
 
 # %%
 key = secrets.token_hex(16)
@@ -163,8 +171,8 @@ closed = f"model-repository,shared-memory,trace,logging:admin={key}"
 locks = [f"--http-restricted-api={closed}", f"--grpc-restricted-protocol={closed}"]
 
 # %% [markdown]
-# That is the whole command. `setpriv` in front of it is for this notebook only: it ends the server with the kernel. The
-# print leaves out the key and the beginning of each path.
+# Start the server. (`setpriv` ends it with this notebook's kernel.) The print leaves out the key and the beginning of
+# each path.
 
 # %%
 command = ["setpriv", "--pdeathsig", "TERM", *program, *models, *addresses, *locks]
@@ -178,8 +186,7 @@ shown = [re.sub(r"/\S+/", "…/", word).replace(key, "$KEY") for word in command
 print(" \\\n  ".join(shown), "\nlog: …/triton.log")
 
 # %% [markdown]
-# It returns at once, and the server needs some seconds. A load balancer asks `/v2/health/ready` until the answer is
-# 200; do the same.
+# The server needs some seconds. Do what a load balancer does: ask `/v2/health/ready` until the answer is 200.
 
 # %% tags=["nbval-check-output"]
 http = f"http://127.0.0.1:{port['http']}"
@@ -197,8 +204,8 @@ while by_hand_server.poll() is None and not is_ready():
 print("ready:", is_ready())
 
 # %% [markdown]
-# **Predict:** the config says `dims: [ 1 ]`. You send one text, `hello`. Does the answer have the shape `(1,)` or
-# `(1, 1)`?
+# **Predict:** the config says `dims: [ 1 ]`. You send one text, `hello`. Does the answer have the shape `(1,)` or `(1,
+# 1)`?
 
 # %% tags=["nbval-check-output"]
 client = grpcclient.InferenceServerClient(f"127.0.0.1:{port['grpc']}")
@@ -214,10 +221,10 @@ loud = shout(np.array([[b"hello"]], dtype=object))
 print(loud.tolist(), loud.shape)
 
 # %% [markdown]
-# `(1, 1)`. With `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. The config never
-# writes it: `dims` describes **one** row, the message carries `[batch, …]`.
+# It is `(1, 1)`. With `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. `dims`
+# describes **one** row; the message carries `[batch, …]`.
 #
-# So what happens to a client that sends what the config says, an array of shape `[1]`?
+# What happens to a client that sends what the config says, an array of shape `[1]`?
 
 # %% tags=["nbval-check-output"]
 try:
@@ -227,13 +234,12 @@ except InferenceServerException as error:
 
 
 # %% [markdown]
-# The `-1` in `Expected [-1,1], got [1]` is the batch: any size up to 8. You will meet this sentence again with every
-# model that batches.
+# It is refused. The `-1` in `Expected [-1,1], got [1]` is the batch: any size up to 8.
 #
 # ### A name and a version
 #
-# `load_model` tells a running server to load one more model. When that fails, the answer is often shorter than the
-# log. `try_load` shows both: first the answer, then the lines that the log got meanwhile.
+# `load_model` tells a running server to load a model. If it fails, the log often says more than the answer, so
+# `try_load` shows both.
 
 # %%
 def try_load(client, name, log, headers):
@@ -249,8 +255,8 @@ def try_load(client, name, log, headers):
 
 
 # %% [markdown]
-# **Predict:** the folder is copied as `whisper`, and the file in it still says `shout`. Whose name counts, the
-# folder's or the file's?
+# **Predict:** copy the folder as `whisper` while the file in it still says `shout`. Whose name counts, the folder's or
+# the file's?
 
 # %% tags=["nbval-check-output"]
 admin = {"triton-grpc-protocol-admin": key}  # over gRPC the header's name begins like this
@@ -258,10 +264,10 @@ shutil.copytree(by_hand / "shout", by_hand / "whisper", dirs_exist_ok=True)
 try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# Both must be the same. (A file without a `name` takes the folder's.) The answer alone does not say so: read the log.
+# Neither wins: both must be the same, and only the log says so. (A file without a `name` takes the folder's.)
 #
-# Of several version folders, Triton serves the highest. **Predict:** the name in the file is right now, and the folder
-# is called `v1`. Is that a version?
+# Of several version folders, Triton serves the highest. **Predict:** now the name is right, but the folder is called
+# `v1`. Is that a version?
 
 # %% tags=["nbval-check-output"]
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -272,8 +278,7 @@ try_load(client, "whisper", log, admin)
 # %% [markdown]
 # No: a version is a whole number.
 #
-# Last, the key. **Predict:** another program on this machine, or a web page in your browser, sends the request that
-# loads a model. What does Triton answer?
+# **Predict:** another program, or a web page in your browser, asks to load a model. What does Triton answer?
 
 # %% tags=["nbval-check-output"]
 load = f"{http}/v2/repository/models/shout/load"
@@ -282,10 +287,9 @@ for headers in ({}, {"admin": key}):
     print(answer.status_code, answer.text)
 
 # %% [markdown]
-# It refuses, unless the request has the key. Without those two flags, anybody who reaches the port runs code here.
+# It refuses without the key. Without those two flags, anybody who reaches the port runs code here.
 #
-# SIGTERM ends the server in an orderly way. That is the whole format: a folder with the model's name, a config, a
-# numbered version. The rest of this notebook is what an LLM writes into it.
+# That is the whole format. End the server.
 
 # %%
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -297,26 +301,25 @@ print("exit status", by_hand_server.wait())
 # ## 2 Five models for one LLM
 #
 # TensorRT-LLM's layout for Triton, `inflight_batcher_llm`, splits an LLM into five models. Three do the work: text to
-# ids, ids to more ids, ids to text. Two are front doors. How does a prompt get from the door to the last model?
+# ids, ids to more ids, ids to text. Two are front doors. The first is an **ensemble**, a model without code: its config
+# passes tensors from step to step. Draw it.
 
 # %%
 path = "client → preprocessing → tensorrt_llm → postprocessing → client, by a table"
 show(request_path.draw("ensemble"), "The ensemble hands tensors on by a table in its config", path, drawing=True)
 
 # %% [markdown]
-# The second door, `tensorrt_llm_bls`, is a Python model that calls the same three. BLS stands for business logic
-# scripting: what a table cannot express, a loop can.
+# The second, `tensorrt_llm_bls` (business logic scripting), is a Python model that calls the same three.
 
 # %%
 path = "tensorrt_llm_bls calls two models once and postprocessing for every token"
 show(request_path.draw("bls"), "The BLS model calls the same three models from Python", path, drawing=True)
 
 # %% [markdown]
-# One call of `postprocessing` for every token is NVIDIA's way, and the costliest step of this path. With
-# `bls_decodes=True` our BLS model turns the ids into text itself.
+# As in NVIDIA's, `postprocessing` runs for every token, the costliest step of this path. (With `bls_decodes=True` ours
+# turns ids into text itself.)
 #
-# Writing five configs by hand would teach nothing new. `build_default` writes them for the course's model. The weights
-# are prepared at first use and cached.
+# `build_default` writes the five configs.
 
 # %% tags=["nbval-check-output"]
 repository = build_default(root / "llm", precision=precision)
@@ -324,12 +327,11 @@ for path in sorted(repository.glob("*")) + sorted(repository.parent.glob("_asset
     print(path.relative_to(repository.parent).as_posix().replace(f"-{precision}", ""))
 
 # %% [markdown]
-# Five model folders, and beside them `_assets` with the tokenizer and the engine. Section 7 shows why beside and not
-# inside.
+# Tokenizer and engine are outside, in `_assets`; section 7 shows why.
 #
-# `config.pbtxt` is the text form of a protobuf message, `ModelConfig`, so protobuf itself reads it. The tensors are a
-# **contract**: clients and other models rely on their names. **Predict:** how many inputs does `tensorrt_llm` declare,
-# and how many of them must a request bring?
+# `config.pbtxt` is the text form of a protobuf message, so protobuf can read it. Its tensors are a **contract**:
+# clients and other models rely on their names. **Predict:** how many inputs does `tensorrt_llm` declare, and how many
+# must a request bring?
 
 # %% tags=["nbval-check-output"]
 names = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble")
@@ -340,11 +342,10 @@ for name, each in configs.items():
     print(f"{name:17} {len(each.input):2} inputs, needs {', '.join(needed)}")
 
 # %% [markdown]
-# Sixty inputs, and two that the config insists on. (A request for our model needs `input_ids` too: it is marked
-# optional only because the inputs of an encoder may take its place.) The rest is optional indeed: sampling, stop words,
-# LoRA, speculation.
+# Sixty, and the config insists on two. (`input_ids` is optional only because an encoder's inputs may replace it.) The
+# rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
 #
-# Names change at each border. The ensemble's step maps say how. `follow` prints who makes a tensor and who takes it.
+# The ensemble changes names at each border. `follow` prints who makes a tensor and who takes it.
 
 # %% tags=["nbval-check-output"]
 steps = configs["ensemble"].ensemble_scheduling.step
@@ -360,8 +361,8 @@ for name in ("text_input", "_INPUT_ID", "_TOKENS_BATCH", "text_output"):
     follow(name)
 
 # %% [markdown]
-# One prompt, five names: `text_input`, `QUERY`, `INPUT_ID`, `_INPUT_ID`, `input_ids`, and back. Names with an
-# underscore exist inside the ensemble only.
+# One prompt, five names: `text_input`, `QUERY`, `INPUT_ID`, `_INPUT_ID`, `input_ids`. Those with an underscore in front
+# exist inside the ensemble only.
 #
 # **Predict:** a client sends `top_k` to the ensemble. Under what name does `tensorrt_llm` get it?
 
@@ -371,12 +372,12 @@ for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k", "stream"):
 
 
 # %% [markdown]
-# The same knob has one name at the front door and another at the engine. Send `runtime_top_k` to the ensemble and it
-# is an unknown input.
-#
+# As `runtime_top_k`. Send that name to the ensemble, and it is an unknown input.
+
+# %% [markdown]
 # ## 3 Read each config
 #
-# `lines` prints the lines of a config that match a pattern. First `preprocessing`: its head, and four of its inputs.
+# `lines` prints the lines of a config that match a pattern. Begin with `preprocessing`.
 
 # %%
 def lines(model, pattern):
@@ -388,21 +389,33 @@ def lines(model, pattern):
 lines("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPUT_LEN|STOP_WORDS_DICT|END_ID)"')
 
 # %% [markdown]
-# Read a line aloud: `STOP_WORDS_DICT` is text, any number of them (`-1`), and may be missing (`optional`). `QUERY` is
-# exactly one text and must come. Python calls it `str`, the config `TYPE_STRING`, the wire `BYTES`.
+# `STOP_WORDS_DICT` is text, any number of them (`-1`), and may be missing (`optional`). `QUERY` is exactly one text and
+# must come. Text is `str` in Python, `TYPE_STRING` in the config, `BYTES` on the wire.
 #
-# Two more words appear in `tensorrt_llm`. What could `reshape` and `allow_ragged_batch` be for?
+# What could `reshape` and `allow_ragged_batch` be for?
 
 # %%
 lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 
 # %% [markdown]
-# `reshape { shape: [] }` takes the last dimension off before the model sees the tensor: the client still sends
-# `[batch, 1]`, the model gets `[batch]`. `allow_ragged_batch` lets prompts of different lengths share a batch without
-# padding.
+# `reshape { shape: [] }` drops the last dimension before the model sees the tensor: the client sends `[batch, 1]`, the
+# model gets `[batch]`. `allow_ragged_batch` lets prompts of different lengths share a batch without padding.
 #
-# **Exercise 03.1** A client sends **one** prompt to `tensorrt_llm_bls`, whose config says `max_batch_size: 8`, and
-# `dims: [1]` for the input `max_tokens`. Which shape does `max_tokens` have in the message?
+# **Exercise 03.1** (●○○, 3 minutes) A client sends **one** prompt to `tensorrt_llm_bls`. Its config says
+# `max_batch_size: 8`, and `dims: [1]` for `max_tokens`. Which shape does `max_tokens` have in the message?
+#
+# <details><summary>Hint 1</summary>
+#
+# What does `dims` leave out? Look at the shape that `hello` had.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# First the rows of *this* request, then the dims of one row. `max_batch_size` is only the most rows that a request may
+# have.
+#
+# </details>
 
 # %% tags=["exercise:03.1"]
 answer_1 = None  # a list of numbers
@@ -411,35 +424,34 @@ answer_1 = None  # a list of numbers
 check("03.1", answer_1)
 
 # %% [markdown]
-# Next, how many answers a model may send. A **decoupled** model may send any number for one request, which is what
-# streaming needs. **Predict:** how many of the five are decoupled?
+# A **decoupled** model may send any number of answers to one request, which is what streaming needs. **Predict:** how
+# many of the five are decoupled?
 
 # %% tags=["nbval-check-output"]
 for name, each in configs.items():
     print(f"{name:17} {each.model_transaction_policy.decoupled}")
 
 # %% [markdown]
-# Two say so. `preprocessing` and `postprocessing` answer once for each call. The `ensemble` has no line about it: does
-# it answer once, or as often as its steps? Section 6 asks the server.
-#
-# The ensemble's config is a table of steps. These are the lines that move the prompt and the answer.
+# Two say so. The `ensemble` says nothing; section 6 asks the server. Its config is a table of steps. Print the lines
+# that move the prompt and the answer.
 
 # %%
 lines("ensemble", r'model_name|"(text_input|_INPUT_ID|_TOKENS_BATCH|text_output)" }')
 
 # %% [markdown]
-# `key` is the name inside the step, `value` the name in the ensemble: what `follow` read.
+# `key` is the name inside the step, `value` the name in the ensemble.
 #
-# The third kind of content is `parameters`: what the model's own code reads when it starts.
+# Next come the `parameters`, which the model's own code reads when it starts.
 
 # %%
 lines("tensorrt_llm", "^parameters|^instance")
 lines("tensorrt_llm_bls", "^parameters|^instance")
 
 # %% [markdown]
-# Every parameter is text, numbers and booleans too; each model parses its own. An empty one counts as not set.
-# `gpt_model_path` holds the engine's folder, and the three `…_model_name` tell the BLS whom to call. Some names you
-# meet in guides are not parameters of today's `tensorrt_llm`:
+# Every parameter is text, even a number; an empty one counts as not set. `gpt_model_path` is the engine's folder; the
+# three `…_model_name` tell the BLS whom to call.
+#
+# <details><summary>Names from guides that are no parameters today</summary>
 #
 # | name | what it is |
 # |---|---|
@@ -452,12 +464,13 @@ lines("tensorrt_llm_bls", "^parameters|^instance")
 # The KV cache keeps no more than the window, which may be a list, one number for each layer. Our executor takes one
 # that is at least the engine's `max_seq_len`. Without a `pad_id` the tokenizer's counts, or else its end token.
 #
-# `instance_group` says how many copies run. One BLS copy is enough here, because ours gives each request a thread.
-# NVIDIA's handles one request at a time, so there `count` limits how many users are served at once. For
-# `postprocessing` a second copy is harmful where answers stream: two copies work on the pieces of one answer at once,
-# and a later piece could overtake an earlier one.
+# </details>
 #
-# Three of the five bring a `model.py`. **Predict:** `tensorrt_llm` computes the tokens. What lies in its folder `1`?
+# `instance_group` says how many copies run. Our BLS gives each request a thread, so one is enough. NVIDIA's handles one
+# request at a time, so there `count` limits the users served at once. With two copies of `postprocessing`, a later
+# piece of a stream could overtake an earlier one.
+#
+# Three of the five bring a `model.py`. **Predict:** `tensorrt_llm` computes the tokens. What is in its folder `1`?
 
 # %% tags=["nbval-check-output"]
 lines("tensorrt_llm", "^backend")
@@ -465,11 +478,10 @@ for name in names:
     print(f"{name:17}", [path.name for path in (repository / name / "1").iterdir()])
 
 # %% [markdown]
-# Nothing. `backend: "tensorrtllm"` names a program that Triton has in its own backend folder: TensorRT-LLM in NVIDIA's
-# container, and on a machine without it the course's executor under the same name. So the repository is the same in
-# both lanes, byte for byte, but for the folder of the engine.
+# Nothing is. `backend: "tensorrtllm"` names a program in Triton's own backend folder: TensorRT-LLM in NVIDIA's
+# container, elsewhere the course's executor. So both lanes use the same repository, but for the engine's path.
 #
-# Nobody has to write the text by hand: build the message, and let protobuf print it.
+# Instead of typing a config you can let protobuf print a message.
 
 # %% tags=["nbval-check-output"]
 message = pb.ModelConfig(name="shout", backend="python", max_batch_size=8)
@@ -478,7 +490,7 @@ message.output.add(name="loud", data_type=pb.TYPE_STRING, dims=[1])
 print(text_format.MessageToString(message, use_short_repeated_primitives=True))
 
 # %% [markdown]
-# A message cannot have a missing brace, and a misspelt field fails in your program rather than in the server.
+# It never lacks a brace, and a misspelt field fails in your program, not in the server:
 
 # %% tags=["nbval-check-output"]
 try:
@@ -489,8 +501,8 @@ except ValueError as error:
 # %% [markdown]
 # ## 4 Fill the templates
 #
-# NVIDIA ships the five configs as templates with `${name}` where a deployment decides, and a script that fills them.
-# `write_templates` writes ours, with the same tensors and placeholders. How many holes has `tensorrt_llm`?
+# NVIDIA ships the five configs as templates, with `${name}` where a deployment decides. `write_templates` writes ours,
+# with the same placeholders. How many has `tensorrt_llm`?
 
 # %% tags=["nbval-check-output"]
 templates = write_templates(root / "templates")
@@ -509,12 +521,12 @@ for kind, hole, number in holes("tensorrt_llm"):
         print(f"{number:4}  {hole}")
 
 # %% [markdown]
-# A **quoted** placeholder stands inside a string, as in `string_value: "${engine_dir}"`. A **structural** one stands
-# where protobuf wants a number or a name, as in `max_batch_size: ${triton_max_batch_size}`. The difference decides
-# how you find out that you forgot one.
+# A **quoted** placeholder is inside a string: `string_value: "${engine_dir}"`. A **structural** one is where protobuf
+# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. The difference decides how you find out that you
+# forgot one.
 #
-# These values look like enough for a model that only decodes text. NVIDIA's `fill_template.py` is Python's
-# `safe_substitute`, which leaves what it does not know. Do the same.
+# Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's `safe_substitute`, which leaves
+# what it does not know.
 
 # %%
 values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
@@ -524,8 +536,8 @@ half_filled = Template(template["tensorrt_llm"]).safe_substitute(values)
 written = (templates / "tensorrt_llm" / "config.pbtxt").write_text(half_filled)
 
 # %% [markdown]
-# Give the result to Triton. From here on a class of the library starts the server, with the flags of section 1 and a
-# few more. **Predict:** will it name the line, the placeholder, or both?
+# From here on a class starts the server, with section 1's flags and a few more. **Predict:** will Triton name the line,
+# the placeholder, or both?
 
 # %%
 filling = TritonServer(templates, models=[]).start()
@@ -536,15 +548,14 @@ print(filling.command_line)
 try_load(client, "tensorrt_llm", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# The log has line and column, and not a word about which placeholder. *Integer or identifier* is what an enum such as
-# `data_type` takes, so the wording tells you what kind of value is missing. Which one was it?
+# The line, but not the placeholder. *Integer or identifier* means an enum such as `data_type`. Look at that line:
 
 # %% tags=["nbval-check-output"]
 tell(half_filled.splitlines()[int(re.findall(r"ModelConfig: (\d+):", filling.log_path.read_text())[-1]) - 1])
 
 # %% [markdown]
-# `encoder_input_features` is an input for encoder models. SmolLM2 has no encoder, and still the line must parse.
-# People run into exactly this key: [TensorRT-LLM issue 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758).
+# SmolLM2 has no encoder, and still the line must parse ([issue
+# 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758)).
 #
 # `postprocessing` has not been filled at all. **Predict:** two of its placeholders are structural. Will Triton list
 # both?
@@ -553,17 +564,16 @@ tell(half_filled.splitlines()[int(re.findall(r"ModelConfig: (\d+):", filling.log
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# Only the first: the parser stops there. Three forgotten keys cost you three starts. And *integer* alone means a
-# number: here `max_batch_size`.
+# No, only the first: the parser stops there. (*Integer* alone means a number, here `max_batch_size`.)
 #
-# **Predict:** you filled `tensorrt_llm` only. In how many files does `${triton_max_batch_size}` still stand?
+# **Predict:** you filled `tensorrt_llm` only. In how many files is `${triton_max_batch_size}` left?
 
 # %% tags=["nbval-check-output"]
 for path in sorted(templates.glob("*/config.pbtxt")):
     print(path.parent.name, path.read_text().count("${triton_max_batch_size}"))
 
 # %% [markdown]
-# In four of five, and in `preprocessing` twice. Each of the five files wants it.
+# In the four others. Each of the five files wants it.
 #
 # Now the quoted kind. `postprocessing` gets everything but `skip_special_tokens`. **Predict:** does it load?
 
@@ -575,15 +585,14 @@ file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# It loads, and nobody warned you. What does the server believe the value is?
+# It does, without a warning. What does the server take for the value?
 
 # %% tags=["nbval-check-output"]
 print(client.get_model_config("postprocessing").config.parameters["skip_special_tokens"].string_value)
 
 # %% [markdown]
-# The literal text. The model's code has a rule for it: a value that begins with `${` counts as not set, and the
-# default applies, here `true`. For an optional parameter that is fine. **Predict:** what if the missing one is
-# `tokenizer_dir`?
+# The literal text. For the model's code a value that begins with `${` is not set, and the default applies. **Predict:**
+# what if `tokenizer_dir` is missing?
 
 # %%
 values.pop("tokenizer_dir", None)
@@ -591,13 +600,18 @@ file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# The file parses, the process starts, and then the model's own code fails, in its own words. Nothing mentions a
-# template. So: *got: $* means a structural hole, a complaint about an empty or odd value means a quoted one.
+# The file parses, the process starts, then the model's code fails. So the message tells what you forgot:
 #
-# From a terminal, `course repo fill FOLDER KEY=VALUE …` fills all five files or none, and names every placeholder that
-# is left.
+# | placeholder left | what happens | message |
+# |---|---|---|
+# | structural, for an enum | the parser stops | `Expected integer or identifier, got: $` |
+# | structural, for a number | the parser stops | `Expected integer, got: $` |
+# | quoted, optional | the default applies | none |
+# | quoted, required | the model's code fails | an empty or odd value, in its own words |
 #
-# The last trap is age. Templates of TensorRT-LLM before 0.20 (containers before 25.06) use two other names.
+# `course repo fill FOLDER KEY=VALUE …` fills all five files or none, and names what is left.
+#
+# The last trap is age. Compare with templates from before TensorRT-LLM 0.20 (containers before 25.06).
 
 # %% tags=["nbval-check-output"]
 old = (write_templates(root / "old", "old") / "tensorrt_llm" / "config.pbtxt").read_text()
@@ -605,9 +619,8 @@ was, now = (set(re.findall(r'input { name: "(\w+)"', text)) for text in (old, te
 print(sorted(was - now), "became", sorted(now - was))
 
 # %% [markdown]
-# Such a template parses and loads. What fails is the client that sends `seed`. Take the templates from the container
-# that you serve with. An engine says which TensorRT-LLM built it, and `lint`, in the next section, warns where its
-# names and the template's do not fit.
+# An old template loads; what fails is the client that sends `seed`. So take templates from the container that you serve
+# with; `lint`, in the next section, warns if engine and template do not fit. Stop the server.
 
 # %%
 client.close()
@@ -616,15 +629,13 @@ filling.stop()
 # %% [markdown]
 # ## 5 Lint before you serve
 #
-# Each fault so far took a server to find, one at a time, and the message was seldom about the cause. `lint` reads the
-# whole repository at once. Ours should be clean.
+# Each fault so far took a server to find. `lint` reads the whole repository at once. Ours should be clean.
 
 # %% tags=["nbval-check-output"]
 lint(repository)
 
 # %% [markdown]
-# Now break it, one fault at a time. Each is a replacement in one file: model, what stands there, what shall stand
-# there.
+# Now list nine faults: model, old text, new text.
 
 # %%
 faults = {
@@ -644,8 +655,8 @@ faults = {
 
 
 # %% [markdown]
-# `lint_with` copies the repository, puts the fault in and lints the copy. **Predict:** one fault can break several
-# rules. Which of these nine gives more than one finding?
+# `lint_with` lints a copy with one fault. **Predict:** one fault can break several rules. Which of the nine gives more
+# than one finding?
 
 # %% tags=["nbval-check-output"]
 def lint_with(model, old, new):
@@ -663,22 +674,35 @@ for fault, change in faults.items():
         print(f"   {found.code}  {Path(found.file).parent.name}:{found.line}  {found.cure}")
 
 # %% [markdown]
-# The batch dimension: `preprocessing` no longer keeps the contract, and the ensemble that feeds it no longer fits.
+# The batch dimension: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits.
 #
-# *Fed from both sides* is a rule of ensembles that stream. `tensorrt_llm` is decoupled, so `postprocessing` runs once
-# for each of its answers. `_REQUEST_OUTPUT_LEN` comes from before it, and comes once. A step's inputs must all come
-# from behind the same decoupled step, or all from before it: else Triton does not load the ensemble.
+# *Fed from both sides:* the decoupled `tensorrt_llm` answers many times, but `_REQUEST_OUTPUT_LEN` comes from before
+# it, once. A step's inputs must all come from the same side of a decoupled step, or Triton does not load the ensemble.
 #
-# The code in front is stable, so a script can look for it. Each finding also has a sentence about what is wrong:
+# Each finding has a stable code and a sentence about what is wrong:
 
 # %% tags=["nbval-check-output"]
 tell(lint_with(*faults["one door does not stream"])[0].message)
 
 # %% [markdown]
-# From a terminal the same is `course repo lint FOLDER`.
+# From a terminal: `course repo lint FOLDER`.
+
+# %% [markdown]
+# **Exercise 03.2** (●●○, 8 minutes) This config is for the folder `postprocessing` of a deployment that streams, with
+# eight rows a batch. It has five faults. Repair them.
 #
-# **Exercise 03.2** The config below is for the folder `postprocessing` of a deployment that streams, with eight rows
-# a batch. It has five faults. Repair them.
+# <details><summary>Hint 1</summary>
+#
+# Go line by line: name and folder, placeholders, copies, `dims`, types.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Which input's `dims` repeat the batch dimension? What does a config call text, which is `BYTES` on the wire? What can
+# two instances do to a stream?
+#
+# </details>
 
 # %%
 BROKEN = """\
@@ -705,9 +729,8 @@ check("03.2", answer_2)
 # %% [markdown]
 # ## 6 Two deployments in one repository
 #
-# Suppose a second LLM shall be served beside the first, say a Gemma of your own. Gemma's weights come only after you
-# accept a licence, so here **the same SmolLM2 stands in for it**. All that matters is the names: every one gets the
-# prefix `gemma-gly-`.
+# Add a second LLM, say a Gemma. Its weights need a licence, so **the same SmolLM2 stands in for it**. Only the names
+# matter: each gets the prefix `gemma-gly-`.
 
 # %% tags=["nbval-check-output"]
 second = build_default(root / "llm", precision=precision, name="gemma-gly", prefix="gemma-gly-")
@@ -715,8 +738,7 @@ print(second == repository)
 print(*sorted(path.name for path in repository.iterdir()), sep="\n")
 
 # %% [markdown]
-# Ten models. A folder's name is a model's name, so two deployments can share a repository only if no name is the
-# same. Inside the second, who calls whom?
+# Ten models, and no name twice: a folder's name is a model's name. Inside the second deployment, who calls whom?
 
 # %%
 fig = request_path.draw("bls", prefix="gemma-gly-")
@@ -725,14 +747,12 @@ show(fig, "Every call inside the second deployment carries its prefix", alt, dra
 
 
 # %% [markdown]
-# The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by
-# whatever its code does. NVIDIA's reads the name of the LLM from a parameter, but `preprocessing` and
-# `postprocessing` are written into its `model.py`. Copy it under a new name, and **it tokenises with the other
-# deployment's tokenizer**: no error, only wrong text where the two tokenizers differ. Our BLS takes all three names
-# from parameters.
+# The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by its
+# code. NVIDIA's has `preprocessing` and `postprocessing` written into its `model.py`. Copy it under a new name, and
+# **it tokenises with the other deployment's tokenizer**: no error, only wrong text. (The LLM's name is a parameter
+# there; ours takes all three from parameters.)
 #
-# So users patch NVIDIA's file. Where it is at hand, in NVIDIA's container or in the folder that
-# `NVIDIA_MODEL_REPOSITORY` names, the cell takes the file itself, else a line like the one in it.
+# So users patch NVIDIA's file. Do so where it is at hand, else patch a line like the one in it.
 
 # %%
 def with_prefix(code, prefix):
@@ -747,10 +767,20 @@ print(theirs if theirs.exists() else "no file of NVIDIA's here; its line:")
 print(f"{places} names changed:", *re.findall(r'\w+_model_name="gemma-gly-\w+"', patched))
 
 # %% [markdown]
-# The third name is a parameter there, `tensorrt_llm_model_name`, and the steps of the ensemble are in its config.
+# **Exercise 03.3** (●●○, 5 minutes) A third deployment has the prefix `judge-`. Which parameters make its BLS call its
+# own models only? Give names and values.
 #
-# **Exercise 03.3** A third deployment has the prefix `judge-`. Which parameters must its BLS hold so that it calls
-# its own models only? Give names and values.
+# <details><summary>Hint 1</summary>
+#
+# Section 3 printed the parameters of `tensorrt_llm_bls`. Whom does a BLS call, and whom not?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# One parameter for each model that does the work, none for a front door. Triton knows models by their full names.
+#
+# </details>
 
 # %% tags=["exercise:03.3"]
 answer_3 = None  # {"name of the parameter": "value", …}
@@ -761,7 +791,7 @@ check("03.3", answer_3)
 # %% [markdown]
 # ### Load them one by one
 #
-# The server starts on all ten folders and loads the five of the first deployment only.
+# Start a server on all ten folders that loads only the first five.
 
 # %%
 server = TritonServer(repository, models=names).start()
@@ -770,8 +800,7 @@ admin = server.admin_headers
 print(server.command_line)
 
 # %% [markdown]
-# The index lists what the server sees. `states` keeps each moment for the figure below. What does the index say about
-# the second five?
+# The index lists what the server sees. `states` keeps each moment for the figure below.
 
 # %% tags=["nbval-check-output"]
 moments = {}
@@ -789,7 +818,7 @@ states("start")
 
 
 # %% [markdown]
-# And what does somebody hear who asks one of them? Triton's `generate` takes a request as plain JSON.
+# What happens to a client that asks one of them? Triton's `generate` takes plain JSON.
 
 # %% tags=["nbval-check-output"]
 def ask(model, **more):
@@ -802,16 +831,16 @@ def ask(model, **more):
 tell(ask("gemma-gly-ensemble"))
 
 # %% [markdown]
-# *Unknown model*, as for a misspelt name. Now a single call loads `gemma-gly-ensemble`. **Predict:** how many of the
-# five are ready then?
+# *Unknown model*, as for a misspelt name. **Predict:** a single call loads `gemma-gly-ensemble`. How many of the five
+# are ready then?
 
 # %% tags=["nbval-check-output"]
 client.load_model("gemma-gly-ensemble", headers=admin)
 states("load ensemble")
 
 # %% [markdown]
-# Four. Triton reads the steps in the ensemble's config and loads those models first. Whom the BLS calls is known only
-# to its Python code, so nothing pulls it in, and it pulls in nothing. Load it by name, then ask both deployments.
+# Four: Triton reads the ensemble's steps and loads those models first. Nothing pulls in the BLS. Load it by name, then
+# ask both deployments.
 
 # %%
 client.load_model("gemma-gly-tensorrt_llm_bls", headers=admin)
@@ -821,18 +850,15 @@ tell(answers["tensorrt_llm_bls"].strip())
 print("the same from both:", len(set(answers.values())) == 1)
 
 # %% [markdown]
-# The text is what 135 million parameters can do; it shows that both paths work. Equal answers are no surprise with
-# equal weights.
-#
-# Section 3 left a question open: the ensemble's config says nothing about decoupled. What does the server say?
+# Both paths work. Now section 3's question: does the server call the ensemble decoupled?
 
 # %% tags=["nbval-check-output"]
 print("decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
 
 # %% [markdown]
-# Triton makes an ensemble decoupled as soon as one of its steps is.
+# Yes: one decoupled step is enough.
 #
-# Now take a model away. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front doors notices?
+# **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front doors notices?
 
 # %% tags=["nbval-check-output"]
 client.unload_model("gemma-gly-postprocessing", headers=admin)
@@ -841,23 +867,23 @@ while "UNLOADING" in [entry.state for entry in client.get_model_repository_index
 states("unload post")
 
 # %% [markdown]
-# The ensemble is gone with it. The BLS still says `READY`: Triton does not know that it needs the model. A client that
-# asks now fails in the middle of its request.
+# The ensemble goes with it. The BLS still says `READY`: only its Python code knows that it needs the model. A client
+# that asks it now fails in the middle of its request.
 
 # %% tags=["nbval-check-output"]
 tell(ask("gemma-gly-tensorrt_llm_bls"))
 
 # %% [markdown]
-# So `READY` of a BLS model promises nothing about the models behind it. Check those too.
+# So check the models behind a BLS, too.
 #
-# **Predict:** `gemma-gly-postprocessing` is loaded again. Must the ensemble be loaded again as well?
+# **Predict:** `gemma-gly-postprocessing` is loaded again. Must you also load the ensemble again?
 
 # %% tags=["nbval-check-output"]
 client.load_model("gemma-gly-postprocessing", headers=admin)
 states("load post")
 
 # %% [markdown]
-# No: Triton brings it back. All moments side by side:
+# No: Triton brings it back. Draw all moments side by side.
 
 # %%
 five = [f"gemma-gly-{name}" for name in names]
@@ -869,8 +895,8 @@ show(request_path.states(second_five), "The ensemble follows its models, the BLS
 # %% [markdown]
 # ### Change a configuration while it runs
 #
-# With `accumulate_tokens` each piece of a streamed answer holds the whole text so far. `generate_stream` sends pieces
-# as lines that begin with `data:`.
+# With `accumulate_tokens` each piece of a streamed answer holds the whole text so far. `pieces` collects a streamed
+# answer.
 
 # %%
 def pieces():
@@ -893,7 +919,7 @@ client.load_model("tensorrt_llm_bls", headers=admin)
 print(pieces())
 
 # %% [markdown]
-# Not before it is told to load. Nobody had to stop the server, and the other nine models stayed as they were.
+# No, not before it is told to load.
 #
 # **Predict:** somebody saves a broken config and loads it. Is the model down now?
 
@@ -904,9 +930,9 @@ try_load(client, "tensorrt_llm_bls", server.log_path, admin)
 print("ready:", client.is_model_ready("tensorrt_llm_bls"), pieces())
 
 # %% [markdown]
-# Still up, with the old configuration, until the next start of the server. Until then a failed load is easy to miss.
+# No: it stays up with the old configuration until the server's next start, so a failed load is easy to miss.
 #
-# One more sentence to know: what Triton says to a client that still uses a name from before 0.20.
+# What does Triton say to a client that uses a name from before 0.20?
 
 # %% tags=["nbval-check-output"]
 values = {"text_input": np.array([[b"hi"]], object), "max_tokens": np.array([[4]], np.int32)}
@@ -922,7 +948,7 @@ client.stop_stream()
 tell(arrived[0])
 
 # %% [markdown]
-# The library writes the config again, so that nothing broken is left for the sections below.
+# It names the input. Stop the server and restore the config.
 
 # %%
 client.close()
@@ -932,9 +958,8 @@ repository = build_default(root / "llm", precision=precision)
 # %% [markdown]
 # ## 7 Keep the assets outside
 #
-# Some guides put tokenizer and engine into the repository itself. With explicit control that works. In Triton's
-# default mode every folder is a model. Try it on the small repository of section 1, without its two flags for models.
-# **Predict:** does `shout` at least load?
+# Some guides put tokenizer and engine into the repository. With explicit control that works; in Triton's default mode
+# every folder is a model. Try that on the small repository of section 1. **Predict:** does `shout` at least load?
 
 # %% tags=["nbval-check-output"]
 (by_hand / "_assets" / "tokenizer").mkdir(parents=True, exist_ok=True)
@@ -946,7 +971,7 @@ for line in ended.stderr.splitlines():
         tell(line.partition("] ")[2])
 
 # %% [markdown]
-# One folder that is no model, and the whole server does not start. JupyterLab's `.ipynb_checkpoints` does the same.
+# No: one folder that is no model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints` does the same.
 # `lint` knows both.
 
 # %% tags=["nbval-check-output"]
@@ -956,8 +981,8 @@ for found in lint(by_hand):
 # %% [markdown]
 # ### Two repositories
 #
-# `--model-repository` may be given more than once, say for your models and a colleague's. **Predict:** both have a
-# `shout`, and the colleague has a `whisper` as well. Which `shout` does the server offer?
+# `--model-repository` may be given more than once. **Predict:** two repositories have a `shout`, and one a `whisper` as
+# well. Which `shout` does the server offer?
 
 # %%
 other = root / "other"
@@ -971,6 +996,9 @@ with log.open("w") as sink:
 while by_hand_server.poll() is None and not is_ready():
     time.sleep(0.1)
 
+# %% [markdown]
+# Ask the server's index:
+
 # %% tags=["nbval-check-output"]
 index = httpx.post(f"{http}/v2/repository/index", headers={"admin": key}, trust_env=False).json()
 for model in index:
@@ -980,26 +1008,24 @@ by_hand_server.terminate()
 ended = by_hand_server.wait()
 
 # %% [markdown]
-# Neither of the two: Triton does not choose, and `shout` cannot be loaded. In its default mode, or with
-# `--load-model=shout`, the server would not start at all. A name must be unique across all repositories, which is what
-# the prefix of section 6 is for.
+# Neither. (In its default mode, or with `--load-model=shout`, Triton would not start at all.) A name must be unique
+# across all repositories.
 
 # %% [markdown]
 # ## Recap
 #
 # - A model is a folder: its name, a `config.pbtxt`, a numbered version.
-# - `tritonserver` listens everywhere and lets anybody load models, unless its flags say otherwise.
+# - Unless its flags say otherwise, `tritonserver` listens everywhere and lets anybody load models.
 # - `dims` leaves out the batch; the wire has `[batch, …]`.
-# - A structural hole stops the parser (`got: $`), a quoted one reaches the model as text.
-# - Ensembles find models by their config, a BLS by its code: only the first is visible to Triton.
-# - Explicit control loads on request, and a failed load leaves the old model running.
-# - Several repositories may be served together; a name that is in two of them is in none.
+# - A structural placeholder stops the parser (`got: $`); a quoted one reaches the model as text.
+# - Ensembles find models by their config, a BLS by its code: Triton sees only the first.
+# - A failed load leaves the old model running.
 
 # %% [markdown]
 # ## Break it
 #
-# The ensemble has no code in the repository, nor has `tensorrt_llm`: their folders `1` are empty, and git does not keep
-# empty folders. See what a colleague gets who cloned your repository.
+# The folders `1` of `ensemble` and `tensorrt_llm` are empty, and git does not keep empty folders. What does a
+# colleague's clone lack?
 
 # %% tags=["nbval-check-output"]
 version = repository / "ensemble" / "1"
@@ -1009,9 +1035,13 @@ for found in lint(repository):
 version.mkdir()
 
 # %% [markdown]
-# A larger one, before the last cell: start the server of section 6 again with all ten models, delete the parameter
-# `preprocessing_model_name` from the config of `gemma-gly-tensorrt_llm_bls`, load that model again, unload
-# `preprocessing` and ask. That is what a hard-coded name does. `lint` cannot see it: the name it falls back to exists.
+# <details><summary>A larger one</summary>
+#
+# Start the server of section 6 again with all ten models, delete the parameter `preprocessing_model_name` from the
+# config of `gemma-gly-tensorrt_llm_bls`, load that model again, unload `preprocessing` and ask. That is what a
+# hard-coded name does. `lint` cannot see it: the name it falls back to exists.
+#
+# </details>
 
 # %%
 notebook.record(models=10)
