@@ -397,13 +397,12 @@ else:
     print(problem())
 
 # %% [markdown]
-# Without a supported GPU this build fails, because it must compile. The refitter's lines have run on no machine of
-# ours.
+# Without a supported GPU this build fails: it must compile. The refitter's lines have run on no machine of ours.
 
 # %% [markdown]
 # ## 5 fp16
 #
-# Half precision takes two bytes a number. Old guides switch it on with a builder flag. **Predict:** is there one?
+# Half precision takes two bytes per number. Old guides switch it on with a builder flag. **Predict:** is there one?
 
 # %% tags=["nbval-check-output"]
 print([flag for flag in trt.BuilderFlag.__members__ if "16" in flag or flag.startswith(("REFIT", "STRIP"))])
@@ -421,7 +420,7 @@ for name in ("ENGN", "WGHT"):
 print("layers:", *(re.findall(r"ONNX Layer: (\w+)", layer) for layer in layers()))
 
 # %% [markdown]
-# The weights shrink to about half; the program keeps its size. Here even the fusions are the same (not so in section
+# The weights shrink to about half; the program keeps its size. Here even the fusions are the same (unlike in section
 # 7).
 
 # %% [markdown]
@@ -470,9 +469,9 @@ for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((6
     print(f"opt {str(opt):9} max {str(largest):9} {activations():6.1f} MB")
 
 # %% [markdown]
-# The one with the smaller max; a larger opt costs little. (About 8 MB are always there; the rest grows with *pairs* of
-# tokens.) Limits cost memory from the first request on, used or not: so do `trtllm-build`'s `--max_batch_size`,
-# `--max_input_len` and `--max_num_tokens`.
+# The one with the smaller max; a larger opt costs little. (About 8 MB are always there; the rest grows mostly with
+# *pairs* of tokens.) Limits cost memory from the first request on, used or not: so do `trtllm-build`'s
+# `--max_batch_size`, `--max_input_len` and `--max_num_tokens`.
 
 # %% [markdown]
 # ## 7 A real encoder
@@ -520,7 +519,7 @@ with torch.inference_mode():
 print(f"largest difference {np.abs(difference).max():.1e}, largest value {np.abs(hidden).max():.1f}")
 
 # %% [markdown]
-# It is, up to rounding. **Predict:** the graph has hundreds of nodes. How many layers has the engine?
+# It is, up to rounding. **Predict:** the graph has hundreds of nodes. How many layers does the engine have?
 
 # %% tags=["nbval-check-output"]
 sizes = profile((8, 32), (16, longest), inputs, ())
@@ -612,16 +611,16 @@ print(error.node_name(), error.node_operator(), error.desc())
 
 # %% [markdown]
 # You need a **plugin**: a class in C++ or Python that tells TensorRT the shape of its output and launches its own
-# kernel. The parser found none of that name. TensorRT-LLM's `--gpt_attention_plugin` brings attention with a paged KV
+# kernel. The parser found none by that name. TensorRT-LLM's `--gpt_attention_plugin` brings attention with a paged KV
 # cache (the stored keys and values of earlier tokens), which no ONNX operator describes. A plan with plugins needs the
 # same plugin library wherever it is loaded.
 
 # %% [markdown]
 # ## 9 What is a CUDA graph?
 #
-# The CPU *launches* each layer on the GPU. That takes it some microseconds, so when layers are small, the GPU waits. A
-# **CUDA graph** records all launches of a pass once and repeats them with one call, always with the same shapes and
-# addresses.
+# The CPU *launches* each layer on the GPU. Each launch takes some microseconds, so when layers are small, the GPU
+# waits. A **CUDA graph** records all launches of a pass once and repeats them with one call, always with the same
+# shapes and addresses.
 #
 # Prepare a measurement: as many small products as the engine has layers. **Predict:** how many times faster is the
 # graph?
@@ -776,8 +775,8 @@ floats, head = held_by(shard)
 print(f"{floats} bytes of tensors; header {head} bytes; left over {shard.stat().st_size - floats - head}")
 
 # %% [markdown]
-# Nothing is left. **The output is floats**, with names and shapes: no program, nothing for a certain GPU. The code
-# comes with `trtllm-build`, which makes an engine of this folder. Draw the files side by side.
+# Nothing is left. **The output is floats**, with names and shapes: no program, nothing tied to a GPU. The code comes
+# with `trtllm-build`, which turns this folder into an engine. Draw the files side by side.
 
 # %%
 held = {"MiniLM checkpoint": held_by(checkpoint)}
@@ -845,8 +844,8 @@ wanted = build(as_onnx(MLP.replace("TYPE", "float"), weights | {"w1": damaged}))
 print("a build from the damaged weights gives the same file:", broken == wanted)
 
 # %% [markdown]
-# No: byte for byte, the damaged file is the plan of another network, so it holds no checksum of its weights. Keep one
-# beside each plan that you ship.
+# No: byte for byte, the damaged file is the plan of another network. So a plan holds no checksum of its weights. Keep
+# one beside each plan that you ship.
 
 # %%
 notebook.record(nodes=len(operators), layers_fp32=len(minilm_layers), layers_fp16=len(minilm16_layers))

@@ -29,7 +29,7 @@
 #
 # **Time:** 50 minutes (last run: 49 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 11 min, do: 25 min
+# read: 12 min, do: 25 min
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -66,7 +66,7 @@ prompt: str = "The capital of France is"  # a few words that the model continues
 seed: int = 0  # seed of the small random models
 
 # %% [markdown]
-# A *converter* renames, fuses and cuts weights; `trtllm-build` makes an engine of them; a server loads it. `course
+# A *converter* renames, fuses and cuts weights; `trtllm-build` turns them into an engine; a server loads it. `course
 # convert` and `course build` do the first two here, with the flags and files of NVIDIA's programs. (In the lane
 # `trtllm`, the build is `trtllm-build` itself.)
 #
@@ -109,8 +109,8 @@ print("different numbers:", len(np.unique(hub["model.layers.0.self_attn.q_proj.w
 # At most $2^4 = 16$. So later sections measure rounding on other weights, too.
 #
 # A weight is stored as [outputs, inputs]: `q_proj` makes $9 \cdot 64 = 576$ numbers, `k_proj` $3 \cdot 64 = 192$.
-# TensorRT-LLM stacks query, key and value into one tensor `qkv`. **Predict:** how many rows has it? And how many of the
-# 272 tensors are left? Convert and look.
+# TensorRT-LLM stacks query, key and value into one tensor `qkv`. **Predict:** how many rows does it have? And how many
+# of the 272 tensors are left? Convert and look.
 
 # %%
 course(f"convert --model_dir smollm2 --output_dir {dtype} --dtype {dtype}")
@@ -309,8 +309,8 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 # a server that hangs.)
 
 # %% [markdown]
-# **Exercise 02.1** (●●○, 8 minutes) How many rows has `qkv` on *each* rank? When there are fewer key-value heads than
-# ranks, a head is not cut: neighbours hold the same one. `qkv_rows(9, 3, 64, 1)` is 960.
+# **Exercise 02.1** (●●○, 8 minutes) How many rows does `qkv` have on *each* rank? When there are fewer key-value heads
+# than ranks, a head is not cut: neighbours hold the same one. `qkv_rows(9, 3, 64, 1)` is 960.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -408,8 +408,8 @@ for name, made in converted.items():
 #
 # $$s = \max_j |w_j| / 2^{b-1}, \qquad q_j = \min(\mathrm{round}(w_j / s),\; 2^{b-1} - 1)$$
 #
-# (8 bits hold -128 to 127.) **Predict:** who rounds, the converter or `trtllm-build`? Convert with int8 and look at the
-# shard's size.
+# (8 bits hold -128 to 127.) **Predict:** which rounds, the converter or `trtllm-build`? Convert with int8 and look at
+# the shard's size.
 
 # %%
 course("convert --model_dir smollm2 --output_dir int8 --dtype float16 --use_weight_only --weight_only_precision int8")
@@ -457,7 +457,7 @@ for name, made, tokens, right in (("SmolLM2", w8, ids, expected), ("Gemma", gemm
         print(f"{name:7} {algorithm} {told(got, right)}")
 
 # %% [markdown]
-# int8 changes hardly a next token. int4 with one scale a row ruins models of this size; four bits take finer scales
+# int8 hardly changes a next token. int4 with one scale a row ruins models of this size; four bits take finer scales
 # (AWQ: groups of 128 weights).
 #
 # **Predict:** do some layers matter more? Quantise every third layer alone to int4.
@@ -484,8 +484,8 @@ harm = f"layer {most} does {moved[most] / moved[least]:.0f} times the harm of la
 show(fig, f"Four bits in one layer: {harm}", "how far the logits move differs from layer to layer")
 
 # %% [markdown]
-# Some layers do far more harm, and their weights do not tell which (other prompts may pick others). So finer methods
-# measure with real text: *calibration*.
+# Some layers do far more harm, and the error of their weights does not show which (other prompts may pick others). So
+# finer methods measure with real text: *calibration*.
 
 # %% [markdown]
 # ## 6 The build
@@ -533,7 +533,7 @@ course("engine check plain --container 26.07")
 # %% [markdown]
 # TensorRT's own message (notebook 01, section 10) names no container.
 #
-# <details><summary>Who runs an engine?</summary>
+# <details><summary>What runs an engine?</summary>
 #
 # TensorRT-LLM has a [runtime in C++](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html), which Triton's
 # backend uses, and [classes for Python](https://nvidia.github.io/TensorRT-LLM/python-api/tensorrt_llm.runtime.html):
@@ -725,7 +725,7 @@ course("engine estimate llama-7b --gpu 24gb --max-batch-size 64 --max-seq-len 40
 # %% [markdown]
 # ## Break it
 #
-# Exchange `fc` and `gate` in every layer of SmolLM2. All names, shapes and types are right. **Predict:** an error, a
+# Swap `fc` and `gate` in every layer of SmolLM2. All names, shapes and types are right. **Predict:** an error, a
 # slightly worse answer, or garbage?
 
 # %%

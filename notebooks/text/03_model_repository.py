@@ -345,7 +345,7 @@ for name, each in configs.items():
 # Sixty, and the config insists on two. (`input_ids` is optional only because an encoder's inputs may replace it.) The
 # rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
 #
-# The ensemble changes names at each border. `follow` prints who makes a tensor and who takes it.
+# The ensemble changes names at each border. `follow` prints which model makes a tensor and which takes it.
 
 # %% tags=["nbval-check-output"]
 steps = configs["ensemble"].ensemble_scheduling.step
@@ -449,7 +449,7 @@ lines("tensorrt_llm_bls", "^parameters|^instance")
 
 # %% [markdown]
 # Every parameter is text, even a number; an empty one counts as not set. `gpt_model_path` is the engine's folder; the
-# three `…_model_name` tell the BLS whom to call.
+# three `…_model_name` tell the BLS which models to call.
 #
 # <details><summary>Names from guides that are no parameters today</summary>
 #
@@ -502,7 +502,7 @@ except ValueError as error:
 # ## 4 Fill the templates
 #
 # NVIDIA ships the five configs as templates, with `${name}` where a deployment decides. `write_templates` writes ours,
-# with the same placeholders. How many has `tensorrt_llm`?
+# with the same placeholders. How many does `tensorrt_llm` have?
 
 # %% tags=["nbval-check-output"]
 templates = write_templates(root / "templates")
@@ -585,7 +585,7 @@ file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# It does, without a warning. What does the server take for the value?
+# It does, without a warning. What does the server think the value is?
 
 # %% tags=["nbval-check-output"]
 print(client.get_model_config("postprocessing").config.parameters["skip_special_tokens"].string_value)
@@ -772,7 +772,7 @@ print(f"{places} names changed:", *re.findall(r'\w+_model_name="gemma-gly-\w+"',
 #
 # <details><summary>Hint 1</summary>
 #
-# Section 3 printed the parameters of `tensorrt_llm_bls`. Whom does a BLS call, and whom not?
+# Section 3 printed the parameters of `tensorrt_llm_bls`. Which models does a BLS call, and which not?
 #
 # </details>
 #
