@@ -21,9 +21,9 @@
 #
 # After this notebook you can
 #
-# - say which lane of the course runs on your machine, and why
+# - say which lane runs on your machine, and why
 # - find your way through the notebooks
-# - start a Triton server, stream a sentence from it, and stop it again
+# - start a Triton server, stream a sentence from it, and stop it
 # - read time to first token and time per token from a stream
 #
 # **Time:** 10 minutes (last run: 21 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
@@ -148,8 +148,8 @@ for folder in sorted(server.repository.iterdir()):
 # %% [markdown]
 # ## 4 The weights
 #
-# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits each; the Hugging
-# Face hub's have sixteen. So this SmolLM2 may answer differently (more in notebook 02).
+# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits each (GGUF's
+# Q4_1; the embedding to eight). On the Hugging Face hub they have sixteen, so this SmolLM2 may answer differently.
 #
 # Where are they? The configuration of `tensorrt_llm` says.
 
@@ -204,7 +204,7 @@ for seconds, text in ask(max_tokens):
     pieces.append((seconds, text))
 
 # %% [markdown]
-# A model this small often gets facts wrong, but it is served exactly like a large one.
+# A model this small often gets facts wrong, but it is served like a large one.
 
 # %% [markdown]
 # ## 6 How long did it take?

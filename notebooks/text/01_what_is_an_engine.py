@@ -469,9 +469,9 @@ for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((6
     print(f"opt {str(opt):9} max {str(largest):9} {activations():6.1f} MB")
 
 # %% [markdown]
-# The one with the smaller max; a larger opt costs little. (About 8 MB are always there; the rest grows mostly with
-# *pairs* of tokens.) Limits cost memory from the first request on, used or not: so do `trtllm-build`'s
-# `--max_batch_size`, `--max_input_len` and `--max_num_tokens`.
+# The one with the smaller max does; a larger opt costs little. (About 8 MB are always there; the rest grows mostly with
+# *pairs* of tokens.) Limits cost memory from the first request on, used or not: `trtllm-build`'s `--max_batch_size`,
+# `--max_input_len` and `--max_num_tokens` too.
 
 # %% [markdown]
 # ## 7 A real encoder

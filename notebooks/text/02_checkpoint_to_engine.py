@@ -93,8 +93,8 @@ def course(line, lines=99):
 # SmolLM2 is a small Llama: 30 layers, 9 query heads, 3 heads for keys and values, 64 numbers a head. Three query heads
 # share one key-value head; that is **grouped-query attention** (GQA).
 #
-# Look at one layer of its file. Unlike the hub's, our weights were rounded to four bits, in blocks of 32. **Predict:**
-# how many *different* numbers are there in the first 32 of a row?
+# Look at one layer of its file. Unlike the hub's, our weights were rounded to four bits, in blocks of 32 (GGUF's Q4_1;
+# the embedding to eight). **Predict:** how many *different* numbers are there in the first 32 of a row?
 
 # %% tags=["nbval-check-output"]
 source = assets.resolve("smollm2")
