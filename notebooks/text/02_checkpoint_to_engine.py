@@ -570,12 +570,15 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
 # The download program was renamed, the converter moved, and one limit changed its meaning: `--max_output_len` counted
 # the answer alone, `--max_seq_len` counts prompt *and* answer.
 #
-# <details><summary>Script, wheel, source, git lfs</summary>
+# <details><summary>Other recipes; script and wheel; git lfs</summary>
 #
-# `convert_checkpoint.py` is an example script, not a part of the installed package. If script and wheel differ in age,
-# you get errors such as `TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'` ([issue
-# 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)). In the container, they lie together, the script below
-# `/app/examples`.
+# `course engine recipe … --explain` says what each flag does. Other names are `gpt2-medium`, `llama-7b`, `llama-7b-tp4`
+# and `gemma-2b`.
+#
+# `convert_checkpoint.py` is an example script, not a part of the installed package. Take script and wheel from one
+# place: if they differ in age, you get errors such as `TypeError: Mapping.__init__() got an unexpected keyword argument
+# 'moe_tp_size'` ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)). In the container both are there,
+# the script below `/app/examples`.
 #
 # `trtllm-build` is a part of the package, a name for the function `main` in
 # [`tensorrt_llm/commands/build.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.1/tensorrt_llm/commands/build.py).
