@@ -25,7 +25,7 @@ def from_gguf(gguf: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    for name in ("GGUFReader", "get_tensor_name_map"):  # transformers makes the one three times, the other for each layer
+    for name in ("GGUFReader", "get_tensor_name_map"):  # transformers reads the file three times, and maps each layer
         setattr(reader, name, functools.cache(getattr(reader, name)))
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name, "local_files_only": True}
     AutoTokenizer.from_pretrained(**where).save_pretrained(out)
