@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from faults import FAULTS
@@ -33,7 +34,7 @@ from servinglab.server.process import HOST
 from servinglab.server.supervisor import identity
 
 HERE = Path(__file__).resolve().parent
-HOME = HERE.parents[1] / "build" / "incidents"
+HOME = HERE.parents[1] / "build" / "lab" / "incidents"  # where JupyterLab can open them
 FACTS, RUNNING, LOG = ".incident.json", ".running.json", "triton.log"  # of a copy
 SERVICES = ("http", "grpc", "metrics")
 TIMEOUT, STOP_SECONDS = 60, 30
@@ -46,9 +47,6 @@ QUESTIONS = (
     ("A stream of ensemble", "ensemble", PROMPT, True),
     ("A prompt of 300 tokens", "tensorrt_llm_bls", "word " * 299, True),
 )
-
-
-# --- copies --------------------------------------------------------------------------------------------------------
 
 
 def make_copy(name: str, home: Path) -> Path:
@@ -85,9 +83,6 @@ def section(name: str) -> tuple[str, str, str]:
                      re.M | re.S).groups()  # fmt: skip
 
 
-# --- the server and its users --------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def serving(copy: Path) -> Iterator[TritonServer]:
     """Triton on the copy's models and ports, with its log there. Raises ServerError when it does not start."""
@@ -121,15 +116,13 @@ def somebody_on(port: int | None, server: TritonServer) -> Iterator[None]:
         with contextlib.suppress(OSError), socket.create_server((HOST, port)):
             ended.wait()
 
-    thread = threading.Thread(target=listen, daemon=True)
-    if port:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
+    with ThreadPoolExecutor(1) as pool:
         if port:
-            thread.join()
+            pool.submit(listen)
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def complaint(server: TritonServer) -> str | None:
@@ -150,9 +143,6 @@ def complaint(server: TritonServer) -> str | None:
             if prompt == PROMPT and (GOES_ON not in text or not (streams or text.startswith(PROMPT))):
                 return f"{what} makes no sense: the prompt was {PROMPT!r}, and what came is {text!r}."
     return None
-
-
-# --- the commands --------------------------------------------------------------------------------------------------
 
 
 def start(name: str, home: Path) -> None:
@@ -182,12 +172,13 @@ def start(name: str, home: Path) -> None:
 
 
 def check(copy: Path) -> bool:
+    """Say whether the copy serves its users, and what is wrong if not."""
     try:
         with serving(copy) as server:
             problem = complaint(server)
     except ServerError as error:
-        problem = str(error)
-    say(f"{copy}: " + (f"not yet. {problem}" if problem else "passed, all of its users are served."))
+        problem = str(error).partition(" Its log: ")[0]
+    say(f"{copy} still fails: {problem}" if problem else f"{copy} passed: all of its users are served.")
     return not problem
 
 
@@ -203,7 +194,7 @@ def stop(home: Path) -> None:
             if time.monotonic() > deadline:
                 raise CourseError(f"The start of {file.parent}, process {facts['pid']}, does not end.")
             time.sleep(0.05)
-        say(f"{file.parent}: stopped.")
+        say(f"{file.parent} is stopped.")
         return
     say("Nothing runs.")
 
@@ -214,7 +205,7 @@ def say(text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Broken deployments to repair: labs/incidents/README.md")
-    parser.add_argument("--home", type=Path, default=HOME, help="folder of the copies, default build/incidents")
+    parser.add_argument("--home", type=Path, default=HOME, help="folder of the copies, default build/lab/incidents")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the incidents")
     commands.add_parser("start", help="make a broken copy and start Triton on it").add_argument("name")
@@ -231,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
         elif given.command == "start":
             start(name, home)
         elif given.command == "check":
-            return 0 if check((given.copy or newest(home)).absolute()) else 1
+            return int(not check((given.copy or newest(home)).absolute()))
         elif given.command == "stop":
             stop(home)
         else:
@@ -251,5 +242,6 @@ def interrupt(number: int, frame: object) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        if signal.getsignal(number) == signal.SIG_DFL:  # not under nohup
+            signal.signal(number, interrupt)
     sys.exit(main())

@@ -114,7 +114,7 @@ def test_the_linter_says_what_the_hint_says(name, broken):
 def test_broken_it_fails_in_the_words_of_the_page(name, broken, capsys):
     assert not drill.check(broken[name])
     said = capsys.readouterr().out
-    assert "not yet. " in said and said.count("\n") == 1
+    assert f"{name}-1 still fails: " in said and said.count("\n") == 1
     require_symptoms(name, broken[name], said)
 
 
@@ -140,7 +140,7 @@ def test_as_a_learner_plays_it(name, tmp_path):
     for line in started.stdout:
         said.append(line)
         if "Ctrl-C stops it" in line:
-            assert command(tmp_path, "stop").communicate(timeout=60)[0].endswith(f"{name}-1: stopped.\n")
+            assert command(tmp_path, "stop").communicate(timeout=60)[0].endswith(f"{name}-1 is stopped.\n")
     assert started.wait(timeout=30) == 0, started.stderr.read()
     copy = tmp_path / f"{name}-1"
     require_symptoms(name, copy, "".join(said))
@@ -148,7 +148,7 @@ def test_as_a_learner_plays_it(name, tmp_path):
     REPAIRS[name](copy)
     repaired = written(copy)
     checked = command(tmp_path, "check")
-    assert checked.communicate(timeout=120)[0].endswith(f"{name}-1: passed, all of its users are served.\n")
+    assert checked.communicate(timeout=120)[0].endswith(f"{name}-1 passed: all of its users are served.\n")
     assert checked.returncode == 0 and written(copy) == repaired
     again = drill.make_copy(name, tmp_path)
     assert again.name == f"{name}-2" and drill.newest(tmp_path) == again and written(copy) == repaired
