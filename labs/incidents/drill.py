@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             say(section(name)[2])
     except (CourseError, OSError) as error:
-        print(f"drill.py: {shorten(str(error))}", file=sys.stderr)
+        print(f"drill.py: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
