@@ -1,7 +1,8 @@
-"""`course lab 05 --at 4`: JupyterLab opens a notebook at a section, and its kernel has executed all cells before it.
+"""`course lab 05 --at 4`: JupyterLab opens a notebook whose kernel has executed all cells before a section.
 
 The kernel is that of the notebook's session, so JupyterLab finds it there. Only its state is made: the notebook's file
-is not written, so outputs and answers in it stay as they are.
+is not written, so outputs and answers in it stay as they are. The page itself begins at its top: JupyterLab 4 forgets
+the place in an address that it is opened with.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,35 +23,23 @@ from servinglab.errors import CourseError
 _SECTION = re.compile(r"^## (\d+)\b.*$", re.MULTILINE)
 
 
-def before(path: Path, folder: Path, section: int, options: list[str]) -> Callable[[Path], None]:
-    """What to do beside JupyterLab, which shows `folder`. Its options here: no browser of its own, for it opens later.
-
-    Raises CourseError when the notebook has no such section.
-    """
+def before(path: Path, folder: Path, section: int) -> Callable[[Path], None]:
+    """What to do beside JupyterLab, which shows `folder`. Raises CourseError when the notebook has no such section."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    at = {int(n): (i, cell["id"]) for i, cell in enumerate(cells) if cell["cell_type"] == "markdown"
-          for n in _SECTION.findall("".join(cell["source"]))}  # fmt: skip
+    prose = [(i, "".join(cell["source"])) for i, cell in enumerate(cells) if cell["cell_type"] == "markdown"]
+    at = {int(number): i for i, text in prose for number in _SECTION.findall(text)}
     if section not in at:
         raise CourseError(f"{path.stem} has no section {section}; it has: {', '.join(map(str, at)) or 'none'}.")
-    end, cell_id = at[section]
-    code = [cell for cell in cells[:end] if cell["cell_type"] == "code"]
+    code = [cell for cell in cells[: at[section]] if cell["cell_type"] == "code"]
     sources = [("".join(cell["source"]), "raises-exception" in cell["metadata"].get("tags", ())) for cell in code]
-    place, shows = path.relative_to(folder).as_posix(), "--no-browser" not in options
-    options += ["--no-browser"] * shows
+    place = path.relative_to(folder).as_posix()
 
     def then(runtime: Path) -> None:
         try:
             server = _server(runtime)
             report.say(f"executing the {len(sources)} cells before section {section} of {path.stem}")
-            if failed := _execute(_kernel(server, runtime, place), sources):
-                report.say(f"stopped: {failed}")
-            link = f"{server['url']}lab/tree/{place}"
-            report.say(f"section {section} begins at {link}#cell-id={cell_id}")
-            if shows:  # by way of a file, because every user of the machine can read the commands that run
-                (page := runtime / "begin.html").touch(mode=0o600)
-                to = f"{link}?token={server['token']}#cell-id={cell_id}"
-                page.write_text(f'<meta http-equiv="refresh" content="0; url={to}">', encoding="utf-8")
-                webbrowser.open(page.as_uri())
+            failed = _execute(_kernel(server, runtime, place), sources)
+            report.say(f"stopped at {failed}" if failed else f"section {section} of {path.stem} can begin")
         except (OSError, httpx.HTTPError, RuntimeError) as error:
             report.say(f"section {section} could not be prepared ({error}); run the cells before it in JupyterLab.")
 

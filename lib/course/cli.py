@@ -130,7 +130,7 @@ def sweep(
 @app.command(context_settings={"ignore_unknown_options": True})
 def lab(
     arguments: Annotated[list[str] | None, Argument(help="A notebook, such as 05; options of JupyterLab.")] = None,
-    at: Annotated[int | None, Option(min=1, help="Begin at this section, with all before it executed.")] = None,
+    at: Annotated[int | None, Option(min=1, help="With all cells before this section executed.")] = None,
     instructor: Annotated[bool, Option("--instructor", help="The edition with outputs and solutions.")] = False,
 ) -> None:
     """Open the notebooks in JupyterLab, as copies of yours without outputs: build/lab."""
@@ -142,7 +142,7 @@ def lab(
     folder, newer = _tool("editions").instructor(course) if instructor else working.working_copy(course)
     for yours, other in newer:
         typer.echo(f"{yours} has a new version, {other}; yours stays as it is")
-    then = _tool("jump").before(folder / first.folder / first.path.name, folder, at, rest) if at else None
+    then = _tool("jump").before(folder / first.folder / first.path.name, folder, at) if at else None
     sys.exit(working.open_jupyterlab(folder, rest, first, then))
 
 
