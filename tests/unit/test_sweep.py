@@ -82,7 +82,7 @@ def rows(tiny):
 
 
 def test_every_combination_once_the_last_parameter_fastest(tiny):
-    chosen, runs = sweep.grid(tiny, "0", ["temperature=0.2,0.70,0.7", "word=\"a, b\",c", "seed=1"], None)
+    chosen, runs = sweep.grid(tiny, "0", ["temperature=0.2,0.70,0.7", 'word="a, b",c', "seed=1"], None)
     assert chosen.id == "00_tiny"
     assert [tuple(values[n] for n in ("temperature", "word", "seed")) for _, values in runs] == [
         (0.2, "a, b", 1), (0.2, "c", 1), (0.7, "a, b", 1), (0.7, "c", 1)
