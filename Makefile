@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make course   make the environment, fetch the weights, execute every notebook into build/"
 	@echo "make test     make the environment, fetch the weights, run the whole test suite"
-	@echo "make lab      make the environment, fetch the weights, open copies of the notebooks in JupyterLab"
+	@echo "make lab      make the environment, fetch the weights, open copies of the notebooks in JupyterLab (ARGS=05: that one)"
 	@echo "make setup    make the environment alone (.venv)"
 	@echo "make edge     make the environment in which notebook 12 exports to ONNX (.edge, 1.5 GB)"
 	@echo "make bundle   write everything for a machine without a network into build/bundle (ARGS=--help lists options)"

@@ -29,7 +29,6 @@ from servinglab import notebook
 from servinglab.errors import CourseError
 
 PACKAGES = ("torch", "transformers", "servinglab")
-COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
 
 
 def collect(out: Path, commit: str) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def collect(out: Path, commit: str) -> dict[str, Any]:
         raise CourseError(f"{out} has no result of {', '.join(missing)}: course run --out {out} makes them.")
     rows = [
         {"id": name, "status": found[name].status, "seconds": found[name].seconds, "error": found[name].error,
-         "figures": figures(out / "records" / f"{name[:2]}.json") if found[name].status == "passed" else {}}
+         "figures": runner.figures(out / "records" / f"{name[:2]}.json") if found[name].status == "passed" else {}}
         for name in listed
     ]  # fmt: skip
     last = max((out / f"{name}.ipynb").stat().st_mtime for name in listed)
@@ -54,15 +53,6 @@ def collect(out: Path, commit: str) -> dict[str, Any]:
         "seconds": round(sum(row["seconds"] for row in rows), 1),
         "notebooks": rows,
     }
-
-
-def figures(path: Path) -> dict[str, Any]:
-    """What a notebook recorded with its last cell. Raises CourseError when there is nothing to be read."""
-    try:
-        recorded = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise CourseError(f"{path} cannot be read ({error}): run that notebook again with the same --out.") from None
-    return {name: value for name, value in recorded.items() if name not in COMMON}
 
 
 def main() -> None:

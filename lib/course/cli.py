@@ -1,5 +1,6 @@
 """The `course` command. Each command says what to do and leaves the work to a module that it imports only then."""
 
+import importlib
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from course.engine_cli import app as engine
 from engines import EngineError
 from servinglab.errors import CourseError
 from servinglab.lane import spare_the_proxy
+from servinglab.root import find_root
 
 ABOUT = "An executable course on serving language models with TensorRT-LLM and Triton."
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
@@ -100,18 +102,75 @@ def run(
         raise typer.Exit(1)
 
 
+@app.command()
+def sweep(
+    notebook: Annotated[str, Argument(help="A notebook's id or number, such as 06.")],
+    parameter: Annotated[list[str], Option("-p", metavar="NAME=A,B,…", help='Values; quote a comma: NAME="a, b",c')],
+    parameter_set: Annotated[str | None, Option("--set", help="A parameter set of course.toml, for the rest.")] = None,
+    figure: Annotated[str | None, Option(help="What to draw, of all that the notebook records.")] = None,
+    jobs: Annotated[int | None, Option(min=1, help="Runs at a time; else what cores and memory allow.")] = None,
+    again: Annotated[bool, Option("--again", help="Run also what has run already.")] = False,
+    out: Annotated[Path | None, Option(help="Folder for the results; else build/sweep/NOTEBOOK.")] = None,
+    timeout: Annotated[float | None, Option(min=1, help="Seconds a run may take.")] = None,
+) -> None:
+    """Execute a notebook with every combination of values; one table and one figure of what it records."""
+    from course import manifest
+
+    tool, course = _tool("sweep"), manifest.load()
+    chosen, given = tool.grid(course, notebook, parameter, parameter_set)  # refused here, before anything runs
+    if any(values.get("lane") == "trtllm" for _, values in given):
+        _require_trtllm()
+    folder = (out or course.root / "build" / "sweep" / chosen.id).resolve()
+    _require_writable(folder)
+    flags = [*(["--set", parameter_set] if parameter_set else []), *(["--timeout", f"{timeout}"] if timeout else [])]
+    if not tool.sweep(course, chosen, given, folder, flags=flags, figure=figure, jobs=jobs, again=again):
+        raise typer.Exit(1)
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def lab(
-    arguments: Annotated[list[str] | None, Argument(help="Options of JupyterLab, such as --no-browser.")] = None,
+    arguments: Annotated[list[str] | None, Argument(help="A notebook, such as 05; options of JupyterLab.")] = None,
+    at: Annotated[int | None, Option(min=1, help="With all cells before this section executed.")] = None,
+    instructor: Annotated[bool, Option("--instructor", help="The edition with outputs and solutions.")] = False,
 ) -> None:
     """Open the notebooks in JupyterLab, as copies of yours without outputs: build/lab."""
     from course import lab as working
     from course import manifest
 
-    folder, newer = working.working_copy(manifest.load())
+    course, rest = manifest.load(), list(arguments or ())
+    first = course.select([rest.pop(0)])[0] if rest and not rest[0].startswith("-") else course.notebooks[0]
+    folder, newer = _tool("editions").instructor(course) if instructor else working.working_copy(course)
     for yours, other in newer:
         typer.echo(f"{yours} has a new version, {other}; yours stays as it is")
-    sys.exit(working.open_jupyterlab(folder, arguments or []))
+    then = _tool("jump").before(folder / first.folder / first.path.name, folder, at) if at else None
+    sys.exit(working.open_jupyterlab(folder, rest, first, then))
+
+
+@app.command()
+def editions() -> None:
+    """Write the notebooks for learners (no outputs, no solutions) and for instructors (both): build/editions."""
+    from course import manifest
+
+    for made in (_tool("editions").learner, _tool("editions").instructor):
+        folder, newer = made(manifest.load())
+        typer.echo(str(folder) + "".join(f"\n  {yours} is yours; its new version: {other}" for yours, other in newer))
+
+
+@app.command()
+def progress() -> None:
+    """Show which exercises you have passed in build/lab, and the next one. The list stays on this machine."""
+    from course import manifest
+
+    _tool("passed").show(manifest.load())
+
+
+@app.command()
+def new(name: Annotated[str, Argument(help="What it is about, such as my_topic; its number is the next.")]) -> None:
+    """Add a notebook that runs: text, checks, solutions, an entry in course.toml; executed and in style."""
+    from course import manifest
+
+    for path in _tool("new_notebook").add(manifest.load(), name):
+        typer.echo(path)
 
 
 @app.command()
@@ -261,6 +320,15 @@ def repo_lint(folder: Annotated[Path, Argument(metavar="DIR", help="A model repo
     report.show_findings(findings, folder)
     if any(f.severity == "error" for f in findings):
         raise typer.Exit(1)
+
+
+def _tool(name: str) -> Any:
+    """A module of the folder tools: it works on a checkout, and no installed package has it."""
+    for root in (find_root(), Path(__file__).resolve().parents[2]):
+        if (root / "tools" / f"{name}.py").is_file():
+            sys.path.insert(0, str(root / "tools"))
+            return importlib.import_module(name)
+    raise CourseError(f"There is no tools/{name}.py here; run this from the course's folder.")
 
 
 def _require_writable(out: Path) -> None:

@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from course.manifest import Course
+from course.manifest import Course, Notebook
 from servinglab import keep, scratch
 from servinglab.errors import CourseError
 from servinglab.root import MANIFEST, module
@@ -25,29 +26,37 @@ KERNEL = {
 _NOT_LINKED = {"text", "build", "dist", keep.YOURS, MANIFEST, "__pycache__"}
 
 
-def working_copy(course: Course) -> tuple[Path, list[tuple[str, str]]]:
-    """Make build/lab, or bring it up to date. The folder, and (notebook of yours, newer version beside it)."""
-    lab = course.root / "build" / "lab"
+def working_copy(
+    course: Course, name: str = "lab", made_of: Callable[[Path], str] | None = None, without: str = ""
+) -> tuple[Path, list[tuple[str, str]]]:
+    """Make build/lab, or bring it up to date. The folder, and (notebook of yours, newer version beside it).
+
+    `name`: another folder below build. `made_of`: what a notebook becomes there. `without`: links of this name."""
+    lab = course.root / "build" / name
     lab.mkdir(parents=True, exist_ok=True)
     with scratch.folder(lab.parent) as made:
         new = made / "lab"
         for notebook in course.notebooks:
             (new / notebook.folder).mkdir(parents=True, exist_ok=True)
-            (new / notebook.folder / notebook.path.name).write_text(_without_outputs(notebook.path), encoding="utf-8")
-        for path in _links(course):
+            text = (made_of or without_outputs)(notebook.path)
+            (new / notebook.folder / notebook.path.name).write_text(text, encoding="utf-8")
+        for path in (path for path in _links(course) if path.name != without):
             place = path.relative_to(course.root)
             (new / place).symlink_to(os.path.relpath(path, lab / place.parent))
         return lab, keep.update(new, lab, stays=True)
 
 
-def open_jupyterlab(folder: Path, arguments: list[str]) -> int:
-    """Run JupyterLab on `folder` until it ends; its exit code. `arguments`: more options of its own.
+def open_jupyterlab(
+    folder: Path, arguments: list[str], first: Notebook, then: Callable[[Path], None] | None = None
+) -> int:
+    """Run JupyterLab on `folder` until it ends; its exit code. `arguments`: more options of its own. `first`: the
+    notebook that is open. `then`: called meanwhile, with the folder of the server's and the kernels' files.
 
     Kernels listen on socket files in a folder of yours with a short name, and without JupyterLab's debugger: over TCP
     every user of the machine could read what a notebook prints.
     """
     command = module("jupyterlab", *FLAGS, f"--ServerApp.root_dir={folder}")
-    command += ["--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb", *arguments]
+    command += [f"--LabApp.default_url=/lab/tree/{first.folder}/{first.path.name}", *arguments]
     command += ["--allow-root"] * (os.geteuid() == 0)  # root is refused otherwise, also in a container
     with scratch.folder("/tmp") as runtime:
         env = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_RUNTIME_DIR": str(runtime)}
@@ -58,6 +67,8 @@ def open_jupyterlab(folder: Path, arguments: list[str]) -> int:
         child = subprocess.Popen(command, env=env)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: child.send_signal(number))
+        if then:
+            threading.Thread(target=then, args=(runtime,), daemon=True).start()
         return child.wait()
 
 
@@ -70,7 +81,7 @@ def _links(course: Course) -> Iterator[Path]:
             yield path
 
 
-def _without_outputs(path: Path) -> str:
+def without_outputs(path: Path) -> str:
     """A notebook as nobody has run it, and without a text twin: what you write is in one file."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))

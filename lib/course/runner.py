@@ -20,6 +20,7 @@ from servinglab.errors import CourseError
 from servinglab.keep import Keeper
 from servinglab.root import module
 
+COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
 
@@ -146,6 +147,15 @@ def _results(path: Path) -> list[Result] | None:
         return [Result(**entry) for entry in found] if isinstance(found, list) else None
     except (OSError, ValueError, TypeError):
         return None
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """What a notebook recorded with its last cell. Raises CourseError when there is nothing to be read."""
+    try:
+        recorded = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CourseError(f"{path} cannot be read ({error}): run that notebook again with the same --out.") from None
+    return {name: value for name, value in recorded.items() if name not in COMMON}
 
 
 def save(results: list[Result], out: Path) -> Path:

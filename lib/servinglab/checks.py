@@ -6,8 +6,10 @@ has a folder ``checks`` of its own). Solutions and mutants (one for each known m
 ``notebooks/solutions/05.py``.
 """
 
+import contextlib
 import functools
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from typing import Any
 from servinglab.errors import CourseError
 from servinglab.root import find_root
 
+PASSED = ".passed"
 RIGHT, WRONG, STUB = "right", "wrong", "not attempted"
 
 
@@ -101,6 +104,10 @@ def check(exercise_id: str, answer: Any) -> Verdict:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         verdict = wrong(f"expected {expects}, but using your answer raised {what}")
     print(f"{exercise_id} {verdict.status}: {verdict.message}")
+    lab = os.path.join(find_root(), "build", "lab", "")
+    if verdict and os.getcwd().startswith(lab):  # for `course progress`: on this machine, and for your eyes only
+        with contextlib.suppress(OSError), open(lab + PASSED, "a", opener=lambda *a: os.open(*a, mode=0o600)) as file:
+            file.write(f"{exercise_id}\n")
     return verdict
 
 

@@ -11,17 +11,21 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import editions
 import jupytext
 import nbformat
 import pytest
+from jupyter_client import BlockingKernelClient
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 from notebook_style import _LINK
+from typer.testing import CliRunner
 
-from course import lab, manifest
+from course import cli, lab, manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
@@ -121,6 +125,83 @@ def test_the_command_opens_jupyterlab_where_all_of_them_can_be_reached_and_leave
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=100)
         assert not runtime.exists()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    "arguments, opens, rest",
+    [
+        (["05", "--no-browser"], "/lab/tree/notebooks/05_streaming_grpc.ipynb", ["--no-browser"]),
+        (["14"], "/lab/tree/labs/vlm_clip/14_ensemble.ipynb", []),
+        (["--port", "8899"], "/lab/tree/notebooks/00_start_here.ipynb", ["--port", "8899"]),
+        (["--instructor", "6"], "/lab/tree/notebooks/06_temperature.ipynb", []),
+    ],
+)
+def test_the_command_opens_the_notebook_that_is_named(monkeypatch, arguments, opens, rest):
+    copies = {"lab": [], "editions/instructor": []}
+    monkeypatch.setattr(lab, "working_copy", lambda course, name="lab", *made: (Path("/none") / name, copies[name]))
+    monkeypatch.setattr(editions, "working_copy", lab.working_copy)
+    monkeypatch.setattr(lab.signal, "signal", lambda *_: None)
+    seen = []
+    child = types.SimpleNamespace(wait=lambda: 0)
+    monkeypatch.setattr(lab.subprocess, "Popen", lambda command, env: seen.extend(command) or child)
+    assert CliRunner().invoke(cli.app, ["lab", *arguments]).exit_code == 0
+    (root,) = [word for word in seen if word.startswith("--ServerApp.root_dir=")]
+    assert root == f"--ServerApp.root_dir=/none/{'editions/instructor' if '--instructor' in arguments else 'lab'}"
+    at = seen.index(f"--LabApp.default_url={opens}")
+    assert [word for word in seen[at + 1 :] if word != "--allow-root"] == rest
+
+
+@pytest.mark.parametrize("section, said", [("99", "06_temperature has no section 99; it has: 1, 2, 3"), ("0", "")])
+def test_a_section_that_is_not_there_is_refused_before_anything_starts(checkout, monkeypatch, section, said):
+    monkeypatch.chdir(checkout.root)
+    monkeypatch.setattr(lab, "open_jupyterlab", lambda *_: pytest.fail("it started"))
+    done = CliRunner().invoke(cli.app, ["lab", "06", "--at", section])
+    assert done.exit_code and said in str(done.exception)
+
+
+def test_at_a_section_the_kernel_has_executed_what_stands_before_it_and_the_file_is_as_it_was(tmp_path):
+    """A cell that may fail does, and what comes after the section has not run."""
+    cells = [("markdown", "# T"), ("code", "a = 1"), ("markdown", "words\n\n## 1 One"), ("code", "1 / 0"),
+             ("code", "b = a + 41"), ("markdown", "Ends.\n\n## 2 Two"), ("code", "b = 0")]  # fmt: skip
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    for n, (kind, source) in enumerate(cells):
+        notebook.cells.append(getattr(nbformat.v4, f"new_{kind}_cell")(source, id=f"cell-{n}"))
+    notebook.cells[3].metadata["tags"] = ["raises-exception"]
+    (tmp_path / "notebooks").mkdir()
+    nbformat.write(notebook, tmp_path / "notebooks" / "00_t.ipynb")
+    (tmp_path / "course.toml").write_text(
+        '[[notebook]]\nid = "00_t"\ntitle = "T"\nminutes = 1\nlanes = ["embedded"]\nneeds = []\n'
+        'parameters = { seed = 0 }\nsets = [{ name = "a" }, { name = "b", seed = 1 }]\n'
+    )
+    folders = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "course.cli", "lab", "00", "--at", "2", "--no-browser", "--port=0"], cwd=tmp_path,
+        env={**os.environ, **folders}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said = ""
+        while "section 2 of 00_t can begin\n" not in said:
+            assert (line := process.stdout.readline()) and "stopped" not in line and "could not" not in line, said
+            said += line
+        found = re.search(r"(http://127\S+?/)lab/tree/notebooks/00_t.ipynb\?token=(\w+)\n", said)
+        (session,) = fetch(f"{found[1]}api/sessions?token={found[2]}")
+        assert (session["path"], session["kernel"]["name"]) == ("notebooks/00_t.ipynb", "python3")
+        (runtime,) = {Path(path) for path in re.findall(r"/tmp/servinglab-\w+", said)}
+        client = BlockingKernelClient(connection_file=str(runtime / f"kernel-{session['kernel']['id']}.json"))
+        client.load_connection_file()
+        client.start_channels()
+        reply = client.execute_interactive("", user_expressions={"b": "b"}, timeout=60)
+        assert reply["content"]["user_expressions"]["b"]["data"]["text/plain"] == "42"
+        client.stop_channels()
+        copy = nbformat.read(tmp_path / "build" / "lab" / "notebooks" / "00_t.ipynb", as_version=4)
+        assert copy.cells == nbformat.read(tmp_path / "notebooks" / "00_t.ipynb", as_version=4).cells
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=100)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
