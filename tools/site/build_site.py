@@ -2,8 +2,8 @@
 
 Pages are the notebooks as they are stored (with --run, those that `course run` executed into that folder), every guide
 in Markdown, the files that these link to, and a status page of the recorded runs. A page lies where its source lies,
-with the suffix .html. Links are relative, and nothing is fetched: the folder can be opened from disk, or published as it
-is. A dead link stops the build.
+with the suffix .html. Links are relative, and nothing is fetched: the folder can be opened from disk, or published.
+A dead link stops the build.
 """
 
 from __future__ import annotations

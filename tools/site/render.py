@@ -36,8 +36,10 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def math(tex: str, options: dict[str, Any]) -> str:
-    return convert(tex, display="block" if options["display_mode"] else "inline")
+def math(tex: str, display: str = "inline") -> str:
+    """A formula as MathML; a long one within a sentence may scroll on a small screen."""
+    made = convert(tex, display=display)
+    return f'<span class="long">{made}</span>' if display == "inline" and len(tex) > 25 else made
 
 
 def colour(text: str, language: str = "text") -> str:
@@ -84,11 +86,12 @@ def colours() -> str:
 def markdown() -> MarkdownIt:
     made = MarkdownIt("commonmark", {"html": True, "highlight": lambda text, language, _: colour(text, language)})
     made.enable(["table", "strikethrough"])
-    made.use(anchors_plugin, max_level=4, slug_func=slug).use(dollarmath_plugin, renderer=math, allow_space=False, allow_digits=False)
+    made.use(anchors_plugin, max_level=4, slug_func=slug)
+    made.use(dollarmath_plugin, allow_space=False, allow_digits=False)
     made.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     made.add_render_rule("table_close", lambda *_: "</table></div>\n")
-    made.add_render_rule("math_inline", lambda _, tokens, at, *__: math(tokens[at].content, {"display_mode": False}))
-    made.add_render_rule("math_block", lambda _, tokens, at, *__: math(tokens[at].content, {"display_mode": True}))
+    made.add_render_rule("math_inline", lambda _, tokens, at, *__: math(tokens[at].content))
+    made.add_render_rule("math_block", lambda _, tokens, at, *__: math(tokens[at].content, "block"))
     made.add_render_rule("fence", lambda _, tokens, at, *__: colour(tokens[at].content, tokens[at].info.strip()))
     return made
 
