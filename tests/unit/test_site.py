@@ -161,3 +161,10 @@ def test_a_dead_link_stops_the_build_and_a_strange_folder_is_left_alone(tmp_path
     page = build_site.Page("docs/x.html", "guide", source="docs/x.md", body=body)
     made._links(page)
     assert made.dead == ["docs/x.md → gone.md"] and "<a>y</a>" in page.body
+
+
+def test_the_first_page_names_the_guides(site):
+    text = (site[0] / "index.html").read_text()
+    start = text.partition('<main id="main"')[2]
+    for label in ("Glossary", "Cheat sheet", "Teaching this course", "Status"):
+        assert f">{label}</a>" in start, label

@@ -109,6 +109,9 @@ class Site:
         self.groups = [("Course", [home, *chapters]), ("More notebooks", more), ("Look it up", [*reference, status]),
                        ("Teach it", teaching), ("The project", project)]  # fmt: skip
         self.groups = [(name, pages) for name, pages in self.groups if pages]
+        for page in everything[1:]:  # the labels on the first page are those that the others have by then
+            if page is not status:
+                self._render(page)
         seconds = {name: f"{row['seconds']:.0f}" for name, row in (self.runs[0]["rows"] if self.runs else {}).items()}
         start = [
             p for p in everything if p.source in ("GLOSSARY.md", "docs/cheatsheet.md", "docs/instructors/README.md")
@@ -121,8 +124,8 @@ class Site:
             "measured_memory": any(row.get("peak") for run in self.runs for row in run["rows"].values()),
         }
         status.body = self._fill("status", page=status, runs=self.runs, notebooks=rows, **facts)
-        for page in everything:
-            self._render(page)
+        self._render(home)
+        self._render(status)
         queue = list(everything)
         for page in queue:  # what a page links to may become a page, and is looked through then
             queue += self._links(page)
