@@ -1,4 +1,4 @@
-"""What derives from data: parts of two READMEs and of two model cards, and environment.yml. python tools/pages.py (make
+"""What derives from data: parts of READMEs, model cards and run sheets, and environment.yml. python tools/pages.py (make
 pages) writes them again.
 
 A part stands between two comments, `<!-- NAME:begin … -->` and `<!-- NAME:end -->`; templates/NAME.md says how it
@@ -33,16 +33,18 @@ PARTS = {
     "data/draft/README.md": {"draft": ("data/draft/smollm2-draft.json",)},
     "data/mini_clip/README.md": {"clip": ("data/mini_clip/mini-clip.json",)},
 }
+PARTS |= {f"docs/instructors/{n:02}.md": {"expected": ("data/results/cpu/course_run.json",)} for n in range(16)}
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")), undefined=StrictUndefined, trim_blocks=True,
     lstrip_blocks=True,
 )  # fmt: skip
 _TEMPLATES.filters["f"] = format
+_TEMPLATES.filters["shown"] = lambda value: format(value, ".3g") if isinstance(value, float) else value
 
 
-def part(name: str, *runs: dict[str, Any], course: Course | None = None) -> str:
+def part(name: str, *runs: dict[str, Any], course: Course | None = None, file: str = "") -> str:
     """One derived part, in Markdown. `runs`: what its results files hold; a value that they lack is an error."""
-    values = {**(runs[0] if len(runs) == 1 else {}), "runs": runs, "course": course}
+    values = {**(runs[0] if len(runs) == 1 else {}), "runs": runs, "course": course, "file": file}
     return _TEMPLATES.get_template(f"{name}.md").render(values).strip("\n")
 
 
@@ -62,7 +64,7 @@ def derived(root: Path) -> dict[Path, str]:
         text = (root / file).read_text(encoding="utf-8")
         for name, results in parts.items():
             runs = [json.loads((root / result).read_text(encoding="utf-8")) for result in results]
-            text = fill(text, name, part(name, *runs, course=course))
+            text = fill(text, name, part(name, *runs, course=course, file=file))
         files[root / file] = text
     return files
 

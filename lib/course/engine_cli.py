@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from course import report
-from servinglab.root import module
+from servinglab.root import find_root, module
 
 app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM engines: versions, commands, memory, what is in them.")
 FLAGS_OF_ANOTHER = {"allow_extra_args": True, "ignore_unknown_options": True}  # flags as NVIDIA's programs name them
@@ -66,9 +67,13 @@ def build(context: typer.Context) -> None:
     [--max_beam_width N] [--gather_context_logits] [--gather_generation_logits] …
 
     Flags that change speed on a GPU have no effect here; others are refused by name. Ours alone: --weights q4_1.
+    `course build site [--out DIR] [--run DIR]` makes the course's web site instead.
     """
     from engines import flags, versions
 
+    if context.args[:1] == ["site"]:  # a tool of the checkout: what is installed as a package has no pages to show
+        tool = find_root() / "tools" / "site" / "build_site.py"
+        raise typer.Exit(subprocess.run([sys.executable, str(tool), *context.args[1:]]).returncode)
     given = [(name, value) for name, value in flags.pairs(context.args) if name != "--weights"]
     for caution in flags.check("trtllm-build", versions.NEWEST, given):
         typer.echo(caution, err=True)
