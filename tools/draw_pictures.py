@@ -339,14 +339,14 @@ def heads() -> Picture:
 
 def path() -> Picture:
     p = Picture(
-        222,
+        232,
         "Where a request is between the client and its response",
         """A client sends over HTTP or gRPC to Triton's front end, which puts the request into the queue of its
-        model. The scheduler makes a batch of what waits and hands it to a free instance, a process. The response
+        model. The scheduler makes a batch of what waits and hands it to a free instance. The response
         goes back to the client.""",
     )
     p.box(16, 76, 80, 54, "client")
-    p.box(136, 48, 648, 158, "", CARD, dashed=True)
+    p.box(136, 48, 648, 168, "", CARD, dashed=True)
     p.text(148, 68, "Triton", colour=QUIET)
     p.box(152, 80, 100, 46, "front end", tint(READ))
     for place in range(4):
@@ -365,9 +365,9 @@ def path() -> Picture:
         p.arrow(*points)
     for x, words in ((202, "threads"), (367, "the model's queue,\none per model"), (522, "makes a batch")):
         p.text(x, 146, words, size=13, anchor="middle", colour=QUIET)
-    p.text(688, 170, "a process each", size=13, anchor="middle", colour=QUIET)
-    p.arrow((752, 152), (752, 190), (56, 190), (56, 130))
-    p.text(62, 184, "response", size=13)
+    p.text(682, 170, "a process each,\nif in Python", size=13, anchor="middle", colour=QUIET)
+    p.arrow((752, 152), (752, 202), (56, 202), (56, 130))
+    p.text(62, 196, "response", size=13)
     return p
 
 
