@@ -290,10 +290,10 @@ def split() -> Picture:
         matrix(p, 420, top + 12, 84, 60, rank, rows=False)
         p.arrow((508, middle), (558, middle))
         p.box(562, middle - 30, 16, 60, "", tint(RANKS[rank], 0.5), edge=INK, round=0)
-        p.arrow((582, middle), (612, middle))
-        p.arrow((666, middle), (696, middle))
+        p.arrow((582, middle), (606, middle))
+        p.arrow((672, middle), (696, middle))
         p.box(700, middle - 30, 16, 60, "", FAINT, edge=INK, round=0)
-    p.box(612, 122, 54, 292, "", tint(COMPUTE), edge=COMPUTE)
+    p.box(606, 122, 66, 292, "", tint(COMPUTE), edge=COMPUTE)
     p.text(639, 256, "all-\nreduce", anchor="middle", weight="bold")
     p.text(639, 310, "\u03a3", size=22, anchor="middle")
     return p
