@@ -196,7 +196,7 @@ def files_of_weights() -> Picture:
         262,
         "A checkpoint is numbers with names; a plan is numbers and a program",
         """Two files as strips of bytes. safetensors: eight bytes with the length of the header, the header in JSON
-        with names, types, shapes and places, then the tensors. A TensorRT plan: a header with version and kinds
+        with names, types, shapes and places, then the tensors. A TensorRT-RTX plan: a header with version and kinds
         of GPU, a table of sections, the section ENGN with the layers and the source of kernels, the section WGHT
         with the weights.""",
     )
@@ -207,7 +207,7 @@ def files_of_weights() -> Picture:
         (500, "tensors", "the numbers", FAINT),
     )
     lay(p, 74, strip)
-    p.text(16, 180, "plan (TensorRT)", weight="bold")
+    p.text(16, 180, "plan (TensorRT-RTX)", weight="bold")
     strip = (
         (110, "header", "version, GPUs", tint(WAIT, 0.4)),
         (158, "table of sections", "name, place, length", tint(READ)),
