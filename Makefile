@@ -12,7 +12,7 @@ export PYTHON TORCH
 # Images of containers often set it. Then every process compiles again all that it imports, and takes twice as long to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup course test lab fetch edge bundle lint lock pages site doctor gpu-course gpu-status \
+.PHONY: help setup course test lab fetch edge bundle lint lock pages pictures site doctor gpu-course gpu-status \
   trtllm-image trtllm-engine trtllm-serve trtllm-course trtllm-down
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make lint     check the style of the code, and show how large each part of it is"
 	@echo "make lock     resolve the dependencies again into requirements/*.txt (needs uv); ARGS=--upgrade: the newest"
 	@echo "make pages    write again what README.md and environment.yml derive from other files"
+	@echo "make pictures draw the notebooks' pictures/*.svg again"
 	@echo "make site     write the course as a web site into build/site (ARGS=\"--run build\": with the last run's outputs)"
 	@echo "make doctor   what this machine can run; gpu-… and trtllm-… are the steps of .github/workflows/gpu.yml"
 
@@ -61,6 +62,9 @@ lock: setup
 
 pages: setup
 	@$(BIN)/python tools/pages.py
+
+pictures: setup
+	@$(BIN)/python tools/draw_pictures.py
 
 site: setup
 	@$(BIN)/course build site $(ARGS)

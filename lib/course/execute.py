@@ -84,7 +84,7 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
         raise Refused(f"a cell displays what no notebook can hold: {error.message}") from None
     finally:
         if target.exists():
-            write_page(target)
+            write_page(target, source.parent)
 
 
 def require_kernel(path: Path) -> None:
@@ -104,18 +104,23 @@ def require_kernel(path: Path) -> None:
         )
 
 
-def write_page(path: Path) -> None:
-    """Write the executed notebook as a page beside it; links lead to the other pages, not to their sources."""
+def write_page(path: Path, folder: Path) -> None:
+    """Write the executed notebook as a page beside it; links lead to the other pages, not to their sources.
+
+    ``folder``: where the notebook comes from. The pictures that it shows from there are inside the page.
+    """
+    import nbformat
     from nbconvert import HTMLExporter
     from nbconvert.filters import ansi2html, strip_ansi
 
-    exporter = HTMLExporter(sanitize_html=False)
+    exporter = HTMLExporter(sanitize_html=False, embed_images=True)
 
     def colours(text: str) -> str:  # nbconvert's own takes time that grows with the square of their number
         return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
 
     exporter.register_filter("ansi2html", colours)
-    page, _ = exporter.from_filename(str(path))
+    metadata = {"name": path.stem, "path": str(folder)}
+    page, _ = exporter.from_notebook_node(nbformat.read(path, as_version=4), {"metadata": metadata})
     page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
     path.with_suffix(".html").write_text(page, encoding="utf-8")
 

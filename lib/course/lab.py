@@ -5,6 +5,7 @@ What you write there is yours. A version of a notebook that you have not touched
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ KERNEL = {
     "display_name": "Python 3 (ipykernel)", "language": "python", "metadata": {"debugger": False},
 }  # fmt: skip
 # The manifest is what makes a folder the course's root, for whoever looks upwards from a notebook.
-_NOT_LINKED = {"text", "build", "dist", keep.YOURS, MANIFEST, "__pycache__"}
+_NOT_LINKED = {"text", "pictures", "build", "dist", keep.YOURS, MANIFEST, "__pycache__"}
 
 
 def working_copy(
@@ -43,6 +44,9 @@ def working_copy(
         for path in (path for path in _links(course) if path.name != without):
             place = path.relative_to(course.root)
             (new / place).symlink_to(os.path.relpath(path, lab / place.parent))
+        for folder in {notebook.folder for notebook in course.notebooks}:
+            if (pictures := course.root / folder / "pictures").is_dir():  # JupyterLab shows none that is a link
+                shutil.copytree(pictures, new / folder / "pictures")
         return lab, keep.update(new, lab, stays=True)
 
 

@@ -93,7 +93,7 @@ def run_notebook(
                     reached = state  # while it ends, it may still run a few cells
         finally:
             stop(child)
-            unwritten = _publish(made, out)
+            unwritten = _publish(made, out, notebook.path.with_name("pictures"))
         state, error = read(told, notebook.id)
     seconds, state = round(time.monotonic() - started, 1), reached or state
     if reached:
@@ -118,13 +118,15 @@ def read(told: Path, notebook: str) -> tuple[Progress, str]:
     return Progress(notebook, **{name: value for name, value in found.items() if name != "ok"}), error
 
 
-def _publish(made: Path, out: Path) -> str:
-    """Copy the executed notebook and its page to `out`; the sentence to show when that fails."""
-    for page in filter(Path.exists, (made, made.with_suffix(".html"))):
+def _publish(made: Path, out: Path, pictures: Path) -> str:
+    """Copy the executed notebook, its page and the pictures it may show to `out`; the sentence to show if it fails."""
+    files = {path.name: path for path in (made, made.with_suffix(".html")) if path.exists()}
+    for name, path in (files | {f"pictures/{path.name}": path for path in pictures.glob("*.svg")}).items():
         try:
-            Keeper(out).write(out / page.name, page.read_bytes())
+            (out / name).parent.mkdir(exist_ok=True)
+            Keeper(out).write(out / name, path.read_bytes())
         except OSError as error:
-            return f"{out / page.name} cannot be written ({error.strerror}): free some space or give another --out."
+            return f"{out / name} cannot be written ({error.strerror}): free some space or give another --out."
     return ""
 
 

@@ -69,6 +69,9 @@ def test_links_imports_and_the_courses_root_are_found_from_the_copy(checkout):
             assert place.exists() and place.is_relative_to(folder), (notebook.id, target)
             followed += 1
     assert followed >= 30
+    pictures = [path for path in folder.rglob("pictures/*.svg") if not path.is_symlink()]
+    assert len(pictures) >= 10, "files: JupyterLab's server refuses to show what a link leads out of its root to"
+    assert not any(path.parent.is_symlink() for path in pictures)
     code = "from cliplab import deployment, pictures; from servinglab.root import find_root; print(find_root(), "
     code += "deployment.SOURCES.is_dir(), len(pictures.catalogue('subset')) > 9)"
     done = subprocess.run(

@@ -118,7 +118,7 @@ def ask():
             if message["msg_type"] == "status" and content["execution_state"] == "idle":
                 return kinds, text
             assert message["msg_type"] != "error", content["traceback"]
-            text += content.get("text", "")
+            text += content.get("text", "") + content.get("metadata", {}).get("image/png", {}).get("alt", "")
             kinds += list(content.get("data", {})) if message["msg_type"] == "display_data" else []
 
     yield run

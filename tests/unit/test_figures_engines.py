@@ -40,8 +40,3 @@ def test_the_bars_of_the_figure_are_the_estimates():
     assert min(text.get_fontsize() for text in axes.texts) >= 9
 
 
-def test_each_rank_of_the_drawing_has_its_rows_and_its_columns():
-    words = [text.get_text() for text in figures.tensor_parallel(2).axes[0].texts]
-    assert {"rows 1/2 of fc and gate", "rows 2/2 of fc and gate", "columns 1/2 of proj", "columns 2/2 of proj"} < set(
-        words
-    )

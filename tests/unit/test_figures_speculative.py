@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("course_style")
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
 FIGURES = {
-    "round": lambda: figures.one_round(["The", "fox"], ["ran", "into", "a"], ["ran", "into", "the", "dark"]),
     "overlap": lambda: figures.overlap("abc", P, Q),
     "kept": lambda: figures.kept(["a", "b"], [0.9, 0.3], [True, False]),
     "costs": lambda: figures.cost_model([1, 2], ([1.5, 1.75], [1.4, 1.6]), ([1.2, 1.1], [1.3, 0.9])),
@@ -27,18 +26,8 @@ def test_texts_are_legible_and_axes_named(name):
     fig = FIGURES[name]()
     fig.canvas.draw()
     assert min(text.get_fontsize() for text in fig.findobj(Text) if text.get_text()) >= 9
-    for axes in fig.axes if name != "round" else []:
+    for axes in fig.axes:
         assert axes.get_xlabel() and (axes.get_ylabel() or axes.get_title("left"))
-
-
-def test_a_round_keeps_what_agrees_and_one_token_more():
-    boxes = [text for text in FIGURES["round"]().axes[0].texts if text.get_bbox_patch()]
-    faint = [text.get_text() for text in boxes if to_hex(text.get_bbox_patch().get_facecolor()) == "#ffffff"]
-    assert faint == ["a", "dark"], "the wrong guess, and what the target chose behind it"
-    rows = [[text.get_text() for text in boxes if text.get_position()[1] == -row] for row in range(4)]
-    assert rows == [["The", "fox"], ["ran", "into", "a"], ["ran", "into", "the", "dark"], ["ran", "into", "the"]]
-    whole = figures.one_round(["The"], ["ran"], ["ran", "away"]).axes[0].texts
-    assert [text.get_text() for text in whole if text.get_position()[1] == -3] == ["ran", "away"], "all kept, one more"
 
 
 def test_overlap_fills_what_both_have():

@@ -8,6 +8,7 @@ import itertools
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import PIL.Image
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
@@ -174,16 +175,20 @@ def test_show_prints_the_summary_closes_the_figure_and_says_where_numbers_come_f
     assert {text.get_text() for text in fig.texts} == {"Title", "" if drawing else "made here"}
 
 
-@pytest.mark.parametrize("photos, kind", [(False, "image/png"), (True, "image/jpeg")])
-def test_a_notebook_gets_the_figure_with_the_summary_as_its_words(monkeypatch, photos, kind):
+@pytest.mark.parametrize("photos, kind, dots", [(False, "png", 2), (True, "jpeg", 1)])
+def test_a_notebook_gets_the_figure_with_the_summary_as_its_words_alone(monkeypatch, capsys, photos, kind, dots):
+    """With twice as many dots as are shown, unless it is full of photographs, and not a second time in print."""
     shown = []
     monkeypatch.setattr(style, "kernel", object)
-    monkeypatch.setattr("IPython.display.display", lambda thing, metadata: shown.append((thing, metadata)))
+    monkeypatch.setattr("IPython.display.display", shown.append)
     style.show(FIGURES["one stream"](), "Title", "one line", photos=photos)
-    ((thing, metadata),) = shown
-    assert metadata == {kind: {"alt": "one line"}}
-    if photos:
-        assert thing.data[:3] == b"\xff\xd8\xff"
+    (thing,) = shown
+    (data, said) = thing._repr_mimebundle_()
+    assert list(data) == [f"image/{kind}"] and said[f"image/{kind}"]["alt"] == "one line"
+    picture = PIL.Image.open(io.BytesIO(thing.data))
+    assert picture.format == kind.upper() and 780 <= said[f"image/{kind}"].get("width", picture.width) <= 840
+    assert 780 <= picture.width / dots <= 840 and len(thing.data) < 60_000
+    assert capsys.readouterr().out == "" and not plt.get_fignums()
 
 
 # --- the timeline --------------------------------------------------------------------------------------------------

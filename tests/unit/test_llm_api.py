@@ -239,15 +239,6 @@ def test_the_figure_of_names_has_a_cell_for_each_and_a_legend_for_each_kind():
     assert [text.get_text() for text in fig.legends[0].get_texts()] == list(api_names.KINDS)
 
 
-@pytest.mark.usefixtures("course_style")
-def test_the_drawing_of_both_ways_ends_at_a_server_and_has_an_arrow_between_all_steps():
-    fig = api_names.two_ways()
-    fig.canvas.draw()
-    boxes = [text.get_text() for text in fig.axes[0].texts if text.get_bbox_patch()]
-    assert boxes[0] == boxes[7] == "Hugging Face folder" and "five models" in boxes[6] and "trtllm-serve" in boxes[-1]
-    assert sum(text.arrow_patch is not None for text in fig.axes[0].texts if hasattr(text, "arrow_patch")) == 6 + 2
-
-
 def test_the_export_to_onnx_is_a_command_where_edge_llm_is_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("SERVINGLAB_EDGE", str(tmp_path / "edge"))
     assert edge.export_command(tmp_path / "out") is None

@@ -1,4 +1,4 @@
-"""Figures of notebooks 13 and 14, and a drawing of 15: pictures, searches, recalls, sizes, the ensemble."""
+"""Figures of notebooks 13 and 14: pictures, searches, recalls, sizes, the ensemble."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def sizes_and_drift(rows: Mapping[str, tuple[float, float]], limit: float) -> Fi
     name_rows(size, list(rows), above=0.5, below=0.5)
     size.set(xlim=(0, 1.4 * max(megabytes for megabytes, _ in rows.values())), xlabel="size of the file (MB)")
     turned.set(xscale="log", xlim=(_LEAST / 3, 30), xlabel=f"largest 1 - cosine (dotted: the limit, {limit:g})")
-    turned.xaxis.set_major_formatter("{x:g}")
+    turned.xaxis.set_major_formatter("{x:.0e}")
     turned.set_xticks([1e-6, 1e-4, 1e-2, 1])
     turned.xaxis.set_minor_formatter("")
     turned.tick_params(axis="y", length=0)
@@ -121,11 +121,6 @@ def sizes_and_drift(rows: Mapping[str, tuple[float, float]], limit: float) -> Fi
 def pipeline() -> Figure:
     """The steps of `clip` and the tensors between them."""
     return drawing(_DRAWINGS["pipeline"], COLOURS)
-
-
-def architecture() -> Figure:
-    """What a search of notebook 15 passes through: one server, two stores."""
-    return drawing(_DRAWINGS["architecture"], COLOURS)
 
 
 def step_bars(step_ms: Mapping[str, float], ensemble_ms: float) -> Figure:
@@ -152,6 +147,8 @@ def _picture(axes: plt.Axes, file: Path, frame: str | None = None) -> None:
     square = Image.new("RGB", (_SIDE, _SIDE), "white")
     square.paste(image, ((_SIDE - image.width) // 2, (_SIDE - image.height) // 2))
     axes.imshow(np.asarray(square))
+    if all(least == most for least, most in square.getextrema()):
+        axes.text(_SIDE / 2, _SIDE / 2, "white\non white", ha="center", va="center", fontsize=9, color=QUIET)
     look = {"edgecolor": frame, "linewidth": 2.5} if frame else {"edgecolor": FAINT, "linewidth": 0.8}
     frame = Rectangle((0, 0), _SIDE - 1, _SIDE - 1, fill=False, clip_on=False, **look)
     axes.add_patch(frame)  # white on white is a picture, too

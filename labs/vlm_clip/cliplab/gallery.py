@@ -20,7 +20,6 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 from cliplab.answer import Answerer, compare
-from cliplab.figures import architecture as architecture  # a drawing of notebook 15, too
 from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
 from servinglab import explore
@@ -61,8 +60,9 @@ def figure(
     """
     if not rows:
         raise CourseError("The gallery needs at least one query with its hits.")
-    size = (style.WIDTH, 2.05 * len(rows) + 0.4)
-    fig, grid = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
+    heights = [1 if hits else 0.35 for hits in rows.values()]
+    size = (style.WIDTH, 2.05 * sum(heights) + 0.4)
+    fig, grid = plt.subplots(len(rows), columns, figsize=size, height_ratios=heights, squeeze=False)
     for line, (query, hits) in zip(grid, rows.items(), strict=True):
         places = list(line)
         for axes in places:

@@ -1,7 +1,6 @@
-"""Figures of notebook 12: the two ways from a checkpoint to an answer, and which API has a name for what."""
+"""Figure of notebook 12: which API has a name for what."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,25 +8,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, WIDTH, sheet, tint
-from servinglab.root import data
+from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, WIDTH, tint
 
 KINDS = {"same name as in the LLM API": tint(LANES["embedded"], 0.75), "another name": tint(MODELS["ensemble"], 0.8),
          "no name": CARD}  # fmt: skip
-
-
-def two_ways() -> Figure:
-    """From a Hugging Face folder to a server, with an engine above and with the LLM API below, drawn without data."""
-    fig, axes = sheet(3.4)
-    for title, height, lane, steps in data("drawings.toml")["two_ways"]["ways"]:
-        axes.text(0.1, height, title, va="center", color=INK, fontweight="bold")
-        box = {"boxstyle": "round,pad=0.4", "fc": tint(LANES[lane], 0.2), "ec": LANES[lane], "linewidth": 1.3}
-        words = [axes.text(*step, ha="center", va="center", fontsize=9, bbox=box) for step in steps]
-        for start, end in pairwise(words):
-            ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "arrowstyle": "-|>", "color": INK}
-            # after the boxes, which it must not cross
-            axes.annotate("", end.get_position(), start.get_position(), arrowprops=ends, zorder=4)
-    return fig
 
 
 def names(kinds: Mapping[str, Sequence[int]], apis: Sequence[str]) -> Figure:

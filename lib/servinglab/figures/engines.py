@@ -1,4 +1,4 @@
-"""Pictures of notebooks 01 and 02: which ONNX nodes became one layer, what files hold, how ranks share work, memory."""
+"""Figures of notebooks 01 and 02: which ONNX nodes became one layer, what files hold, memory."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, arrow, bars, box, note, sheet, tint
+from servinglab.figures.style import CARD, DASHES, FAINT, INK, MODELS, QUIET, WIDTH, bars, box, note, sheet, tint
 from servinglab.root import data
 
 # What each operator does to the data; the same colours for the same jobs.
@@ -20,7 +20,6 @@ CONTENTS = {"numbers": tint(MODELS["preprocessing"], 0.6), "program, header": MO
 # Okabe and Ito's colours, as in `style`.
 MEMORY = {"weights": "#0072B2", "KV cache": "#E69F00", "left free": "#F3E3BE", "activations, logits": "#009E73",
           "margin": "#B8B8B8"}  # fmt: skip
-RANKS = (tint(MODELS["preprocessing"], 0.6), tint(MODELS["ensemble"], 0.6), tint(MODELS["postprocessing"], 0.45))
 _SHORT = {"LayerNormalization": "Norm", "BatchNormalization": "Norm", "Transpose": "Transp"}
 _ROW, _GAP, _UNIT = 0.27, 0.03, 0.068  # inches: height of a row, space between boxes, width of a letter
 
@@ -88,25 +87,6 @@ def memory_bars(estimates: Mapping[str, Any]) -> Figure:
     note(axes, f"{card.gpu}: {card.gpu_bytes / 1e9:.1f} GB", card.gpu_bytes / 1e9, -0.95, (-4, 0), ha="right")
     axes.set(xlim=(0, axes.get_xlim()[1] * 1.08), xlabel="memory on one GPU (GB)")
     _legend(axes)
-    return fig
-
-
-def tensor_parallel(ranks: int = 3) -> Figure:
-    """A drawing: the MLP of one layer over several ranks; fc and gate cut by outputs, proj by inputs, then the sum."""
-    top = 0.35 + 0.62 * ranks
-    fig, axes = sheet(top + 1.15)
-    middle = (0.35 + top) / 2
-    _box(axes, 0.1, middle, 0.7, "x", FAINT)
-    _box(axes, 6.25, middle, 1.1, "sum: y", FAINT)
-    for rank in range(ranks):
-        colour, at = RANKS[rank % len(RANKS)], top - 0.31 - 0.62 * rank
-        _box(axes, 1.35, at, 2.1, f"rows {rank + 1}/{ranks} of fc and gate", colour)
-        _box(axes, 3.85, at, 1.9, f"columns {rank + 1}/{ranks} of proj", colour)
-        for ends in (((0.8, middle), (1.35, at)), ((3.45, at), (3.85, at)), ((5.75, at), (6.25, middle))):
-            arrow(axes, *ends, QUIET, linewidth=1, shrinkB=1)
-    words = ("column parallel:\neach rank makes other numbers", "row parallel:\na share of every number", "all-reduce")
-    for x, text in zip((1.35, 3.85, 6.25), words, strict=True):
-        axes.text(x, top, text, fontsize=9, va="bottom", color=QUIET)
     return fig
 
 

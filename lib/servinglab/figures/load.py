@@ -47,7 +47,8 @@ def knee(runs: Sequence[Run], limits: tuple[float, float], *, lane: str) -> Figu
         left.plot(rates, waits, line, marker="o", color=tint(colour, shade))
         note(left, f"p{percent}", rates[-1], waits[-1])
     left.axhline(limits[0], color=QUIET, linewidth=1, linestyle=":")
-    note(left, "limit", 0.02, limits[0], (0, 3), xycoords=("axes fraction", "data"), color=QUIET, va="baseline")
+    at_the_end = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "baseline"}
+    note(left, "limit", 0.98, limits[0], (0, 3), color=QUIET, **at_the_end)
     right.plot(rates, rates, ":", color=QUIET, label="asked")
     right.plot(rates, [run.requests_per_second for run in runs], "o-", color=tint(colour, 0.6), label="answered")
     right.plot(rates, [run.goodput(*limits) for run in runs], "s-", color=colour, label="within both limits")

@@ -35,6 +35,7 @@ def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
     rows = {name: assign_slots(run) if by == "slot" else list(range(len(run))) for name, run in runs.items()}
     heights = [0.6 + 0.3 * (1 + max(slots)) for slots in rows.values()]
     size, colour = (WIDTH, sum(heights) + 1.0), LANES[resolve_lane()]
+    longest = max(map(_seconds, runs.values()))
     fig, panels = plt.subplots(len(heights), 1, figsize=size, height_ratios=heights, sharex=True, squeeze=False)
     for axes, (name, metrics) in zip(panels.flat, runs.items(), strict=True):
         for number, (row, one) in enumerate(zip(rows[name], metrics, strict=True), 1):
@@ -47,11 +48,12 @@ def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
                 look = {"color": tint(colour, share), "edgecolor": colour, "linewidth": 0.6}
                 axes.barh(row, right - left, left=left, height=0.7, **look)
             label = f"{number}" if by == "slot" else f"waits {1000 * (begin - arrival):.0f} ms"
-            axes.text((begin + last) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
+            if last - begin > 0.013 * len(label) * longest:  # else it would hide its neighbours
+                axes.text((begin + last) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
         name_rows(axes, [f"{by} {n + 1}" for n in range(max(rows[name]) + 1)], above=0.55, below=0.55)
         axes.spines["left"].set_visible(False)
         axes.set_title(f"{name}: done after {_seconds(metrics):.2f} s", fontsize=11)
-    axes.set(xlabel="time since the first request arrived (s)", xlim=(0, 1.01 * max(map(_seconds, runs.values()))))
+    axes.set(xlabel="time since the first request arrived (s)", xlim=(0, 1.01 * longest))
     return fig
 
 

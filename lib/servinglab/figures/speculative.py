@@ -1,4 +1,4 @@
-"""Figures of notebook 10: one round, what two distributions share, what a draft gets right, which length pays."""
+"""Figures of notebook 10: what two distributions share, what a draft gets right, which length pays."""
 
 from collections.abc import Sequence
 
@@ -6,28 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from servinglab.figures.style import CARD, DASHES, INK, MODELS, QUIET, WIDTH, beside, tint
+from servinglab.figures.style import DASHES, INK, MODELS, QUIET, WIDTH, beside, tint
 
 TARGET, DRAFT, KEPT = MODELS["tensorrt_llm"], MODELS["preprocessing"], MODELS["postprocessing"]
-
-
-def one_round(text: Sequence[str], drafted: Sequence[str], chosen: Sequence[str]) -> Figure:
-    """Draft, verify, accept, drawn without a measurement: `text` so far, k drafted tokens, the k + 1 that the target
-    chooses at the same places in one step. What agrees is kept, and the target's next token with it."""
-    kept = next((n for n, token in enumerate(drafted) if token != chosen[n]), len(drafted))
-    rows = [("text so far", text, QUIET, -len(text)), ("1  draft: one guess after the other", drafted, DRAFT, 0),
-            ("2  verify: the target reads all of them in one step", chosen, TARGET, 0),
-            ("3  accept: what agrees, and one token more", chosen[: kept + 1], KEPT, 0)]  # fmt: skip
-    fig, axes = plt.subplots(figsize=(WIDTH, 3.6))
-    for height, (name, tokens, colour, first) in enumerate(rows):
-        axes.text(-len(text) - 0.45, -height + 0.42, name, va="center", fontsize=9, color=INK)
-        for place, token in enumerate(tokens):
-            wrong = first == 0 and place >= kept and height < 3 and (height < 2 or place > kept)
-            box = {"boxstyle": "round,pad=0.35", "fc": CARD if wrong else tint(colour, 0.35), "ec": colour}
-            axes.text(first + place, -height, token, ha="center", va="center", bbox=box, color=QUIET if wrong else INK)
-    axes.set(xlim=(-len(text) - 0.5, len(chosen) - 0.4), ylim=(-3.4, 0.7))
-    axes.axis("off")
-    return fig
 
 
 def overlap(words: Sequence[str], p: np.ndarray, q: np.ndarray) -> Figure:

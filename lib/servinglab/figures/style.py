@@ -4,6 +4,7 @@ The colours are Okabe and Ito's, which people with the common colour blindnesses
 tell apart (https://jfly.uni-koeln.de/color/).
 """
 
+import io
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -52,11 +53,11 @@ def tint(colour: str, share: float = 0.25) -> str:
 
 
 def show(fig: Figure, title: str, summary: str, *, drawing: bool = False, photos: bool = False) -> None:
-    """Put a title and the small print on a figure, show it, close it, and print the summary, its alt text.
+    """Put a title and the small print on a figure, show it, and close it.
 
-    ``title``: the answer to the question before the figure, at most 80 characters. ``summary``: one line that says the
-    same in words; only deterministic words where nbval is to compare it. ``drawing``: nothing in it was measured.
-    ``photos``: store it as JPEG, a third of the size when the figure is full of photographs.
+    ``title``: the answer to the question before the figure, at most 80 characters. ``summary``: its alt text, one line
+    that says the same in words; a plain script prints it. ``drawing``: nothing in it was measured. ``photos``: store it
+    as JPEG, a third of the size when the figure is full of photographs.
     """
     small_print = "" if drawing else _small_print
     height = fig.get_figheight()
@@ -66,16 +67,19 @@ def show(fig: Figure, title: str, summary: str, *, drawing: bool = False, photos
     if any(axes.get_subplotspec() for axes in fig.axes):  # a drawing has its own fixed place
         fig.set_layout_engine("constrained", rect=(0, bottom, 1, top - bottom))
     if kernel():
-        from IPython.core.pylabtools import print_figure
+        import PIL.Image
         from IPython.display import Image, display
 
-        shown, kind = fig, "image/png"
+        fig.savefig(drawn := io.BytesIO(), bbox_inches="tight", dpi=fig.dpi * (1 if photos else 2))
+        picture, stored = PIL.Image.open(drawn).convert("RGB"), io.BytesIO()
         if photos:
-            jpeg = print_figure(fig, "jpeg", pil_kwargs={"quality": 75, "optimize": True})
-            shown, kind = Image(jpeg, format="jpeg"), "image/jpeg"
-        display(shown, metadata={kind: {"alt": summary}})  # what a page says to those who cannot see it
+            picture.save(stored, "jpeg", quality=75, optimize=True)
+        else:  # twice as many dots as are shown, for a projector; with a palette, which keeps the file small
+            picture.quantize(128).save(stored, "png", optimize=True)
+        display(Image(stored.getvalue(), retina=not photos, alt=summary))  # alt: for those who cannot see it
+    else:
+        print(summary)
     plt.close(fig)
-    print(summary)
 
 
 def kernel() -> Any:
@@ -168,8 +172,6 @@ def drawing(plan: Mapping[str, Any], colours: Mapping[str, str], named: Callable
         arrow(axes, corners[-1], tip)
     for x, y, words, side in plan["tensors"]:
         axes.text(x, y, words, ha=side, va="center", fontsize=9, family="monospace")
-    for x, y, words in plan.get("notes", ()):
-        axes.text(x, y, words, ha="center", va="center", fontsize=9, color=QUIET)
     return fig
 
 

@@ -1,0 +1,622 @@
+"""Write the drawings of the notebooks, pictures/NN_name.svg beside them. python tools/draw_pictures.py (make pictures).
+
+A drawing shows how something works and holds no measured number; what was measured is a figure of its notebook. All
+share one look: a white card, so that a dark page shows them too, WIDTH pixels wide, no text below 13 pixels, and the
+colours of servinglab.figures.style, where a model has the same one in every notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, STRATEGIES, tint
+from servinglab.root import find_root
+
+WIDTH = 800
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
+READ, COMPUTE, WRITE = MODELS["preprocessing"], MODELS["tensorrt_llm"], MODELS["postprocessing"]
+CALL, GATHER, WAIT = MODELS["tensorrt_llm_bls"], MODELS["ensemble"], STRATEGIES["temperature"]
+RANKS = (READ, GATHER, WRITE)  # of a model over three GPUs
+
+Point = tuple[float, float]
+
+
+class Picture:
+    """An SVG that grows part by part; y grows downwards, as in every SVG."""
+
+    def __init__(self, height: int, title: str, words: str):
+        """``title``: what it shows, also written on top. ``words``: the same for those who cannot see it."""
+        self.height, self.title, self.words = height, title, " ".join(words.split())
+        self.parts: list[str] = []
+        self.text(16, 28, title, size=17, weight="bold")
+
+    def add(self, tag: str, words: str | None = None, **look: object) -> None:
+        pairs = ((name.replace("_", "-"), value) for name, value in look.items() if value is not None)
+        start = f"<{tag} " + " ".join(f"{name}={quoteattr(_number(value))}" for name, value in pairs)
+        self.parts.append(f"{start}/>" if words is None else f"{start}>{escape(words)}</{tag}>")
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        size: int = 14,
+        anchor: str | None = None,
+        colour: str = INK,
+        weight: str | None = None,
+    ) -> None:
+        """Lines of text; y is the baseline of the first."""
+        for line, part in enumerate(words.splitlines()):
+            look = {"font_size": size, "text_anchor": anchor, "fill": colour, "font_weight": weight}
+            self.add("text", part, x=x, y=y + 1.3 * size * line, **look)
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        words: str = "",
+        fill: str = CARD,
+        *,
+        edge: str | None = QUIET,
+        dashed: bool = False,
+        round: float = 5,
+        **look: object,
+    ) -> None:
+        """A box with words in its middle."""
+        dashes = "6 4" if dashed else None
+        size = {"x": x, "y": y, "width": width, "height": height, "rx": round or None}
+        self.add("rect", **size, fill=fill, stroke=edge, stroke_width=1.3 if edge else None, stroke_dasharray=dashes)
+        if words:
+            lines, size = words.count("\n"), look.get("size", 14)
+            self.text(x + width / 2, y + height / 2 + size * (0.36 - 0.65 * lines), words, anchor="middle", **look)
+
+    def arrow(self, *points: Point, colour: str = INK, dashed: bool = False, head: bool = True) -> None:
+        """A line along the points, with a head at the last one."""
+        path = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+        self.add(
+            "polyline",
+            points=path,
+            fill="none",
+            stroke=colour,
+            stroke_width=1.6,
+            stroke_dasharray="5 4" if dashed else None,
+        )
+        if head:
+            (x0, y0), (x, y) = points[-2:]
+            length = ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5
+            ux, uy = (x - x0) / length, (y - y0) / length
+            corners = ((x, y), (x - 9 * ux - 4 * uy, y - 9 * uy + 4 * ux), (x - 9 * ux + 4 * uy, y - 9 * uy - 4 * ux))
+            self.add("polygon", points=" ".join(f"{_number(a)},{_number(b)}" for a, b in corners), fill=colour)
+
+    def chip(self, x: float, y: float, number: str, words: str = "") -> None:
+        """The number of a notebook, white on black, and words behind it; y is the middle."""
+        self.box(x, y - 10, 28, 20, number, INK, edge=None, size=13, colour=CARD, weight="bold")
+        self.text(x + 34, y + 5, words, size=13)
+
+    def svg(self) -> str:
+        card = f'<rect width="{WIDTH}" height="{self.height}" rx="8" fill="{CARD}" stroke="{FAINT}"/>'
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="{WIDTH}"'
+            f' height="{self.height}" role="img" font-family="{FONT}" font-size="14">'
+        )
+        said = (f"<title>{escape(self.title)}</title>", f"<desc>{escape(self.words)}</desc>")
+        return "\n".join([head, *said, card, *self.parts, "</svg>"]) + "\n"
+
+
+def _number(value: object) -> str:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def chain(p: Picture, y: int, height: int, steps: Sequence[tuple[int, int, str, str]]) -> None:
+    """Boxes in a row, (left, width, words, colour) each, and an arrow from each to the next."""
+    for x, width, words, fill in steps:
+        p.box(x, y, width, height, words, fill)
+    for (x, width, *_), (following, *_) in pairwise(steps):
+        p.arrow((x + width, y + height // 2), (following, y + height // 2))
+
+
+def map_of_the_course() -> Picture:
+    p = Picture(
+        446,
+        "The course along one request",
+        """Before the request: a Hugging Face folder is converted and built (notebook 02) into an engine (01), put
+        into a model repository (03) and loaded by Triton (04). One request: text becomes ids, waits for its batch
+        (04), the model takes a step, a token is chosen (06 to 09), text streams back (05). 10 makes a step bring
+        several tokens, 11 measures the waits, 12 does without an engine, 13 to 15 build a search for pictures.""",
+    )
+    p.text(16, 60, "before the request", size=13, colour=QUIET)
+    steps = (
+        (16, 116, "Hugging Face\nfolder", CARD),
+        (190, 104, "checkpoint", CARD),
+        (352, 104, "engine", tint(COMPUTE)),
+        (514, 110, "model\nrepository", CARD),
+        (682, 102, "Triton", CARD),
+    )
+    chain(p, 72, 48, steps)
+    for x, number, words in (
+        (124, "02", "convert"),
+        (290, "02", "build"),
+        (404, "01", "open it"),
+        (514, "03", "write it"),
+        (682, "04", "start it"),
+    ):
+        p.chip(x, 138, number, words)
+    p.text(16, 184, "one request", size=13, colour=QUIET)
+    steps = (
+        (16, 96, "your text", CARD),
+        (140, 96, "text to ids", tint(READ)),
+        (264, 112, "queue, batch,\nKV cache", CARD),
+        (404, 116, "one step of\nthe model", tint(COMPUTE)),
+        (548, 108, "choose\na token", tint(WAIT, 0.4)),
+        (684, 100, "ids to text", tint(WRITE)),
+    )
+    chain(p, 222, 50, steps)
+    p.arrow((600, 222), (600, 200), (462, 200), (462, 222))
+    p.chip(404, 182, "10", "several tokens a step")
+    p.text(612, 205, "the next token", size=13, colour=QUIET)
+    p.chip(264, 290, "04", "who waits, how long")
+    for x, y, number, words in (
+        (516, 290, "06", "temperature"),
+        (644, 290, "07", "sampling"),
+        (516, 314, "08", "log probs"),
+        (644, 314, "09", "beam search"),
+    ):
+        p.chip(x, y, number, words)
+    p.box(16, 320, 96, 50, "words on\nyour screen")
+    p.arrow((776, 272), (776, 345), (112, 345))
+    p.box(300, 333, 210, 24, "", CARD, edge=None)
+    p.chip(306, 345, "05", "streamed over gRPC")
+    p.arrow((64, 272), (64, 320), dashed=True)
+    p.chip(74, 296, "11", "measured")
+    p.text(16, 402, "around it", size=13, colour=QUIET)
+    p.chip(16, 424, "12", "the LLM API: no engine")
+    p.chip(226, 424, "13", "pictures as vectors")
+    p.chip(420, 424, "14", "an ensemble of yours")
+    p.chip(626, 424, "15", "search, answer")
+    return p
+
+
+def lay(p: Picture, y: int, strip: Sequence[tuple[int, str, str, str]]) -> None:
+    """The parts of a file, (width, name, what it holds, colour) each, end to end."""
+    x = 16
+    for width, name, held, fill in strip:
+        p.box(x, y, width, 34, name, fill, round=0)
+        p.text(x, y + 51, held, size=13, colour=QUIET)
+        x += width
+
+
+def files_of_weights() -> Picture:
+    p = Picture(
+        262,
+        "A checkpoint is numbers with names; a plan is numbers and a program",
+        """Two files as strips of bytes. safetensors: eight bytes with the length of the header, the header in JSON
+        with names, types, shapes and places, then the tensors. A TensorRT-RTX plan: a header with version and kinds
+        of GPU, a table of sections, the section ENGN with the layers and the source of kernels, the section WGHT
+        with the weights.""",
+    )
+    p.text(16, 62, "checkpoint (safetensors)", weight="bold")
+    strip = (
+        (84, "8 bytes", "length of\nthe header", tint(WAIT, 0.4)),
+        (184, "header, JSON", "names, types, shapes,\nplace of each tensor", tint(READ)),
+        (500, "tensors", "the numbers", FAINT),
+    )
+    lay(p, 74, strip)
+    p.text(16, 180, "plan (TensorRT-RTX)", weight="bold")
+    strip = (
+        (110, "header", "version, GPUs", tint(WAIT, 0.4)),
+        (158, "table of sections", "name, place, length", tint(READ)),
+        (220, "ENGN", "layers, source of kernels", tint(COMPUTE, 0.4)),
+        (280, "WGHT", "the numbers", FAINT),
+    )
+    lay(p, 192, strip)
+    return p
+
+
+def launches() -> Picture:
+    p = Picture(
+        330,
+        "A CUDA graph: one launch for all kernels of a pass",
+        """Two timelines, each with a row for the CPU and one for the GPU. One by one: each kernel waits for its own
+        launch by the CPU, and the GPU is idle in between. As a graph: one launch, then all kernels follow each
+        other.""",
+    )
+    for top, name in ((58, "launched one by one"), (192, "launched as a graph")):
+        p.text(16, top, name, weight="bold")
+        for row, who in ((top + 32, "CPU"), (top + 72, "GPU")):
+            p.text(16, row + 5, who)
+            p.box(62, row - 14, 722, 28, "", FAINT if who == "GPU" else CARD, edge=None, round=0)
+            p.arrow((62, row + 14), (784, row + 14), colour=QUIET, head=False)
+    for number in range(6):
+        x = 66 + 112 * number
+        p.box(x, 78, 104, 24, "launch", tint(LANES["embedded"], 0.3), edge=LANES["embedded"], size=13)
+        p.box(x + 104, 118, 36, 24, f"k{number + 1}", tint(COMPUTE, 0.5), edge=COMPUTE, size=13)
+        p.arrow((x + 104, 102), (x + 104, 118), colour=QUIET)
+        if number < 5:
+            p.text(x + 178, 135, "idle", size=13, anchor="middle", colour=QUIET)
+    p.box(66, 212, 104, 24, "launch", tint(LANES["embedded"], 0.3), edge=LANES["embedded"], size=13)
+    p.arrow((170, 236), (170, 252), colour=QUIET)
+    for number in range(6):
+        p.box(170 + 36 * number, 252, 36, 24, f"k{number + 1}", tint(COMPUTE, 0.5), edge=COMPUTE, size=13)
+    p.text(400, 269, "free for the next pass", size=13, colour=QUIET)
+    p.text(184, 229, "free for other work", size=13, colour=QUIET)
+    p.text(16, 314, "time runs to the right; k1 to k6 are kernels", size=13, colour=QUIET)
+    return p
+
+
+def matrix(p: Picture, x: float, y: float, width: float, height: float, part: int, rows: bool) -> None:
+    """A weight in three parts, one of them in colour."""
+    p.box(x, y, width, height, "", FAINT, round=0)
+    step = (height if rows else width) / 3
+    place = (x, y + part * step, width, step) if rows else (x + part * step, y, step, height)
+    p.box(*place, "", RANKS[part], edge=INK, round=0)
+
+
+def split() -> Picture:
+    p = Picture(
+        436,
+        "Tensor parallel: cut by outputs, then by inputs, then add up",
+        """Three ranks. Each has the whole x and a third of the rows of fc and gate: column parallel, it makes a
+        third of the hidden numbers. Each has the matching third of the columns of proj: row parallel, it makes a
+        share of every number of y. An all-reduce adds the three shares, so that every rank has the whole y.""",
+    )
+    heads = (
+        (84, "x, whole", ""),
+        (166, "fc and gate", "column parallel:\ncut by outputs"),
+        (326, "hidden", "a third"),
+        (420, "proj", "row parallel:\ncut by inputs"),
+        (562, "share of y", "every number,\nnot yet right"),
+        (700, "y, whole", "on every rank"),
+    )
+    for x, head, more in heads:
+        p.text(x, 66, head, weight="bold")
+        p.text(x, 84, more, size=13, colour=QUIET)
+    for rank in range(3):
+        top = 122 + 104 * rank
+        middle = top + 42
+        p.text(16, middle + 5, f"rank {rank}")
+        p.box(84, middle - 30, 16, 60, "", FAINT, round=0)
+        p.arrow((104, middle), (162, middle))
+        matrix(p, 166, top, 84, 84, rank, rows=True)
+        p.arrow((254, middle), (322, middle))
+        p.box(326, top + 28 * rank, 16, 28, "", RANKS[rank], edge=INK, round=0)
+        p.box(326, top, 16, 84, "", "none", edge=QUIET, round=0, dashed=True)
+        p.arrow((346, middle), (416, middle))
+        matrix(p, 420, top + 12, 84, 60, rank, rows=False)
+        p.arrow((508, middle), (558, middle))
+        p.box(562, middle - 30, 16, 60, "", tint(RANKS[rank], 0.5), edge=INK, round=0)
+        p.arrow((582, middle), (606, middle))
+        p.arrow((672, middle), (696, middle))
+        p.box(700, middle - 30, 16, 60, "", FAINT, edge=INK, round=0)
+    p.box(606, 122, 66, 292, "", tint(COMPUTE), edge=COMPUTE)
+    p.text(639, 256, "all-\nreduce", anchor="middle", weight="bold")
+    p.text(639, 310, "\u03a3", size=22, anchor="middle")
+    return p
+
+
+def heads() -> Picture:
+    p = Picture(
+        372,
+        "qkv over three ranks: every part is cut, and only between heads",
+        """SmolLM2's query, key and value weights below each other: nine query heads, three key heads and three value
+        heads of 64 rows, 960 rows in all. Rank 0 gets q0, q1, q2, k0 and v0, 320 rows; rank 1 gets q3 to q5, k1
+        and v1; rank 2 gets q6 to q8, k2 and v2.""",
+    )
+    names = [*((f"q{n}", n // 3) for n in range(9)), *((f"{kind}{n}", n) for kind in "kv" for n in range(3))]
+    p.text(150, 62, "qkv, 960 rows", weight="bold", anchor="middle")
+    for number, (name, rank) in enumerate(names):
+        p.box(110, 72 + 19 * number, 80, 19, name, tint(RANKS[rank], 0.7), edge=INK, round=0, size=13)
+    for y, count, words in ((72, 9, "q: 9 heads,\n576 rows"), (243, 3, "k: 3 heads"), (300, 3, "v: 3 heads")):
+        p.arrow(
+            (102, y + 2), (98, y + 2), (98, y + 19 * count - 2), (102, y + 19 * count - 2), head=False, colour=QUIET
+        )
+        p.text(92, y + 9.5 * count + 5 - 9 * words.count("\n"), words, size=13, anchor="end")
+    for rank in range(3):
+        x = 330 + 156 * rank
+        p.text(x + 56, 62, f"rank {rank}, 320 rows", weight="bold", anchor="middle")
+        for place, name in enumerate([*(f"q{n}" for n in range(3 * rank, 3 * rank + 3)), f"k{rank}", f"v{rank}"]):
+            p.box(x, 72 + 30 * place, 80, 24, name, tint(RANKS[rank], 0.7), edge=INK, size=13)
+            if place < 3:
+                y = 84 + 30 * place
+                p.arrow((x + 80, y), (x + 98, y), (x + 98, 174), colour=QUIET, head=False)
+        p.arrow((x + 98, 174), (x + 82, 174), colour=QUIET)
+    p.arrow((204, 142), (314, 142))
+    p.text(259, 132, "cut by heads", size=13, anchor="middle")
+    p.text(
+        330,
+        258,
+        "Three query heads read one key head and its value head\n(grouped-query attention), so they stay on one rank.",
+        colour=QUIET,
+    )
+    p.text(330, 312, "The first 320 rows of qkv would be q0 to q4: no key,\nno value, and no attention.", colour=QUIET)
+    return p
+
+
+def path() -> Picture:
+    p = Picture(
+        232,
+        "Where a request is between the client and its response",
+        """A client sends over HTTP or gRPC to Triton's front end, which puts the request into the queue of its
+        model. The scheduler makes a batch of what waits and hands it to a free instance. The response
+        goes back to the client.""",
+    )
+    p.box(16, 76, 80, 54, "client")
+    p.box(136, 48, 648, 168, "", CARD, dashed=True)
+    p.text(148, 68, "Triton", colour=QUIET)
+    p.box(152, 80, 100, 46, "front end", tint(READ))
+    for place in range(4):
+        p.box(320 + 24 * place, 86, 20, 34, "", tint(WAIT, 0.4), edge=WAIT, round=2)
+    p.box(312, 78, 110, 50, "", "none", dashed=True)
+    p.box(474, 80, 96, 46, "scheduler", tint(CALL, 0.4))
+    p.box(640, 64, 128, 40, "instance", tint(COMPUTE))
+    p.box(640, 112, 128, 40, "instance", tint(COMPUTE))
+    p.arrow((96, 98), (152, 98))
+    for points in (
+        ((252, 103), (312, 103)),
+        ((422, 103), (474, 103)),
+        ((570, 98), (640, 86)),
+        ((570, 108), (640, 128)),
+    ):
+        p.arrow(*points)
+    for x, words in ((202, "threads"), (367, "the model's queue,\none per model"), (522, "makes a batch")):
+        p.text(x, 146, words, size=13, anchor="middle", colour=QUIET)
+    p.text(682, 170, "a process each,\nif in Python", size=13, anchor="middle", colour=QUIET)
+    p.arrow((752, 152), (752, 202), (56, 202), (56, 130))
+    p.text(62, 196, "response", size=13)
+    return p
+
+
+def blocks() -> Picture:
+    p = Picture(
+        448,
+        "The KV cache in blocks: filled, shared, taken back",
+        """Three views of a cache of eight blocks of four tokens. Filled: request A with ten tokens owns three
+        blocks, the last one half empty, and they need not be neighbours. Shared: B begins like A, so its list
+        names the two full blocks of A and one of its own. Taken back: no block is free when A needs one more; the
+        youngest request, C, is preempted, its blocks go to A, and C is read again later.""",
+    )
+    colours = {"A": tint(READ, 0.7), "B": tint(WRITE, 0.6), "C": tint(CALL, 0.7), "AB": tint(GATHER, 0.8), "": CARD}
+    views = (
+        (
+            "filled",
+            ("A1", "", "", "A2", "", "A3", "", ""),
+            {"A": "0 3 5"},
+            "A has 10 tokens: 3 blocks of 4.\nOnly the last one has empty\nplaces, and any free block will do.",
+        ),
+        (
+            "shared",
+            ("AB1", "B3", "", "AB2", "", "A3", "", ""),
+            {"A": "0 3 5", "B": "0 3 1"},
+            "B begins with the same 8 tokens:\nits list names the same 2 blocks.\nThey are computed once.",
+        ),
+        (
+            "taken back",
+            ("A1", "B1", "B2", "A2", "B3", "A3", "C1", "C2"),
+            {"A": "0 3 5", "B": "1 2 4", "C": "6 7"},
+            "A needs a fourth block and none is\nfree: the youngest, C, gives up 6\nand 7, waits, and is read again.",
+        ),
+    )
+    for number, (name, cells, lists, words) in enumerate(views):
+        left = 16 + 262 * number
+        p.text(left, 62, name, weight="bold")
+        for place, cell in enumerate(cells):
+            x, y = left + 60 * (place % 4), 74 + 66 * (place // 4)
+            owner = cell.rstrip("123")
+            p.box(x, y, 54, 36, "", colours[owner], edge=INK if owner else QUIET, dashed=not owner, round=2)
+            for token in range(4):
+                full = (
+                    owner
+                    and not (cell == "A3" and token > 1 and name != "taken back")
+                    and not (cell in ("B3", "C2") and token > 2)
+                )
+                p.box(
+                    x + 5 + 11.5 * token,
+                    y + 24,
+                    9,
+                    7,
+                    "",
+                    INK if full else CARD,
+                    edge=QUIET if owner else None,
+                    round=0,
+                )
+            p.text(x + 27, y + 18, ", ".join(owner), size=13, anchor="middle")
+            p.text(x + 27, y + 51, f"{place}", size=13, anchor="middle", colour=QUIET)
+        p.text(left, 232, "lists of blocks", size=13, colour=QUIET)
+        for row, (owner, numbers) in enumerate(lists.items()):
+            y = 242 + 32 * row
+            crossed = name == "taken back" and owner == "C"
+            p.text(left, y + 18, owner, weight="bold")
+            for place, block in enumerate(numbers.split()):
+                p.box(
+                    left + 24 + 34 * place,
+                    y,
+                    30,
+                    24,
+                    block,
+                    CARD if crossed else colours[owner],
+                    size=13,
+                    dashed=crossed,
+                )
+            if crossed:
+                p.text(left + 98, y + 17, "preempted", size=13, colour=COMPUTE, weight="bold")
+            if name == "taken back" and owner == "A":
+                p.box(left + 24 + 34 * 3, y, 30, 24, "6", colours["A"], size=13, edge=INK)
+                p.text(left + 162, y + 17, "from C", size=13, colour=QUIET)
+        p.text(left, 362, words, size=13)
+    p.text(
+        16, 430, "black: the key and value of a token; white: an empty place; 0 to 7: the blocks", size=13, colour=QUIET
+    )
+    return p
+
+
+def one_round() -> Picture:
+    p = Picture(
+        384,
+        "One round: three guesses, one step of the target, three tokens",
+        """Text so far: The fox. The draft guesses ran, into, a, one after the other. The target reads them in one
+        step and chooses ran, into, the, dark. ran and into agree and are kept; the replaces a; dark is thrown
+        away, because the target chose it behind a. The text is now The fox ran into the.""",
+    )
+    columns = [240 + 92 * place for place in range(6)]
+    words = ["The", "fox", "ran", "into", "a"]
+
+    def token(place: int, y: int, word: str, colour: str, thrown: bool = False) -> None:
+        p.box(
+            columns[place],
+            y,
+            72,
+            32,
+            word,
+            CARD if thrown else tint(colour, 0.4),
+            edge=QUIET if thrown else colour,
+            dashed=thrown,
+            colour=QUIET if thrown else INK,
+        )
+
+    rows = (
+        (52, "1  draft", "a small model, step by step"),
+        (146, "2  verify", "the target, one step\nfor all places"),
+        (282, "3  accept", "what agrees, and the\ntarget's next token"),
+    )
+    for y, name, more in rows:
+        p.text(16, y + 16, name, size=15, weight="bold")
+        p.text(16, y + 36, more, size=13, colour=QUIET)
+    for place, word in enumerate(words):
+        token(place, 52, word, QUIET if place < 2 else READ)
+    for place in (1, 2, 3):
+        p.arrow((columns[place] + 72, 68), (columns[place + 1], 68), colour=READ)
+    for place in range(1, 5):  # what stands at a place decides the token behind it
+        p.arrow((columns[place] + 36, 84), (columns[place] + 36, 138), colour=COMPUTE)
+        p.arrow((columns[place] + 50, 166), (columns[place + 1] + 36, 196), colour=COMPUTE)
+    p.box(columns[1], 138, columns[4] + 72 - columns[1], 28, "target: one step", tint(COMPUTE, 0.4), edge=COMPUTE)
+    for place, word in ((2, "ran"), (3, "into"), (4, "the"), (5, "dark")):
+        token(place, 196, word, COMPUTE, thrown=word == "dark")
+    for place, mark, colour in ((2, "= ran", WRITE), (3, "= into", WRITE), (4, "not: a", COMPUTE)):
+        p.text(columns[place] + 36, 250, mark, size=13, anchor="middle", colour=INK)
+        p.arrow((columns[place] + 36, 256), (columns[place] + 36, 282), colour=colour)
+    p.text(columns[5] + 36, 250, "chosen\nbehind a", size=13, anchor="middle", colour=QUIET)
+    for place, word in ((0, "The"), (1, "fox"), (2, "ran"), (3, "into"), (4, "the")):
+        token(place, 282, word, QUIET if place < 2 else WRITE)
+    p.arrow((columns[2], 328), (columns[4] + 72, 328), head=False, colour=WRITE)
+    p.text(columns[3] + 36, 350, "three tokens for one step of the target", size=13, anchor="middle")
+    return p
+
+
+def two_apis() -> Picture:
+    p = Picture(
+        480,
+        "Two ways from a Hugging Face folder to a server",
+        """With an engine: convert_checkpoint.py makes a checkpoint, trtllm-build an engine, five configurations are
+        filled in, and Triton serves five models. With the LLM API: LLM reads the folder, and your program,
+        trtllm-serve or Triton's llmapi model uses it. Versions: trtllm-serve from 0.15.0; engines are legacy from
+        1.0.0, and gone after 1.3.0rc20.""",
+    )
+    left, right = LANES["trtllm"], LANES["embedded"]
+    p.text(104, 66, "with an engine", weight="bold", anchor="middle")
+    p.text(604, 66, "with the LLM API", weight="bold", anchor="middle")
+    p.box(290, 50, 180, 36, "Hugging Face folder", FAINT)
+    p.arrow((290, 78), (104, 78), (104, 104))
+    p.arrow((470, 78), (604, 78), (604, 104))
+    steps = (
+        ("convert_checkpoint.py", "checkpoint"),
+        ("trtllm-build", "engine"),
+        ("fill five config.pbtxt", "repository"),
+    )
+    for number, (program, made) in enumerate(steps):
+        y = 104 + 54 * number
+        p.box(16, y, 176, 32, program, tint(left, 0.2), edge=left, size=13)
+        p.arrow((192, y + 16), (228, y + 16))
+        p.box(228, y, 124, 32, made, CARD, edge=left, dashed=True, size=13)
+        p.arrow((290, y + 32), (290, y + 43), (104, y + 43), (104, y + 54))
+    p.box(16, 266, 176, 32, "Triton, five models", tint(left, 0.4), edge=left, size=13)
+    p.box(514, 104, 180, 32, "LLM(model=\u2026)", tint(right, 0.2), edge=right, size=13)
+    for x, words in ((433, "your\nprogram"), (551, "trtllm-serve"), (669, "Triton,\nllmapi model")):
+        p.arrow((604, 136), (604, 166), (x + 53, 166), (x + 53, 196))
+        p.box(x, 196, 106, 46, words, tint(right, 0.4), edge=right, size=13)
+    p.text(604, 262, "no checkpoint, no engine, nothing to fill", size=13, anchor="middle", colour=QUIET)
+    p.text(16, 342, "versions of TensorRT-LLM", weight="bold")
+    moments = (
+        (116, "0.15.0", "container 24.11"),
+        (250, "0.20.0", "container 25.06"),
+        (384, "1.0.0", "Sep 2025"),
+        (518, "1.3.0rc", "Feb 2026"),
+        (640, "rc20", "Jun 2026"),
+        (712, "rc21", "Jul 2026"),
+    )
+    for x, version, when in moments:
+        p.arrow((x, 372), (x, 446), colour=FAINT, head=False)
+        p.text(x, 366, version, size=13, anchor="middle", weight="bold")
+        p.text(x, 464, when, size=13, anchor="middle", colour=QUIET)
+    p.box(16, 380, 368, 26, "engines", tint(left, 0.4), edge=left, size=13, round=0)
+    p.box(384, 380, 134, 26, "legacy", tint(left, 0.2), edge=left, size=13, round=0)
+    p.box(518, 380, 122, 26, "legacy, warns", tint(left, 0.1), edge=left, size=13, round=0)
+    p.text(720, 398, "gone", size=13, colour=QUIET)
+    p.box(116, 414, 668, 26, "trtllm-serve", tint(right, 0.4), edge=right, size=13, round=0)
+    return p
+
+
+def search() -> Picture:
+    p = Picture(
+        330,
+        "A search passes through one server and two stores",
+        """The customer's sentence or picture goes to the ensemble clip in Triton, which makes a vector. Milvus
+        answers with the ids of the nearest pictures, MongoDB with their records. tensorrt_llm_bls, in the same
+        Triton, says a record in a sentence, which streams to the customer.""",
+    )
+    p.box(150, 48, 206, 268, "", tint(GATHER, 0.15), dashed=True)
+    p.text(162, 68, "one Triton", colour=QUIET)
+    p.box(460, 48, 324, 150, "", tint(GATHER, 0.15), dashed=True)
+    p.text(472, 68, "two stores", colour=QUIET)
+    p.box(16, 154, 94, 50, "customer")
+    p.box(178, 88, 150, 46, "clip\n(ensemble)", tint(GATHER, 0.6))
+    p.box(478, 88, 116, 46, "Milvus\n(vectors)", tint(READ, 0.4))
+    p.box(650, 88, 116, 46, "MongoDB\n(records)", tint(WRITE, 0.4))
+    p.box(170, 226, 166, 46, "tensorrt_llm_bls", tint(CALL, 0.4))
+    for points in (
+        ((63, 154), (63, 111), (178, 111)),
+        ((328, 111), (478, 111)),
+        ((594, 111), (650, 111)),
+        ((708, 134), (708, 249), (336, 249)),
+        ((170, 249), (63, 249), (63, 204)),
+    ):
+        p.arrow(*points)
+    for x, y, words in (
+        (16, 80, "sentence\nor picture"),
+        (366, 103, "vector"),
+        (608, 103, "ids"),
+        (500, 241, "record"),
+        (16, 268, "answer"),
+    ):
+        p.text(x, y, words, size=13)
+    for x, y, words in ((253, 154, "what does it mean?"), (536, 154, "which are near?"), (253, 292, "how to say it?")):
+        p.text(x, y, words, size=13, anchor="middle", colour=QUIET)
+    p.text(700, 176, "what are they?", size=13, anchor="end", colour=QUIET)
+    return p
+
+
+PICTURES = {
+    "notebooks/pictures/00_map.svg": map_of_the_course,
+    "notebooks/pictures/01_files.svg": files_of_weights,
+    "notebooks/pictures/01_launches.svg": launches,
+    "notebooks/pictures/02_split.svg": split,
+    "notebooks/pictures/02_heads.svg": heads,
+    "notebooks/pictures/04_path.svg": path,
+    "notebooks/pictures/04_blocks.svg": blocks,
+    "notebooks/pictures/10_round.svg": one_round,
+    "notebooks/pictures/12_apis.svg": two_apis,
+    "labs/vlm_clip/pictures/15_search.svg": search,
+}
+
+
+def main(root: Path) -> None:
+    for name, draw in PICTURES.items():
+        (root / name).write_text(draw().svg(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(find_root())
