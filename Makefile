@@ -25,7 +25,9 @@ help:
 	@echo "make lint     check the style of the code, and show how large each part of it is"
 	@echo "make lock     resolve the dependencies again into requirements/*.txt (needs uv); ARGS=--upgrade: the newest"
 	@echo "make pages    write again what README.md and environment.yml derive from other files"
-	@echo "make doctor   what this machine can run; gpu-… and trtllm-… are the steps of .github/workflows/gpu.yml"
+	@echo "make doctor   what this machine can run"
+	@echo "make trtllm-image trtllm-engine trtllm-serve trtllm-course   both images, an engine, a server, the notebooks in"
+	@echo "              NVIDIA's container; make trtllm-down ends the server (Dockerfiles/README.md, gpu.yml)"
 
 doctor: setup
 	@$(BIN)/course doctor
@@ -80,10 +82,10 @@ trtllm-image:
 	mkdir -p build/gpu/logs $(addprefix build/trtllm/,checkpoints engines serving logs cache)
 	$(COMPOSE) build build serve
 
-# The recipe is text, and comes from here: NVIDIA's container prints a banner before the output of a command.
+# The recipe is for the TensorRT-LLM of the container. --entrypoint: else a banner would stand in it.
 # A small share of the memory for the KV cache, because the notebooks start servers of their own beside this one.
-trtllm-engine: setup
-	$(BIN)/course engine recipe smollm2 > build/gpu/logs/recipe.sh
+trtllm-engine:
+	$(COMPOSE) run --rm -T --entrypoint course build engine recipe smollm2 > build/gpu/logs/recipe.sh
 	$(COMPOSE) run --rm -T build sh -e < build/gpu/logs/recipe.sh
 	$(COMPOSE) run --rm -T build course repo build --out serving -p kv_cache_free_gpu_mem_fraction=0.2 \
 	  --tokenizer-dir checkpoints/smollm2/hf --engine-dir engines/smollm2/bfloat16-tp1
