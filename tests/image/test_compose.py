@@ -225,6 +225,10 @@ def test_notebooks_take_the_server_that_runs_or_say_why_not(host, served):
     last = ["".join(page["cells"][-1]["outputs"][0]["text"]) for page in (first, second)]
     assert last[0].startswith("server at serve:8001 · ") and last[1].startswith("trtllm lane · ")
     assert "# The server at serve:8001 is not used: this notebook changes its server" in json.dumps(second)
+    # 07, 08 and 11 read the tokenizer where the server says that it has it.
+    told = "InferenceServerClient('serve:8001').get_model_config('preprocessing').config.parameters['tokenizer_dir']"
+    look = f"import os; from tritonclient.grpc import *; print(os.listdir({told}.string_value))"
+    assert "tokenizer.json" in host.run(f'docker compose run --rm lab python3 -c "{look}"')
 
 
 def test_the_steps_of_the_workflow_are_make_s(host):
