@@ -27,7 +27,9 @@ help:
 	@echo "make pages    write again what README.md and environment.yml derive from other files"
 	@echo "make pictures draw the notebooks' pictures/*.svg again"
 	@echo "make site     write the course as a web site into build/site (ARGS=\"--run build\": with the last run's outputs)"
-	@echo "make doctor   what this machine can run; gpu-… and trtllm-… are the steps of .github/workflows/gpu.yml"
+	@echo "make doctor   what this machine can run"
+	@echo "make trtllm-image trtllm-engine trtllm-serve trtllm-course   both images, an engine, a server, the notebooks in"
+	@echo "              NVIDIA's container; make trtllm-down ends the server (Dockerfiles/README.md, gpu.yml)"
 
 doctor: setup
 	@$(BIN)/course doctor
@@ -88,10 +90,10 @@ trtllm-image:
 	mkdir -p build/gpu/logs $(addprefix build/trtllm/,checkpoints engines serving logs cache)
 	$(COMPOSE) build build serve
 
-# The recipe is text, and comes from here: NVIDIA's container prints a banner before the output of a command.
+# The recipe is for the TensorRT-LLM of the container. --entrypoint: else a banner would stand in it.
 # A small share of the memory for the KV cache, because the notebooks start servers of their own beside this one.
-trtllm-engine: setup
-	$(BIN)/course engine recipe smollm2 > build/gpu/logs/recipe.sh
+trtllm-engine:
+	$(COMPOSE) run --rm -T --entrypoint course build engine recipe smollm2 > build/gpu/logs/recipe.sh
 	$(COMPOSE) run --rm -T build sh -e < build/gpu/logs/recipe.sh
 	$(COMPOSE) run --rm -T build course repo build --out serving -p kv_cache_free_gpu_mem_fraction=0.2 \
 	  --tokenizer-dir checkpoints/smollm2/hf --engine-dir engines/smollm2/bfloat16-tp1

@@ -25,10 +25,11 @@ RUN python3 -m pip list --format=freeze > /opt/image-packages.txt \
  && python3 /opt/missing_requirements.py "${EXAMPLES}" ${FAMILIES} | tee /opt/family-requirements.txt \
  && python3 -m pip install --no-cache-dir --constraint /opt/image-packages.txt \
       --requirement /opt/family-requirements.txt "/opt/servinglab[container]" \
- && mkdir -p /work /home/course && chmod 1777 /work /home/course
+ && mkdir -p /work /home/course/.cache/servinglab/run && chmod -R 1777 /work /home/course
 
 # Any user id works (compose.yaml gives yours, so that the engines are yours), also one without a name, for which torch
-# and mpirun look in these variables. Root is not needed.
+# and mpirun look in these variables. Root is not needed. Folders on the way to a mount are made above, for everyone:
+# Docker would make them as root, and flashinfer, for one, writes into ~/.cache.
 ENV HOME=/home/course USER=course LOGNAME=course PYTHONDONTWRITEBYTECODE=1
 WORKDIR /work
 USER 1000:1000

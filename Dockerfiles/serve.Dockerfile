@@ -15,9 +15,10 @@ COPY lib /opt/servinglab/lib
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
 RUN python3 -m pip list --format=freeze > /opt/image-packages.txt \
  && python3 -m pip install --no-cache-dir --constraint /opt/image-packages.txt /opt/servinglab \
- && mkdir -p /work /home/course && chmod 1777 /work /home/course
+ && mkdir -p /work /home/course/.cache/servinglab/run && chmod -R 1777 /work /home/course
 
-# A user id without a name works, too: torch and mpirun look in these variables.
+# A user id without a name works, too: torch and mpirun look in these variables. Folders on the way to a mount are made
+# above, because Docker would make them as root.
 ENV HOME=/home/course USER=course LOGNAME=course PYTHONDONTWRITEBYTECODE=1
 WORKDIR /work
 USER 1000:1000

@@ -67,9 +67,13 @@ def run(
 ) -> None:
     """Execute notebooks in order; results, pages and an index go to build/. Exit code 1 when one of them fails."""
     from course import manifest, report, runner
+    from servinglab.lane import resolve_lane
 
     loaded = manifest.load()
     chosen = loaded.select(ids)
+    if not ids and not lane and (others := [n.id for n in chosen if resolve_lane() not in n.lanes]):
+        typer.echo(f"left out, because they do not run in lane {resolve_lane()}: {', '.join(others)}")
+        chosen = [n for n in chosen if n.id not in others]
     overrides = manifest.parse_assignments([*(parameter or []), *([f"lane={lane}"] if lane else [])], chosen)
     values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
     if any(v.get("lane") == "trtllm" for v in values.values()):

@@ -97,16 +97,18 @@ def list_versions(
 def recipe(
     context: typer.Context,
     name: Annotated[str, Argument(help="A recipe, such as gpt2-medium, llama-7b-tp4 or smollm2.")],
-    trtllm: Annotated[str, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20.")] = "1.2.1",
+    trtllm: Annotated[
+        str | None, Option("--trtllm", help="Version of TensorRT-LLM, 0.9.0 to 1.3.0rc20: the installed one, or 1.2.1.")
+    ] = None,
     tp_size: Annotated[int | None, Option(min=1, help="GPUs that every layer is cut over.")] = None,
     dtype: Annotated[str | None, Option(help="float16, bfloat16 or float32.")] = None,
     weight_only: Annotated[str | None, Option(help="Weights of the linear layers: int8 or int4.")] = None,
     explain: Annotated[bool, Option("--explain", help="Say what every flag does.")] = False,
 ) -> None:
     """Print the commands from a model to an engine; any other flag goes to trtllm-build. `| sh -e` runs them."""
-    from engines import flags, recipes
+    from engines import flags, recipes, versions
 
-    extra = dict(flags.pairs(context.args))
+    extra, trtllm = dict(flags.pairs(context.args)), trtllm or versions.here()
     made = recipes.recipe(name, trtllm=trtllm, tp_size=tp_size, dtype=dtype, weight_only=weight_only, extra=extra)
     report.show_recipe(made, explain)
 

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -74,6 +74,14 @@ def find(text: str) -> Container:
         return found
     span = f"they go from {known[-1].tag} ({known[-1].trtllm}) to {known[0].tag} ({known[0].trtllm})"
     raise EngineError(f"{text!r} is no container and no TensorRT-LLM of one: {span}.")
+
+
+def here() -> str:
+    """The TensorRT-LLM that is installed, as in NVIDIA's containers; without one, that of the newest container."""
+    try:
+        return metadata.version("tensorrt_llm")
+    except metadata.PackageNotFoundError:
+        return NEWEST
 
 
 def newest_for(driver: str) -> Container | None:

@@ -1042,6 +1042,9 @@ version.mkdir()
 # hard-coded name does. `lint` cannot see it: the name it falls back to exists.
 #
 # </details>
+#
+# More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments. You read Triton's log and
+# change the files, and a check asks the server.
 
 # %%
 notebook.record(models=10)

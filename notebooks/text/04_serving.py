@@ -1095,6 +1095,9 @@ for outcome, count in sorted(Counter(outcomes).items()):
 #
 # Try more: a delay of 20 ms for a burst of 3; `slots = 2` and `slots = 8` in section 4; a cache of 256 tokens in
 # section 5; the question *before* the rules in the shared prefix.
+#
+# More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments. You read Triton's log and
+# change the files, and a check asks the server.
 
 # %%
 server.stop()

@@ -2,7 +2,7 @@
 """`docker compose build | run | up` on stand-in images: what compose.yaml says, entered without a daemon.
 
     docker compose build
-    docker compose run --rm [-T] [-e NAME=VALUE] [--entrypoint PROGRAM] SERVICE [COMMAND…]
+    docker compose run --rm [-T] [-e NAME=VALUE] [--entrypoint PROGRAM] [--service-ports] SERVICE [COMMAND…]
     docker compose up [--detach --wait --wait-timeout SECONDS] SERVICE
     docker compose logs [--no-color]
     docker compose down
@@ -36,6 +36,13 @@ IMAGES = Path(os.environ["STANDIN_IMAGES"])
 def variables(text: str) -> str:
     """${NAME:-default} as compose fills it."""
     return re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda found: os.environ.get(found[1]) or found[2] or "", text)
+
+
+def read_variables(file: Path) -> None:
+    """Those of the file .env, as compose reads it: of two lines the later counts, and the shell's value before both."""
+    lines = file.read_text().split() if file.exists() else ()
+    for name, value in dict(line.split("=", 1) for line in lines).items():
+        os.environ.setdefault(name, value)
 
 
 def load(name: str) -> Image:
@@ -108,6 +115,7 @@ def entered(service: dict, command: list[str]) -> list[str]:
 def main(words: list[str]) -> None:
     if words[:1] != ["compose"]:
         sys.exit(f"the stand-in of docker knows compose, not {words[:1]}")
+    read_variables(Path(".env"))
     services = yaml.safe_load(variables(Path("compose.yaml").read_text()))["services"]
     action, rest = words[1], words[2:]
     entrypoint, more, detach, seconds = "", [], False, 60.0
@@ -121,7 +129,7 @@ def main(words: list[str]) -> None:
             more.append(name)
         elif flag in ("--detach", "--wait"):
             detach = True
-        elif flag not in ("--rm", "-T", "--no-color"):
+        elif flag not in ("--rm", "-T", "--no-color", "--service-ports"):
             sys.exit(f"the stand-in of docker compose does not know {flag}")
     (IMAGES / "hosts").write_text(f"127.0.0.1 localhost {' '.join(services)}\n")
     for port in services[rest[0]].get("ports", ()) if action == "up" else ():

@@ -134,7 +134,7 @@ class Image:
             self.at(f"{FAMILIES}/{family}/requirements.txt").write_text(
                 "-c ../../../constraints.txt\ntransformers>=4.53\n"
             )
-        write_templates(self.at("/app/all_models/inflight_batcher_llm"))
+        write_templates(self.at("/app/all_models/inflight_batcher_llm"), "1.1")
 
     def copy(self, root: Path) -> Image:
         """The same in another root."""

@@ -170,6 +170,10 @@ def test_an_engine_of_several_ranks_answers_as_one_of_one_rank_and_as_transforme
 def test_nvidia_s_templates_are_taken_from_the_image_and_what_they_need_is_named(host, made):
     said = host.run(block("NVIDIA's own templates", 0).rstrip() + " || echo refused")
     assert "refused" in said and "tensorrt_llm/config.pbtxt:2: no value for ${triton_backend} (line 2)" in said
+    with host.serving(block("NVIDIA's own templates", 1)):
+        body = {"text_input": "The capital of France is", "max_tokens": 4, "stream": False}
+        answer = ask("8000/v2/models/ensemble/generate_stream", method="POST", json=body)
+    assert "Paris" in answer.text
 
 
 def test_jupyterlab_answers_beside_the_server_to_whoever_has_its_token(host, served):
@@ -221,6 +225,10 @@ def test_notebooks_take_the_server_that_runs_or_say_why_not(host, served):
     last = ["".join(page["cells"][-1]["outputs"][0]["text"]) for page in (first, second)]
     assert last[0].startswith("server at serve:8001 · ") and last[1].startswith("trtllm lane · ")
     assert "# The server at serve:8001 is not used: this notebook changes its server" in json.dumps(second)
+    # 07, 08 and 11 read the tokenizer where the server says that it has it.
+    told = "InferenceServerClient('serve:8001').get_model_config('preprocessing').config.parameters['tokenizer_dir']"
+    look = f"import os; from tritonclient.grpc import *; print(os.listdir({told}.string_value))"
+    assert "tokenizer.json" in host.run(f'docker compose run --rm lab python3 -c "{look}"')
 
 
 def test_the_steps_of_the_workflow_are_make_s(host):

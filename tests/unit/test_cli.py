@@ -158,6 +158,18 @@ def test_the_trtllm_lane_is_refused_before_anything_runs(small_course, monkeypat
     assert call("run", "--lane", "trtllm").exit_code == 0
 
 
+def test_run_of_everything_leaves_out_what_does_not_run_in_the_container(small_course, monkeypatch):
+    text = (small_course / "course.toml").read_text()
+    (small_course / "course.toml").write_text(text.replace('["embedded"]', '["embedded", "trtllm"]', 1))
+    monkeypatch.setenv("SERVINGLAB_LANE", "trtllm")
+    ran = []
+    monkeypatch.setattr(runner, "run_notebook", lambda n, *a, **k: ran.append(n.id) or runner.Result(n.id, "passed", 1))
+    done = call("run")
+    assert ran == ["00_good"] and "they do not run in lane trtllm: 01_bad" in done.output
+    call("run", "01")
+    assert ran == ["00_good", "01_bad"]  # who asks for it gets it
+
+
 def test_run_passes_lane_set_and_parameters(small_course, monkeypatch):
     seen = {}
 

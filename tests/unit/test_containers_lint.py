@@ -162,7 +162,7 @@ def compose_problems(data: dict) -> list[str]:
     problems = []
     for name, service in data["services"].items():
         for port in service.get("ports", []):
-            if not (isinstance(port, str) and re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)):
+            if not (isinstance(port, str) and re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-(\d+)\}:\1", port)):
                 problems.append(f"{name}: port {port} is not bound to 127.0.0.1")
         if service.get("network_mode") or service.get("privileged"):
             problems.append(f"{name}: more rights than it needs")
@@ -187,12 +187,15 @@ def compose_problems(data: dict) -> list[str]:
             problems.append(f"{name}: no {file}")
     if "healthcheck" not in data["services"]["serve"]:
         problems.append("serve: no healthcheck")
+    if "--allow-root" not in data["services"]["lab"]["command"]:
+        problems.append("lab: JupyterLab refuses a user who is root, as on many rented machines")
     return problems
 
 
 def needed_mounts(name: str) -> list[str]:
     if name == "lab":  # notebooks, labs and data; the engines that they make
-        return ["/work/course", "/home/course/.cache/servinglab"]
+        there = ["/work/checkpoints", "/work/serving"]  # where a server that a notebook uses names its tokenizer
+        return ["/work/course", "/home/course/.cache/servinglab", *there]
     return ["/work/checkpoints", "/work/engines", "/work/serving"]
 
 
@@ -217,7 +220,7 @@ def test_the_schema_sees_a_broken_compose_file(broken):
     ("damage", "word"),
     [
         (lambda s: s["serve"].update(ports=["8000:8000"]), "not bound"),
-        (lambda s: s["serve"].update(ports=["0.0.0.0:8000:8000"]), "not bound"),
+        (lambda s: s["serve"].update(ports=["0.0.0.0:${HTTP_PORT:-8000}:8000"]), "not bound"),
         (lambda s: s["build"].pop("deploy"), "no GPU"),
         (lambda s: s["build"].pop("shm_size"), "limits"),
         (lambda s: s["lab"].update(ulimits={}), "limits"),
@@ -225,6 +228,7 @@ def test_the_schema_sees_a_broken_compose_file(broken):
         (lambda s: s["serve"]["volumes"][0].update(source="./nowhere"), "not there"),
         (lambda s: s["serve"]["volumes"][0].pop("bind"), "as root"),
         (lambda s: s["serve"].pop("healthcheck"), "healthcheck"),
+        (lambda s: s["lab"]["command"].remove("--allow-root"), "refuses"),
         (lambda s: s["build"].update(environment=["HF_TOKEN=hf_x"]), "a value"),
         (lambda s: s["serve"].update(network_mode="host"), "more rights"),
         (lambda s: s["serve"]["build"].update(dockerfile="x"), "no x"),
@@ -355,7 +359,7 @@ def test_every_course_command_in_the_readme_is_understood():
     blocks = re.findall(r"^```\n(.*?)^```", text, re.M | re.S)
     pattern = re.compile(r"\bcourse ((?:engine|repo|serve|run)\b.*)$", re.M)
     commands = [shlex.split(found) for block in blocks for found in pattern.findall(block)]
-    assert len(commands) == 5
+    assert len(commands) == 7
     for words in commands:
         understood(words)
 
@@ -364,3 +368,27 @@ def test_the_readme_and_the_compose_file_name_the_same_folders():
     made = re.search(r"^mkdir -p (.*)$", (ROOT / "Dockerfiles" / "README.md").read_text(), re.M)[1].split()
     wanted = re.findall(r"source: \$\{\w+:-\./([^}]*)\}", COMPOSE.read_text())
     assert sorted(made) == sorted(wanted)
+
+
+def test_the_folders_on_the_way_to_a_mount_are_in_the_images():
+    """Else Docker makes them as root: /home/course/.cache, too, into which other programs write."""
+    home = set(re.findall(r"target: (/home/\S+)", COMPOSE.read_text()))
+    assert home
+    for path in DOCKERFILES:
+        made, opened = re.search(r"mkdir -p (.+) && chmod -R 1777 (.+)", path.read_text()).groups()
+        assert all(any(f"{folder}/".startswith(f"{there}/") for folder in made.split()) for there in home)
+        assert opened == "/work /home/course"
+
+
+def test_the_readme_names_the_newest_container_of_every_driver_that_the_course_has_templates_for():
+    text = (ROOT / "Dockerfiles" / "README.md").read_text()
+    rows = re.findall(r"^\| ([\d.]+) \| (\d\d\.\d\d) \| ([\d.]+) \|$", text, re.M)
+    known = [c for c in versions.containers() if c.generation != "before 0.19"]
+    newest = {versions.newest_for(c.driver).tag: c.driver for c in known}
+    assert rows == [(driver, tag, versions.find(tag).trtllm) for tag, driver in newest.items()]
+
+
+def test_the_readme_names_every_variable_of_the_compose_file():
+    text = (ROOT / "Dockerfiles" / "README.md").read_text().partition("## The databases")[0]
+    for name in set(re.findall(r"\$\{(\w+)", COMPOSE.read_text())) - {"SHM_SIZE"}:
+        assert re.search(rf"(?<![A-Z_]){name}[=`]", text.replace("\\n", " ")), name

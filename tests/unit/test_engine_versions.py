@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
+from course.cli import app
 from engines import EngineError, versions
 from servinglab.repository import contract
 
@@ -95,3 +97,10 @@ def test_the_workflow_ends_after_1_3_0rc20():
         versions.require_workflow("0.8.0")
     with pytest.raises(EngineError, match="no version of TensorRT-LLM"):
         versions.require_workflow("newest")
+
+
+def test_a_recipe_is_for_the_installed_version(monkeypatch):
+    recipe = ["engine", "recipe", "smollm2"]
+    assert versions.here() == "1.2.1" and "\nhf download" in "\n" + CliRunner().invoke(app, recipe).output
+    monkeypatch.setattr(versions.metadata, "version", {"tensorrt_llm": "1.0.0"}.get)
+    assert versions.here() == "1.0.0" and "huggingface-cli download" in CliRunner().invoke(app, recipe).output

@@ -137,7 +137,7 @@ def fill_repository(
             raise RepositoryError(f"{target} has no placeholder: it is filled already.")
         wrong += [f"No file has the placeholder ${{{key}}}.{did_you_mean(key, known)}" for key in values.keys() - known]
         if wrong:
-            raise RepositoryError(" ".join(wrong))
+            raise RepositoryError("\n".join(wrong))
         drafts = {path.with_name(f".{path.name}.{os.getpid()}"): path for path in done} if write else {}
         try:
             for draft, path in drafts.items():
