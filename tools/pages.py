@@ -1,5 +1,5 @@
-"""What derives from data: parts of READMEs, model cards and run sheets, and environment.yml. python tools/pages.py (make
-pages) writes them again.
+"""What derives from data: parts of READMEs, model cards and run sheets, and environment.yml. python tools/pages.py
+(make pages) writes them again.
 
 A part stands between two comments, `<!-- NAME:begin … -->` and `<!-- NAME:end -->`; templates/NAME.md says how it
 looks (Jinja; `x|f(".1f")` formats), and gets the values of the results files of PARTS; a value that they lack is an

@@ -43,7 +43,7 @@ import numpy as np
 import psutil
 from transformers import AutoTokenizer
 
-from course import doctor, manifest
+from course import doctor
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures import request_path, streaming
@@ -88,14 +88,14 @@ print("this notebook uses:", lane)
 # %% [markdown]
 # ## 2 The map
 #
-# The course follows one request from weights on disk to words on a screen, in this order.
-
-# %% tags=["nbval-check-output"]
-for entry in manifest.load().notebooks:
-    print(f"{entry.id:24} {entry.minutes:3} min  {entry.title}")
-
-# %% [markdown]
-# Follow one request. Triton holds several *models* with one job each: text to token ids, ids to more ids, ids to text.
+# The course follows one request from weights on disk to words on a screen. The black numbers are its notebooks:
+#
+# ![The steps from weights to a server and of one request, each with the number of its notebook](pictures/00_map.svg)
+#
+# Take them in order, or go where you like; the [README](../README.md) has their titles and times, and the
+# [glossary](../GLOSSARY.md) has the words.
+#
+# Now look inside Triton. It holds several *models* with one job each: text to token ids, ids to more ids, ids to text.
 # A fourth, the BLS (business logic scripting), calls the three.
 
 # %%

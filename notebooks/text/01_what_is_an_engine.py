@@ -662,8 +662,11 @@ print(f"{there['device']}: {there['launches']} launches one by one {there['one_b
       f"as a graph {there['graph_us']} µs")  # fmt: skip
 
 # %% [markdown]
-# The GPU did the same products; the graph saved the CPU's work. The setting is `cuda_graph_strategy` here,
-# `cuda_graph_mode` in TensorRT-LLM.
+# The GPU did the same products; the graph saved the CPU's work for each launch:
+#
+# ![One by one, the GPU is idle between kernels; as a graph, one launch starts all of them](pictures/01_launches.svg)
+#
+# The setting is `cuda_graph_strategy` here, `cuda_graph_mode` in TensorRT-LLM.
 
 # %% [markdown]
 # ## 10 Why an engine does not travel
@@ -776,7 +779,11 @@ print(f"{floats} bytes of tensors; header {head} bytes; left over {shard.stat().
 
 # %% [markdown]
 # Nothing is left. **The output is floats**, with names and shapes: no program, nothing tied to a GPU. The code comes
-# with `trtllm-build`, which turns this folder into an engine. Draw the files side by side.
+# with `trtllm-build`, which turns this folder into an engine.
+#
+# ![A checkpoint: header and tensors. A plan: header, table of sections, program and weights](pictures/01_files.svg)
+#
+# How large are these parts?
 
 # %%
 held = {"MiniLM checkpoint": held_by(checkpoint)}

@@ -225,15 +225,10 @@ print("left behind:", (root / "no").exists())
 # ## 3 Several GPUs
 #
 # A model too large for one GPU is cut. With **tensor parallelism** (TP) every GPU, called a *rank*, holds a part of
-# *every* layer. A weight [outputs, inputs] can be cut in two ways. Draw them.
-
-# %%
-show(figures.tensor_parallel(3), "fc and gate are cut by outputs, proj by inputs, and a sum joins them",
-     "x goes to three ranks; each has its rows of fc and gate, its columns of proj; an all-reduce adds up",
-     drawing=True)  # fmt: skip
-
-
-# %% [markdown]
+# *every* layer. A weight [outputs, inputs] can be cut in two ways:
+#
+# ![Three ranks: fc and gate are cut by outputs, proj by inputs; an all-reduce adds the shares](pictures/02_split.svg)
+#
 # Cut by *outputs*, each rank makes other numbers: **column parallel**. Cut by *inputs*, each rank has a share of every
 # number: **row parallel**. Do the MLP by hand, with ranks $r$, and $F$, $G$, $W$ for `fc`, `gate`, `proj`:
 #
@@ -269,8 +264,11 @@ print("rows on each rank:", [len(part) for part in mine])
 print("rank 0 has the first rows of qkv:", np.array_equal(mine[0], fused[: len(mine[0])]))
 
 # %% [markdown]
-# No: those would be queries only. Each of the three is cut by itself, so rank 0 has heads q0, q1, q2 with their k0 and
-# v0. Attention then needs no communication inside. Its output product `dense` is row parallel, like `proj`, and takes
+# No: those would be queries only. Each of the three is cut by itself:
+#
+# ![qkv has 9 query heads, 3 key heads and 3 value heads; each rank gets 3, 1 and 1 of them](pictures/02_heads.svg)
+#
+# Attention then needs no communication inside. Its output product `dense` is row parallel, like `proj`, and takes
 # the layer's second all-reduce.
 #
 # Now the tool. **Predict:** can it cut SmolLM2 over 2 ranks? Over 3?

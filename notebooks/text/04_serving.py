@@ -86,13 +86,9 @@ repository = root / "model_repository"
 # %% [markdown]
 # ## 1 What happens to a request
 #
-# ```
-# client ── HTTP or gRPC ──> front end ──> the model's queue ──> scheduler ──> instance ──> response
-#                            (threads)     (one per model)       (a batch)     (a process)
-# ```
+# ![A request goes through front end, queue and scheduler to an instance; the response goes back](pictures/04_path.svg)
 #
-# Each model has a queue and a scheduler of its own. When an **instance** is free, the scheduler hands it a batch. An
-# instance of a Python model is a process.
+# Each model has a queue and a scheduler of its own. When an **instance** is free, the scheduler hands it a batch.
 #
 # For the queues you need a model that is quicker than an LLM: MiniLM, a
 # [sentence encoder](https://arxiv.org/abs/2002.10957). It reads a text in one go and gives back a vector of 384
@@ -656,9 +652,11 @@ for name, (layers, heads, size, width) in shapes.items():
 
 # %% [markdown]
 # **Paged**: the cache is cut into **blocks** of some tokens, and a request owns a list of blocks rather than one long
-# piece ([PagedAttention](https://arxiv.org/abs/2309.06180)). At most the last block is partly empty, and any free block
-# fits anybody. How many blocks there are follows from two parameters of `tensorrt_llm`; with both, the smaller result
-# counts:
+# piece ([PagedAttention](https://arxiv.org/abs/2309.06180)):
+#
+# ![Three caches of 8 blocks: one request fills some, two share some, one gives its blocks up](pictures/04_blocks.svg)
+#
+# How many blocks there are follows from two parameters of `tensorrt_llm`; with both, the smaller result counts:
 #
 # - `kv_cache_free_gpu_mem_fraction`: a share of the memory that is still *free* once the engine is loaded, 0.9 by
 #   default. This is why a server "takes the whole GPU" whatever the model's size;

@@ -980,6 +980,8 @@ for name, change in slips.items():
 # %% [markdown]
 # ## Recap
 #
+# The errors and their cures, on one page: the [cheat sheet](../docs/cheatsheet.md).
+#
 # - `/infer` and `ModelInfer` carry one response and refuse decoupled models; `/generate` carries exactly one;
 #   `/generate_stream` and `ModelStreamInfer` carry any number.
 # - A message is tags, lengths and values; strings in raw contents have a prefix of four bytes.

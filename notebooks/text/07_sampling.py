@@ -889,6 +889,8 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 # %% [markdown]
 # ## Recap
 #
+# Every setting with its range, on one page: the [cheat sheet](../docs/cheatsheet.md).
+#
 # - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays: whole on our server
 #   and in transformers, with the part that reaches p in NVIDIA's kernels.
 # - Cuts keep ratios, temperature and penalties change them.

@@ -72,18 +72,16 @@ seed: int = 0  # seed of the tests and of the sampled answers
 # To generate a token, the model reads all of its weights once: 135 million numbers for one token. Reading *four* tokens
 # takes the same weights from memory, once, and multiplies them with four columns instead of one. That is how a prompt
 # is read. So if somebody told you the next three tokens, one step could check them all. One **round**:
+#
+# ![The draft says ran, into, a; the target ran, into, the, dark; ran, into, the are accepted](pictures/10_round.svg)
+#
+# The guesses come from a small **draft** model, or from anything else that is cheap; the model that checks is the
+# **target**.
 
 # %%
 lane = notebook.begin("10", lane, seed=seed, weights=precision)
-guesses, chosen = ["ran", "into", "a"], ["ran", "into", "the", "dark"]
-title = "Two of three guesses agree: one step brings three tokens"
-summary = "draft three tokens, verify them in one step, accept two and one more"
-show(figures.one_round(["The", "fox"], guesses, chosen), title, summary, drawing=True)
 
 # %% [markdown]
-# The guesses come from a small **draft** model, or from anything else that is cheap; the model that checks is the
-# **target**. *dark* is thrown away: the target chose it behind *a*, which is not in the text.
-#
 # You start with the executor that runs behind `tensorrt_llm`, inside this notebook. (On a machine with a GPU it runs
 # there.)
 

@@ -73,14 +73,16 @@ seed: int = 1  # seed of the first sampled answer
 #
 # Until now a checkpoint was converted, built into an engine and served by five Triton models. TensorRT-LLM has a second
 # way: a Python class reads the Hugging Face checkpoint and runs it with PyTorch and TensorRT-LLM's kernels.
+#
+# ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
 
 # %%
 lane = notebook.begin("12", lane, seed=seed, weights=precision)
-summary = "with an engine seven steps, with the LLM API three: folder, LLM, and a program, trtllm-serve or Triton"
-show(api_names.two_ways(), "The LLM API needs no conversion and no build", summary, drawing=True)
 
 # %% [markdown]
-# How did it come to this?
+# The last engines are those of 1.3.0rc20.
+#
+# <details><summary>Version by version</summary>
 #
 # | version | when | what changed |
 # |---|---|---|
@@ -90,6 +92,8 @@ show(api_names.two_ways(), "The LLM API needs no conversion and no build", summa
 # | 1.3.0rc | February 2026 | `trtllm-build` and `convert_checkpoint.py` warn that they will go |
 # | 1.3.0rc20 | 30 June 2026 | the last candidate that knows engines |
 # | 1.3.0rc21 | July 2026 | engines, their tools and the five Triton models are gone |
+#
+# </details>
 #
 # The newest Triton container that we know, 26.07, still holds 1.2.1 with both. What you learned about engines works
 # there. After 1.3.0rc20 it does not

@@ -75,11 +75,11 @@ seed: int = 0  # which pictures are kept out of the catalogue
 #
 # A customer sends a sentence or a picture. The ensemble makes a vector of it, one store says which pictures are near,
 # the other what they are, and the language model says it in a sentence.
+#
+# ![A sentence becomes a vector in Triton, ids in Milvus, a record in MongoDB, then an answer](pictures/15_search.svg)
 
 # %%
 lane = notebook.begin("15", lane, seed=seed, weights=precision, encoders=encoders)
-drawn = "the customer's picture or sentence becomes a vector, then ids, then a record, then an answer"
-show(gallery.architecture(), "A search passes through one server and two stores", drawn, drawing=True)
 
 # %% [markdown]
 # One Triton holds both families of models: the five of the language model and the five of notebook 14. They share
