@@ -2,8 +2,12 @@
 the server that somebody else started (SERVINGLAB_SERVER)."""
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
 
 from servinglab.assets import cache_dir
 from servinglab.lane import resolve_lane, server_elsewhere
@@ -20,11 +24,19 @@ def serve(folder: str | Path | None = None, *, precision: str = "fp32", **fields
     """
     if server := attached():
         print(f"# {server.grpc_url} runs already. Its model and settings are its own, not {precision=}, {fields}")
+        _say_where_its_tokenizer_is(server)
         return server
     folder = folder or tempfile.mkdtemp(prefix="repository-")
     started = of_lane(build_default(folder, precision=precision, **fields)).start()
     print(started.command_line)
     return started
+
+
+def _say_where_its_tokenizer_is(server: TritonServer) -> None:
+    with suppress(InferenceServerException), grpcclient.InferenceServerClient(server.grpc_url) as client:
+        folder = client.get_model_config("preprocessing").config.parameters["tokenizer_dir"].string_value
+        if not Path(folder).is_dir():
+            print(f"# Its tokenizer is in {folder}, which this machine lacks: cells that read it fail until it is here")
 
 
 def attached() -> TritonServer | None:

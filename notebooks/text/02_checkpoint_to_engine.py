@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 49 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 65 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 25 min
 #
@@ -217,6 +217,7 @@ with open(source / "model.safetensors", "rb") as file:
     (root / "cut" / "model.safetensors").write_bytes(file.read(100_000))
 course("convert --model_dir ./cut --output_dir no")
 print("left behind:", (root / "no").exists())
+
 
 # %% [markdown]
 # It refuses, and leaves nothing behind.

@@ -27,7 +27,7 @@
 # - measure the time to the first token and the gaps, for one stream and for many
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 39 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [04 · Serving](04_serving.ipynb) · Next: [06 · Temperature](06_temperature.ipynb)
 

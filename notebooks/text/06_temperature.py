@@ -27,7 +27,7 @@
 # - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 19 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 53 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 

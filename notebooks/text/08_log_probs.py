@@ -27,7 +27,7 @@
 # - add probabilities whose logs are all you have, and score a text by its perplexity
 # - use the probability of an answer as a signal, with a threshold and its uncertainty
 #
-# **Time:** 45 minutes (last run: 32 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 78 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [07 · Sampling](07_sampling.ipynb) · Next: [09 · Beam search](09_beam_search.ipynb)
 

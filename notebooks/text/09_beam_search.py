@@ -27,7 +27,7 @@
 # - say what a length penalty divides, and what it cannot mend
 # - choose between beams and sampling by the task and by what they cost
 #
-# **Time:** 40 minutes (last run: 71 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 93 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [10 · Speculation](10_speculative_decoding.ipynb)
 

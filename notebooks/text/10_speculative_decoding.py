@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS, and read the acceptance it reports
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 76 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 90 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 

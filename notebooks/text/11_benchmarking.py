@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and into energy where power can be read
 # - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
 #
-# **Time:** 45 minutes (last run: 60 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 69 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 

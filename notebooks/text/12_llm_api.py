@@ -27,7 +27,7 @@
 # - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 32 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # Previous: [11 · Benchmarks](11_benchmarking.ipynb) · Next: [13 · Lab](../labs/vlm_clip/13_encoders_and_engines.ipynb)
 

@@ -80,13 +80,19 @@ def test_a_port_that_speaks_tls_only_is_asked_about():
         assert explained(caught.value, url, 60)[0].endswith("is this its gRPC port, without TLS?")
 
 
-def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys):
+def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys, monkeypatch):
     address = f"grpc://{tiny_server.grpc_url},{tiny_server.http_url}"
     assert notebook.begin("06", address) == "embedded"
     server = serving.serve(precision="int4", max_beam_width=8)
     assert (server.grpc_url, server.http_url) == (tiny_server.grpc_url, tiny_server.http_url)
     said = capsys.readouterr().out
     assert f"{tiny_server.grpc_url} runs already" in said and "precision='int4', {'max_beam_width': 8}" in said
+    assert "tokenizer" not in said
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(Path, "is_dir", lambda folder: False)
+        serving.serve()
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"# Its tokenizer is in /\S+, which this machine lacks: cells that read it fail .*", said)
     assert server.models() == tiny_server.models() and server.pid is None
     server.stop()
     assert tiny_server.ready()

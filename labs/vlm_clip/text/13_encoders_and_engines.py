@@ -27,7 +27,7 @@
 # - say what int8 saves and costs, and refuse an engine that turned the vectors away
 # - build a TensorRT engine with a dynamic batch
 #
-# **Time:** 45 minutes (last run: 61 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
+# **Time:** 45 minutes (last run: 70 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
 # hub is reachable
 #
 # Two sittings: the space (1 to 6), the files (7 to 10).

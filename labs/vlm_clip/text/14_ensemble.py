@@ -25,7 +25,7 @@
 # - read and prevent mistakes with the batch dimension, before a server sees them
 # - make a service that answers each kind of broken picture with one sentence, and lives on
 #
-# **Time:** 45 minutes (last run: 31 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 38 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 

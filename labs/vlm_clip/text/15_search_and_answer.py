@@ -27,7 +27,7 @@
 # - stream an answer from one record, and count how often the model adds to it
 # - repair what two stores disagree on, and choose an index for more pictures
 #
-# **Time:** 45 minutes (last run: 51 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+# **Time:** 45 minutes (last run: 60 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #
 # Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: none, this is the last one
 
