@@ -21,12 +21,14 @@
 # After this notebook you can
 #
 # - say where a request waits, and read it from statistics, metrics and the request's own times
-# - choose batch sizes, a queue delay and instance counts for a small model, and say why an LLM needs other means
-# - explain in-flight batching, the KV cache in blocks, reuse of a prefix and both scheduler policies, with figures
+# - choose batch sizes, queue delays and instance counts, and say why an LLM needs other means
+# - explain in-flight batching, the KV cache, prefix reuse and both scheduler policies
 # - load, unload and update models while clients keep asking
-# - write the commands that start an engine of several GPUs or nodes
+# - write the commands that start an engine on several GPUs or nodes
 #
 # **Time:** 50 minutes (last run: 87 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+#
+# read: 17 min, do: 16 min
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -73,7 +75,7 @@ tokens: int = 12  # their mean length, in tokens
 seed: int = 0  # seed of their lengths
 
 # %% [markdown]
-# `slots` is made even: section 3 gives one half each to two instances.
+# Section 3 gives half of the slots to each of two instances, so their number is even.
 
 # %%
 lane = notebook.begin("04", lane, seed=seed, weights=precision)
@@ -88,11 +90,12 @@ repository = root / "model_repository"
 #
 # ![A request goes through front end, queue and scheduler to an instance; the response goes back](pictures/04_path.svg)
 #
-# Each model has a queue and a scheduler of its own. When an **instance** is free, the scheduler hands it a batch.
+# Each model has its own queue and its own **scheduler**, which decides what runs next. It hands each free **instance**
+# a batch: requests that are computed together. (gRPC: notebook 05.)
 #
-# For the queues you need a model that is quicker than an LLM: MiniLM, a
-# [sentence encoder](https://arxiv.org/abs/2002.10957). It reads a text in one go and gives back a vector of 384
-# numbers: the mean over its tokens, brought to length 1. PyTorch writes it as ONNX, as in notebook 01.
+# Queues show best with a model quicker than an LLM: MiniLM, a [sentence encoder](https://arxiv.org/abs/2002.10957). It
+# turns a text into 384 numbers, the mean over its tokens, scaled to length 1. As in notebook 01, PyTorch writes it as
+# ONNX.
 
 # %%
 class Encoder(torch.nn.Module):
@@ -105,6 +108,9 @@ class Encoder(torch.nn.Module):
         return torch.nn.functional.normalize((hidden * share).sum(1) / share.sum(1), dim=-1)
 
 
+# %% [markdown]
+# Export it:
+
 # %%
 encoder = Path(tempfile.mkdtemp())
 shutil.copy(assets.resolve("minilm") / "tokenizer.json", encoder)
@@ -115,8 +121,8 @@ with warnings.catch_warnings():
                       input_names=["ids", "mask"], dynamic_axes={"ids": sizes, "mask": sizes})  # fmt: skip
 
 # %% [markdown]
-# ONNX Runtime computes it, on one thread, in this `model.py`. Note the one line that computes: **all** requests go
-# through the model together.
+# In this `model.py` ONNX Runtime computes on one thread. Note the line with `self.session.run`: **all** requests go
+# through together.
 
 # %%
 CODE = """\
@@ -146,8 +152,7 @@ class TritonPythonModel:
 """
 
 # %% [markdown]
-# And its `config.pbtxt`. The last two lines are what this notebook varies: how its requests are scheduled, and how many
-# instances there are.
+# This notebook varies the end of its `config.pbtxt`: the number of instances, and the scheduling.
 
 # %%
 CONFIG = """\
@@ -169,7 +174,7 @@ def write_minilm(name, scheduling="", count=1):
 
 
 # %% [markdown]
-# Four variants of it go into one repository.
+# Put four variants into one repository:
 
 # %%
 write_minilm("minilm")
@@ -178,8 +183,7 @@ write_minilm("minilm_delay", "dynamic_batching { preferred_batch_size: [ 8 ] max
 write_minilm("minilm_two", count=2)
 
 # %% [markdown]
-# `serve` adds the five models of the LLM, with the tensors of TensorRT-LLM 1.1, and starts the server. Every folder is
-# a model, and each instance gets its process.
+# `serve` adds the five models of the LLM and starts the server.
 
 # %%
 server = serve(root, precision=precision, generation="1.1")
@@ -189,20 +193,19 @@ web = httpx.Client(base_url=server.http_url, timeout=60, trust_env=False)
 # %% [markdown]
 # ### Health and metadata
 #
-# Load balancers and orchestrators ask a server three questions, each with a status code for an answer: is the process
-# alive, is it ready, is this model ready?
+# A load balancer asks: is the process alive, is it ready, is this model ready? A status code answers.
 #
-# **Predict:** what does it answer for a model that does not exist?
+# **Predict:** which code stands for a model that does not exist?
 
 # %% tags=["nbval-check-output"]
 for path in ("health/live", "health/ready", "models/tensorrt_llm/ready", "models/minilm/ready", "models/maxilm/ready"):
     print(web.get(f"/v2/{path}").status_code, path)
 
 # %% [markdown]
-# 400, as for every model that is not loaded. `live` means "do not restart me", `ready` means "send me requests". In
-# Kubernetes they are the liveness and the readiness probe.
+# A missing model gets 400, like every model that is not loaded. `live` means "do not restart me", `ready` means "send
+# me requests".
 #
-# Metadata tells what the server can do and what a model takes. `-1` is the batch dimension.
+# Metadata says what a model takes. `-1` is the batch dimension.
 
 # %% tags=["nbval-check-output"]
 about, model = web.get("/v2").json(), web.get("/v2/models/minilm").json()
@@ -214,7 +217,7 @@ for tensor in model["inputs"] + model["outputs"]:
 # %% [markdown]
 # ## 2 Dynamic batching
 #
-# Triton counts what it does, for each model. This is the statistics API, raw:
+# Triton counts its work for each model. Here is the statistics API, raw:
 
 # %%
 def ask(model, text):
@@ -227,10 +230,10 @@ print(client.get_inference_statistics("minilm"))
 
 
 # %% [markdown]
-# The model works: a fox is closer to a dog than to a tax. Two numbers tell the story of batching: an **inference** is
-# one row that was computed, an **execution** is one call of the instance. `ns` are nanoseconds, summed over requests.
+# The model works: a fox is closer to a dog than to a tax. An **inference** is one computed row, an **execution** is
+# one call of the instance.
 #
-# Counters only grow, so take them before and after. They grow a moment after the response: wait until they stand still.
+# Counters only grow, a moment after the response. So read them before and after, once they stand still.
 
 # %%
 def counters(model):
@@ -257,7 +260,7 @@ def burst(model, call, count=burst_size):
 
 
 # %% [markdown]
-# Meanwhile a thread reads how many requests wait, from the metrics of section 6, over a connection that stays open.
+# Meanwhile a thread reads from the metrics (section 6) how many requests wait.
 
 # %%
 def watch(model, until):
@@ -272,8 +275,7 @@ def watch(model, until):
 
 
 # %% [markdown]
-# `meanwhile` runs such a function in threads for as long as a `with` block lasts. Then its event tells them to end,
-# even if you stop the cell: the pool waits for its threads.
+# `meanwhile` runs such a function in threads while a `with` block lasts, then tells them to end.
 
 # %%
 @contextlib.contextmanager
@@ -287,7 +289,7 @@ def meanwhile(function, *arguments, threads=1):
 
 
 # %% [markdown]
-# `measured` puts it together: counters before, the burst, counters after.
+# `measured` reads the counters, sends the burst, and reads them again.
 
 # %%
 def measured(model, call=ask):
@@ -301,10 +303,10 @@ def measured(model, call=ask):
 
 
 # %% [markdown]
-# Three ways: `minilm` has none, `minilm_batch` has `dynamic_batching { }`, and `minilm_delay` prefers batches of
-# 8 and may wait 20 ms for them.
+# `minilm` has no batching, `minilm_batch` has `dynamic_batching { }`, and `minilm_delay` prefers batches of 8 and may
+# wait 20 ms for them.
 #
-# **Predict:** `burst_size` requests at once, at most 8 in a batch. How many executions does each of them need?
+# **Predict:** `burst_size` requests at once, at most 8 in a batch. How many executions does each variant need?
 
 # %%
 rows = {name: measured(name) for name in ("minilm", "minilm_batch", "minilm_delay")}
@@ -313,12 +315,11 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
     print(f"{name:12}", " · ".join(f"{key} {value:.1f}" for key, value in row.items()), f"· expected {least}")
 
 # %% [markdown]
-# As expected: without the scheduler's help one execution for each request. With it, the first one finds the instance
-# free and goes alone; those that arrive meanwhile go together, 8 at a time. With a delay even the first one waits until
-# it is one of 8. A few executions more than that mean that the requests did not arrive all at once: the threads of a
-# client take some milliseconds to start.
+# How many executions? Without batching, one for each request. With it, the first goes alone, for the instance is free;
+# the rest go 8 at a time. With a delay even the first waits for seven others. (More, if the requests did not arrive
+# all at once.)
 #
-# The figure shows the same from outside: how long is the queue while the burst is worked off?
+# How long is the queue meanwhile?
 
 # %%
 curves = {name: points for name, (_, points) in rows.items()}
@@ -329,20 +330,17 @@ show(slot_figures.pending_curves(curves), title, alt)
 
 
 # %% [markdown]
-# A batch leaves the queue as a whole: the line is flat while one is computed and then drops by up to 8.
+# A batch leaves the queue as a whole: the line is flat while one is computed, then drops by up to 8.
 #
-# Fewer executions, but is it faster? Look at `requests/s` above. A batch pays when one call with 8 rows costs less than
-# eight calls: when there is a fixed cost to share, such as reading the weights, starting kernels, or the way to another
-# process. On a GPU that is nearly always so. On a CPU that is busy with one text already, there is less to gain.
+# Is it faster, too? Compare `requests/s` above. A batch pays when calls share a fixed cost, such as reading weights or
+# starting kernels: nearly always on a GPU, less on a busy CPU.
 
 # %% [markdown]
 # ### What the delay costs
 #
-# The other model that batches here is `preprocessing`: it declares `preferred_batch_size: [ 8 ]` and a queue delay of
-# 0. Write its configuration with 50 ms, load it again, and ask alone, then in a burst.
+# `preprocessing` prefers batches of 8, too, with a queue delay of 0. Make that 50 ms, and ask alone, then in a burst.
 #
-# **Predict:** what happens to a request that comes alone: 50 ms more, or does the scheduler see that nobody else is
-# there?
+# **Predict:** does a lone request wait 50 ms more, or does the scheduler see that nobody else is there?
 
 # %%
 def tokenize(model, text):
@@ -369,25 +367,25 @@ for delay in (0, 50_000):
     print(f"delay {delay / 1000:2.0f} ms: alone {1000 * delays[delay]:.0f} ms · {executions}")
 
 # %% [markdown]
-# Put the delay back to 0, as it was.
+# Put the delay back to 0:
 
 # %%
 assert delays[50_000] > 0.05
 change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseconds: 0")
 
 # %% [markdown]
-# It cannot know who will come, so a lone request waits the whole delay. A full preferred batch leaves at once. Hence
-# the order in which to tune ([Triton's
-# advice](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md) is much the same):
-# first `dynamic_batching { }` alone, which waits for nobody; then a delay, if larger batches pay and the latency budget
-# has room; preferred sizes only where some sizes are really faster, as for the profiles of a TensorRT engine.
+# Does a lone request wait? Yes, the whole delay: the scheduler cannot know who will come. A full preferred batch
+# leaves at once.
 #
-# `tensorrt_llm` has these lines, too. There the delay would only hold requests back: the batch that counts is formed
-# behind it, in the executor. Leave it at 0. Its `execution_count` says nothing about that batch, either: NVIDIA's
-# backend reports each request as an execution, and for ours Triton counts how often it handed requests over.
+# So [tune in this order](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md):
+# `dynamic_batching { }` alone; then a delay, if larger batches pay and the latency budget has room; preferred sizes
+# only where some are really faster.
+#
+# Leave the delay of `tensorrt_llm` at 0. The batch that counts is formed behind it, in the **executor**, the part of
+# TensorRT-LLM that runs the LLM; Triton's `execution_count` says nothing about it.
 
 # %% [markdown]
-# **Exercise 04.1** Statistics of a model, taken before and after a burst:
+# **Exercise 04.1** (●○○, 4 minutes) Statistics of a model, taken before and after a burst:
 #
 # | | inference_count | execution_count | queue: ns |
 # |---|---|---|---|
@@ -395,6 +393,19 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 # | after | 164 | 56 | 884 000 000 |
 #
 # What was the mean batch size during the burst, and how long did a request wait on average, in milliseconds?
+#
+# <details><summary>Hint 1</summary>
+#
+# Counters start with the server. What did the burst alone add to each?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A mean batch is inferences for each execution. Each request of a batch has waited, so divide the added waiting time
+# by the added inferences. A millisecond has 1,000,000 ns.
+#
+# </details>
 
 # %% tags=["exercise:04.1"]
 answer_1 = {"mean_batch": None, "queue_ms": None}  # two numbers
@@ -406,8 +417,8 @@ check("04.1", answer_1)
 # %% [markdown]
 # ## 3 Instances
 #
-# `instance_group { count: 2 }` starts the model twice. Two batches run at the same time, and everything is there twice,
-# the weights too. Here is the memory of the processes.
+# `instance_group { count: 2 }` starts the model twice: two batches at the same time, and twice the memory, weights
+# too. This function adds up the memory of a model's processes:
 
 # %%
 def memory(model):
@@ -416,7 +427,7 @@ def memory(model):
 
 
 # %% [markdown]
-# **Predict:** one instance against two, without batching: twice the requests per second?
+# **Predict:** do two instances, without batching, answer twice the requests per second?
 
 # %%
 best = {"minilm": 0.0, "minilm_two": 0.0}
@@ -429,16 +440,13 @@ cores = len(psutil.Process().cpu_affinity())
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
 
 # %% [markdown]
-# Twice at the very best, and only if a second core has nothing else to do. The server and the clients need cores too,
-# and one call may use several already. A factor near 1, or below, says that there was nothing idle to use. A second
-# instance makes no core faster, and its memory is paid in any case. (The two took turns, and the best of three counts:
-# this machine varies.)
+# Did two instances double the requests per second? At best, and only if a second core was idle. A factor near 1, or
+# below, says that nothing was. The memory is always paid.
 #
 # ### Why one instance of the LLM is enough
 #
-# The templates give `tensorrt_llm` one instance. Would two be better? For the rest of this notebook you need the
-# executor behind that model by itself. `run_all` submits all prompts at once and collects tokens and times. The
-# answers have exactly the lengths that you ask for, unless an `end_id` may end them.
+# Would two be better? Test it on the executor itself. `run_all` submits all prompts at once; answers have the lengths
+# you ask for, unless an `end_id` may end them.
 
 # %%
 engine = next(root.glob("_assets/*/engines"))
@@ -464,8 +472,8 @@ def run_all(running, prompts, lengths, end_id=None):
 
 
 # %% [markdown]
-# The load: two stories for each slot, of `tokens` tokens each. Once with one executor of `slots` slots and all threads,
-# then with two of half the size, at the same time.
+# A **slot** is the place of one running request. One executor with `slots` slots gets two stories for each slot; then
+# two of half the size share them.
 #
 # **Predict:** which one makes more tokens per second, and which one needs more memory for weights?
 
@@ -501,26 +509,25 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
     print(f"{name:13} {speed:4.0f} tokens/s, {count * weights:4.0f} MB of weights, on {inflight.device}")
 
 # %% [markdown]
-# A step of an LLM reads all weights once, for however many rows: two half-full instances read them twice. They also
-# split the memory for the KV cache, and a request cannot move to the other one when its own is full. (Where arithmetic
-# and not memory is the limit, as with int4 on a CPU, the two may be equally fast. The memory is still paid twice.) So:
-# **one instance, a large batch**. More instances of an LLM make sense on *other* GPUs.
+# Which made more tokens per second? Each step of an LLM reads all weights once, however many rows it computes; two
+# half-full instances read them twice. (Where arithmetic is the limit, as with int4 on a CPU, they may be equally
+# fast.) They also split the memory of the KV cache (section 5). So: **one instance, a large batch**. More make sense
+# on *other* GPUs.
 #
-# The models around it are another matter: NVIDIA recommends as many instances of pre- and postprocessing as the batch
-# is large ([backend's
-# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md)).
-# But keep one of `postprocessing` if you stream: with several, the pieces of a text may come in the wrong order
-# ([issue 614](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614)).
+# Pre- and postprocessing may have [as many instances as the batch is
+# large](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md).
+# But keep one `postprocessing` if you stream, or [pieces may come in the wrong
+# order](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614).
 
 # %% [markdown]
 # ## 4 In-flight batching
 #
-# Dynamic batching forms a batch, runs it, and forms the next. For text that is poor: answers differ in length, and
-# those that end early leave their slot empty until the longest one has ended. **In-flight batching** (also *continuous*
-# batching; [Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022) decides anew at every token: a
-# request that has ended leaves, one that waits joins.
+# Dynamic batching runs a batch to its end: an answer that ends early leaves its slot empty until the longest one ends.
+# **In-flight batching** (or *continuous*; [Orca](https://www.usenix.org/conference/osdi22/presentation/yu), 2022)
+# decides anew at every token: a finished request leaves, a waiting one joins.
 #
-# TensorRT-LLM has both: `batching_strategy` is `inflight_fused_batching` or `V1`. Take a ragged load.
+# TensorRT-LLM's `batching_strategy` is `inflight_fused_batching` or `V1`, the static kind. Take answers of very
+# different lengths:
 
 # %%
 lengths = np.random.default_rng(seed).geometric(1 / tokens, requests).clip(2, 4 * tokens).tolist()
@@ -528,8 +535,8 @@ print(lengths, "together", sum(lengths), "tokens")
 
 
 # %% [markdown]
-# **Predict:** with `slots` slots, how many times the steps does static batching take? And which share of its
-# slots × time is empty?
+# **Predict:** with `slots` slots, how many times the steps does static batching take? Which share of its slots × time
+# is empty?
 
 # %%
 def lasted(metrics):
@@ -547,9 +554,8 @@ with executor.Executor(engine, max_batch_size=slots, batching_strategy="V1", **o
 print("steps of the model:", steps)
 
 # %% [markdown]
-# Every request tells its own times: when it arrived, was first scheduled, got its first and its last token. From these
-# the figure draws who sat in which slot. Numbers are requests in the order of arrival; the pale part of a bar is the
-# reading of the prompt; grey is an empty slot.
+# From the times of each request the figure draws which request sat in which slot. Numbers are requests in order of
+# arrival; the pale part of a bar is the reading of the prompt; grey is an empty slot.
 
 # %%
 idle = {name: slot_figures.idle_share(metrics) for name, metrics in runs.items()}
@@ -561,15 +567,28 @@ show(slot_figures.timeline(runs), title, alt)
 inflight.shutdown()
 
 # %% [markdown]
-# Each step brings one token for every slot that is taken. Steps are what the scheduler decides; a full step costs a
-# little more time than one with empty slots, so time gains less than steps. In the lower panel no bar begins before all
-# of the batch before it have ended. (If its first batch is not full, the others had not arrived when it began.) In the
-# upper one a free slot is taken at the next token; only the end, when nobody waits any more, is ragged.
+# How many times the steps? The title tells. Below, no bar begins before all of the batch before it have ended. Above,
+# a free slot is taken at the next token.
+#
+# Time gains less than steps: a full step costs a little more than one with empty slots.
 
 # %% [markdown]
-# **Exercise 04.2** Four requests of 2, 8, 3 and 5 tokens arrive together, in this order, and there are two slots. A
-# step gives one token to each request in a slot; reading prompts costs nothing. After how many steps is the last one
-# done, with static and with in-flight batching?
+# **Exercise 04.2** (●○○, 5 minutes) Four requests of 2, 8, 3 and 5 tokens arrive together, in this order, for two
+# slots. A step gives one token to each request in a slot; reading prompts costs nothing. After how many steps is the
+# last one done, with static and with in-flight batching?
+#
+# <details><summary>Hint 1</summary>
+#
+# Draw two rows, one for each slot, and fill them in the order of arrival. Nobody sorts the requests.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A static batch lasts as long as its longest answer, and the next begins after it. In flight, the 8 keeps one slot,
+# and the others follow each other in the second one.
+#
+# </details>
 
 # %% tags=["exercise:04.2"]
 answer_2 = {"static": None, "inflight": None}  # two numbers of steps
@@ -581,9 +600,8 @@ check("04.2", answer_2)
 # %% [markdown]
 # ### The same times over the wire
 #
-# A client gets them with `return_perf_metrics`, in every response as far as they are known: the last one has them all.
-# They are nanoseconds of a clock without a date: only differences mean something. `return_num_input_tokens`, one of the
-# tensors of 1.1, asks how long the prompt was, which a client without the tokenizer cannot know.
+# `return_perf_metrics` sends a client these times, in nanoseconds of a clock without a date: only differences mean
+# something. `return_num_input_tokens` tells the prompt's length.
 
 # %%
 def perf(prompts, max_tokens=4):
@@ -599,7 +617,7 @@ def _last(result):
 
 
 # %% [markdown]
-# One request alone, the length of its prompt and its times in order:
+# One request alone:
 
 # %%
 (alone,) = perf(["The lighthouse"], max_tokens=tokens)
@@ -609,10 +627,10 @@ for name, at in sorted(times.items(), key=lambda pair: pair[1]):
     print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:7.1f} ms")
 
 # %% [markdown]
-# Now two requests more than the served LLM has places, all at once. Each is long enough, by the times above, to take a
-# quarter of a second alone: so the first is still busy when the last one arrives, on a GPU as well.
+# Now send two requests more than the served LLM has places. Each takes a quarter of a second alone, so the first is
+# still busy when the last arrives.
 #
-# **Predict:** who sees the two that wait: Triton's queue, or the executor's?
+# **Predict:** which queue sees the two that wait: Triton's, or the executor's?
 
 # %%
 places = client.get_model_config("tensorrt_llm").config.max_batch_size
@@ -626,15 +644,16 @@ print(f"in Triton's queue: {in_triton:.1f} ms on average")
 print(f"in the executor's, for {places} places, in ms:", *(f"{wait:.0f}" for wait in in_executor))
 
 # %% [markdown]
-# Two queues, and two places to look. Triton's own queue is nearly always empty for `tensorrt_llm`, because its instance
-# takes every request at once and hands it to the executor. **The LLM's waiting line is behind Triton's statistics**:
-# `first_scheduled − arrival` shows it. The last two numbers are the requests that waited for a place, until others had
-# all their tokens; the others waited only for the prompts before theirs to be read.
+# Which queue saw them? The executor's. Triton's own is nearly always empty, because the instance of `tensorrt_llm`
+# hands every request on at once. **The LLM's waiting line is behind Triton's statistics**: `first_scheduled - arrival`
+# shows it. The last two waited for a place, the others only for the prompts before theirs to be read.
 #
 # ## 5 The KV cache
 #
-# For each token it has read, a model keeps a key and a value in every layer, so that no token is read twice. How much
-# is that? Two tensors, for each layer, for each key-value head.
+# For each token it has read, a model keeps a **key** and a **value** in every layer, so that no token is read twice.
+# Bytes for each token:
+#
+# $$2 \cdot \text{layers} \cdot \text{key-value heads} \cdot \text{head size} \cdot \text{bytes per number}$$
 
 # %% tags=["nbval-check-output"]
 config = json.loads((engine / "config.json").read_text())["pretrained_config"]
@@ -647,26 +666,25 @@ for name, (layers, heads, size, width) in shapes.items():
     print(f"{name:19} {2 * layers * heads * size * width / 1024:4.0f} KiB for each token")
 
 # %% [markdown]
-# With Llama 2 7B, a single request of 4,096 tokens takes 2 GiB. Memory for the cache, not arithmetic, usually decides
-# how many requests run at once. (Llama 3.1 shares each key-value head among four query heads, hence a quarter.)
+# With Llama 2 7B, one request of 4,096 tokens takes 2 GiB. Memory for the cache, not arithmetic, usually decides how
+# many requests run at once.
 
 # %% [markdown]
-# **Paged**: the cache is cut into **blocks** of some tokens, and a request owns a list of blocks rather than one long
-# piece ([PagedAttention](https://arxiv.org/abs/2309.06180)):
+# The cache is **paged**: cut into **blocks** of some tokens ([PagedAttention](https://arxiv.org/abs/2309.06180)). A
+# request owns a list of blocks, and any free block fits:
 #
 # ![Three caches of 8 blocks: one request fills some, two share some, one gives its blocks up](pictures/04_blocks.svg)
 #
-# How many blocks there are follows from two parameters of `tensorrt_llm`; with both, the smaller result counts:
+# Two parameters of `tensorrt_llm` limit their number; the smaller result counts:
 #
-# - `kv_cache_free_gpu_mem_fraction`: a share of the memory that is still *free* once the engine is loaded, 0.9 by
-#   default. This is why a server "takes the whole GPU" whatever the model's size;
+# - `kv_cache_free_gpu_mem_fraction`: a share of the memory still *free* once the engine is loaded, 0.9 by default. So
+#   a server "takes the whole GPU" whatever the model's size;
 # - `max_tokens_in_paged_kv_cache`: a number of tokens.
 
 # %% [markdown]
 # ### Queueing when it is full
 #
-# Make the cache tiny on purpose: 128 tokens, in 8 blocks of 16. A request of 38 tokens behind a prompt of about 8 needs
-# 3 blocks.
+# A tiny cache: 128 tokens, in 8 blocks of 16. A request for 38 tokens behind a prompt of about 8 needs 3 blocks.
 #
 # **Predict:** four slots are free and four requests come. How many run at the same time?
 
@@ -688,8 +706,8 @@ alt = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks 
 show(slot_figures.timeline({"tiny cache": metrics}, by="request"), title, alt)
 
 # %% [markdown]
-# Two: 2 × 3 blocks, and 2 blocks are not enough for a third. Nobody got an error; the third and the fourth only waited,
-# although slots were free. A request that could *never* fit is refused at once:
+# How many ran at the same time? Two: they take 6 blocks, and the 2 left are too few for a third. The others only
+# waited, although slots were free. A request that could *never* fit is refused at once:
 
 # %% tags=["nbval-check-output"]
 try:
@@ -698,10 +716,22 @@ except executor.RequestError as error:
     print(error)
 
 # %% [markdown]
-# **Exercise 04.3** A cache of 2,048 tokens in blocks of 64; the batch may hold 64 requests. All requests have a prompt
-# of 128 tokens and `max_tokens` 150. How many run at once if each reserves blocks for all it may ever need
-# (`guaranteed_no_evict`)? And how many start if each takes blocks for its prompt and one more token
-# (`max_utilization`)?
+# **Exercise 04.3** (●●○, 6 minutes) A cache of 2,048 tokens in blocks of 64; the batch may hold 64 requests. Each has
+# a prompt of 128 tokens and `max_tokens` 150. How many run at once if each reserves blocks for all it may ever need
+# (`guaranteed_no_evict`)? How many start if each takes blocks for its prompt and one more token (`max_utilization`)?
+#
+# <details><summary>Hint 1</summary>
+#
+# Count blocks, not tokens. Requests do not share a block, so each takes whole ones.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The cache has 2,048 / 64 = 32 blocks. The careful policy reserves for 128 + 150 tokens, the other begins with 129.
+# Round each up to whole blocks, then see how often that fits into 32.
+#
+# </details>
 
 # %% tags=["exercise:04.3"]
 answer_3 = {"guaranteed_no_evict": None, "max_utilization": None}  # two numbers of requests
@@ -712,12 +742,11 @@ check("04.3", answer_3)
 # %% [markdown]
 # ### Two policies
 #
-# `batch_scheduler_policy` decides when a request may start. `guaranteed_no_evict` reserves for `max_tokens`, so it
-# never has to stop anybody. `max_utilization` takes blocks as they are needed; when they run out, it **preempts** the
-# youngest request, frees its blocks, and computes them again later.
+# `guaranteed_no_evict` reserves blocks for `max_tokens`, so it never stops a request. `max_utilization` takes blocks
+# as they are needed. When they run out, it **preempts** the youngest request: it frees its blocks and computes them
+# again later. The parameter is `batch_scheduler_policy`.
 #
-# Two loads: *full* answers use all of their 38 tokens. *Short* answers end by themselves, long before the 60 that the
-# client allowed.
+# Two loads: *full* answers use all of their 38 tokens; *short* ones end by themselves, long before the 60 allowed.
 
 # %%
 END = tokenizer.token_to_id("<|im_end|>")
@@ -728,7 +757,7 @@ loads = {
 }
 
 # %% [markdown]
-# **Predict:** which policy is faster for which load? Does pausing change a text?
+# **Predict:** which policy is faster for which load? Does preemption change a text?
 
 # %%
 texts, preempted, steps_of = {}, {}, {}
@@ -745,8 +774,7 @@ with executor.Executor(engine, **tiny, batch_scheduler_policy="max_utilization")
             print(f", {lasted(metrics) / 1e9:.2f} s")
 
 # %% [markdown]
-# Seconds depend on what else runs on this machine; steps are what a policy decides. Which one needed fewer, and are the
-# texts the same?
+# Seconds depend on what else runs here; steps do not. Which policy needed fewer, and are the texts the same?
 
 # %% tags=["varies"]
 for load in loads:
@@ -760,27 +788,22 @@ if precision == "fp32":
 no_evict.shutdown()
 
 # %% [markdown]
-# With short answers the careful policy reserves memory that nobody will use, and others wait for it. With full
-# answers the eager one starts more than fit, preempts the youngest, and reads their texts again. That costs little,
-# look at the tokens read: texts this short are read again in a step or two, while every step with three or four rows
-# instead of two saves more.
+# Which policy for which load? With short answers the careful one reserves memory that nobody uses. With full answers
+# the eager one starts more than fit, preempts the youngest, and reads their texts again. That is cheap here: short
+# texts are read again in a step or two. With long prompts, long answers and many requests the careful policy can win,
+# and a preempted stream stands still.
 #
-# The careful policy can win where a preemption is dear: after long prompts and long answers, and with many requests. A
-# client whose request is preempted sees its stream stand still. Try `max_utilization` if memory, not
-# `max_batch_size`, limits how many run; if preemptions pile up, go back.
-#
-# In fp32 a preempted text goes on where it was. (In int4, and on a GPU, the last bits of a logit depend on how many
-# tokens are read together, and a close decision with them.)
+# Does preemption change a text? Not in fp32. In int4, and on a GPU, the last bits of a **logit**, the score of a
+# possible next token, depend on how many tokens are read together, and a close decision with them.
 
 # %% [markdown]
 # ### A shared prefix
 #
-# Many requests begin alike: a system prompt, a document, a conversation so far. The key and value of a token depend on
-# it and on what came *before* it, so the blocks of an equal beginning can be used again. `enable_kv_cache_reuse` keeps
-# blocks when a request ends, and drops the least recently used ones when memory is needed.
+# Many requests begin alike: a system prompt, a document, a conversation so far. A token's key and value depend only on
+# it and on what came *before*, so the blocks of an equal beginning can be used again. `enable_kv_cache_reuse` keeps
+# them, and drops the least recently used when memory is needed.
 #
-# The served LLM has it on. Ask three questions about one document, then one about a document that differs in its first
-# word. (Two questions about a third document go ahead, without a figure: the first prompt of each size may be slower.)
+# Ask three questions about one document, then one about a document with another first word. (Two others warm up.)
 #
 # **Predict:** the time to first token of each, relative to the first.
 
@@ -791,8 +814,7 @@ for things in topics[:2]:
     perf([f"School {rules} Question: how do {things} work?"])
 
 # %% [markdown]
-# Now the four, each by its own times. The house gets a number, so that its document is a new one if you run this cell
-# again:
+# The house gets a number, so that its document is new each time you run this cell:
 
 # %%
 document = f"House {time.time_ns()}: {rules}"
@@ -806,8 +828,8 @@ for asked in questions:
     print(f"{asked[:6]} … {asked[-20:]:20} {firsts[-1]:6.1f} ms to first token, {reused} blocks reused, {new} new")
 
 # %% [markdown]
-# The second and the third question had nearly all of their blocks there already. Only *whole* blocks are reused, and a
-# block of the served LLM has 64 tokens (section 5 made them small on purpose):
+# The second and third question found nearly all of their blocks. Only *whole* blocks are reused, and the served LLM's
+# have 64 tokens:
 
 # %%
 shared = len(tokenizer.encode(document).ids)
@@ -816,15 +838,20 @@ print(f"the same beginning: first token {firsts[0] / np.mean(firsts[1:3]):.1f} t
 print(f"another first word: {firsts[0] / firsts[3]:.1f} times as fast")
 
 # %% [markdown]
-# The last question shares nearly all of its *text* and none of its *beginning*. That is the rule for prompts: what is
-# the same for everybody goes first; names, dates and the question go last. Reuse changes no text in fp32, only the
-# time. (A TensorRT engine needs `--use_paged_context_fmha enable` for it, which is the default of recent versions of
-# [trtllm-build](https://nvidia.github.io/TensorRT-LLM/1.0.0/advanced/kv-cache-reuse.html).)
+# The last question shares nearly all of its *text* and none of its *beginning*. So put what is the same for everybody
+# first, the question last. In fp32 reuse changes no text, only the time.
+#
+# <details><summary>On a TensorRT engine</summary>
+#
+# Reuse needs an engine built with `--use_paged_context_fmha enable`, the default of recent versions of
+# [trtllm-build](https://nvidia.github.io/TensorRT-LLM/1.0.0/advanced/kv-cache-reuse.html).
+#
+# </details>
 #
 # ## 6 Metrics
 #
-# Statistics are for you; **Prometheus** metrics are for a monitoring system, which reads them every few seconds from a
-# port of their own. One line for each name, model and version. The page, raw, without most of its lines:
+# Statistics are for you; **Prometheus** metrics are for a monitoring system, which reads a page like this every few
+# seconds from a port of its own:
 
 # %%
 page = httpx.get(server.metrics_url, trust_env=False).text
@@ -833,9 +860,8 @@ print(*[line for line in page.splitlines() if line.startswith("nv_inference") an
 
 
 # %% [markdown]
-# Counters only grow, and loading a model again does not reset them: what you see here is all that this page has done so
-# far. A monitoring system takes differences per second. Take them over a load of the LLM, four answers at the same
-# time, and divide by the answers: where did each model spend its part of an answer?
+# Counters never go back, so a monitoring system takes differences. Take them over four answers of the LLM: where did
+# each model spend its part?
 #
 # **Predict:** which model of the chain will look slowest, and is the LLM's bar as long as its answers took?
 
@@ -869,7 +895,7 @@ spent = {model: [spent[model, part] / 4 for part in ("queue", "compute_infer")] 
 print(f"looks slowest: {max(spent, key=lambda model: sum(spent[model]))}; an answer took {took:.0f} ms")
 
 # %% [markdown]
-# One bar for each model by Triton's clocks, and one for the whole answer by the client's:
+# One bar for each model by Triton's clocks, one for the answer by the client's:
 
 # %%
 bars = {**spent, "the answer": (0, took)}
@@ -878,15 +904,14 @@ alt = "; ".join(f"{model} {sum(parts):.0f} ms" for model, parts in bars.items())
 show(slot_figures.clock_bars(bars), title, alt)
 
 # %% [markdown]
-# The bar of `tensorrt_llm` ends when its `execute` returns, which is when the request has been handed to the executor:
-# generation is not in it. `tensorrt_llm_bls` waits for the LLM all the time, and its bar is short for the same reason:
-# its `execute` starts a thread for each request and returns. The tokenizers do their work inside `execute`, so one of
-# them may well look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are.
+# Is the LLM's bar as long as its answers took? No: it ends when `execute` returns, which is when the executor has the
+# request. The bar of `tensorrt_llm_bls` is short because its `execute` only starts a thread. The tokenizers work
+# inside `execute`, so one of them may well look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM
+# however slow the answers are.
 #
-# For the LLM look at the executor's own figures. TensorRT-LLM's backend publishes them beside these, as
+# For the LLM look at the executor's figures,
 # [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics)
-# and `nv_llm_*`: requests that run and wait, KV blocks used and free, and how many tokens requests have read and
-# generated. Ours does so under the same names, as far as it has the same things, and once a second.
+# and `nv_llm_*`: requests that run and wait, KV blocks, tokens read and generated.
 #
 # **Predict:** nobody asks at the moment. Which of the requests and blocks are 0?
 
@@ -896,18 +921,17 @@ page = web.get(server.metrics_url).text
 print(*[line for line in page.splitlines() if re.match(r"nv_(trt_)?llm_(?!.*_bucket)", line)], sep="\n")
 
 # %% [markdown]
-# None runs or waits, and every block is free; `max` is what fits. Blocks that are kept for reuse count as free, because
-# the next request may have them. The sums of the two histograms, over their counts, are the mean length of a prompt and
-# of an answer: with them you plan a cache. What one request cost is in its `return_perf_metrics`.
+# Which are 0? No request runs or waits, and every block is free, even those kept for reuse. The two histograms give
+# the mean length of prompts and answers, as sum over count.
 #
-# Watch `nv_inference_pending_request_count` and rejected requests for small models, waiting requests and free KV blocks
-# for the LLM, and the time to first token at the client for everything.
+# Watch pending and rejected requests for small models, waiting requests and free KV blocks for the LLM, and the time
+# to first token for everything.
 
 # %% [markdown]
 # ## 7 Load, unload, update
 #
-# The server runs with `--model-control-mode=explicit`: it loads what it is told to. (In mode `none` it loads all once;
-# in mode `poll` it looks at the folder again and again, which may catch a half-written model.)
+# In `--model-control-mode=explicit` the server loads what it is told to. (`none` loads all once; `poll` watches the
+# folder, and may catch a half-written model.) Unload one, then ask it:
 
 # %% tags=["nbval-check-output"]
 client.unload_model("minilm_two", headers=server.admin_headers)
@@ -921,8 +945,8 @@ except InferenceServerException as error:
 # %% [markdown]
 # ### A new version, and nobody notices
 #
-# A model folder holds numbered versions; by default the highest one is served. To update: put the new folder beside the
-# old one, and load again. Four clients ask without a pause meanwhile, and note which version answered.
+# A model folder holds numbered versions; by default the highest is served. To update, put the new folder beside the
+# old one and load again. Four clients ask meanwhile.
 #
 # **Predict:** how many of their requests fail between the old and the new version?
 
@@ -949,19 +973,18 @@ seen = Counter(answer for each in clients for answer in each.result())
 print({f"status {status}, version {version}": count for (status, version), count in sorted(seen.items())})
 
 # %% [markdown]
-# All have status 200, and the new version has taken over:
+# All have status 200, and the new version took over:
 
 # %%
 assert {status for status, _ in seen} == {200}
 assert seen[200, "2"] > 0
 
 # %% [markdown]
-# None. Triton loads the new version first, sends new requests to it, lets the old one finish what it has, and unloads
-# it last. For a moment **both are in memory**: an LLM that fills its GPU cannot be updated this way. There you start a
-# second server and move the load balancer, which is what readiness is for.
+# How many requests failed? None. Triton loads the new version, sends new requests to it, lets the old one finish, and
+# unloads it last. For a moment **both are in memory**. An LLM that fills its GPU cannot be updated this way: start a
+# second server and move the load balancer.
 #
-# A `version_policy` serves several versions side by side. A client then may name one; without a name it gets the
-# highest.
+# A `version_policy` serves several versions side by side. A client may name one; without a name it gets the highest.
 
 # %% tags=["nbval-check-output"]
 write_minilm("minilm", "version_policy { specific { versions: [ 1, 2 ] } }\n")
@@ -972,8 +995,7 @@ for path in ("minilm", "minilm/versions/1", "minilm/versions/2"):
 # %% [markdown]
 # ### The same with the LLM, in the middle of an answer
 #
-# Load `tensorrt_llm` again with another scheduler policy while two clients stream. Their answers have at most 16
-# tokens: up to there each is a response of its own, however far the stream falls behind a fast model.
+# Load `tensorrt_llm` again, with another policy, while two clients stream.
 #
 # **Predict:** is a stream that has begun cut off, moved, or finished by the old instance?
 
@@ -991,7 +1013,7 @@ def keep_streaming(until):
 
 
 # %% [markdown]
-# The loop streams again and again, and counts the responses of each answer; load the model in the middle of it:
+# Load the model while the clients stream, one answer after another:
 
 # %%
 with meanwhile(keep_streaming, threads=2) as clients:
@@ -1009,17 +1031,16 @@ config = client.get_model_config("tensorrt_llm").config
 print("now:", config.parameters["batch_scheduler_policy"].string_value)
 
 # %% [markdown]
-# Every answer is complete. The old instance ended only after its last stream had.
+# What happened to the streams? The old instance finished them: every answer is complete.
 #
 # ## 8 Several GPUs, several nodes
 #
-# An engine for more than one GPU is built in pieces, one for each **rank**: `tp_size` (tensor parallel: every layer is
-# cut) times `pp_size` (pipeline parallel: the layers are shared out). That product is the `world_size`, and as many
-# processes have to be started with MPI. Tensor parallel ranks talk to each other in every layer, so they belong on one
-# node with fast links; pipeline stages may be further apart.
+# An engine for several GPUs is built in pieces, one for each **rank**: `tp_size` (tensor parallel: every layer is cut)
+# times `pp_size` (pipeline parallel: the layers are shared out). MPI starts as many processes, the `world_size`.
+# Tensor parallel ranks exchange data in every layer, so keep them on one node.
 #
-# NVIDIA's script for it lies in the container: `launch_triton_server.py --world_size=2 --model_repo=…`. This prints
-# what it runs, for two ranks, with the locks of notebook 03. Nothing is started, so it needs no GPU.
+# NVIDIA's script is `launch_triton_server.py --world_size=2 --model_repo=…`. This prints what it would run, with the
+# locks of notebook 03; nothing is started.
 
 # %%
 elsewhere = root / "two_gpus"
@@ -1032,37 +1053,43 @@ print(told.stdout.replace(str(elsewhere), "/repository"), told.stderr)
 
 
 # %% [markdown]
-# Rank 0 loads all models and answers clients; the others load the LLM only. With another number of processes than
-# ranks, TensorRT-LLM refuses to start (`mpiSize == tp * pp`). The other ways:
+# Rank 0 loads all models and answers clients; the others load the LLM only. The number of processes must be that of
+# the ranks, or TensorRT-LLM refuses to start.
 #
-# - **Several engines in one server** (*orchestrator mode*, one node): `launch_triton_server.py --multi-model`.
-# - **Copies of a model on other GPUs**: `instance_group` count 2 and `gpu_device_ids` `0,1;2,3` in `tensorrt_llm`.
 # - **Several nodes**: `srun --mpi=pmix` under Slurm, one task for each GPU, or `mpirun --hostfile hosts`. Engine and
-#   repository must be readable under the same path on each.
+#   repository need the same path on each.
 # - **The LLM API instead of Triton**: `trtllm-serve MODEL --tp_size 4 --pp_size 2`.
 #
-# Sources: the [backend's
+# None of these commands has been run here.
+#
+# <details><summary>Several engines or copies on one node, and sources</summary>
+#
+# - **Several engines in one server** (*orchestrator mode*): `launch_triton_server.py --multi-model`.
+# - **Copies of a model on other GPUs**: `instance_group` count 2 and `gpu_device_ids` `0,1;2,3` in `tensorrt_llm`.
+#
+# See the [backend's
 # guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment)
-# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html). None of these commands
-# has been run here.
+# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html).
+#
+# </details>
 
 # %% [markdown]
 # ## Recap
 #
-# - Each model has a queue, a scheduler and instances; `execution_count` against `inference_count` shows the batches.
+# - `inference_count` over `execution_count` is the mean batch.
 # - `dynamic_batching { }` waits for nobody. A queue delay costs a lone request all of it.
-# - More instances cost memory each, and help only where something is idle. An LLM wants one instance and a large batch.
+# - Instances cost memory, and help only where something is idle. An LLM wants one, with a large batch.
 # - In-flight batching fills a slot at the next token; a static batch waits for its longest answer.
-# - The KV cache is counted in blocks. When it is full, requests wait; `max_utilization` starts more and preempts some.
+# - When KV blocks run out, requests wait; `max_utilization` starts more and preempts some.
 # - An equal beginning is read once. Put what is shared first.
-# - Triton's metrics do not see the LLM's queue or its generation: `return_perf_metrics` and `nv_trt_llm_*` do.
-# - Loading again swaps versions without a failed request, if both fit into memory.
+# - Triton's metrics miss the LLM's queue and generation: use `return_perf_metrics` and `nv_trt_llm_*`.
+# - Loading again swaps versions without a failed request, if both fit.
 
 # %% [markdown]
 # ## Break it
 #
-# A queue without a limit turns overload into waiting: every client waits until it gives up, for answers nobody reads.
-# Limit the queue of `minilm_batch` to two requests, and send the burst.
+# A queue without a limit turns overload into waiting, for answers nobody reads any more. Limit the queue of
+# `minilm_batch` to two requests, and send the burst.
 #
 # **Predict:** do the others wait, or are they refused at once?
 
@@ -1075,7 +1102,7 @@ def ask_or_fail(model, text):
 
 
 # %% [markdown]
-# An error is an outcome too, so count the outcomes:
+# Count all outcomes, errors too:
 
 # %%
 write_minilm("minilm_batch", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n")
@@ -1085,17 +1112,17 @@ for outcome, count in sorted(Counter(outcomes).items()):
     print(count, "×", outcome)
 
 # %% [markdown]
-# Refused at once, with a sentence that a client can act on: go to another server, or try later. Count these in
-# `nv_inference_request_failure{reason="REJECTED"}`. For the LLM the parameter is `max_queue_size` of the deployment. It
-# counts in two places: in Triton's queue, which is nearly always empty (section 4), and in the executor's, where the
-# requests wait. That one refuses with *Maximum queue size of 2 has been reached, please try again later*; those that
-# run are not counted, and each sequence of `num_return_sequences` is.
+# Do the others wait? No, they are refused at once, so a client can go elsewhere or try later. Count them in
+# `nv_inference_request_failure{reason="REJECTED"}`.
 #
-# Try more: a delay of 20 ms for a burst of 3; `slots = 2` and `slots = 8` in section 4; a cache of 256 tokens in
-# section 5; the question *before* the rules in the shared prefix.
+# The LLM's `max_queue_size` limits Triton's queue, nearly always empty, and the executor's, which then says *Maximum
+# queue size of 2 has been reached, please try again later*. Running requests do not count.
+#
+# Try more: a delay of 20 ms for a burst of 3; `slots = 8` in section 4; the question *before* the rules in the shared
+# prefix.
 #
 # More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments. You read Triton's log and
-# change the files, and a check asks the server.
+# change the files, and a check asks the server. The last cell stops this server and records this page's numbers.
 
 # %%
 server.stop()

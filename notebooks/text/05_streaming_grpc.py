@@ -16,18 +16,19 @@
 # %% [markdown]
 # # 05 · Streaming tokens over gRPC
 #
-# You send one prompt in four ways, watch its tokens arrive one by one, and learn what every byte and every flag on the
-# way is for.
+# You send one prompt in four ways, watch its tokens arrive one by one, and learn what every byte and flag is for.
 #
 # After this notebook you can
 #
-# - send the same request as JSON, as a stream of events and over gRPC, and say which of them can stream
+# - send a request in four ways, and say which of them can stream
 # - read a request byte by byte
 # - write a streaming client, with threads or with asyncio, that knows when an answer ends
-# - measure the time to the first token and the gaps, for one stream and for many
+# - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
 # **Time:** 45 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 15 min, do: 16 min
 #
 # Previous: [04 · Serving](04_serving.ipynb) · Next: [06 · Temperature](06_temperature.ipynb)
 
@@ -75,9 +76,7 @@ lane = notebook.begin("05", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 A server to talk to
 #
-# You need a Triton with the five models of notebook 03. `serve` writes them into a temporary folder and starts
-# `tritonserver` on free ports, with the command that it prints. Both vanish when this notebook's kernel ends, also
-# after an error.
+# `serve` writes the five models of notebook 03 into a temporary folder and starts `tritonserver` on free ports.
 
 # %%
 server = serve(precision=precision)
@@ -85,19 +84,19 @@ server = serve(precision=precision)
 # %% [markdown]
 # ## 2 One request, four ways
 #
-# Triton speaks the [KServe v2 protocol](https://github.com/kserve/open-inference-protocol), and adds two easier HTTP
-# paths of its own, the
-# [generate extension](https://github.com/triton-inference-server/server/blob/r24.10/docs/protocol/extension_generate.md):
+# Triton speaks the [KServe v2 protocol](https://github.com/kserve/open-inference-protocol) over HTTP and **gRPC**
+# (calls with binary messages), and adds two easier HTTP paths, the [generate
+# extension](https://github.com/triton-inference-server/server/blob/r24.10/docs/protocol/extension_generate.md):
 #
 # | way | where to | what travels | can it stream? |
 # |---|---|---|---|
-# | a | `POST /v2/models/M/infer` | tensors as JSON | no: one response |
-# | b | `POST /v2/models/M/generate` | one flat JSON object | no: exactly one response |
-# | c | `POST /v2/models/M/generate_stream` | the same object, answered by server-sent events | yes |
-# | d | gRPC, method `ModelStreamInfer` | binary messages | yes, and many requests may share a stream |
+# | a | `POST /v2/models/M/infer` | tensors as JSON | no |
+# | b | `POST /v2/models/M/generate` | one flat JSON object | no |
+# | c | `POST /v2/models/M/generate_stream` | the same, answered by server-sent events | yes |
+# | d | gRPC, method `ModelStreamInfer` | binary messages | yes, many at once |
 #
-# Begin with (a) and the smallest model, `preprocessing`, which turns text into token ids. Every tensor carries its
-# name, datatype and shape. The shape is `[1, 1]`: a batch of one row, and one string in it.
+# Begin with (a) and the smallest model: `preprocessing` turns text into the ids of its **tokens**, pieces of text.
+# Every tensor has a name, a datatype and a shape. `[1, 1]` is a batch of one row, with one string in it.
 
 # %%
 web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
@@ -108,10 +107,10 @@ token_ids = answer["outputs"][0]
 token_ids
 
 # %% [markdown]
-# Text went in, ids came out. One request, one response: that is all `/infer` can do.
+# One request, one response: that is all `/infer` can do.
 #
-# **Predict:** you send the same kind of request to `tensorrt_llm_bls`, the model that may answer with many responses.
-# Do you get one long answer, only the first token, or an error?
+# **Predict:** you ask `tensorrt_llm_bls`, the model that may answer with many responses, the same way. Do you get one
+# long answer, only the first token, or an error?
 
 # %% tags=["nbval-check-output"]
 text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [prompt]}
@@ -120,11 +119,11 @@ answer = web.post("/v2/models/tensorrt_llm_bls/infer", json={"inputs": [text, le
 print(answer.status_code, answer.json()["error"])
 
 # %% [markdown]
-# An error, 501 *Not Implemented*, although this request would have had one response. What counts is the model's
-# configuration: it says `decoupled`, so it *may* answer any number of times. Section 4 has the whole table.
+# You get an error, 501 *Not Implemented*. The model's configuration says `decoupled`: it *may* answer any number of
+# times.
 #
-# Way (b), `/generate`, takes plain values. Triton makes the tensors from the model's configuration.
-# `exclude_input_in_output` leaves the prompt out of the answer.
+# Way (b), `/generate`, takes plain values. Triton makes the tensors. `exclude_input_in_output` leaves the prompt out
+# of the answer.
 
 # %%
 few = min(max_tokens, 16)
@@ -133,8 +132,8 @@ generated = web.post("/v2/models/tensorrt_llm_bls/generate", json=request).json(
 generated
 
 # %% [markdown]
-# Way (c) takes the same object plus `"stream": true`. Look at the raw body: one line `data: {…}` and one empty line
-# for each response.
+# Way (c) takes the same object plus `"stream": true`. The raw body has one line `data: {…}` and one empty line for
+# each response.
 
 # %%
 answer = web.post("/v2/models/tensorrt_llm_bls/generate_stream", json={**request, "stream": True})
@@ -143,8 +142,7 @@ print(answer.status_code, answer.headers["content-type"], "·", len(events), "ev
 print(*events[:2], events[-1], sep="\n")
 
 # %% [markdown]
-# These are server-sent events. Note what is *not* there: no `[DONE]`, no flag on the last event. The end of the answer
-# is the end of the HTTP response.
+# Note what is *not* there: no `[DONE]`, no flag on the last event. The answer ends with the HTTP response.
 #
 # **Predict:** the answers of b and c come from two separate runs of the model. Are they the same text?
 
@@ -155,22 +153,20 @@ print(repr(whole), repr(joined), sep="\n")
 assert whole == joined
 
 # %% [markdown]
-# They are. Without `top_k` or `top_p` the model takes the most likely token each time, so the way in changes nothing.
-#
-# Way (d) needs a client. You write one in section 4. First look at what it has to send.
+# They are the same. Without `top_k` or `top_p` the model takes the most likely token each time, whatever the way in.
 #
 # ## 3 The message, byte by byte
 #
-# What does a gRPC client send? A **protobuf** message. Its schema is compiled into `tritonclient`; here are the fields
-# of a request.
+# A gRPC client sends a **protobuf** message. Its schema is compiled into `tritonclient`; here are the fields of a
+# request.
 
 # %% tags=["nbval-check-output"]
 for field in service_pb2.ModelInferRequest.DESCRIPTOR.fields:
     print(field.number, field.name)
 
 # %% [markdown]
-# Fill one by hand. Each input is declared by name, datatype and shape. The contents go into `raw_input_contents`, in
-# the same order, as the bytes that lie in memory. Text gets a prefix of four bytes that says how long it is.
+# Fill one by hand. Each input is declared by name, datatype and shape. Its bytes go into `raw_input_contents`, in the
+# same order. Text gets a prefix of four bytes, its length.
 
 # %%
 text = ("A fox ran. " * 13).encode()
@@ -184,8 +180,8 @@ for name, datatype, raw in [
     message.raw_input_contents.append(raw)
 
 # %% [markdown]
-# Serialise it and look at the beginning. A field starts with a **tag** byte: its upper five bits are the field number,
-# its lower three the wire type. Wire type 2 means: a length follows, then so many bytes.
+# Serialise it. A field starts with a **tag** byte: the upper five bits are the field number, the lower three the wire
+# type. Type 2 means: a length follows, then so many bytes.
 
 # %% tags=["nbval-check-output"]
 sent = message.SerializeToString()
@@ -194,11 +190,10 @@ print(len(sent), "bytes:", sent[:18].hex(" "), "…")
 print(f"tag {tag:08b} → field {tag >> 3}, wire type {tag & 7}; length {length}; value {sent[2 : 2 + length]}")
 
 # %% [markdown]
-# Field 1 is `model_name`. Field names never travel, only their numbers: without the schema you cannot tell what a
-# message means. ([All wire types](https://protobuf.dev/programming-guides/encoding/).)
+# Field 1 is `model_name`. Field names never travel, only their numbers: without the schema you cannot read a message.
 #
-# The prompt is 143 bytes long, 147 with its prefix. One byte of a length holds seven bits, up to 127; the eighth bit
-# says that another byte follows. That is a **varint**. So the two lengths in front of the prompt look quite different.
+# The prompt has 143 bytes, 147 with its prefix. One byte of a length holds seven bits, up to 127; the eighth bit says
+# that another byte follows. That is a **varint**. So the prompt's two lengths look quite different.
 
 # %% tags=["nbval-check-output"]
 at = sent.index(b"A fox") - 7  # seven bytes stand before the text
@@ -208,8 +203,8 @@ print("varint:", (low & 0b0111_1111) + (high << 7))
 print("prefix:", struct.unpack("<I", sent[at + 3 : at + 7])[0])
 
 # %% [markdown]
-# `3a` is the tag of field 7. `93 01` is protobuf's length, 147. `8f 00 00 00` is Triton's own prefix, 143, always four
-# bytes, the lowest first. Here is the whole message, one field a row; an inner message is indented.
+# `3a` is the tag of field 7. `93 01` is protobuf's length, 147. `8f 00 00 00` is Triton's prefix, 143, the lowest byte
+# first. Here is the whole message, a field in each row.
 
 # %% tags=["nbval-check-output"]
 fields = streaming.take_apart(message)
@@ -217,11 +212,10 @@ summary = f"{len(fields)} rows, {len(sent)} bytes: model_name, id, three inputs,
 show(streaming.wire_bytes(fields), "The contents of a request's inputs come last", summary, drawing=True)
 
 # %% [markdown]
-# `shape` is a list of numbers, packed into one value: `01 01`. Numbers in `raw_input_contents` are not varints but
-# plain memory: `max_tokens` is `03 00 00 00`. On its way gRPC puts five bytes before the message, a flag for
-# compression and the length.
+# `shape` is a list of numbers packed into one value: `01 01`. Numbers in `raw_input_contents` are plain memory, no
+# varints: `max_tokens` is `03 00 00 00`.
 #
-# Does the message survive the way back from bytes? And does the server like it? One call of the bare gRPC method tells.
+# Does the server like the message? Call the bare gRPC method:
 
 # %%
 assert service_pb2.ModelInferRequest.FromString(sent) == message
@@ -232,15 +226,28 @@ print(len(responses), "responses, the last one:")
 print(responses[-1])
 
 # %% [markdown]
-# Three tokens, three responses. The answer has your id, tensors laid out as in the request, and one parameter that
-# section 4 is about. Its shape is `[1]`, not `[1, 1]`: like NVIDIA's, this model puts all its texts into one flat list.
+# It does: three tokens, three responses. Each has your id, tensors, and a parameter that section 4 is about.
 #
-# **Exercise 05.1** A client wants one output only. Between the inputs and the raw contents its message has these bytes:
+# **Exercise 05.1** (●●○, 6 minutes) A client wants one output only. Between the inputs and the raw contents its
+# message has these bytes:
 #
 # `32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74`
 #
-# Read the field that begins at `32`: its number, wire type and length. It holds a message with one field of text; which
-# text? `bytes.fromhex` helps.
+# Read the field that begins at `32`: its number, wire type and length. It holds a message with one field of text;
+# which text? `bytes.fromhex` helps.
+#
+# <details><summary>Hint 1</summary>
+#
+# `32` is hexadecimal, and it is the whole tag. Write it in bits, then cut it where the text above says.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The number is `0x32 >> 3`, the wire type `0x32 & 7`, and the length is the next byte. The value begins with a tag and
+# a length of its own, `0a 0b`; the text comes after them.
+#
+# </details>
 
 # %% tags=["exercise:05.1"]
 answer_1 = {"field": None, "wire_type": None, "length": None, "text": None}  # three numbers and a text
@@ -251,7 +258,7 @@ check("05.1", answer_1)
 # %% [markdown]
 # ### The same from grpcurl and Postman
 #
-# Such tools also need the schema. Some servers hand it out ("reflection"). **Predict:** does Triton?
+# Such tools need the schema, too. Some servers hand it out ("reflection"). **Predict:** does Triton?
 
 # %% tags=["nbval-check-output"]
 path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -262,8 +269,7 @@ except grpc.RpcError as error:
     print(error.code())
 
 # %% [markdown]
-# It does not. So write the schema that `tritonclient` carries into a file, a *protoset*. It needs both parts: the
-# service, and the model configuration that the service imports.
+# Triton does not. Write the schema that `tritonclient` carries into a file, a *protoset*:
 
 # %% tags=["nbval-check-output"]
 build = find_root() / "build"
@@ -276,8 +282,8 @@ for part in both:
 print(*(part.name for part in both))
 
 # %% [markdown]
-# These tools take the request as JSON. There each input has its own `contents`, by datatype, and bytes are base64. Text
-# in this form has no four-byte prefix. A request uses one form or the other for all of its inputs.
+# These tools take the request as JSON. There each input has its own `contents`, with bytes in base64 and no four-byte
+# prefix.
 
 # %%
 content = base64.b64encode(b"A fox ran.").decode()
@@ -291,9 +297,9 @@ print(f"{tool} describe {service}")
 print(f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer < build/request.json")
 
 # %% [markdown]
-# You can paste these two commands into a terminal in the course's folder while this notebook runs. Where
+# Both commands work in a terminal in the course's folder while this notebook runs. If
 # [grpcurl](https://github.com/fullstorydev/grpcurl) is on your PATH, the second one runs now. **Predict:** how does it
-# show the text of the answer?
+# show the answer's text?
 
 # %%
 if shutil.which("grpcurl"):
@@ -304,8 +310,8 @@ else:
     print("not run here: grpcurl is not on the PATH")
 
 # %% [markdown]
-# As base64 again, with its four bytes in front. What grpcurl does is little: find the method in the file, make a
-# message of the JSON, send it. This page can do that too.
+# The text comes as base64, with its four bytes in front. grpcurl finds the method in the file, makes a message of the
+# JSON, and sends it. So does this cell:
 
 # %%
 pool = descriptor_pool.DescriptorPool()
@@ -318,15 +324,19 @@ print(method.input_type.full_name, "→", method.output_type.full_name)
 print(response.infer_response.raw_output_contents)
 
 # %% [markdown]
+# <details><summary>In Postman</summary>
+#
 # Postman wants the source of the schema: in a gRPC request open *Service definition* and import `grpc_service.proto`
 # and `model_config.proto`, both from
 # [triton-inference-server/common](https://github.com/triton-inference-server/common/tree/r24.10/protobuf). Then paste
 # the JSON as the message.
 #
+# </details>
+#
 # ## 4 A streaming client by hand
 #
-# `tritonclient` sends the same message for you. First the tensors. `InferInput` wants name, shape and datatype; the
-# array must already have its batch dimension.
+# `tritonclient` sends the same message for you. `InferInput` wants name, shape and datatype; the array must have its
+# batch dimension.
 
 # %%
 client = grpcclient.InferenceServerClient(server.grpc_url)
@@ -341,7 +351,7 @@ five = tensor("max_tokens", np.array([[5]], np.int32), "INT32")
 request = [text, five, tensor("stream", np.array([[True]]), "BOOL")]
 
 # %% [markdown]
-# Three lines for each input are too many. The server knows every datatype: ask it for the model's configuration.
+# The server knows every datatype: ask it for the model's configuration.
 
 # %%
 config = client.get_model_config("tensorrt_llm_bls", as_json=True)["config"]
@@ -350,8 +360,7 @@ print({name: datatypes[name] for name in ("text_input", "max_tokens", "temperatu
 
 
 # %% [markdown]
-# So a function can make the tensors of a request from plain values. The configuration writes `STRING` for what the
-# protocol calls `BYTES`.
+# So a function can make the tensors from plain values. The configuration writes `STRING` for the protocol's `BYTES`.
 
 # %%
 def own_inputs(**values):
@@ -366,11 +375,11 @@ def own_inputs(**values):
 request = own_inputs(text_input=prompt, max_tokens=5, stream=True)
 
 # %% [markdown]
-# A stream has four steps: open it with a callback, send a request, let responses arrive, close it. The callback runs in
-# another thread, so it only puts things into a queue. Its arguments must be called `result` and `error`. Never call
-# `stop_stream` in it: that waits for the thread, and a thread cannot wait for itself (*cannot join current thread*).
+# A stream has four steps: open it with a callback, send a request, let responses arrive, close it. The callback runs
+# in another thread, so it only puts things into a queue. Its arguments must be called `result` and `error`. Never call
+# `stop_stream` in it: a thread cannot wait for itself.
 #
-# `stop_stream()` waits until every answer is complete, so afterwards the queue holds all of them.
+# `stop_stream()` waits until every answer is complete:
 
 # %%
 arrived = queue.SimpleQueue()
@@ -382,9 +391,8 @@ while not arrived.empty():
     print(result.as_numpy("text_output"), result.get_response().id)
 
 # %% [markdown]
-# Forget to close it, and the thread waits on. Then a script stays alive after its last line, also after an error, so
-# put `client.stop_stream(cancel_requests=True)` into a `finally`. And a client object has one stream. In a notebook you
-# run the cell again and meet this:
+# Forget to close it, and a script stays alive after its last line. So put `client.stop_stream(cancel_requests=True)`
+# into a `finally`. A client object has one stream; run the cell again, and you meet this:
 
 # %% tags=["nbval-check-output"]
 client.start_stream(lambda result, error: None)
@@ -398,9 +406,9 @@ client.stop_stream()
 # %% [markdown]
 # ### The final flag
 #
-# You do not want to close the stream after each request. Then how do you know that an answer is complete? Every
-# response carries a flag: `result.get_response().parameters["triton_final_response"].bool_param`. This function writes
-# one letter for each response: `d` for data, `D` for data with the flag set, `F` for the flag alone.
+# How do you know that an answer is complete, without closing the stream? Every response carries a flag,
+# `result.get_response().parameters["triton_final_response"].bool_param`. This function writes one letter for each
+# response: `d` for data, `D` for data with the flag set, `F` for the flag alone.
 
 # %%
 def letters(model, request, **options):
@@ -418,7 +426,7 @@ def letters(model, request, **options):
 
 
 # %% [markdown]
-# Three models can stream. `tensorrt_llm` itself takes token ids instead of text, and has other names for the inputs.
+# Three models can stream (notebook 03). `tensorrt_llm` itself takes token ids:
 
 # %%
 ids = np.array(token_ids["data"], np.int32)[None]
@@ -430,8 +438,8 @@ def llm_inputs(request_output_len=5, **more):
 
 
 # %% [markdown]
-# **Predict:** five tokens each. Where does the flag sit, on the last token or behind it? And what changes if the client
-# does not ask for *empty final responses*?
+# **Predict:** five tokens each. Is the flag on the last token or behind it? What changes if the client does not ask
+# for *empty final responses*?
 
 # %%
 asked = {"tensorrt_llm": llm_inputs(), "ensemble": request, "tensorrt_llm_bls": request}
@@ -448,11 +456,25 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 
 
 # %% [markdown]
-# `tensorrt_llm` and the ensemble put the flag on the last token. The BLS model learns only afterwards that it has
-# ended, so it sends the flag alone, and a client that did not ask for it **never hears of the end**. Always ask.
+# Where is the flag? `tensorrt_llm` and the ensemble put it on the last token. The BLS model learns only afterwards
+# that it has ended and sends the flag alone. A client that did not ask for it **never hears of the end**. Always ask.
 #
-# **Exercise 05.2** A loop receives `ModelInferResponse` messages of one request and stops when `is_last` says so.
-# `received` counts the responses so far, `asked` is the `max_tokens` of the request. Not every argument is of use.
+# **Exercise 05.2** (●○○, 5 minutes) A loop receives the `ModelInferResponse` messages of one request and stops when
+# `is_last` says so. `received` counts the responses so far, `asked` is the request's `max_tokens`.
+#
+# <details><summary>Hint 1</summary>
+#
+# A model may end before `max_tokens`, and an empty text may be half a character. What says "the end", whatever the
+# model and its text?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The name is in every response, so its presence tells nothing: return its `bool_param`. An empty response is not the
+# criterion: the ensemble ends with data.
+#
+# </details>
 
 # %% tags=["exercise:05.2"]
 def is_last(response, received, asked):
@@ -466,9 +488,9 @@ check("05.2", is_last)
 # %% [markdown]
 # ### The whole client
 #
-# With the flag you can write the loop that every streaming client has at its heart. It stamps each result with the
-# seconds since the request was sent, and skips responses without data. `finally` also runs when the reader leaves
-# early: then the answer is not complete, and `cancel_requests=True` tells the server to stop.
+# This loop is the heart of every streaming client. It stamps each result with the seconds since sending, and skips
+# responses without data. `finally` also runs when the reader leaves early; then `cancel_requests=True` tells the
+# server to stop.
 
 # %%
 def own_stream(client, model, request, timeout=60):
@@ -503,8 +525,7 @@ results = list(own_stream(client, "tensorrt_llm_bls", request))
 print("".join(map(text_of, results)) == whole, f"{results[0].seconds:.3f} s to the first token")
 
 # %% [markdown]
-# The name of the flag is the one thing to copy with care. **Predict:** the last response of the ensemble has the flag.
-# What does the same line say with a name that is not there: True, False, or an error?
+# **Predict:** what does a name that is not there give for the ensemble's last response: True, False, or an error?
 
 # %% tags=["nbval-check-output"]
 *_, last = own_stream(client, "ensemble", request)
@@ -512,11 +533,10 @@ for key in ("triton_final_response", "final_response"):
     print(key, last.get_response().parameters[key].bool_param)
 
 # %% [markdown]
-# False, and no error: `parameters` is a map of protobuf, and reading makes what is missing. A loop with this slip gets
-# every token and then waits, for ever or until `stream_timeout`.
+# A wrong name gives False, and no error: reading protobuf's map `parameters` makes what is missing. A loop with this
+# slip gets every token and then waits, for ever or until `stream_timeout`.
 #
-# The module `servinglab.client` holds just these two functions, and this notebook and those after it use them: `inputs`
-# also makes batches and lists, and `gather` sends several requests over one stream. Are they the same?
+# `servinglab.client` holds just these two functions. Are they the same?
 
 # %% tags=["nbval-check-output"]
 theirs = inputs(text_input=prompt, max_tokens=few, exclude_input_in_output=True, stream=True)
@@ -525,7 +545,7 @@ print(same == [(each.name(), each.datatype(), each.shape()) for each in theirs])
 print([text_of(each) for each in stream(client, "tensorrt_llm_bls", theirs)] == [text_of(each) for each in results])
 
 # %% [markdown]
-# A batch is one request of several rows. **Predict:** two prompts in it, one stream, one id: how do you tell whose a
+# A batch is one request of several rows. **Predict:** with two prompts, one stream and one id, how do you tell whose a
 # response is?
 
 # %% tags=["nbval-check-output"]
@@ -536,19 +556,17 @@ for result in stream(client, "tensorrt_llm_bls", batch):
 print(rows)
 
 # %% [markdown]
-# By its output `batch_index`. The final flag comes once, when the last row has ended. All rows of a request must have
-# the same `beam_width`; the other settings may differ.
+# By the output `batch_index`. The final flag comes once, when the last row has ended.
 #
 # ## 5 Decoupled: who may answer how often
 #
-# Three switches on three levels decide whether you see a stream:
+# Three switches decide whether you see a stream:
 #
 # 1. **decoupled**, in the model's configuration: it *may* send any number of responses;
 # 2. **stream**, an input of the request: *this* request wants many;
 # 3. the **transport**: can it carry many?
 #
-# **Predict:** how many of the five say that they are decoupled, on the server that runs? Two of the *files* do
-# (notebook 03).
+# **Predict:** two of the five *files* say decoupled (notebook 03). How many models do, on the server that runs?
 
 # %% tags=["nbval-check-output"]
 for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble"):
@@ -556,14 +574,14 @@ for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_b
     print(f"{model:17} decoupled: {policy.decoupled}")
 
 # %% [markdown]
-# Three: Triton makes the ensemble decoupled, as one of its steps is. To see all combinations you need a second server,
-# whose models are not.
+# Three: Triton makes the ensemble decoupled, as one of its steps is. To compare, start a second server, whose models
+# are not.
 
 # %%
 blocking = serve(precision=precision, decoupled=False)
 
 # %% [markdown]
-# Five ways to ask. Each function sends `values` to a server and counts the responses that hold data.
+# Each function sends `values` and counts the responses with data:
 
 # %%
 two = {"text_input": prompt, "max_tokens": 2, "min_tokens": 2}
@@ -583,7 +601,7 @@ def as_json(values):
 
 
 # %% [markdown]
-# Over gRPC there are two methods, `ModelInfer` and `ModelStreamInfer`.
+# gRPC has two methods, `ModelInfer` and `ModelStreamInfer`.
 
 # %%
 def call(server, values, streaming):
@@ -618,7 +636,7 @@ for decoupled, each in (("not decoupled", blocking), ("decoupled", server)):
 blocking.stop()
 
 # %% [markdown]
-# A cell of the table is the number of responses to a request for two tokens, or the number of an error message.
+# A cell is the number of responses to a request for two tokens, or the number of an error message.
 
 # %%
 rows = list(dict.fromkeys(row for row, _ in table))
@@ -635,22 +653,20 @@ for sentence, number in said.items():
 
 
 # %% [markdown]
-# Ten of the twenty. Read the picture row by row:
+# How many of the 20 fail? Ten. Row by row:
 #
-# - not decoupled: every way gives one response, and nobody can have a stream;
+# - not decoupled: every way gives one response;
 # - decoupled: the two one-response ways are closed, even for a request that wants one response;
 # - `/generate` stays open as long as there is exactly one response;
-# - **`ModelStreamInfer` works wherever anything works.** A streaming client is the universal client.
+# - **`ModelStreamInfer` works wherever anything works.**
 
 # %% [markdown]
 # ## 6 The same with asyncio
 #
-# A web server would not spend threads on waiting. `tritonclient.grpc.aio` takes an iterator of requests and gives an
-# iterator of answers. In a notebook you may write `await` right away, because Jupyter runs an event loop for you.
+# `tritonclient.grpc.aio` takes an iterator of requests and gives an iterator of answers.
 #
-# Two things to know. Keep your side of the stream open until the answer is complete: to end it earlier can crash this
-# Triton. And this client cannot ask for empty final responses, so it never hears the end of the BLS model. Ask the
-# ensemble: it puts the flag on the last token.
+# Keep your side of the stream open until the answer is complete: ending it earlier can crash this Triton. And this
+# client cannot ask for empty final responses. So ask the ensemble, which puts the flag on the last token.
 
 # %%
 async def tell(request):
@@ -671,7 +687,7 @@ async def tell(request):
 
 
 # %% [markdown]
-# Each of these stories has a seed of its own; `asyncio.gather` runs them at once.
+# Each story has a seed of its own; `asyncio.gather` runs them at once.
 
 # %% tags=["varies"]
 story = {"text_input": prompt, "max_tokens": few, "exclude_input_in_output": True, "stream": True, "top_k": 50}
@@ -679,7 +695,7 @@ for told in await asyncio.gather(*(tell(inputs(seed=seed + i, **story)) for i in
     print(repr(told))
 
 # %% [markdown]
-# In a script there is no event loop yet, and `asyncio.run(main())` makes one. In a notebook the same line fails:
+# In a script `asyncio.run(main())` makes the event loop. In a notebook it fails:
 
 # %% tags=["nbval-check-output"]
 coroutine = tell([])
@@ -691,14 +707,12 @@ finally:
     coroutine.close()
 
 # %% [markdown]
-# So: `await` in a notebook, `asyncio.run` in a script. The functions are the same. (`servinglab.client.astream` is
-# `stream` for an event loop: it lets the callback of the client with threads wake the loop, and so can ask for empty
-# final responses.)
+# So: `await` in a notebook, where Jupyter runs a loop for you, and `asyncio.run` in a script.
 #
 # ## 7 When do the tokens arrive?
 #
-# Two numbers describe a stream: the **time to first token** (TTFT), and the **gaps** after it. `min_tokens` keeps the
-# model from ending early, so that all streams have the same length.
+# Two numbers describe a stream: the **time to first token** (TTFT), and the **gaps** after it. `min_tokens` keeps all
+# streams equally long.
 
 # %%
 tokens = max(max_tokens, 8)
@@ -713,11 +727,10 @@ alone = arrivals(stream(client, "tensorrt_llm_bls", inputs(text_input=prompt, se
 print(f"first token after {alone[0] * 1000:.0f} ms, median gap {np.median(np.diff(alone)) * 1000:.0f} ms")
 
 # %% [markdown]
-# Now several requests at once. One stream carries them all: `gather` sends them, each with an id of its own, and sorts
-# the responses by these ids.
+# Now several requests at once, over one stream: `gather` gives each an id and sorts the responses by it.
 #
-# **Predict:** with `streams` requests at once, how much longer does each of them wait for its next token? As many times
-# as there are requests? A little? Not at all?
+# **Predict:** with `streams` requests at once, how much longer does each wait for its next token? As many times as
+# there are requests? A little? Not at all?
 
 # %%
 together = {f"{i + 1} of {streams}": inputs(text_input=prompt, seed=seed + i, **options) for i in range(streams)}
@@ -725,7 +738,7 @@ answers = gather(client, "tensorrt_llm_bls", together)
 times = {name: arrivals(results) for name, results in answers.items()}
 
 # %% [markdown]
-# The figure answers: each mark is a token; each dot below is one wait.
+# Each mark is a token; each dot below is one wait.
 
 # %%
 gap_alone = float(np.median(np.diff(alone)))
@@ -736,16 +749,27 @@ title = f"With {streams} at once, each waits {gap_together / gap_alone:.1f} time
 show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summary)
 
 # %% [markdown]
-# Not as many times as there are streams, unless something else kept this machine busy. The server does not finish one
-# request before it begins the next: at every step it computes one token for *all* running requests. Reading the weights
-# from memory is most of the work, and it is done once for all of them. That is **in-flight batching**.
+# How much longer does each wait? Less than as many times as there are streams, unless something else kept this machine
+# busy. At every step the server computes one token for *all* running requests. Reading the weights is most of the
+# work, and it is done once for all. That is **in-flight batching** (notebook 04).
 #
-# The first tokens tell another story: each bar has a length of its own. Here the prompts are read one after another,
-# not always in the order of sending, and a request whose prompt has been read waits for the others: look for the hole
-# near the start of the row with the shortest bar.
+# First tokens differ more: prompts are read one after another.
 #
-# **Exercise 05.3** A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43, 0.51`. What are its
-# time to first token and its mean gap, in milliseconds?
+# **Exercise 05.3** (●○○, 4 minutes) A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43,
+# 0.51`. What are its time to first token and its mean gap, in milliseconds?
+#
+# <details><summary>Hint 1</summary>
+#
+# The first wait is not a gap. How many gaps are there between five tokens?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The first number is the time to first token. The four gaps are the differences of neighbours; their sum is the last
+# number minus the first.
+#
+# </details>
 
 # %% tags=["exercise:05.3"]
 answer_3 = {"ttft_ms": None, "mean_gap_ms": None}  # two numbers, in milliseconds
@@ -756,8 +780,8 @@ check("05.3", answer_3)
 # %% [markdown]
 # ## 8 Tokens are not characters
 #
-# A token is a piece of bytes, and a character may need several. The model `preprocessing` knows where its tokenizer is.
-# Take an emoji apart with it and decode its tokens one by one, then together.
+# A token is a piece of bytes, and a character may need several. Take an emoji apart with the tokenizer of
+# `preprocessing`, and decode its tokens one by one, then together.
 
 # %% tags=["nbval-check-output"]
 parameters = client.get_model_config("preprocessing").config.parameters
@@ -766,8 +790,8 @@ pieces = tokenizer.encode("🦊", add_special_tokens=False).ids
 print(pieces, [tokenizer.decode([piece]) for piece in pieces], tokenizer.decode(pieces))
 
 # %% [markdown]
-# `�` stands for bytes that are no whole character. The ensemble hands each response to `postprocessing` on its own. The
-# BLS model is a Python program and could do better.
+# `�` stands for bytes that are no whole character. The ensemble decodes each response on its own; the BLS model, a
+# program, could do better.
 #
 # **Predict:** both continue a row of foxes, with 8 tokens. How many responses does each send, and what is in them?
 
@@ -778,13 +802,13 @@ for model in ("ensemble", "tensorrt_llm_bls"):
     print(f"{model:16} {len(chunks)} responses: {chunks}")
 
 # %% [markdown]
-# The ensemble has lost the text for good: joining `�` does not bring the bytes back. Our BLS model keeps the last
-# tokens: it sends empty text while a character is incomplete, and what is still incomplete at the end comes as one more
-# response, a `�`. So an empty chunk is normal and not the end, and **responses are not tokens**: do not count them.
+# What is in them? The ensemble has lost the text for good: joining `�` does not bring the bytes back. Our BLS model
+# keeps the last tokens, and sends empty text while a character is incomplete; what is incomplete at the end comes as
+# one more response, a `�`. So an empty chunk is not the end, and **responses are not tokens**.
 #
-# Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's is one of
-# [SentencePiece](https://github.com/google/sentencepiece): it writes a space as `▁`, also before the first word, and
-# takes one space off the front of what it decodes. Three words are enough to see what that does to a stream:
+# Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's, a
+# [SentencePiece](https://github.com/google/sentencepiece) one, writes a space as `▁`, also before the first word, and
+# takes one off the front of what it decodes:
 
 # %% tags=["nbval-check-output"]
 words = {"▁A": 0, "▁fox": 1, "▁ran": 2}
@@ -793,16 +817,18 @@ llama_like.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.F
 print(repr(llama_like.decode([0, 1, 2])), repr("".join(llama_like.decode([each]) for each in (0, 1, 2))))
 
 # %% [markdown]
-# Decoded alone, each token loses its space, so an ensemble prints `Afoxran`. (Gemma's tokenizer takes none off.)
+# Decoded alone, each token loses its space: an ensemble prints `Afoxran`.
 #
-# Such a tokenizer may come as a `tokenizer.model` only. Templates up to TensorRT-LLM 0.8 had a parameter
-# `tokenizer_type` for it (`auto`, `llama`, `t5`, `sp`). Since 0.9 there is none: NVIDIA's models load the folder with
-# `AutoTokenizer`, ours read `tokenizer.json`. To make that file, load the folder once with `AutoTokenizer` and save it
-# with `save_pretrained`.
+# <details><summary>If the folder has only a tokenizer.model</summary>
 #
-# NVIDIA's own BLS model keeps no tokens, so by default it sends `�` like the ensemble. Its cure is `accumulate_tokens`:
-# each response holds the whole text so far. It is a parameter of the model. Change it in `config.pbtxt` and load that
-# model anew, while the server runs:
+# Templates up to TensorRT-LLM 0.8 had a parameter `tokenizer_type` for such a tokenizer (`auto`, `llama`, `t5`, `sp`).
+# Since 0.9 there is none: NVIDIA's models load the folder with `AutoTokenizer`, ours read `tokenizer.json`. To make
+# that file, load the folder once with `AutoTokenizer` and save it with `save_pretrained`.
+#
+# </details>
+#
+# NVIDIA's own BLS model keeps no tokens, so by default it sends `�` like the ensemble. Its cure is the parameter
+# `accumulate_tokens`: each response holds the whole text so far. Set it in `config.pbtxt` and load the model anew:
 
 # %%
 config = server.repository / "tensorrt_llm_bls" / "config.pbtxt"
@@ -813,8 +839,8 @@ for result in stream(client, "tensorrt_llm_bls", inputs(text_input=prompt, max_t
     print(repr(text_of(result)))
 
 # %% [markdown]
-# Now a client *replaces* the text instead of appending. It is simple, but every token sends the whole text again: the
-# bytes grow with the square of the length. Put it back:
+# Now a client *replaces* the text instead of appending. But every token sends the whole text again: the bytes grow
+# with the square of the length. Put it back:
 
 # %%
 config.write_text(before)
@@ -823,8 +849,8 @@ server.load("tensorrt_llm_bls")
 # %% [markdown]
 # ## 9 Cancel, and prove it
 #
-# A reader closes the page after five tokens. Does the server notice, or does it go on computing for nobody? Watch its
-# processes: how many cores do they use?
+# A reader closes the page after five tokens. Does the server go on computing for nobody? Watch how many cores its
+# processes use:
 
 # %%
 process = psutil.Process(server.pid)
@@ -854,16 +880,13 @@ time.sleep(0.3)
 print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
-# It stopped. `close()` runs the `finally` of `stream`, which cancels; leaving a `for` loop over it does the same. The
-# models look every 100 ms whether the client is still there. (You asked the BLS model, which passes the news on. The
-# ensemble of this Triton does not: the LLM behind it goes on to `max_tokens` for nobody.)
+# Did the work stop? Yes: `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop
+# over it. (The ensemble of this Triton does not pass the news on: the LLM behind it goes on to `max_tokens`.)
 #
 # In a client of your own, `client.close()` and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens.
-# With `cancel_requests=True` the callback may get a last error, *Locally cancelled by application!* (`CANCELLED`). That
-# is what you asked for, and no failure.
+# With `cancel_requests=True` the callback may get *Locally cancelled by application!* That is no failure.
 #
-# **By HTTP:** drop the connection of `/generate_stream`. The server notices when it next writes, which is at the next
-# token.
+# **By HTTP:** drop the connection of `/generate_stream`. The server notices at the next token.
 
 # %%
 with web.stream("POST", "/v2/models/tensorrt_llm_bls/generate_stream", json=long) as response:
@@ -874,8 +897,8 @@ time.sleep(0.3)
 print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
-# **Predict:** and `/generate`, which writes only once, at the end? Ask for more tokens than fit into a second, and let
-# the client give up after half of one.
+# **Predict:** and `/generate`, which writes only once, at the end? Ask for over a second of tokens, and let the client
+# give up after half of one.
 
 # %%
 enough = max(round(2.5 / gap_alone), 20)  # without streaming tokens come faster
@@ -887,11 +910,12 @@ except httpx.ReadTimeout as error:
 print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
-# The server goes on until the answer is complete, and then finds nobody to give it to
-# ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them stream.
+# Did `/generate` stop, too? No: the server completes the answer, then finds nobody to give it to
+# ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them
+# stream.
 #
-# **By request id:** `tensorrt_llm` takes a second request with the same id and `stop` set. The other inputs must be
-# there, their values do not matter. The stream then ends by itself, with its final flag.
+# **By request id:** send `tensorrt_llm` a second request with the same id and `stop` set. Its other inputs must be
+# there, whatever their values. The stream then ends with its final flag.
 
 # %%
 story = llm_inputs(request_output_len=800, min_tokens=800)
@@ -903,8 +927,8 @@ received += answer
 print(f"{len(received)} responses of 800; the stop request: {stopped}")
 
 # %% [markdown]
-# The stop request has no data, only its final flag, the `F`; a stop for an id that has ended gets the same. A stop
-# without an id is an error, and a tool that fills every optional input with something, `stop` too, runs into it.
+# The stop request has only its final flag, the `F`; a stop for an id that has ended gets the same. A stop without an
+# id is an error.
 
 # %% tags=["nbval-check-output"]
 print("ended:", letters("tensorrt_llm", llm_inputs(stop=True), request_id="fox-3"))
@@ -913,8 +937,8 @@ print("no id:", letters("tensorrt_llm", llm_inputs(stop=True)))
 # %% [markdown]
 # ## 10 Errors you will meet
 #
-# Make the common mistakes on purpose. The first does not even reach the server: text in an array of numpy's own type
-# for text, without `object`. **Predict:** what datatype does the client take it for?
+# The first mistake, text in numpy's own type for text, does not even reach the server. **Predict:** what datatype does
+# the client take it for?
 
 # %% tags=["nbval-check-output"]
 try:
@@ -923,10 +947,9 @@ except InferenceServerException as error:
     print(error)
 
 # %% [markdown]
-# `None`: Triton has no name for numpy's text. With `dtype=object`, as in section 4, it becomes BYTES.
+# The datatype is `None`: Triton has no name for numpy's text. With `dtype=object`, as in section 4, it becomes BYTES.
 #
-# Each line below changes one input of a good request. `inputs` sends arrays as they are, so you read the server's own
-# words.
+# Each line below changes one input of a good request.
 
 # %%
 good = {"text_input": np.array([[prompt.encode()]], object), "max_tokens": np.array([[3]], np.int32)}
@@ -942,7 +965,7 @@ mistakes = {
 }
 
 # %% [markdown]
-# **Predict:** which of them does Triton itself refuse, and which can only the model refuse?
+# **Predict:** which of them does Triton refuse, and which can only the model refuse?
 
 # %% tags=["nbval-check-output"]
 for name, change in mistakes.items():
@@ -953,11 +976,11 @@ for name, change in mistakes.items():
         print(f"{name}: {error.message()}")
 
 # %% [markdown]
-# The first four are Triton's: it compares the request with `config.pbtxt`. The rest passes that test and comes back
-# from the model.
+# Triton refuses the first four: it compares the request with `config.pbtxt`. The rest passes and comes back from the
+# model.
 #
-# Now over HTTP. **Predict:** one of these four mistakes gives no error at all, and another one an error with status
-# 200. Which?
+# **Predict:** over HTTP one of these four mistakes gives no error at all, and another one an error with status 200.
+# Which?
 
 # %% tags=["nbval-check-output"]
 slips = {
@@ -971,26 +994,23 @@ for name, change in slips.items():
     print(f"{name}: {answer.status_code} {answer.json().get('error', 'no error')}")
 
 # %% [markdown]
-# - An unknown key with a text, a number or a truth value is taken for a parameter that nobody reads; only a list is
-#   refused (400). With a typo in `top_k` you sample with other settings than you think. Over gRPC the same mistake is
-#   an error.
-# - Status 200 does not mean success: the first response had fixed the status when the second one came. Look at the
-#   body.
+# - No error: an unknown key with a text, number or truth value is taken for a parameter that nobody reads. A typo in
+#   `top_k`, and you sample with other settings than you think. Over gRPC it is an error.
+# - Status 200: the first response had fixed the status when the second one came.
 
 # %% [markdown]
 # ## Recap
 #
 # The errors and their cures, on one page: the [cheat sheet](../docs/cheatsheet.md).
 #
-# - `/infer` and `ModelInfer` carry one response and refuse decoupled models; `/generate` carries exactly one;
-#   `/generate_stream` and `ModelStreamInfer` carry any number.
-# - A message is tags, lengths and values; strings in raw contents have a prefix of four bytes.
+# - `/infer` and `ModelInfer` refuse decoupled models; `/generate_stream` and `ModelStreamInfer` carry any number of
+#   responses.
+# - A message is tags, lengths and values; raw strings have a prefix of four bytes.
 # - An answer ends with `triton_final_response`, on the last data or alone. Ask for the empty final response.
 # - Streams share every step of the server, so many at once cost each of them little.
-# - An empty text may be half a character. Decode with memory, as our BLS model does.
+# - An empty text may be half a character. Decode with memory.
 # - Leaving a stream stops the work; leaving `/generate` does not.
-# - gRPC refuses unknown inputs. `/generate` takes an unknown text, number or truth value for a parameter, and ignores
-#   it.
+# - gRPC refuses unknown inputs; `/generate` ignores most.
 
 # %% [markdown]
 # ## Break it
@@ -1008,14 +1028,12 @@ except InferenceServerException as error:
     print(error)
 
 # %% [markdown]
-# A text that was cut off must never look complete. Who notices first depends on the moment: a model that can no longer
-# call another one, or the client, whose connection ends. (Triton gives requests under way two seconds. A GPU may be
-# done with this answer by then: all responses come, and nothing was cut off.)
+# The loop says what happened: a text that was cut off must never look complete. (A GPU may be done by then, and
+# nothing was cut off.)
 #
-# Try more: send `stream` as False over `ModelStreamInfer`, leave out `enable_empty_final_response` in `own_stream`,
-# or ask for `streams = 9` with a batch size of 8 and look at the time to the first token.
+# Try more: send `stream` as False over `ModelStreamInfer`, or leave out `enable_empty_final_response` in `own_stream`.
 #
-# The server is gone; the clients follow. The last line says what produced the numbers on this page.
+# The last cell closes the clients and records this page's numbers.
 
 # %%
 for each in (client, other, web, channel):

@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 06 · Temperature: from logits to probabilities
 #
-# You turn the numbers that a served model really computes into probabilities, and learn what one knob does to them, and
-# what it cannot do.
+# You turn the numbers that a served model really computes into probabilities, and learn what one knob can do to them,
+# and what it cannot.
 #
 # After this notebook you can
 #
-# - turn logits into probabilities or log probabilities, for any temperature and without overflow
-# - say what a temperature does to probabilities, ratios, ranks and entropy, and calculate the one you need
+# - turn logits into probabilities or log probabilities, without overflow
+# - say what a temperature does to probabilities, ratios, ranks and entropy
 # - recognise the common wrong formulas by what they break
-# - explain why `temperature` alone changes nothing on a TensorRT-LLM server, and make it work
+# - explain why `temperature` alone changes nothing on a TensorRT-LLM server
 # - test served samples against exact probabilities
 #
 # **Time:** 40 minutes (last run: 53 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 10 min, do: 19 min
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 
@@ -60,8 +62,7 @@ samples: int = 200  # served tokens at each of the two, for the test at the end
 seed: int = 0  # seed of every random choice
 
 # %% [markdown]
-# `begin` notes when this page started and what its figures say in small print. Parameters with which the page has
-# nothing to show stop it here.
+# Parameters with which this notebook has nothing to show stop it here.
 
 # %%
 assert cold > 0 and hot > 0 and samples >= 1, "the formulas of this page hold for temperatures above 0"
@@ -70,13 +71,12 @@ lane = notebook.begin("06", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 Three tokens on paper
 #
-# A language model gives one number for each token it could write next, a **logit**. Any number will do, positive or
-# negative. Probabilities must be positive and sum to 1. The **softmax** gets there in two steps: `exp` makes each
-# number positive, the division makes the sum 1.
+# A language model gives one number, a **logit**, for each **token** (piece of text) it could write next. The
+# **softmax** turns logits into probabilities: `exp` makes each number positive, the division makes the sum 1.
 #
-#     P_i = exp(z_i) / Σ_j exp(z_j)
+# $$P_i=\frac{\exp(z_i)}{\sum_j\exp(z_j)}$$
 #
-# Take three tokens with the logits 2, 1 and 0. A pocket calculator is enough to follow.
+# Take three tokens with the logits 2, 1 and 0:
 
 # %% tags=["nbval-check-output"]
 paper = np.array([2.0, 1.0, 0.0])
@@ -87,7 +87,7 @@ print("probabilities ", (weights / weights.sum()).round(3))
 # %% [markdown]
 # The **temperature** T divides every logit first, above and below the line:
 #
-#     P_i = exp(z_i / T) / Σ_j exp(z_j / T)
+# $$P_i=\frac{\exp(z_i/T)}{\sum_j\exp(z_j/T)}$$
 #
 # **Predict:** at T = 2 the logits become 1, 0.5 and 0. Does the first token gain or lose? And at T = 0.5?
 
@@ -97,14 +97,12 @@ for temperature in (0.5, 1.0, 2.0):
     print(f"T = {temperature}: ", (weights / weights.sum()).round(3))
 
 # %% [markdown]
-# It loses at T = 2, where all come closer together, and gains at T = 0.5. What it gains the others lose, the last one
-# the largest share of what it had. The order never changes. That is all there is to a temperature, and the rest of this
-# page is about what follows from it for a real model.
+# The first token loses at T = 2, where all come closer together, and gains at T = 0.5, at the cost of the others. The
+# order never changes.
 #
 # ## 2 The logits of a served model
 #
-# The next cell builds a repository and starts a Triton, as in notebook 05; both vanish when this kernel ends. The
-# client is Triton's own.
+# Start a Triton, as in notebook 05.
 
 # %%
 server = serve(precision=precision)
@@ -113,9 +111,14 @@ tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.jso
 
 
 # %% [markdown]
-# `return_generation_logits` asks for the model's own logits, before any processing, one row for each new token. One
-# token is enough here. (TensorRT-LLM once gave them only with an engine that was built with
-# `--gather_generation_logits`; since 0.19 the flag is deprecated, and newer versions decide it at run time.)
+# `return_generation_logits` asks for the model's own logits, one row for each new token.
+#
+# <details><summary>In older engines</summary>
+#
+# TensorRT-LLM once gave them only with an engine built with `--gather_generation_logits`. Since 0.19 the flag is
+# deprecated, and newer versions decide it at run time.
+#
+# </details>
 #
 # **Predict:** how many logits come back for one token?
 
@@ -138,7 +141,7 @@ print(f"{z.size:,} logits from {z.min():.2f} to {z.max():.2f}, mean {z.mean():.2
 
 
 # %% [markdown]
-# One for every token of the vocabulary. Here are the highest, in the order of the logits; a token carries its space.
+# One for every token of the vocabulary. Here are the highest; a token carries its space.
 
 # %%
 def name(token):
@@ -161,7 +164,7 @@ for dtype in (np.float16, np.float32, np.float64):
 
 
 # %% [markdown]
-# Dividing by a small temperature makes logits large. The next cell is the formula of section 1, word for word.
+# Dividing by a small temperature makes logits large. Here is the formula of section 1, word for word.
 #
 # **Predict:** look at your highest logit. In which of the three types does it fail at T = 1? At T = 0.1?
 
@@ -180,15 +183,13 @@ with np.errstate(all="ignore"):  # numpy would warn of the overflow
 
 # %% [markdown]
 # `nan` is infinity divided by infinity. Half precision, common on GPUs, fails at T = 1 once a logit exceeds 11.09, or
-# earlier: when the sum of all `exp` exceeds the largest number.
+# earlier, when the sum overflows.
 #
-# The cure costs nothing. Multiply numerator and denominator by the same `exp(-m)`. The fraction stays the same, and
-# every exponent becomes smaller by `m`:
+# The cure costs nothing. Divide numerator and denominator by the same $\exp(m)$:
 #
-#     P_i = exp(z_i/T - m) / Σ_j exp(z_j/T - m)        with m = max_j z_j/T
+# $$P_i=\frac{\exp(z_i/T-m)}{\sum_j\exp(z_j/T-m)}\qquad m=\max_jz_j/T$$
 #
-# Now the largest exponent is 0 and its `exp` is 1. Nothing overflows, and the sum is at least 1, so nothing divides by
-# zero either.
+# Now the largest exponent is 0 and its `exp` is 1. Nothing overflows, and the sum is at least 1.
 
 # %%
 def stable_softmax(z, temperature):
@@ -203,12 +204,25 @@ for temperature in (1.0, 0.1):
 
 
 # %% [markdown]
-# None overflows. float16 has lost digits all the same: above 128 its numbers lie 0.125 apart, and a logit of 14 gets
-# there when T = 0.1 divides it. Subtract the maximum first and divide then, and this rounding is gone. What remains is
-# the rounding of the logits themselves, which 1/T magnifies.
+# None overflows. But float16 has lost digits: above 128 its numbers lie 0.125 apart, and T = 0.1 brings a logit of 14
+# there. Subtract the maximum first and divide then, and this rounding is gone.
 #
-# **Exercise 06.1** A server works on many requests at once. Write the softmax for `logits` of shape
+# **Exercise 06.1** (●●○, 8 minutes) A server works on many requests at once. Write the softmax for `logits` of shape
 # `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which numbers must sum to 1, and which maximum belongs to which row? The temperature divides the logits, in the
+# numerator and in the denominator.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Write `z = logits / temperature`, so that the argument stays as it is. Take the maximum of z and the sum along
+# `axis=1` with `keepdims=True`; subtract the one before `exp`, divide by the other.
+#
+# </details>
 
 # %% tags=["exercise:06.1"]
 def batch_softmax(logits, temperature):
@@ -219,8 +233,7 @@ def batch_softmax(logits, temperature):
 check("06.1", batch_softmax)
 
 # %% [markdown]
-# From here on the page uses SciPy's `softmax`, which does this along any axis. Two prompts, one call. The second is the
-# beginning of a sentence that has one good end.
+# From here on use SciPy's `softmax`, which does this along any axis. The second prompt has one good end.
 
 # %%
 sure_prompt = "The capital of France is"
@@ -231,14 +244,13 @@ print("sums", p.sum(axis=1), "· highest", p.max(axis=1).round(3), "·", *(name(
 # %% [markdown]
 # ## 4 The log form
 #
-# Take the logarithm of the formula. The log of a fraction is a difference, and `log` undoes `exp`:
+# The log of a fraction is a difference, and `log` undoes `exp`:
 #
-#     log P_i = log exp(z_i/T) - log Σ_j exp(z_j/T)
-#             = z_i/T - logsumexp(z/T)
+# $$\log P_i=z_i/T-\operatorname{logsumexp}(z/T)$$
 #
-#     logsumexp(x) = m + log Σ_j exp(x_j - m)        with m = max_j x_j
+# $$\operatorname{logsumexp}(x)=m+\log\sum_j\exp(x_j-m)\qquad m=\max_jx_j$$
 #
-# The second term is one number for the whole row: every token pays the same price. On paper, at T = 1:
+# The second term is one price for the whole row. On paper, at T = 1:
 
 # %% tags=["nbval-check-output"]
 price = 2 + math.log(1 + math.exp(-1) + math.exp(-2))
@@ -246,10 +258,9 @@ print("logsumexp", round(price, 3))
 print("log P    ", (paper - price).round(3), "→ P", np.exp(paper - price).round(3))
 
 # %% [markdown]
-# The same probabilities as before. So why bother? Because a probability can be too small for its type, and its
-# logarithm cannot.
+# The same probabilities. But a probability can be too small for its type; its logarithm cannot.
 #
-# **Predict:** at T = 0.1, the log of how many of the probabilities is -∞, in each type? And in the log form?
+# **Predict:** at T = 0.1, the log of how many probabilities is $-\infty$, in each type? And in the log form?
 
 # %%
 for dtype in (np.float16, np.float32, np.float64):
@@ -259,13 +270,12 @@ for dtype in (np.float16, np.float32, np.float64):
 print(f"log form: {np.isneginf(log_softmax(z / 0.1)).sum()}, lowest {log_softmax(z / 0.1).min():.1f}")
 
 # %% [markdown]
-# Most tokens have vanished in single precision, and none in the log form. You may not want tokens of that kind; but a
-# program that adds up log probabilities (notebook 08) loses everything to one `-inf`. A tiny number, added before `log`
-# to prevent that, only hides it: each lost token then has the same invented value.
+# How many? Most tokens have vanished in single precision, and none in the log form. A program that adds up log
+# probabilities (notebook 08) loses everything to one `-inf`. A tiny number, added before `log`, only hides it: each
+# lost token then has the same invented value.
 #
-# The server computes log probabilities as well. `return_log_probs` gives that of the chosen token, at the temperature
-# of the choice (at temperature 0, which is greedy, at T = 1). **Predict:** is it on your list of 49,152? The cell looks
-# for the nearest, and compares the names.
+# The server's `return_log_probs` gives the log probability of the chosen token, at the temperature of the choice (at
+# temperature 0, at T = 1). **Predict:** is it on your list of 49,152?
 
 # %%
 one = answer(prompt, 1, temperature=cold, top_p=1.0, seed=seed, return_log_probs=True)
@@ -277,11 +287,23 @@ assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chosen)
 
 
 # %% [markdown]
-# The formula is what the server does. (Up to 1.2 TensorRT-LLM normalises in another way by default; notebook 08 has the
-# details.)
+# It is on your list: the server uses this formula. (Notebook 08 tells how TensorRT-LLM up to 1.2 differs.)
 #
-# **Exercise 06.2** Write the log form for one row of logits. It must give -1000 for a token that lies 1000 below the
-# first one, at T = 1.
+# **Exercise 06.2** (●●○, 7 minutes) Write the log form for one row of logits. It must give -1000 for a token that lies
+# 1000 below the first one, at T = 1.
+#
+# <details><summary>Hint 1</summary>
+#
+# A probability that has underflowed cannot be saved by its logarithm. Which formula above never forms the probability?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Divide by T once, then work with `z = logits / temperature` only. What you subtract before `exp`, the maximum of z,
+# must be added after `np.log`.
+#
+# </details>
 
 # %% tags=["exercise:06.2"]
 def log_form(logits, temperature):
@@ -294,8 +316,8 @@ check("06.2", log_form)
 # %% [markdown]
 # ## 5 One distribution, many temperatures
 #
-# Now the real distribution. **Predict:** from T = 1 to T = 2, does the likeliest token lose a little, half, or nearly
-# all of its probability? And who gets it? (In a live notebook a slider with finer steps appears below the figure.)
+# **Predict:** from T = 1 to T = 2, does the likeliest token lose a little, half, or nearly all of its probability? And
+# who gets it? (A live notebook shows a slider with finer steps.)
 
 # %%
 top = order[:6]
@@ -313,15 +335,15 @@ summary = f"the six likeliest tokens share {shares}"
 explore(draw, title=title, summary=summary, live=finer, T=[0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
 
 # %% [markdown]
-# Nearly all, and it goes to no token that you would notice: thousands of them rise a little. That is why a text at
-# T = 2 falls apart although every single token of it is improbable. The crowd is likely.
+# It loses nearly all, and no token that you would notice gets it: thousands rise a little. So a text at T = 2 falls
+# apart: each of them is improbable, the crowd is likely.
 #
 # What happens at the ends? Divide the fraction by its own numerator; for the likeliest token:
 #
-#     P_1 = 1 / Σ_j exp(-(z_1 - z_j)/T)
+# $$P_1=\frac{1}{\sum_j\exp(-(z_1-z_j)/T)}$$
 #
-# Only *differences* of logits count. **Predict:** what becomes of `exp(-d/T)` for a difference d > 0 when T → 0? When
-# T → ∞?
+# Only *differences* of logits count. **Predict:** what becomes of $\exp(-d/T)$ for $d>0$ when $T\to0$? When
+# $T\to\infty$?
 
 # %%
 ends = softmax(z / 0.01).max(), softmax(z / 1000).max() * z.size
@@ -330,15 +352,14 @@ curves = figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks=[1, 10,
 show(curves, "Towards 0 one token takes all; towards infinity all become equal", summary)
 
 # %% [markdown]
-# - T → 0: every `exp(-d/T)` goes to 0 except the winner's own, which is 1. So P_1 → 1: **greedy** is the limit.
-#   (Tokens with equal logits would share.)
-# - T → ∞: every term goes to 1, so all of them get 1/49,152.
-# - In between a token rises with T as long as its logit is below the mean logit, weighted with the probabilities. This
-#   mean sinks as T grows, towards the plain mean of all logits. So tokens above the plain mean, all but the first, have
-#   a peak and fall again. Tokens below it only rise, as rank 40,000 does.
+# - $T\to0$: every $\exp(-d/T)$ goes to 0 except the winner's own, which is 1. So $P_1\to1$: **greedy** is the
+#   limit.
+# - $T\to\infty$: every term goes to 1, so all tokens get 1/49,152.
+# - In between, tokens above the plain mean of all logits have a peak and fall again (the first only falls). Tokens
+#   below it only rise, as rank 40,000 does.
 #
-# A program cannot divide by 0. A server that is asked for temperature 0 takes the limit: the token of highest logit.
-# For the three tokens:
+# A program cannot divide by 0, so for temperature 0 a server takes the limit, the token of highest logit. For the
+# three tokens:
 
 # %% tags=["nbval-check-output"]
 for temperature in (0.01, 0.1, 1, 100, 1e9):
@@ -348,9 +369,8 @@ for temperature in (0.01, 0.1, 1, 100, 1e9):
 # %% [markdown]
 # ### How undecided is the model?
 #
-# One number says it, the **entropy** H = -Σ P_i log P_i. With the natural logarithm its unit is the **nat**, with the
-# logarithm in base 2 the **bit**: 1 bit = ln 2 = 0.693 nats. It is 0 when one token has everything, and `log n` when n
-# tokens are equal.
+# One number says it, the **entropy** $H=-\sum_iP_i\log P_i$, in **nats**, or in **bits** with the logarithm in
+# base 2: 1 bit = ln 2 = 0.693 nats. It is 0 when one token has everything, and $\log n$ when n tokens are equal.
 #
 # **Predict:** which prompt has the higher entropy at T = 1? And at T = 5?
 
@@ -378,11 +398,11 @@ print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", 
 print("near T = " + ", ".join(f"{T:.1f}" for T in crossing) if crossing.size else "nowhere")
 
 # %% [markdown]
-# Both curves only ever rise: a temperature above 1 makes even a sure model undecided. At T = 5 both lie close to the
-# ceiling, and the prompt that was the surer one at T = 1 may now be the less sure. At a high T the favourite's lead no
-# longer matters; how far apart the thousands behind it lie does.
+# Both curves only rise: a temperature above 1 makes even a sure model undecided. At T = 5 both lie close to the
+# ceiling, and their order may have changed. At a high T the favourite's lead no longer matters, only how far apart the
+# thousands behind it lie.
 #
-# `exp(H)` makes the number tangible: the model is as undecided as between so many equal tokens.
+# $\exp(H)$ makes the number tangible: the model is as undecided as between so many equal tokens.
 
 # %%
 print("   T   nats   bits   exp(H)")
@@ -393,15 +413,14 @@ for temperature in (0.25, cold, 1.0, hot, 5.0):
 # %% [markdown]
 # ## 6 What stays and what changes
 #
-# Compare two tokens. In the ratio of their probabilities the denominator cancels:
+# In the ratio of two probabilities the denominator cancels:
 #
-#     P_a / P_b = exp((z_a - z_b)/T)        log(P_a / P_b) = (z_a - z_b)/T
+# $$\frac{P_a}{P_b}=\exp\frac{z_a-z_b}{T}\qquad\log\frac{P_a}{P_b}=\frac{z_a-z_b}{T}$$
 #
-# The log of the ratio, the **log-odds**, is the difference of the logits divided by T, in nats. So at half the
-# temperature the log-odds double, and the ratio itself is squared.
+# The log of the ratio is called the **log-odds**. At half the temperature it doubles, and the ratio is squared.
 #
 # **Predict:** the first row below is your model's first against its tenth token at T = 1. What ratio do you expect at
-# T = 0.5, and at T = 2? And how many of the 49,152 tokens change their rank?
+# T = 0.5, and at T = 2? How many of the 49,152 tokens change their rank?
 
 # %%
 first, tenth = order[0], order[9]
@@ -413,13 +432,27 @@ for temperature in (1.0, 0.5, 2.0, 10.0):
     print(f"{temperature:4}  {math.exp(odds):6.2f}  {odds:8.3f}  {odds * temperature:12.3f}  {moved:24}")
 
 # %% [markdown]
-# The ratio goes to its square and to its root, the fourth column does not move, and no token overtakes another:
+# The ratio goes to its square and to its root, the fourth column does not move, and no token changes its rank:
 # dividing by a positive number keeps the order. A temperature cannot make a wrong favourite right.
 #
-# **Exercise 06.3** Calculate, with paper or with numpy.
+# **Exercise 06.3** (●○○, 4 minutes) Calculate, with paper or with numpy.
 #
 # - Two tokens have the logits 3 and 1. At which temperature is the first exactly 10 times as likely as the second?
-# - A vocabulary has 1024 tokens. What does the entropy approach when T → ∞, in nats?
+# - A vocabulary has 1024 tokens. What does the entropy approach when $T\to\infty$, in nats?
+#
+# <details><summary>Hint 1</summary>
+#
+# Write the ratio of the two probabilities; the denominator cancels. For the entropy: how likely is each token at the
+# limit?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Solve $\exp((3-1)/T)=10$ with the natural logarithm. With n equal tokens each has probability 1/n; the entropy is
+# the logarithm of n, not n.
+#
+# </details>
 
 # %% tags=["exercise:06.3"]
 answer_3 = {"temperature": None, "nats": None}  # two numbers
@@ -430,7 +463,7 @@ check("06.3", answer_3)
 # %% [markdown]
 # ## 7 Wrong formulas, and what they break
 #
-# Seven formulas, each with the temperature in another place. They run without an error, all of them.
+# Seven formulas, each with the temperature in another place, all run without an error.
 #
 # **Predict:** which of the seven sum to 1? Which are the right distribution?
 
@@ -449,7 +482,7 @@ tries = {
 }
 
 # %% [markdown]
-# Here `p` is the softmax at T = 1, and T is the parameter `hot`.
+# `p` is the softmax at T = 1, T the parameter `hot`.
 
 # %%
 print(f"{'T = ' + str(T):30} {'sum':>8}  {'highest':>8}")
@@ -459,21 +492,20 @@ for formula, p in tries.items():
 
 
 # %% [markdown]
+# Which sum to 1? Four, and only two are right:
+#
 # - **T missing in the denominator**: the sum is not 1. `numpy`'s `choice` refuses such a row, `torch.multinomial`
 #   rescales it without a word, and a log probability read from it is wrong.
-# - **p / T**: the sum is 1/T. Divide by it, and you are back at T = 1: no effect at all.
-# - **p ** (1/T)** has the right ratios, so dividing by the sum makes it right. The temperature may come after the
-#   softmax, but only as a power, and never without a new sum.
-# - **softmax of probabilities**: all probabilities lie between 0 and 1, so as logits they hardly differ. Nearly
-#   uniform.
-#
-# A sum of 1 proves nothing: four of them have it, and only two are right.
+# - **p / T**: the sum is 1/T. Divide by it, and you are back at T = 1.
+# - **$p^{1/T}$** has the right ratios, so dividing by the sum makes it right.
+# - **softmax of probabilities**: numbers between 0 and 1 hardly differ as logits. Nearly uniform.
 
 # %% [markdown]
 # ## 8 "Temperature has no effect"
 #
-# So said users of the real backend ([issue 221](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221)).
-# Ask your server for the same text at three temperatures, and give no other option.
+# So said users of the real backend ([issue
+# 221](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221)). Ask your server for the same text
+# at three temperatures, with no other option.
 #
 # **Predict:** how many different texts?
 
@@ -487,9 +519,8 @@ print(*map(repr, greedy), sep="\n")
 assert len(set(greedy)) == 1
 
 # %% [markdown]
-# One. TensorRT-LLM, and this course's executor with it, samples only if you set `top_k` or `top_p`. Without them it is
-# **greedy**: it takes the token of the highest logit, and section 6 says that no temperature changes which one that is.
-# (Hugging Face is no guide here: its `generate` has defaults of its own.)
+# How many texts? One. TensorRT-LLM samples only if you set `top_k` or `top_p`, and so does our server. Without them it
+# is **greedy**: it takes the highest logit, which no temperature changes (section 6).
 #
 # `top_p=1.0` keeps the whole vocabulary and turns sampling on. `top_k=1` sets an option, too.
 #
@@ -503,15 +534,13 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
 
 
 # %% [markdown]
-# With `top_k=1` only one token is left to sample from: greedy again. With `top_p=1.0` the temperature works, and at 2
-# you see the crowd of section 5. Two more traps: over HTTP a misspelt option is ignored without a word (notebook 05),
-# and a seed that you do not give is 0, so the same request gives the same text again at any temperature (notebook 07).
+# The row of `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample
+# from. (Two more traps: misspelt options, notebook 05, and the default seed, notebook 07.)
 #
 # ## 9 Do the samples follow the formula?
 #
-# You know the exact probabilities. Now draw tokens from the server. `num_return_sequences` asks for many answers at
-# once, each with the next seed; every answer is one token long. Ask `tensorrt_llm` itself, the model inside, which
-# takes and returns ids: two different tokens can look alike as text.
+# Now draw tokens from the server. `num_return_sequences` asks for many answers at once, each with the next seed. Ask
+# `tensorrt_llm` itself, the model inside, for ids: two tokens can look alike as text.
 
 # %%
 def draws(temperature, first_seed):
@@ -537,7 +566,7 @@ for temperature, row in counts:
 
 # %% [markdown]
 # **Predict:** a 95 % interval misses the truth once in twenty times. The figure has two panels of seven. How many
-# intervals would you allow to miss their bar's end before you doubt the server?
+# misses would you allow before you doubt the server?
 
 # %%
 def exact(temperature):
@@ -561,8 +590,8 @@ show(fig, f"The softmax of z/T lies inside {inside} of {2 * len(row)} intervals 
 
 # %% [markdown]
 # One or two misses are normal. A single number says more: **chi-squared** sums the squared distances between counted
-# and expected, each divided by the expected count. Is yours large? Let the exact probabilities play the same game
-# 10,000 times. The share of games in which chance alone gives as much is the **p-value**.
+# and expected, each divided by the expected count. Let the exact probabilities play the same game 10,000 times: the
+# share of games in which chance alone gives as much is the **p-value**.
 
 # %%
 def chi_squared(counts, p):
@@ -576,8 +605,7 @@ def p_value(counts, p):
 
 
 # %% [markdown]
-# **Predict:** a test that never fails proves nothing. What will it say when you hold the samples of one temperature
-# against the probabilities of T = 1?
+# **Predict:** what will this test say when you hold the samples of one temperature against the probabilities of T = 1?
 
 # %%
 for temperature, row in counts:
@@ -588,18 +616,17 @@ for temperature, row in counts:
         assert share or claimed != temperature, "chance never strays so far: the server draws from something else"
 
 # %% [markdown]
-# Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
-# one says that chance alone would not have strayed so far: a reason to doubt that temperature. With a larger p-value
-# against T = 1 you could not have seen the difference, whatever the server does: a temperature close to 1, or a sure
-# model, needs more draws. For the same reason these draws do not prove the formula. They give no reason to doubt it,
-# and a small error would need more of them to show.
+# Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against
+# another one is a reason to doubt that temperature. With a larger one you could not have seen a difference. So these
+# draws do not prove the formula; they give no reason to doubt it.
 
 # %% [markdown]
 # ## Recap
 #
-# - P_i = exp(z_i/T) / Σ_j exp(z_j/T): T divides the logits, above and below the line, before the softmax.
-# - Subtract the row's maximum before `exp`. Logs: z_i/T - logsumexp(z/T), never the log of a finished probability.
-# - T → 0 is greedy, T → ∞ is uniform. In between entropy only grows; say whether you mean nats or bits.
+# - $P_i=\exp(z_i/T)/\sum_j\exp(z_j/T)$: T divides the logits before the softmax, above and below the line.
+# - Subtract the row's maximum before `exp`. Logs: $z_i/T-\operatorname{logsumexp}(z/T)$, never the log of a finished
+#   probability.
+# - $T\to0$ is greedy, $T\to\infty$ is uniform. In between entropy only grows.
 # - Ranks stay. Log-odds scale with 1/T, so ratios are taken to the power of 1/T.
 # - A sum other than 1 gives a wrong formula away; a sum of 1 does not prove it right.
 # - Without `top_k` or `top_p` this server is greedy, and then `temperature` does nothing.
@@ -607,8 +634,8 @@ for temperature, row in counts:
 # %% [markdown]
 # ## Break it
 #
-# What would a *negative* temperature do? **Predict** it from the formula: which token has the highest probability at
-# T = -1? And will the server let you?
+# What would a *negative* temperature do? **Predict:** which token has the highest probability at T = -1, by the
+# formula? And will the server let you?
 
 # %%
 print("by the formula:", stable_softmax(paper, -1.0).round(3))
@@ -618,13 +645,11 @@ except InferenceServerException as error:
     print("the server:", error.message())
 
 # %% [markdown]
-# Dividing by a negative number turns the order around: the least likely token wins. Nobody wants that from a language
-# model, so the server refuses.
+# Dividing by a negative number reverses the order: the least likely token wins. The server refuses.
 #
-# Try more: ask for `temperature=50.0` with `top_p=1.0` and read what uniform sampling from a vocabulary looks like. Or
-# hold the samples of `cold` against the probabilities of `hot`, and the reverse.
+# Try more: ask for `temperature=50.0` with `top_p=1.0` and read what uniform sampling looks like.
 #
-# The server and its folder go. The last line says what produced the numbers on this page.
+# The last cell stops the server and records this page's numbers.
 
 # %%
 client.close()

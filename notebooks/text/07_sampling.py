@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 07 · Sampling: what each setting does to one distribution
 #
-# You follow one next-token distribution through every setting of a request, and end with a table that says which
-# setting to choose, each line with a measurement of your own behind it.
+# You follow one next-token distribution through every setting of a request, and end with a table, measured by you,
+# that says which setting to choose.
 #
 # After this notebook you can
 #
-# - calculate top-k and top-p by hand, in the right order, and say where a sum must become 1 again
+# - calculate top-k and top-p by hand, in the right order
 # - prove with a test that the server samples from the distribution you calculated
 # - explain why two requests give the same text, and how to get different ones
 # - use penalties, `min_tokens` and stop words without breaking an answer
-# - choose a strategy for a task by measuring, with error bars
+# - choose a strategy for a task by measuring
 #
 # **Time:** 45 minutes (last run: 105 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 13 min, do: 26 min
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 
@@ -66,7 +68,7 @@ texts: int = 10  # sampled texts for each setting of the grid, at least 2
 seed: int = 1  # seed of every random choice
 
 # %% [markdown]
-# `begin` notes when this page started. Parameters with which section 8 has nothing to measure stop it here.
+# Parameters with which section 8 has nothing to measure stop the notebook here.
 
 # %%
 assert min(texts, max_tokens) >= 2 and samples >= 1, "texts and max_tokens must be at least 2: pairs are compared"
@@ -75,7 +77,7 @@ lane = notebook.begin("07", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 Five tokens on paper
 #
-# A model has five tokens and gives them these probabilities:
+# A model gives five tokens these probabilities:
 #
 # | token | a | b | c | d | e |
 # |---|---|---|---|---|---|
@@ -83,15 +85,15 @@ lane = notebook.begin("07", lane, seed=seed, weights=precision)
 #
 # - **Greedy** takes the likeliest token, always `a`.
 # - **Pure sampling** draws: `a` four times in ten, `e` once in twenty.
-# - **Top-k** keeps the k likeliest tokens and draws among those.
+# - **Top-k** draws among the k likeliest tokens.
 # - **Top-p** keeps the likeliest tokens until their sum reaches p, and draws among those.
 #
-# What is left after a cut no longer sums to 1. Divide it by its sum: this is to **renormalise**. With k = 3 the tokens
-# a, b, c are left, 0.40 + 0.30 + 0.15 = 0.85, and `a` gets 0.40 / 0.85 = 0.471.
+# What a cut leaves no longer sums to 1. Divide it by its sum, to **renormalise**. With k = 3 the sum is
+# $0.40+0.30+0.15=0.85$, and `a` gets $0.40/0.85=0.471$.
 
 # %% [markdown]
-# **Predict:** you ask for top-k 3 *and* top-p 0.8. Top-p comes second. Does it see 0.40, 0.30, 0.15 or 0.471, 0.353,
-# 0.176? How many tokens are left in each case?
+# **Predict:** you ask for top-k 3 *and* top-p 0.8. Does top-p, which comes second, see 0.40, 0.30, 0.15 or 0.471,
+# 0.353, 0.176? How many tokens are left in each case?
 
 # %% tags=["nbval-check-output"]
 paper = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
@@ -102,7 +104,7 @@ print("sums, as they were", three.cumsum().round(3))
 print("sums, renormalised", whole.cumsum().round(3))
 
 # %% [markdown]
-# Now top-p 0.8: a token stays if the sum *before* it is below 0.8.
+# With top-p 0.8 a token stays if the sum *before* it is below 0.8.
 
 # %% tags=["nbval-check-output"]
 two = np.where(whole.cumsum() - whole < 0.8, whole, 0)
@@ -110,18 +112,14 @@ print("both              ", (two / two.sum()).round(3))
 
 
 # %% [markdown]
-# With the numbers as they were, the sum reaches 0.8 at the third token: 0.85. Renormalised it does so at the second:
-# 0.824. So a forgotten division does not only give numbers that are too small, it keeps another set of tokens.
-# TensorRT-LLM, and our server, go in this order: **temperature, penalties, top-k, renormalise, top-p**, then the draw.
-# Note also that the token that *crosses* p stays. Without it a p of 0.3 would leave nothing at all.
+# How many are left? As they were, the sums reach 0.8 at the third token; renormalised, at the second. So a forgotten
+# division keeps another set of tokens. The order of TensorRT-LLM and of our server is **temperature, penalties, top-k,
+# renormalise, top-p**, then the draw. The token that *crosses* p stays: without it p = 0.3 would leave nothing.
 
 # %% [markdown]
-# The draw differs. Our server and the library transformers keep the crossing token whole, and renormalise. NVIDIA's
-# kernels
-# ([for top-k](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.0.0/cpp/tensorrt_llm/kernels/samplingTopKKernels.cu), and
-# those for top-p) draw a number between 0 and p, add up from the likeliest token on, and take the token at which the
-# sum reaches it. So the same tokens survive, but the crossing one keeps only the part of its probability that is needed
-# to reach p.
+# The draw differs. Our server and the library transformers keep the crossing token whole, and renormalise. [NVIDIA's
+# kernels](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.0.0/cpp/tensorrt_llm/kernels/samplingTopKKernels.cu) leave it
+# only the part of its probability that is needed to reach p.
 #
 # **Predict:** which of the two tokens gains by that? By much?
 
@@ -136,15 +134,15 @@ print("both, by NVIDIA   ", drawn_by_nvidia(whole, 0.8).round(3))
 # %% [markdown]
 # ## 2 A server, and one distribution
 #
-# The same questions again, for a model with 49,152 tokens. `normalize_log_probs` makes no difference to our server. It
-# makes NVIDIA's report log probabilities over the whole vocabulary, as section 6 and notebook 08 calculate them.
+# The same for a model with 49,152 tokens. `normalize_log_probs`, set to False, makes NVIDIA's server report log
+# probabilities over the whole vocabulary, as section 6 and notebook 08 calculate them; ours always does.
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
 client = grpcclient.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
-# Which tokenizer does this server use? Triton tells the configuration of each of its models.
+# Triton tells which tokenizer its models use.
 
 # %%
 configuration = client.get_model_config("preprocessing").config.parameters
@@ -156,7 +154,7 @@ def ids_of(words):
 
 
 # %% [markdown]
-# `ask_all` sends several requests at once, and puts the results of each in the order of their seeds. `ask` sends one.
+# `ask_all` sends several requests at once, with the results of each in the order of their seeds. `ask` sends one.
 
 # %%
 def ask_all(requests):
@@ -180,7 +178,7 @@ def text(result):
 
 
 # %% [markdown]
-# And one more: the model's own numbers, before any setting has touched them.
+# The model's own scores, the **logits** (notebook 06), before any setting has touched them:
 
 # %%
 def logits_after(words):
@@ -189,8 +187,8 @@ def logits_after(words):
 
 
 # %% [markdown]
-# **Predict:** the prompt is `She opened the door and saw a`. How likely is the likeliest token? And how many of the
-# 49,152 tokens do you need to cover 90 % of the probability?
+# **Predict:** after `She opened the door and saw a`, how likely is the likeliest token? How many of the 49,152 tokens
+# cover 90 % of the probability?
 
 # %%
 z = logits_after(prompt)
@@ -202,13 +200,12 @@ print(f"90 % need {np.searchsorted(p[order].cumsum(), 0.9) + 1} tokens")
 print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 
 # %% [markdown]
-# A few likely tokens, and a long tail of thousands, each nearly impossible, together not. Sampling strategies differ in
-# what they do with this tail.
+# A few likely tokens, then a tail of thousands, each nearly impossible, together not.
 #
 # ## 3 The microscope
 #
-# One request with all three settings: temperature 1.5, top-k 8, top-p 0.8. Calculate the distribution after each step.
-# (`decoding.distribution` is what you write yourself in exercises 07.1 and 07.2.)
+# One request has all three settings. Calculate the distribution after each step. (`decoding.distribution` is what you
+# write yourself in exercises 07.1 and 07.2.)
 
 # %%
 hot = {"temperature": 1.5, "top_k": 8, "top_p": 0.8}
@@ -227,7 +224,7 @@ for name, _, after in steps:
     print(f"{name:16} ratio of the first two tokens: {after[order[0]] / after[order[1]]:.2f}")
 
 # %% [markdown]
-# Now look. Bars are the probabilities after the step, outlines those before it, hatched is what the step cut.
+# Bars are the probabilities after the step, outlines those before it; hatched is what the step cut.
 
 # %%
 exact = steps[-1][2]
@@ -238,10 +235,10 @@ show(figures.microscope(steps, label), title, summary)
 
 
 # %% [markdown]
-# Only the temperature changes ratios. A cut and the division after it scale all survivors alike.
+# Which steps change ratios? Only the temperature. A cut and the division after it scale all survivors alike.
 #
-# Top-k keeps a fixed number of tokens. Top-p keeps as many as are needed, so the number depends on what the temperature
-# has done before. **Predict:** with p = 0.9, at which temperature are most tokens left: 0.5, 1 or 1.5?
+# Top-k keeps a fixed number of tokens, top-p as many as are needed. **Predict:** with p = 0.9, at which temperature
+# are most tokens left: 0.5, 1 or 1.5?
 
 # %%
 def nucleus(axes, temperature, top_p):
@@ -259,13 +256,24 @@ explore(nucleus, title=title, summary=summary, live=finer, top_p=[0.5, 0.9], tem
 
 
 # %% [markdown]
-# (In a live notebook two sliders with finer steps stand below the figure.)
+# Most are left at T = 1.5: heat undoes much of what top-p is for. It cannot move the limit of top-k.
 #
-# So a high temperature undoes much of what top-p is for, and top-k sets a limit that heat cannot move. Many services
-# use both.
+# **Exercise 07.1** (●●○, 8 minutes) Write top-k: from logits to probabilities, one for each token, in their old
+# places. `k` 0 is off, as in a request; a `k` above the number of tokens changes nothing.
 #
-# **Exercise 07.1** Write top-k: from logits to probabilities, one for each token, in their old places. `k` 0 is off, as
-# in a request; a `k` above the number of tokens changes nothing.
+# <details><summary>Hint 1</summary>
+#
+# A token's id says nothing about its logit, and a logit may be negative. Which logit must a cut token have, so that
+# its `exp` is exactly 0?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Find the k-th largest logit. On a copy, set every lower one to `-np.inf`, then take a stable softmax: subtract the
+# maximum. Handle `k` 0 and a large `k` first.
+#
+# </details>
 
 # %% tags=["exercise:07.1"]
 def top_k(logits, k):
@@ -277,8 +285,22 @@ check("07.1", top_k)
 
 
 # %% [markdown]
-# **Exercise 07.2** Write top-p: from probabilities to probabilities, again all in their old places. They are those that
-# our server draws with, so the crossing token stays whole. `np.argsort` and `np.cumsum` help.
+# **Exercise 07.2** (●●●, 10 minutes) Write top-p: from probabilities to probabilities, again in their old places. The
+# crossing token stays whole. `np.argsort` and `np.cumsum` help.
+#
+# <details><summary>Hint 1</summary>
+#
+# The ids are in no useful order, so sort, the likeliest first. Which sum decides whether a token stays: with it, or
+# before it?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A mask over sorted probabilities speaks of ranks; `order[mask]` turns ranks into ids. Keep those probabilities at
+# their ids, 0 elsewhere, and divide by what is left, not by p.
+#
+# </details>
 
 # %% tags=["exercise:07.2"]
 def top_p(probabilities, p):
@@ -292,9 +314,8 @@ check("07.2", top_p)
 # %% [markdown]
 # ## 4 Does the server do the same?
 #
-# You have calculated probabilities. The server draws tokens. `num_return_sequences` asks for many answers at once, each
-# drawn with a seed of its own: seed, seed + 1, … This needs ids, for two different tokens can look alike as text. So
-# ask `tensorrt_llm` itself, the model inside, where top-k and top-p have longer names.
+# The server draws tokens. `num_return_sequences` asks for many answers at once, with seeds seed, seed + 1, … Two
+# tokens can look alike as text, so ask `tensorrt_llm` itself for ids. There top-k and top-p have longer names.
 
 # %%
 def sequences(number, length=1, **settings):
@@ -312,8 +333,8 @@ def drawn_ids(number, **settings):
 
 
 # %% [markdown]
-# Does it renormalise between the two cuts? Ask so that the answer shows at once: choose a top-p a little below the
-# share that the likeliest token has *after* the division.
+# Does it renormalise between the cuts? Choose a top-p a little below the share of the likeliest token *after* the
+# division.
 
 # %%
 divided = steps[2][2][order[:8]]
@@ -323,7 +344,7 @@ needed = [int(np.searchsorted(row.cumsum(), narrow)) + 1 for row in (divided, un
 print(f"top-p {narrow:.3f}: divided, {needed[0]} token reaches it; undivided, it takes {min(needed[1], 8)} tokens")
 
 # %% [markdown]
-# **Predict:** 24 draws with this top-p. How many different tokens come, if the server divides? If it does not?
+# **Predict:** 24 draws with this top-p. How many different tokens come if the server divides? If it does not?
 
 # %%
 few = drawn_ids(24, temperature=1.5, runtime_top_k=8, runtime_top_p=float(narrow))
@@ -332,8 +353,7 @@ print("different tokens:", len(set(few)))
 print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()) ** 24:.0e}")
 
 # %% [markdown]
-# One token, 24 times: it divides. No test is needed where one of two ideas is impossible. (A server that does not
-# divide would draw among several tokens.)
+# One token, 24 times: it divides. No test is needed where one of two ideas is impossible.
 #
 # Now the whole distribution, with the settings of section 3.
 
@@ -343,8 +363,8 @@ counts = np.array([drawn.count(i) for i in order[:8]])
 print(*(f"{count} {label[i]}," for i, count in zip(order, counts, strict=False)), samples - counts.sum(), "others")
 
 # %% [markdown]
-# **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples? A right one
-# misses once in twenty times. (The interval is Wilson's, as in notebook 06.)
+# **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in
+# notebook 06)? A right one misses once in twenty times.
 
 # %%
 bars = {"this server": exact[order[:8]], "NVIDIA's draw": drawn_by_nvidia(divided, 0.8)}
@@ -360,14 +380,14 @@ summary = f"exact probabilities inside the 95 % interval of {samples} samples: {
 show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside their intervals", summary)
 
 # %% [markdown]
-# A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ by a few
-# per cent at one token, the one that crosses p. Do your intervals tell them apart? With so few samples a bar that ends
-# just outside an interval proves little.
+# A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ a little, at
+# the token that crosses p. Do your intervals tell them apart? With few samples a bar that ends just outside proves
+# little.
 #
-# <details><summary>How many would it take?</summary>
+# <details><summary>How many samples would it take?</summary>
 #
-# The half width of a 95 % interval is about √(p (1 − p) / n), twice. For p = 0.1 and a difference of 0.03 that means
-# n = 400 or more. Notebook 06 turns such counts into one number, a p-value. Take care with it: seven true ideas of a
+# The half width of a 95 % interval is about $2\sqrt{p(1-p)/n}$. For p = 0.1 and a difference of 0.03 that means n =
+# 400 or more. Notebook 06 turns such counts into one number, a p-value. Take care with it: seven true ideas of a
 # hundred get a p-value of 0.07 or less, so a number like that is no reason to reject one.
 #
 # </details>
@@ -375,9 +395,8 @@ show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside the
 # %% [markdown]
 # ## 5 Greedy, pure, and the seed that everybody shares
 #
-# With `top_k` 0 and `top_p` 0, which is what a request without settings has, TensorRT-LLM and our server decode
-# **greedily**. To draw from the whole vocabulary you must ask: `top_p=1.0`. (The library transformers is different: as
-# soon as it samples, it uses top-k 50.)
+# With `top_k` 0 and `top_p` 0, the defaults, TensorRT-LLM and our server decode **greedily**. To draw from the whole
+# vocabulary, ask for `top_p=1.0`.
 #
 # **Predict:** how many different texts will three requests with `top_k=50` and no seed give? And three with the seeds
 # 1, 2 and 3?
@@ -391,19 +410,23 @@ print("three requests without a seed:", len(set(unseeded)), "text")
 print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for three:", several == seeded)
 
 # %% [markdown]
-# The default seed is a fixed 0, in TensorRT-LLM as here. Users are surprised
-# ([TensorRT-LLM#2411](https://github.com/NVIDIA/TensorRT-LLM/issues/2411)), but it is meant so
-# ([TensorRT-LLM#1000](https://github.com/NVIDIA/TensorRT-LLM/issues/1000)). If you want different answers, send a
-# different seed with each request. (Equal seeds can part, too, because logits depend on what else the server computes
-# at the moment. With fp32 it is their last digits, so it is rare. int4 uses other arithmetic for one row than for many:
-# for twelve prompts on one CPU some logit moved by 0.3 to 0.8 in a batch of eight, and by up to 1.1 where a prompt was
-# read at once.)
+# How many texts without a seed? One: the default seed is a fixed 0, in TensorRT-LLM as here, [which surprises
+# users](https://github.com/NVIDIA/TensorRT-LLM/issues/2411) but is [meant
+# so](https://github.com/NVIDIA/TensorRT-LLM/issues/1000). If you want different answers, send different seeds.
 #
-# No setting comes from the model's folder, either. Its `generation_config.json` may suggest a temperature or a top-p,
-# and transformers follows it; NVIDIA's Triton models and ours read none of that. What you do not send is off. (Ours do
-# read its end tokens, of which chat models may have several. NVIDIA's `preprocessing` sends one, the tokenizer's.)
+# <details><summary>Equal seeds can part, and the model's folder sets nothing</summary>
 #
-# **Predict:** and these two requests, with different seeds and a high temperature, but nothing else?
+# Logits depend on what else the server computes at the moment. With fp32 it is their last digits, so equal seeds
+# rarely part. int4 uses other arithmetic for one row than for many: for twelve prompts on one CPU some logit moved by
+# 0.3 to 0.8 in a batch of eight, and by up to 1.1 where a prompt was read at once.
+#
+# A model's `generation_config.json` may suggest a temperature or a top-p, and transformers follows it. NVIDIA's Triton
+# models and ours do not: what you do not send is off. Ours read its end tokens, of which chat models may have several;
+# NVIDIA's `preprocessing` sends one, the tokenizer's.
+#
+# </details>
+#
+# **Predict:** what do two requests with different seeds and a high temperature give, but nothing else?
 
 # %% tags=["nbval-check-output"]
 plain = text(ask(prompt)[0])
@@ -411,8 +434,8 @@ warm = [text(ask(prompt, temperature=1.9, seed=s)[0]) for s in (1, 2)]
 print("greedy, whatever temperature and seed:", warm == [plain, plain])
 
 # %% [markdown]
-# Without `top_k` or `top_p` there is nothing to draw, so temperature and seed have no effect. Now read what the
-# strategies write.
+# Both give the greedy text. Without `top_k` or `top_p` nothing is drawn, so temperature and seed have no effect. Read
+# what the strategies write:
 
 # %% tags=["varies"]
 settings = {
@@ -427,11 +450,11 @@ for name, (result,) in ask_all({name: common | each for name, each in settings.i
     print(f"{name:12} {text(result)!r}")
 
 # %% [markdown]
-# Pure sampling is honest: it draws from what the model believes. But a text is many draws, and one token from the tail
-# leads the rest astray.
+# Pure sampling draws from what the model believes. But a text is many draws, and one token from the tail leads the
+# rest astray.
 #
-# **Predict:** if each step had a tail as heavy as the first one, how likely is it that a text of `max_tokens` tokens
-# contains at least one token from behind the 50 likeliest?
+# **Predict:** if each step had a tail as heavy as the first, how likely is a text of `max_tokens` tokens with at least
+# one from behind the 50 likeliest?
 
 # %%
 behind = p[order[50:]].sum()
@@ -441,20 +464,26 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 # %% [markdown]
 # ## 6 Penalties
 #
-# Three settings make tokens less likely that were there before. z is the logit, n how often the token has occurred:
+# Three settings make tokens less likely that have occurred $n\ge1$ times; z is the logit:
 #
-# | setting | what happens to a token with n ≥ 1 | off |
+# | setting | new logit | off |
 # |---|---|---|
-# | `repetition_penalty` r | z / r where z is positive, z · r where it is negative | 1 |
-# | `presence_penalty` a | z − a, once | 0 |
-# | `frequency_penalty` b | z − b · n | 0 |
+# | `repetition_penalty` r | $z/r$ where z is positive, $z\cdot r$ where it is negative | 1 |
+# | `presence_penalty` a | $z-a$ | 0 |
+# | `frequency_penalty` b | $z-b\cdot n$ | 0 |
 #
-# Why the two cases for r? −2 divided by 2 is −1, and that is *more* likely. Multiplied it is −4.
+# Why two cases for r? $-2$ divided by 2 is $-1$, which is *more* likely; multiplied it is $-4$.
 #
-# In TensorRT-LLM, and here, the prompt's tokens count as well. (Since
-# [pull request 8127](https://github.com/NVIDIA/TensorRT-LLM/pull/8127) its own API can leave them out of the last two.)
+# In TensorRT-LLM, and here, the prompt's tokens count as well.
 #
-# **Predict:** how much of the probability in section 2 does each of the three move, before anything is written?
+# <details><summary>Since pull request 8127</summary>
+#
+# TensorRT-LLM's own API can leave the prompt out of the last two ([pull request
+# 8127](https://github.com/NVIDIA/TensorRT-LLM/pull/8127)).
+#
+# </details>
+#
+# **Predict:** how much of the probability in section 2 does each penalty move, before anything is written?
 
 # %%
 def penalised(z, seen):
@@ -471,9 +500,8 @@ for name, row in penalised(z, ids_of(prompt)).items():
     print(f"{name:15} moves {np.abs(softmax(row) - p).sum() / 2:.2%} of the probability")
 
 # %% [markdown]
-# A penalty moves only what has occurred, and with the prompt of this page the likely words have not. It shows where
-# there is something to repeat, so take a prompt that repeats itself. There it can change the very first token, when the
-# model has not repeated anything yet.
+# A penalty moves only what has occurred, and here the likely words have not. So take a prompt that repeats itself. A
+# penalty can change the very first token:
 
 # %%
 animals = "the cat and the dog and the cat and the"
@@ -482,8 +510,8 @@ for r in (1.0, 1.3):
     print(f"penalty {r}:", repr(text(ask(animals, max_tokens=1, repetition_penalty=r)[0])))
 
 # %% [markdown]
-# **Predict:** `' dog'` occurs once in this prompt, `' cat'` twice (the first word, `'the'`, has no space before it and
-# is another token than `' the'`). What will `frequency_penalty=1` do to them that `presence_penalty=1` does not?
+# **Predict:** `' dog'` occurs once in this prompt, `' cat'` twice. (The first word, `'the'`, has no space, so it is
+# another token than `' the'`.) What will `frequency_penalty=1` do to them that `presence_penalty=1` does not?
 
 # %%
 before = softmax(z_animals)
@@ -493,7 +521,7 @@ for name, q in {"the model": before, **after}.items():
     print(f"{name:15} dog {q[dog]:4.0%}, cat {q[cat]:4.0%}")
 
 # %% [markdown]
-# The microscope again, now with three alternatives beside each other:
+# The microscope again, with the three side by side:
 
 # %%
 likely = {int(i): repr(tokenizer.decode([i])) for i in np.argsort(-before)[:10]}
@@ -504,8 +532,8 @@ fig = figures.microscope(panels, likely, previous=before)
 show(fig, title, ", ".join(f"{name}: dog {q[dog]:.0%}, cat {q[cat]:.0%}" for name, q in after.items()))
 
 # %% [markdown]
-# The frequency penalty weighs each occurrence, so `' cat'` falls twice as far, in its logit. The factor 1.3 looks
-# small. What did it do to the logit of `' dog'`?
+# The frequency penalty counts each occurrence, so the logit of `' cat'` falls twice as far. What did the factor 1.3 do
+# to `' dog'`?
 
 # %%
 harder = penalised(z_animals, ids_of(animals))["repetition 1.3"]
@@ -517,7 +545,7 @@ print(f"the sum of all exp(z) by {sums:.1f}, and so the probability by {weight /
 
 # %% [markdown]
 # The sum shrinks, too, since every token that occurred lost. What a factor does depends on where a model's logits
-# happen to lie, and the probabilities do not tell you. So copy no penalty from another model.
+# happen to lie. So copy no penalty from another model.
 #
 # Does the server agree? `return_log_probs` reports the natural log of the chosen token's probability, after penalties.
 
@@ -527,11 +555,15 @@ served = result.as_numpy("output_log_probs").item()
 print("served and calculated agree:", bool(abs(served - log_softmax(harder).max()) < 1e-3))
 
 # %% [markdown]
-# (Up to 1.2 NVIDIA's server normalises log probabilities over the tokens that top-k has left unless told not to, and
-# says 0 for any greedy token. Section 2 has switched that off; notebook 08 has the details.)
+# <details><summary>On NVIDIA's server</summary>
 #
-# Penalties are there against loops. Here is one, and four cures. The **repetition rate** is the share of 4-grams, runs
-# of four tokens, that have occurred before.
+# Up to 1.2 it normalises log probabilities over the tokens that top-k has left unless told not to, and says 0 for any
+# greedy token. Section 2 has switched that off; notebook 08 has the details.
+#
+# </details>
+#
+# Penalties are made against loops. Here is a loop, and four cures. The **repetition rate** is the share of 4-grams,
+# runs of four tokens, that have occurred before.
 #
 # **Predict:** which cure is too weak?
 
@@ -561,9 +593,9 @@ for name, rate in rates.items():
 print("more than a tenth repeated:", ", ".join(n for n, rate in rates.items() if n != "none" and rate > 0.1) or "none")
 
 # %% [markdown]
-# A presence penalty of 0.5 takes half a nat from each token that has occurred, a frequency penalty half a nat for each
-# time; a favourite in a loop may lead by more. The factor 1.1 takes about a tenth of a large logit. Sampling breaks a
-# loop as well: a loop needs the same choice every time.
+# Too weak is what moves a logit less than the loop's favourite leads: a presence penalty of 0.5 takes half a nat once,
+# a frequency penalty each time, the factor 1.1 about a tenth of a large logit. Sampling helps as well: a loop needs
+# the same choice every time.
 #
 # **Predict:** does the model find its loop less and less likely as it goes round?
 
@@ -574,9 +606,22 @@ print(f"{scores[-10:].mean():.2f}")
 
 
 # %% [markdown]
-# More and more likely: what has come before makes it so. Keep these two numbers in mind for section 8.
+# It finds its loop more and more likely: what has come before makes it so.
 #
-# **Exercise 07.3** Write the repetition penalty. `prompt` and `generated` are lists of token ids.
+# **Exercise 07.3** (●●○, 7 minutes) Write the repetition penalty. `prompt` and `generated` are lists of token ids.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which tokens count, and how often? And what does the sign of a logit change?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Take both lists as one set, so that each token is penalised once. On a copy, divide its positive logits and multiply
+# its negative ones. Return logits, no softmax.
+#
+# </details>
 
 # %% tags=["exercise:07.3"]
 def penalise(logits, prompt, generated, penalty):
@@ -589,11 +634,11 @@ check("07.3", penalise)
 # %% [markdown]
 # ## 7 Where an answer ends
 #
-# The model ends an answer with a token of its own, here `<|im_end|>`. `min_tokens` sets its logit to −∞ until enough
-# tokens exist. A stop word is something else: the *server* ends the answer when the text has it.
+# The model ends an answer with a token of its own, here `<|im_end|>`. `min_tokens` sets its logit to $-\infty$ until
+# enough tokens exist. At a stop word the *server* ends the answer.
 #
-# **Predict:** three requests, (a) plain, (b) at least 25 tokens, (c) at least 25 tokens and the stop word `.`. How long
-# are the answers?
+# **Predict:** three requests, (a) plain, (b) at least 25 tokens, (c) at least 25 tokens and the stop word `.`. How
+# long are the answers?
 
 # %% tags=["nbval-check-output", "varies"]
 chat = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -617,10 +662,10 @@ print(f"end token: {softmax(z_end)[end_id]:.0%}, masked {softmax(masked)[end_id]
 print("then likeliest:", repr(tokenizer.decode([masked.argmax()])))
 
 # %% [markdown]
-# `min_tokens` does not delay stop words: (c) is as short as (a). And (b) shows the price. The end was the
-# model's own first choice; forced to go on, it makes something up.
+# How long? `min_tokens` does not delay stop words, so (c) is as short as (a). And (b) shows the price: the end was the
+# model's first choice; forced to go on, it makes something up.
 #
-# `bad_words` are words that must never be completed. **Predict:** which of these three lists keeps Paris out?
+# `bad_words` must never be completed. **Predict:** which of these three lists keeps Paris out?
 
 # %% tags=["varies"]
 for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
@@ -629,19 +674,19 @@ for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
 
 
 # %% [markdown]
-# A word is banned as the tokens that it has when it stands alone, here and at NVIDIA. `'Paris'` begins a text; inside a
-# sentence the token is another, `' Paris'`. List both, and remember capitals: this bans tokens, not a meaning.
+# Only the list with both is sure to. A word is banned as the tokens that it has when it stands alone: `'Paris'` begins
+# a text, inside a sentence the token is `' Paris'`. This bans tokens, not a meaning.
 #
 # ## 8 Diversity against quality
 #
 # You want texts that differ, and texts that are good. Measure both for a grid of temperature and top-k:
 #
-# - **diversity**: distinct-2, the number of different token pairs over all token pairs of the texts;
-# - **quality**, as far as numbers go: the mean log probability that the model gives the tokens *at temperature 1*. It
-#   says how usual a text is, not how good.
+# - **diversity**: distinct-2, different token pairs over all token pairs;
+# - **quality**, as far as numbers go: the mean log probability of the tokens *at temperature 1*. It says how usual a
+#   text is, not how good.
 #
-# This needs ids and logits, which the helper of section 4 brings. **Predict:** draw both against temperature on paper,
-# one line for top-k 5 and one for no top-k. (`top_k=0` with `top_p=1.0` is no limit at all.)
+# **Predict:** draw both against temperature on paper, one line for top-k 5 and one for no top-k (`top_k=0` with
+# `top_p=1.0`).
 
 # %%
 def measure(k, temperature):
@@ -664,7 +709,7 @@ for k in (5, 50, 0):
         print(f"top-k {k or 'off':>3}  T {t}   distinct-2 {distinct:.2f}   {np.mean(scores):6.2f} nats per token")
 
 # %% [markdown]
-# To compare with, the greedy text of the same prompt and length.
+# To compare with, the greedy text of the same length:
 
 # %%
 usual = float(ask(prompt, return_log_probs=True)[0].as_numpy("output_log_probs").mean())
@@ -680,20 +725,18 @@ show(fig, f"T 1.5 without top-k: {fall:.1f} nats per token less usual than with 
 # %% [markdown]
 # Each dot on the right is one text; where the dots of two settings mix, you have not measured a difference.
 #
-# From T 0.5 to 1.5 you pay usual words for different ones. At high temperature the lines on the right part: with top-k
-# 50 the texts stay far more usual than without. Whether they also differ less, distinct-2 cannot say: near 1 hardly any
-# pair occurs twice, and the measure is full.
+# From T 0.5 to 1.5 you pay usual words for different ones. At high temperature the lines on the right part: top-k 50
+# keeps texts far more usual. Whether they also differ less, distinct-2 cannot say: near 1 the measure is full.
 #
-# And look at the dashed line. Greedy decoding asks for nothing but a high log probability, and section 6 showed where
-# that leads: into a loop that the model finds the more likely, the longer it lasts, and that nobody wants. A high log
-# probability is no proof of quality. For that you need a task with right answers.
+# The dashed line is greedy decoding. It asks for nothing but high probability, and section 6 showed where that leads:
+# into a loop. A high log probability is no proof of quality. For that you need tasks with right answers.
 
 # %% [markdown]
 # <details><summary>How sure is a distinct-2?</summary>
 #
 # Do not draw the texts again with replacement (the usual bootstrap): copies are what diversity counts. The jackknife
 # leaves out one text at a time, which gives n results; the sum of their squared distances from their mean, times
-# (n − 1)/n, is the squared standard error.
+# $(n-1)/n$, is the squared standard error.
 #
 # </details>
 
@@ -701,7 +744,7 @@ show(fig, f"T 1.5 without top-k: {fall:.1f} nats per token less usual than with 
 # ## 9 A regression grid
 #
 # Tools like promptfoo run a table of prompts through a table of configurations, and test each answer with a small
-# function. You need very little for it. Three kinds of test, named as promptfoo names them:
+# function. Three kinds of test, by promptfoo's names:
 
 # %%
 kinds = {
@@ -717,8 +760,8 @@ def passes(task, words):
 
 
 # %% [markdown]
-# Eight tasks, chosen because greedy decoding with fp32 weights passes them. So its 100 % is no finding; what the other
-# strategies lose is one. The examples in a prompt show the format; the answer ends at the end of the line.
+# Eight tasks, chosen because greedy decoding with fp32 weights passes them: its 100 % is no finding, what others lose
+# is one.
 
 # %%
 tasks = {
@@ -733,9 +776,9 @@ tasks = {
 }
 
 # %% [markdown]
-# Five strategies. Each sampling strategy answers five times, with five seeds; greedy would say the same five times.
+# Each sampling strategy answers five times, with five seeds; greedy would say the same five times.
 #
-# **Predict:** which strategy loses most? And what does a repetition penalty do to a task whose right answer is in the
+# **Predict:** which strategy loses most? What does a repetition penalty do to a task whose right answer is in the
 # prompt, or whose format repeats?
 
 # %%
@@ -767,8 +810,8 @@ title = f"Heat costs right answers: pure sampling passes {mean['pure']:.0%}, and
 show(figures.pass_grid(shares), title, summary)
 
 # %% [markdown]
-# Eight or forty answers a strategy are few. **Predict:** is greedy measurably better than T 0.7? Wilson's interval
-# tells how sure a share is.
+# Eight or forty answers a strategy are few. **Predict:** is greedy measurably better than T 0.7? Look at Wilson's
+# intervals:
 
 # %%
 for name, share in mean.items():
@@ -777,11 +820,10 @@ for name, share in mean.items():
     print(name.replace("\n", " ").ljust(20), f"{share:4.0%} of {n:2}, so {low:.0%} to {high:.0%}")
 
 # %% [markdown]
-# Where two intervals overlap widely, you have measured no difference. (The five answers to one task tend to pass or
-# fail together, so the intervals of 40 are narrower than they should be.)
+# Is greedy measurably better? Where two intervals overlap widely, you have measured no difference. (Answers to one
+# task tend to agree, so the intervals of 40 are too narrow.)
 #
-# And look at answers that failed before you believe a grid. This is what the penalty did, and how the row of even
-# numbers is cut into tokens:
+# Look at failed answers before you believe a grid. What did the penalty do?
 
 # %%
 print("tokens of the even numbers:", *(repr(tokenizer.decode([i])) for i in ids_of(tasks["even numbers"][0])))
@@ -790,14 +832,12 @@ for task in tasks:
         print(f"{task:13} {replies[task, 'greedy'][0]!r} became {replies[task, list(strategies)[1]][0]!r}")
 
 # %% [markdown]
-# Compare with the prompts. `' river'` had just been read, so the penalty pushed the copy away. Where the examples stand
-# on lines of their own, it pushed away the line end, too: look which answers still have their `\n`. In the row of even
-# numbers, before each number stands a token that is only a space. It was in the prompt, so it was pushed away, and with
-# it every number.
+# `' river'` had just been read, so the penalty pushed the copy away. It pushed away line ends, too: look which answers
+# still have their `\n`. Before each even number stands a token that is only a space; it was in the prompt, so the
+# penalty pushed it away, and every number with it.
 #
-# People often take a sampled answer for a majority: as if the server drew many and gave you the most frequent one. It
-# draws once. The most frequent of several is something that *you* can take, if answers can be equal at all.
-# **Predict:** does the most frequent of five pass more tasks than one draw does?
+# People often take a sampled answer for a majority. But the server draws once. *You* can take the most frequent of
+# several. **Predict:** does the most frequent of five pass more tasks than one draw does?
 
 # %%
 for name in list(strategies)[2:]:
@@ -807,12 +847,11 @@ for name in list(strategies)[2:]:
 
 
 # %% [markdown]
-# A vote walks back towards the likeliest answer, and pays five requests for it; greedy decoding asks once. It is of use
-# where a sampled text *leads* to a short answer, by many roads.
+# A vote walks back towards the likeliest answer, for five requests; greedy decoding asks once. It helps where a
+# sampled text *leads* to a short answer, by many roads.
 #
-# Save a grid like this with your prompts and run it whenever a setting, a model or a quantisation changes. This is the
-# same grid for promptfoo: each strategy a *provider*, the body of a request to Triton's HTTP door; each task a test
-# with five seeds.
+# Save a grid like this with your prompts and run it whenever a setting, a model or a quantisation changes. Here it is
+# for promptfoo: each strategy is a *provider*, each task a test with five seeds.
 
 # %%
 def provider(name, setting):
@@ -825,8 +864,8 @@ def provider(name, setting):
 
 
 # %% [markdown]
-# `{{words}}` and `{{seed}}` are filled in by promptfoo from the test's `vars`. A list of texts there makes a test of
-# each (a list of numbers is one value), and the square brackets make a number of the seed, as Triton wants it.
+# promptfoo fills in `{{words}}` and `{{seed}}` from the test's `vars`, one test for each text of a list. The square
+# brackets make a number of the seed, as Triton wants it.
 
 # %%
 seeds = [str(each) for each in range(seed, seed + 5)]
@@ -844,15 +883,18 @@ assert yaml.safe_load(file.read_text()) == grid
 print(len(grid["tests"]), "tasks ×", len(seeds), "seeds ×", len(grid["providers"]), "strategies")
 
 # %% [markdown]
-# While this server runs, `npx promptfoo@0.121.20 eval --no-cache -c FILE` in a terminal runs it and draws the table.
-# (It needs Node.js. This page does not run it; it was tried once with that version, and its shares of passed tests were
-# those of the grid above. The provider `openai:chat:tensorrt_llm_bls`, with the front end of notebook 12 as its
-# `apiBaseUrl`, was tried too: it puts a chat template around each prompt.)
+# <details><summary>Run it with promptfoo</summary>
+#
+# While this server runs, `npx promptfoo@0.121.20 eval --no-cache -c FILE` in a terminal draws the table. It needs
+# Node.js. This page does not run it; it was tried once with that version, and its shares of passed tests were those of
+# the grid above. The provider `openai:chat:tensorrt_llm_bls`, with the front end of notebook 12 as its `apiBaseUrl`,
+# was tried too: it puts a chat template around each prompt.
+#
+# </details>
 #
 # ## 10 Which strategy?
 #
-# No line of this table is advice from elsewhere. Each has the number that you measured on this page. For the second,
-# only right answers count, and only the tasks that more than one text passes.
+# Each line of this table has a number that you measured.
 
 # %%
 low, mid = measured["top-k 5"][0.5], measured["top-k 50"][1.0]
@@ -884,7 +926,7 @@ table = "\n".join(f"| {want} | {choose} | {why} |" for want, choose, why in rows
 display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 
 # %% [markdown]
-# The numbers belong to a small model and one prompt. Measure again with yours: the cells are there.
+# The numbers belong to a small model and one prompt. Measure again with yours.
 
 # %% [markdown]
 # ## Recap
@@ -892,19 +934,19 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 # Every setting with its range, on one page: the [cheat sheet](../docs/cheatsheet.md).
 #
 # - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays: whole on our server
-#   and in transformers, with the part that reaches p in NVIDIA's kernels.
+#   and in transformers, in part with NVIDIA's kernels.
 # - Cuts keep ratios, temperature and penalties change them.
 # - Without `top_k` or `top_p` a request is greedy; `top_p=1.0` samples from everything.
 # - The default seed is fixed, so equal requests give equal texts.
 # - Penalties count the prompt's tokens, and break formats that repeat.
 # - `min_tokens` holds back the end token, not the stop words.
-# - A high log probability is not quality. Test answers where answers can be right or wrong.
+# - A high log probability is not quality. Test answers that can be right or wrong.
 
 # %% [markdown]
 # ## Break it
 #
-# Settings outside their range are refused by name. **Predict** which of these are: a k larger than the limit, a
-# percentage for p, a penalty of 0, a negative penalty, two settings that make a third one useless.
+# Settings outside their range are refused by name. **Predict** which of these: a k above the limit, a percentage for
+# p, a penalty of 0, a negative penalty, a setting that makes others useless.
 
 # %% tags=["nbval-check-output"]
 attempts = [{"top_k": 2000}, {"top_p": 90.0}, {"repetition_penalty": 0.0}, {"frequency_penalty": -1.0}]
@@ -917,13 +959,13 @@ for attempt in attempts:
         print(attempt, "→", error.message())
 
 # %% [markdown]
-# A negative penalty rewards repetition, and that is allowed. Temperature 0 is greedy, whatever top-k says, so three
+# A negative penalty is allowed: it rewards repetition. Temperature 0 is greedy, whatever top-k says, so three
 # sequences are three copies.
 #
-# Try more: `frequency_penalty=-2` with 40 tokens, `repetition_penalty=1.5` on a prompt in your own language, a stop
-# word that is in the prompt, or 1000 samples in section 4: does NVIDIA's draw still fit?
+# Try more: `frequency_penalty=-2` with 40 tokens, a stop word that is in the prompt, or 1000 samples in section 4:
+# does NVIDIA's draw still fit?
 #
-# The server stops; the last line says what produced the numbers on this page.
+# The last cell stops the server and records this page's numbers.
 
 # %%
 client.close()

@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 08 · Log probabilities
 #
-# You multiply the probabilities of a served answer until your computer says zero, and learn to add, compare and judge
-# with their logs instead.
+# You multiply the probabilities of a served answer until your computer says zero, then learn to work with their logs
+# instead.
 #
 # After this notebook you can
 #
 # - say where a product of probabilities becomes zero in float16, float32 and float64, and why
-# - read a log probability in base e, 10 or 2, and go back
+# - read a log probability in base e, 10 or 2
 # - get log probabilities and logits from the server, and say which softmax they come from
-# - add probabilities whose logs are all you have, and score a text by its perplexity
-# - use the probability of an answer as a signal, with a threshold and its uncertainty
+# - add probabilities whose logs you have, and score a text by its perplexity
+# - use an answer's probability as a signal, with a threshold and its uncertainty
 #
 # **Time:** 45 minutes (last run: 78 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 10 min, do: 17 min
 #
 # Previous: [07 · Sampling](07_sampling.ipynb) · Next: [09 · Beam search](09_beam_search.ipynb)
 
@@ -59,7 +61,7 @@ temperature: float = 1.0  # of the stories; the lower, the likelier each token
 seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
 
 # %% [markdown]
-# `begin` notes when this page started. Stories that are too short for section 6 stop it here.
+# `begin` notes when this page started; section 6 needs stories of 21 tokens.
 
 # %%
 assert max_tokens >= 21, "section 6 looks at the last 20 tokens of the stories"
@@ -68,12 +70,11 @@ lane = notebook.begin("08", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 Three tokens by hand
 #
-# A model gives the three tokens of an answer the probabilities 1/2, 1/4 and 1/8, each given the tokens before it. The
-# answer's probability is their product, 1/64.
+# A model gives the three tokens (pieces of words) of an answer the probabilities 1/2, 1/4 and 1/8, each given those
+# before it. The answer's probability is their product, 1/64. A logarithm turns the product into a sum. In base 2:
+# $-1-2-3=-6$, and $2^{-6}=1/64$.
 #
-# A logarithm turns the product into a sum. In base 2 you can do it in your head: −1 − 2 − 3 = −6, and 2⁻⁶ = 1/64.
-#
-# **Predict:** in base e or 10 the logs are other numbers. Does the way back still lead to 1/64?
+# **Predict:** do the logs in base e or 10 lead back to 1/64, too?
 
 # %% tags=["nbval-check-output"]
 bases = {"2": np.log2, "e": np.log, "10": np.log10}
@@ -84,12 +85,12 @@ for base, log in bases.items():
     print(f"base {base:3} logs {log(p).round(3)}  sum {total:.3f}  back {number[base] ** total:.6f}  1/64 {1 / 64:.6f}")
 
 # %% [markdown]
-# It does, if you go back with the base that you came with. One quantity, three units: base 2 counts **bits**, base e
-# counts **nats**. PyTorch, NumPy's `log`, TensorRT-LLM and this course mean base e when they say "log prob".
+# Every base leads back to 1/64, if you return with the one you started with. Base 2 counts **bits**, base e **nats**.
+# PyTorch, NumPy's `log`, TensorRT-LLM and this course mean base e by "log prob".
 #
 # ## 2 Which base is it?
 #
-# A report compares two answers. It says: probabilities 0.00357 and 0.00326, logs −2.447 and −2.486.
+# A report gives two answers the probabilities 0.00357 and 0.00326, and the logs −2.447 and −2.486.
 #
 # **Predict:** which base did it use?
 
@@ -100,11 +101,10 @@ for base, log in bases.items():
     print(f"base {base:3} {logs}   {number[base]:.3f} ** -2.447 = {number[base] ** -2.447:.5f}")
 
 # %% [markdown]
-# Base 10. (−2.4868 would round to −2.487; the report cut it off.) Take the numbers for natural logs, and you believe in
-# a probability 24 times as large. A log without its base is half a number: divide a natural log by ln 10 = 2.303 to get
-# base 10, by ln 2 = 0.693 to get base 2.
+# It used base 10, and cut −2.4868 short. Read as natural logs, these would be probabilities 24 times as large. To
+# convert a natural log, divide by $\ln10=2.303$ for base 10, by $\ln2=0.693$ for base 2.
 #
-# Less negative is more likely, and 0 is certain. How much more likely? **A difference of logs is the log of a ratio.**
+# Less negative is more likely; 0 is certain. How much more likely? **A difference of logs is the log of a ratio.**
 
 # %% tags=["nbval-check-output"]
 print(f"ratio       {first / second:.3f}")
@@ -112,14 +112,12 @@ print(f"from base e {np.exp(np.log(first) - np.log(second)):.3f}")
 print(f"from base 10 {10 ** (-2.447 - -2.486):.3f} (with the report's digits)")
 
 # %% [markdown]
-# The first answer is 1.09 or 1.10 times as likely as the second, about 9 % more. Rounding costs little here: an error
-# of 0.001 in a base-10 log is an error of 0.2 % in the probability, however small that is.
+# The first answer is about 9 % more likely than the second.
 #
 # ## 3 Log probabilities from the server
 #
-# Start a server, and ask for two more outputs: `return_log_probs` gives a number for each generated token,
-# `return_generation_logits` the model's raw scores for all tokens of the vocabulary. The parameter
-# `normalize_log_probs` is meant for NVIDIA's backend; what it does follows below.
+# Start a server and ask for two more outputs. `return_log_probs` gives a number for each generated token,
+# `return_generation_logits` the **logits**: the model's raw scores, one for each token of the vocabulary.
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
@@ -127,7 +125,7 @@ client = grpcclient.InferenceServerClient(server.grpc_url)
 
 
 # %% [markdown]
-# `ask` sends requests all at once, each with the settings that they share.
+# `ask` sends several requests at once, with shared settings.
 
 # %%
 def ask(requests, **shared):
@@ -141,8 +139,8 @@ def text(result):
 
 
 # %% [markdown]
-# Eight tokens, the likeliest one each time. While streaming, each response holds the log probs of *all* tokens so far,
-# so the last one has them all; the logits are those of the new token alone.
+# Generate eight tokens, each the likeliest. While streaming, each response holds the log probs of *all* tokens so far,
+# but the logits of the new token alone.
 
 # %%
 eight = {"text_input": prompt, "max_tokens": 8, "return_generation_logits": True}
@@ -154,8 +152,8 @@ for chunk, log_prob in zip(chunks, log_probs, strict=False):
     print(f"{text(chunk)!r:12} log prob {log_prob:7.3f}  probability {np.exp(log_prob):.3f}")
 
 # %% [markdown]
-# **Predict:** from which softmax do these numbers come? Of the logits as they are, or of something else? Take the
-# softmax yourself. Greedy took the highest logit of each row.
+# **Softmax** turns logits into probabilities that sum to 1. **Predict:** are these log probs from the softmax of the
+# logits as they are? Calculate it; greedy decoding took each row's highest logit.
 
 # %% tags=["nbval-check-output"]
 own = log_softmax(logits, axis=-1).max(axis=-1)
@@ -163,25 +161,25 @@ print("as in the response:", np.allclose(own, log_probs[: len(own)], atol=1e-3))
 print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy("cum_log_probs"), atol=1e-3))
 
 # %% [markdown]
-# The natural log of a softmax over the whole vocabulary. With penalties, a bias, or a temperature in sampling, it is
-# the softmax of what those made of the logits: of the distribution that the token was drawn from, before `top_k` and
-# `top_p` cut it.
+# They are the softmax of the logits as they are, over the whole vocabulary, in natural logs. Penalties, a bias or a
+# sampling temperature change the logits before the softmax; `top_k` and `top_p` cut after it.
 #
-# <details><summary>What TensorRT-LLM does</summary>
+# <details><summary>What TensorRT-LLM does: why all log probs may be 0.0</summary>
 #
-# TensorRT-LLM differs in one point: with `normalize_log_probs` true its `output_log_probs` are relative to the tokens
-# that survive top-k. Greedy keeps one, so each of its log probs is **0.0**, probability 1, and
-# [users wonder why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). That is the default up
-# to 1.2; [pull request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) of March 2026, so by its date 1.3,
-# turns the executor's default off. The repository above says `False`, so that it does not depend on the version. The
-# embedded server has only this one kind of log prob and ignores the parameter.
+# With `normalize_log_probs` true, its `output_log_probs` are relative to the tokens that survive top-k. Greedy keeps
+# one, so each of its log probs is **0.0**, probability 1, and [users wonder
+# why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). True is the default up to 1.2; [pull
+# request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) of March 2026, so by its date 1.3, turns it off. The
+# server above sets `False`, so it does not depend on the version. The embedded server has only this one kind of log
+# prob and ignores the parameter.
 #
 # </details>
 
 # %% [markdown]
-# Log softmax is `z − logsumexp(z)`. Is `log(softmax(z))` not the same? On paper it is. Take the logits of the first
-# token, and keep the results in half precision, as is common on a GPU. **Predict:** for how many tokens of the
-# vocabulary does each way give no usable answer?
+# Log softmax is $z-\text{logsumexp}(z)$; logsumexp is the log of the sum of the exponentials. On paper that equals
+# $\log(\text{softmax}(z))$. Try both on the first token, with results in float16, as is common on a GPU.
+#
+# **Predict:** for how many tokens of the vocabulary does each give no usable answer?
 
 # %%
 with np.errstate(divide="ignore"):
@@ -192,12 +190,25 @@ print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.m
 
 
 # %% [markdown]
-# A small probability became 0 on the way, and the log of 0 is −∞. Log softmax subtracts and never leaves log space. So
-# do not take the log of a softmax.
+# Taking the log of the softmax loses every small probability: it became 0, and the log of 0 is $-\infty$. Log softmax
+# never leaves log space.
 #
-# **Exercise 08.1** Write the log probability of a given text from its logits. `logits` is `[T, vocab]`, `ids` is `[T]`.
-# Row `t` was computed when the model had read `ids[0]` to `ids[t]`. Return log p(ids[1], …, ids[T − 1] given ids[0]),
-# natural, as one number.
+# **Exercise 08.1** (●●○, 8 minutes) Write the log probability of a given text from its logits. `logits` is `[T,
+# vocab]`, `ids` is `[T]`. Row `t` was computed when the model had read `ids[0]` to `ids[t]`. Return the natural log of
+# p(ids[1], …, ids[T − 1] given ids[0]) as one number.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which token does row `t` predict? And which token of the text has nothing that predicts it?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Take log softmax along the vocabulary (axis −1), with no softmax in between. Leave out the last row and the first id.
+# Now row and id pair up: from each row pick one number, that of its own id, and add them.
+#
+# </details>
 
 # %% tags=["exercise:08.1"]
 def sequence_log_prob(logits, ids): ...  # one number
@@ -224,7 +235,7 @@ def halvings(dtype, flush=False):
 
 
 # %% [markdown]
-# The last column does the same on a machine that *flushes to zero*; what that is comes after the table.
+# The last column is for a machine that *flushes to zero*, explained below.
 
 # %% tags=["nbval-check-output"]
 dtypes = [np.float16, np.float32, np.float64]
@@ -235,14 +246,12 @@ for dtype in dtypes:
     print(f"{dtype.__name__:8} {halvings(dtype):10}  {small}  {halvings(dtype, flush=True):19}")
 
 # %% [markdown]
-# 25, 150 and 1075. A **normal** number has all its digits. Below the smallest normal one come the **subnormals**, which
-# buy 10, 23 or 52 more halvings with fewer and fewer digits; the smallest has one bit. Half of that rounds to 0. Some
-# chips and compilers trade subnormals for speed and *flush* them *to zero*; then it ends earlier.
+# It is 0 after 25, 150 and 1075 halvings. A **normal** number has all its digits; the **subnormals** below have fewer
+# and fewer, and buy 10, 23 or 52 more halvings. Some chips and compilers save time by *flushing* them *to zero*:
+# replacing them with 0.
 #
-# (bfloat16, common on GPUs, has the range of float32 and fewer digits: 0 after 134 halvings.)
-#
-# Now something real: two stories of `max_tokens` tokens, sampled from the whole distribution (`top_p` 1), both at once.
-# `min_tokens` keeps the end token away.
+# Now two stories of `max_tokens` tokens, sampled from the whole distribution (`top_p` 1). `min_tokens` holds the end
+# token back.
 
 # %% tags=["varies"]
 tell = {"text_input": prompt, "max_tokens": max_tokens, "min_tokens": max_tokens, "top_p": 1.0}
@@ -254,8 +263,10 @@ print(text(stories[0])[:200], "…")
 print(f"{len(story)} tokens, mean log prob {mean:.2f} nats: a typical probability is {np.exp(mean):.2g}")
 
 # %% [markdown]
-# **Predict:** a product is 0 when its log is below that of half the smallest subnormal. Divide that by the mean log
-# prob: at which token does each dtype arrive there? Will float64 survive the story?
+# A product becomes 0 when its log falls below that of half the smallest subnormal. Divide that limit by the mean log
+# prob.
+#
+# **Predict:** at which token does each dtype (number format) get there? Will float64 survive the story?
 
 # %%
 expected = {}
@@ -265,7 +276,7 @@ for dtype in dtypes:
     print(f"{dtype.__name__}: below {lowest:.1f} nats, about token {lowest / mean:.0f}")
 
 # %% [markdown]
-# Multiply, token by token, and round after each step as the dtype does.
+# Multiply token by token, and round as the dtype does.
 
 # %%
 products = {each.__name__: np.multiply.accumulate(np.exp(story).astype(each)) for each in dtypes}
@@ -277,8 +288,7 @@ for name, product in products.items():
     print(f"{name}: {gone} (expected {expected[name]:.0f})")
 
 # %% [markdown]
-# The figure has a panel for each dtype. The coloured line is the product, the band is the range of the subnormals, the
-# thin black line is the sum of the logs.
+# The coloured line is the product, the band the subnormals, the thin black line the sum of the logs.
 
 # %%
 gone = [str(token) for token in zero_at.values() if token <= len(story)]
@@ -288,8 +298,8 @@ title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of
 show(figures.underflow(products, log_sum), title, summary)
 
 # %% [markdown]
-# A product that is lost went through the band or jumped over it. In the band it is a whole multiple of the smallest
-# subnormal, so it has lost digits before it became 0, and nothing warned you. The last product of each dtype:
+# A product in the band has lost digits, and nothing warns you. Here is each dtype's last product before it became 0 (or
+# the story ended):
 
 # %%
 for dtype in dtypes:
@@ -302,16 +312,15 @@ for dtype in dtypes:
     print(f"{name}: {product:.2e}, {kind}, {steps:.2g} times the smallest, off by {off:+.2g} %")
 
 # %% [markdown]
-# The sum does not vanish. Its digits are finite, too: added up in float32 it errs by a small fraction of a nat here,
-# and by whole nats after a story a thousand times longer. So add in float64 (section 6 measures it).
+# The sum does not vanish, but its digits are finite, too (section 6).
 #
 # ## 5 Adding probabilities: log-sum-exp
 #
-# Logs make products easy. What about sums: the probability of this answer *or* that one? You need log(eᵃ + eᵇ).
+# Logs make products easy. What about sums: the probability of this answer *or* that one? You need $\log(e^a+e^b)$.
 #
-# By hand, for three logs −1000, −1001 and −1002. Every exponential is 0 in float64. So take the largest out first:
+# Take −1000, −1001 and −1002. Every exponential is 0 in float64. So take the largest out first:
 #
-# log(e⁻¹⁰⁰⁰ + e⁻¹⁰⁰¹ + e⁻¹⁰⁰²) = −1000 + log(1 + 0.368 + 0.135) = −1000 + log 1.503 = −1000 + 0.408
+# $$\log(e^{-1000}+e^{-1001}+e^{-1002})=-1000+\log(1+0.368+0.135)=-1000+0.408$$
 #
 # **Predict:** what does the direct way give?
 
@@ -323,11 +332,10 @@ print("largest taken out:", round(logs.max() + np.log(np.exp(logs - logs.max()).
 print("scipy's logsumexp:", logsumexp(logs).round(3))
 
 # %% [markdown]
-# −∞, the log of zero. Subtracting the largest makes one exponential e⁰ = 1, so the sum can be neither 0 nor too large.
-# The same trick keeps a softmax of large logits from overflowing.
+# The direct way gives $-\infty$, the log of zero. With the largest taken out, one exponential is $e^0=1$, so the sum is
+# neither 0 nor too large. The same trick keeps a softmax from overflowing.
 #
-# Now the two stories. One of them was told: which is likelier, given that it was one of the two? That is
-# pₐ / (pₐ + p_b), in logs a difference.
+# One of the two stories was told: was it the first? Its probability is now $p_a/(p_a+p_b)$, in logs a difference.
 
 # %%
 a, b = story.sum(), other.sum()
@@ -338,11 +346,24 @@ print(f"given one of the two, the first has {np.exp(a - either):.2g}, the second
 
 
 # %% [markdown]
-# The sum of two such numbers is practically equal to the larger one. Their ratio is no small matter: a few nats decide
-# it.
+# The sum of two such numbers is practically the larger one. A few nats decide their ratio.
 #
-# **Exercise 08.2** Write `log_add(a, b)`: two natural logs in, the natural log of the sum of the two probabilities out.
-# It must work for −1000 and −3000 in either order, and when one is −∞.
+# **Exercise 08.2** (●●○, 5 minutes) Write `log_add(a, b)`: two natural logs in, the natural log of the sum of the two
+# probabilities out. It must work for −1000 and −3000 in either order, and when one is $-\infty$.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which of the two may you take out of the sum without any exponential becoming too large? And what must happen to it at
+# the end?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Subtract the larger log from both, so that no exponent is above 0. Go back with exp, add, take the natural log, and
+# add the larger log again.
+#
+# </details>
 
 # %% tags=["exercise:08.2"]
 def log_add(a, b): ...  # one number
@@ -354,9 +375,10 @@ check("08.2", log_add)
 # %% [markdown]
 # ## 6 Is log space cheaper?
 #
-# One reads that logs are faster, because adding is cheaper than multiplying. Compare like with like: 5,000 answers of
-# 64 tokens, short enough for a product that is still right. And ask where the numbers come from: from a softmax over
-# the vocabulary, in a step of the model. **Predict** the order of the four, and by what factors they differ.
+# Logs are said to be faster, because adding is cheaper than multiplying. Compare for one token: a product, a sum of
+# kept logs, taking logs and summing them, a softmax over the vocabulary, a step of the model.
+#
+# **Predict** the order, and the factors between them.
 
 # %%
 kept = np.random.default_rng(seed).choice(story, (5000, 64))  # log probs that the server sent
@@ -376,12 +398,11 @@ for way, value in ns.items():
     print(f"{way:22} {value:14,.1f} ns for one token")
 
 # %% [markdown]
-# Do not choose logs for speed. A processor adds about as fast as it multiplies; logs cost time when you take them again
-# and again, so keep those you have. And all of it is small beside the softmax, which both ways need, and smaller still
-# beside the model.
+# Is log space faster? No: a processor adds about as fast as it multiplies, and taking logs costs time. Both are small
+# beside the softmax, and that beside the model.
 #
-# Where logs do save work is with **parts** of a sequence. Keep the running sum, and the log prob of any span is one
-# subtraction. **Predict:** the last 20 tokens of the story, from running products?
+# Logs do save work on **parts** of a sequence: with a running sum, the log prob of any span is one subtraction.
+# **Predict:** what do running products give for the last 20 tokens?
 
 # %%
 for dtype, product in products.items():
@@ -390,9 +411,10 @@ for dtype, product in products.items():
 print(f"running logs: {log_sum[-1] - log_sum[-21]:.4f}, and added again {story[-20:].sum():.4f} nats")
 
 # %% [markdown]
-# Where a product has vanished, 0 divided by 0 is no number. And **memory**: a log takes as many bytes as a probability
-# of the same dtype, but a smaller dtype will do. **Predict:** how far off is a sum of a thousand such stories, added
-# one by one in float32?
+# Where a product has vanished, 0 divided by 0 is no number.
+#
+# Logs also save **memory**: a smaller dtype will do. **Predict:** how far off is a sum over a thousand such stories,
+# added one by one in float32?
 
 # %%
 long = np.random.default_rng(seed).choice(story, 1000 * len(story))  # its log probs, as if it went on like this
@@ -402,16 +424,17 @@ print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32
 print(f"kept in float32 and added in float64: {wide - long.sum():+.5f} nats off")
 
 # %% [markdown]
-# A nat is a factor of 2.7. Keep logs in float32, add them in float64. (NumPy's own `sum` errs less than the first line,
-# because it adds in blocks; a loop, or a running sum on a server, adds one by one. In float16 keep single logs if you
-# must: beyond −512 its numbers are 0.5 apart.)
+# A nat is a factor of 2.7. So keep logs in float32 and add them in float64.
 
 # %% [markdown]
 # ## 7 Perplexity
 #
 # How well does the model predict a text that it did not write? The sum of the log probs falls with every token, so take
-# the mean: **perplexity** is exp(−mean log p). By hand, for 1/2, 1/4, 1/8: the mean is −2 bits, so 2² = 4. The model
-# was as unsure as among 4 equally likely tokens.
+# the mean:
+#
+# $$\text{perplexity}=\exp\Bigl(-\tfrac{1}{T}\sum_t\log p_t\Bigr)$$
+#
+# For 1/2, 1/4, 1/8 the mean is −2 bits: $2^2=4$. The model was as unsure as among 4 equally likely tokens.
 
 # %% tags=["nbval-check-output"]
 logs = np.log([1 / 2, 1 / 4, 1 / 8])
@@ -421,8 +444,8 @@ print(f"base 2: 2 ** {-np.log2(np.exp(logs)).mean():.3f} = {2 ** -np.log2(np.exp
 
 # %% [markdown]
 # `return_context_logits` sends the logits of every token of the prompt, so one request scores a whole text. Row `t`
-# predicts token `t + 1`; the first token has nothing before it and gets no score. (An engine of TensorRT-LLM must be
-# built with `--gather_context_logits` for this.)
+# predicts token `t + 1`; the first token gets no score. (TensorRT-LLM needs an engine built with
+# `--gather_context_logits`.)
 
 # %%
 def score(words):
@@ -434,9 +457,9 @@ def score(words):
 
 
 # %% [markdown]
-# Three texts: a sentence, the same words in another order, and only the first four words of that disorder.
+# Score a sentence, its words shuffled, and the first four shuffled words.
 #
-# **Predict:** which has the highest probability, and which the lowest perplexity?
+# **Predict:** which has the highest probability, which the lowest perplexity?
 
 # %%
 sentence = "The dog ran across the street and chased the ball into the garden."
@@ -448,11 +471,10 @@ for name, (_, logs) in scored.items():
     print(f"{name:10} {len(logs):2} tokens, log prob {logs.sum():7.1f}, perplexity {perplexed:9.1f}")
 
 # %% [markdown]
-# Four words without sense can be "more probable" than a good long sentence, simply because they are few: every factor
-# below 1 lowers a product. That is **length bias**. The mean, and so the perplexity, compares texts of different
-# lengths. (Only with the same tokenizer: it decides what a token is.)
+# Four words of nonsense can be "more probable" than a good long sentence, because every factor below 1 lowers a
+# product. That is **length bias**. Perplexity compares texts of different lengths, if the same tokenizer cut them.
 #
-# Where does the disorder surprise the model? The names of the tokens come from the tokenizer that the server uses.
+# Where does the disorder surprise the model? The server's tokenizer names the tokens.
 
 # %%
 configuration = client.get_model_config("preprocessing").config.parameters
@@ -469,7 +491,21 @@ show(figures.surprise(bars), f"In disorder a token is {worse:.0f} times less lik
 
 
 # %% [markdown]
-# **Exercise 08.3** Write `perplexity(log_probs)` for a list of natural log probs, also for a text of 2000 tokens.
+# **Exercise 08.3** (●○○, 3 minutes) Write `perplexity(log_probs)` for a list of natural log probs. It must also work
+# for a text of 2000 tokens.
+#
+# <details><summary>Hint 1</summary>
+#
+# What must you average so that the length of the text plays no part? And what would the product of 2000 probabilities
+# be?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Average the log probs first; no product, no mean of probabilities. Turn the sign, then undo the natural log.
+#
+# </details>
 
 # %% tags=["exercise:08.3"]
 def perplexity(log_probs): ...  # one number
@@ -481,8 +517,8 @@ check("08.3", perplexity)
 # %% [markdown]
 # ## 8 May you trust an answer's probability?
 #
-# A log prob comes free with each answer. Could it tell you which answers to believe? You need questions whose answers
-# you know. Here are 60 short ones: capitals, opposites, sums, what comes next, facts.
+# A log prob comes free with each answer. Could it tell you which answers to believe? Ask 60 short questions whose
+# answers you know.
 
 # %%
 labelled = json.loads((find_root() / "data/decoding/questions.json").read_text())
@@ -492,8 +528,7 @@ print(repr(example))
 
 
 # %% [markdown]
-# One example shows the model the form. An answer ends with its line, so the stop word is a line break. All questions go
-# out at once; the server takes as many together as it has room for.
+# One example shows the model the form. A line break ends an answer, so it is the stop word.
 
 # %%
 def answer(entries, **settings):
@@ -504,9 +539,8 @@ def answer(entries, **settings):
 
 
 # %% [markdown]
-# The probability of an answer is that of its tokens *and* of ending there: the line break counts. `cum_log_probs` is
-# the sum over both. An answer that is cut off at 8 tokens did not end; that factor is missing, so its number is too
-# high. An answer is right if it is one of the accepted ones.
+# An answer's probability is that of its tokens *and* of ending there; `cum_log_probs` sums both. An answer cut off at 8
+# tokens did not end, so its number is too high. Each question has one or more accepted answers.
 
 # %%
 answers = answer(questions)
@@ -524,11 +558,11 @@ for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
     print(f"{probability[i]:.3f} {'right' if right[i] else 'wrong'}  {questions[i]['question']} {given[i]}")
 
 # %% [markdown]
-# **Predict:** of the answers with a probability near 0.8, are 80 % right? And how many are right of all?
+# **Predict:** of the answers with a probability near 0.8, are 80 % right? How many of all are right?
 #
-# A **reliability plot** sorts answers into bins by confidence and compares each bin with its share of right answers. On
-# the dashed line, confidence is what it says. The bars are Wilson's 95 % intervals (notebook 06), the numbers how many
-# answers a bin has: with so few, the bars are long. Beside it stands the mean per token, exp(mean log p).
+# A **reliability plot** sorts answers into bins by confidence and shows each bin's share of right answers. On the
+# dashed line, confidence is what it says. Bars are 95 % intervals (Wilson's, notebook 06), numbers count answers. The
+# right panel uses the mean per token, $\exp(\text{mean}\log p)$.
 
 # %%
 signals = {"probability of the answer": probability, "per token (geometric mean)": np.exp(sums / tokens)}
@@ -547,18 +581,15 @@ for rights, said in ((right[bin_of == b], probability[bin_of == b]) for b in np.
     print(f"{low:.2f} to {high:.2f}")
 
 # %% [markdown]
-# On the whole, likelier answers are right more often: the order carries information. And the level? With the default
-# parameters it fits around 0.7 and 0.9, as far as 18 answers can tell. Lower down it does not: of those with about 0.3,
-# three quarters are right, and the interval lies above 0.3. So the number is no share of right answers until you have
-# measured it.
+# Are 80 % right near 0.8? With the default parameters the level fits around 0.7 and 0.9, as far as 18 answers can tell.
+# Lower down it does not: of those with about 0.3, three quarters are right, and the interval lies above 0.3. But
+# likelier answers *are* right more often.
 #
-# The probability of a *text* is not the probability of being *right*: a right answer can be worded in several ways
-# ("kitten", "A kitten"), each with its share, and the model may believe in a wrong one. (The mean per token is the
-# probability of nothing at all. If its dots lie nearer to the line, that is a property of this set of questions.)
+# The probability of a *text* is not that of being *right*. A right answer can be worded in several ways, and the model
+# may believe in a wrong one.
 
 # %% [markdown]
-# Use it as a signal: answer above a threshold, pass the rest on. What does a threshold buy? A dot is an answer. (In a
-# live notebook, move the slider.)
+# Use it as a signal: answer above a threshold, pass the rest on. Each dot is an answer. (Live, move the slider.)
 
 # %%
 explore(
@@ -570,9 +601,10 @@ explore(
 )  # fmt: skip
 
 # %% [markdown]
-# You buy **precision**, the share of right ones among those kept, with **coverage**, the share kept. A threshold chosen
-# on the same answers that judge it looks too good, so choose on one half: the lowest threshold with 80 % right on the
-# even questions. **Predict:** will the odd ones reach 80 %?
+# You buy **precision**, the share of right answers among those kept, with **coverage**, the share kept. A threshold
+# judged by the answers that chose it looks too good. So choose the lowest with 80 % right on the even questions.
+#
+# **Predict:** will the odd ones reach 80 %?
 
 # %%
 even = np.arange(len(right)) % 2 == 0
@@ -584,10 +616,9 @@ print(f"even, chosen here: from {threshold:.2f} on, {chosen.sum()} of {len(chose
 print(f"odd, judged here: {judged.sum()} of {len(judged)} right; 95 % interval {100 * low:.0f} to {100 * high:.0f} %")
 
 # %% [markdown]
-# Only the odd half gets an interval: on the even one the threshold was picked because it looks good. The interval says
-# how little 30 questions can promise. A real threshold needs hundreds of labelled answers from your own task.
+# The interval says how little 30 questions promise. A real threshold needs hundreds of labelled answers from your task.
 #
-# The most confident wrong answers show what no useful threshold can catch:
+# No useful threshold catches the most confident wrong answers:
 
 # %% tags=["varies"]
 mistaken = [i for i in np.argsort(-probability) if not right[i]][:4]
@@ -597,18 +628,18 @@ for i in mistaken:
 # %% [markdown]
 # ## Recap
 #
-# - A log prob here is natural, from a softmax over the whole vocabulary; another base is another unit.
-# - Products become sums, ratios become differences; sums of probabilities need log-sum-exp, with the largest taken out.
-# - Halving reaches 0 after 25, 150 and 1075 steps in float16, float32 and float64; subnormals lose digits before that.
-# - Log space is not about speed. It is about range, and about parts that you can subtract.
-# - Perplexity is exp(−mean log p); without the mean, short texts win.
-# - An answer's probability ranks answers. What it promises must be measured on labelled ones, with an interval.
+# - A log prob here is natural, from a softmax over the whole vocabulary.
+# - Products become sums, ratios differences; sums need log-sum-exp, with the largest taken out.
+# - Halving reaches 0 after 25, 150 and 1075 steps in float16, float32 and float64; subnormals lose digits earlier.
+# - Log space is about range and subtractable parts, not about speed.
+# - Perplexity is $\exp(-\text{mean}\log p)$; without the mean, short texts win.
+# - An answer's probability ranks answers. What it promises must be measured, with an interval.
 
 # %% [markdown]
 # ## Break it
 #
-# Ask ten questions again with `top_k` 1, which always takes the likeliest token, and a temperature of 0.3. **Predict:**
-# do the answers change? Do their probabilities?
+# Ask ten questions again with `top_k` 1, which always takes the likeliest token, and temperature 0.3. **Predict:** do
+# the answers change? Their probabilities?
 
 # %% tags=["varies"]
 cold = answer(questions[:10], top_k=1, temperature=0.3)
@@ -618,13 +649,12 @@ for i in range(3):
     print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(cold[i].as_numpy('cum_log_probs')[0, 0]):.3f}")
 
 # %% [markdown]
-# The same texts, and suddenly the model seems sure. The log probs belong to the distribution after the temperature,
-# before `top_k`, and a low temperature sharpened it. A threshold is only good for the settings it was measured with.
+# The texts stay, and suddenly the model seems sure: log probs are taken after the temperature, before `top_k`, and a
+# low temperature sharpens the distribution. A threshold holds only for the settings it was measured with.
 #
-# Try more: set `temperature = 2` for the stories and see how much sooner the products end, or score a text in another
-# language.
+# Try more: `temperature = 2` for the stories, or a text in another language.
 #
-# The last line says what produced the numbers on this page.
+# The last line says what produced this page's numbers.
 
 # %%
 client.close()

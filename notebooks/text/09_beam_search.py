@@ -21,13 +21,15 @@
 #
 # After this notebook you can
 #
-# - do a beam search by hand, and say what it keeps and what it drops
+# - do a beam search by hand
 # - ask a server for beams, and read what comes back
-# - show with an example that beam search may miss the likeliest answer
+# - show that beam search may miss the likeliest answer
 # - say what a length penalty divides, and what it cannot mend
-# - choose between beams and sampling by the task and by what they cost
+# - choose between beams and sampling by the task and the cost
 #
 # **Time:** 40 minutes (last run: 93 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 12 min, do: 13 min
 #
 # Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [10 · Speculation](10_speculative_decoding.ipynb)
 
@@ -66,8 +68,8 @@ seed: int = 0  # seed of the samples and of the random languages
 # %% [markdown]
 # ## 1 A server with room for beams
 #
-# Each beam takes a row of the running batch, so a server is told at its start how many beams a request may have. The
-# default is 1. You ask for 8. (`normalize_log_probs` is for NVIDIA's backend, notebook 08: nothing shall be divided.)
+# A search follows several candidate answers side by side: its **beams**. Each takes a row of the running batch, so a
+# server is told at its start how many a request may have. The default is 1; you ask for 8.
 
 # %%
 lane = notebook.begin("09", lane, seed=seed, weights=precision)
@@ -78,7 +80,7 @@ client = grpcclient.InferenceServerClient(server.grpc_url)
 # %% [markdown]
 # ## 2 Greedy can miss
 #
-# Begin with a language of six words that you can search on paper. After *the* comes an animal, then what it did.
+# Begin with a language of six words: after *the* comes an animal, then what it did.
 
 # %%
 toy = {
@@ -89,11 +91,11 @@ toy = {
 }
 
 # %% [markdown]
-# **Predict:** greedy decoding takes the likeliest word, twice. Which sentence does it write? Which sentence is the
-# likeliest of all? Multiply on paper.
+# **Predict:** greedy decoding takes the likeliest word, twice. Which sentence does it write? Which is the likeliest of
+# all?
 #
-# The search below adds logarithms, as notebook 08 taught. `toy_log_probs` gets a list of paths and returns a row of
-# log probabilities for each; a word that cannot come has -inf.
+# The search adds logarithms (notebook 08). `toy_log_probs` returns a row of log probabilities for each path of a list;
+# an impossible word has $-\infty$.
 
 # %%
 words = [" fox", " dog", " owl", " ran", " sat", " hid"]
@@ -106,9 +108,9 @@ def toy_log_probs(paths):
 
 
 # %% [markdown]
-# A **breadth-first search** keeps a queue of paths. In each step it extends every path by every token, so the queue
-# grows by the factor of the vocabulary. **Beam search** is the same with one more line: after each step the queue is
-# cut to the best `width`. That cut is a heuristic. Nothing proves that the best path is still in the queue.
+# A **breadth-first search** keeps a queue of paths and extends every path by every token. **Beam search** adds one
+# line: after each step it cuts the queue to the best `width`. The cut is a heuristic: nothing proves that the best path
+# survives.
 
 # %%
 def search(next_log_probs, width, steps):
@@ -132,11 +134,11 @@ for w in (1, 2, None):
 
 
 # %% [markdown]
-# Greedy gets 0.5 · 0.4 = 0.20. *The dog ran* has 0.4 · 0.9 = 0.36, but begins with the second best word. A second beam
-# keeps it alive.
+# Greedy gets $0.5\cdot0.4=0.20$. *The dog ran* has $0.4\cdot0.9=0.36$, but begins with the second-best word. A second
+# beam keeps it alive.
 #
-# `beam_search` of the library is the same search, and it remembers everything it looked at. Each box shows a word and
-# the probability of the path so far. Filled boxes were kept, faint ones were looked at and pruned; the winner is black.
+# The library's `beam_search` also records what it looked at. Each box shows a word and the probability of the path so
+# far. Filled boxes were kept, faint ones pruned; the winner is black.
 
 # %%
 def draw(axes, width):
@@ -150,12 +152,25 @@ explore(draw, title=title, summary="width 1: the fox ran, 0.2; widths 2 and 3: t
 
 
 # %% [markdown]
-# With `width` beams a step looks at the best 2 × `width` continuations, so that enough are left when some of them have
-# ended. That is why the left panel has two boxes a column.
+# A step looks at the best 2 × `width` continuations, so that enough remain when some have ended: hence two boxes a
+# column on the left.
 #
-# **Exercise 09.1** (5 minutes) Write one step. `totals` has the log probability of each of B beams, `log_probs` a row
-# of V next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token, total),
-# best first; parent is the number of the beam.
+# **Exercise 09.1** (●●○, 5 minutes) Write one step. `totals` has the log probability of each of B beams, `log_probs` a
+# row of V next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token,
+# total), best first; parent is the number of the beam.
+#
+# <details><summary>Hint 1</summary>
+#
+# Beams compete with each other. How many candidates are there in all, and what is the total of one of them?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Add each beam's total to its own row: log probabilities are added, not multiplied. Sort all B × V sums together,
+# highest first, and cut to `width`. Divide a flat index by V: the quotient is the parent, the remainder the token.
+#
+# </details>
 
 # %% tags=["exercise:09.1"]
 def step(totals, log_probs, width):
@@ -168,7 +183,7 @@ check("09.1", step)
 # %% [markdown]
 # ## 3 The same search over the served model
 #
-# The model's language has 49,152 words. The server says where its tokenizer lies.
+# The model's language has 49,152 tokens. The server says where its tokenizer lies.
 
 # %%
 settings = client.get_model_config("preprocessing", as_json=True)["config"]["parameters"]
@@ -177,8 +192,8 @@ prompt_ids, end_id = tokenizer.encode(prompt).ids, tokenizer.token_to_id("<|im_e
 
 
 # %% [markdown]
-# `tensorrt_llm` returns the logits of what it generates, so one request for one token is one row of the search. All
-# rows of a step are sent at once; `sent` counts them.
+# `tensorrt_llm` returns the **logits** (raw scores, notebook 08) of what it generates, so a request for one token gives
+# one row of the search.
 
 # %%
 def next_log_probs(paths):
@@ -190,8 +205,8 @@ def next_log_probs(paths):
 
 
 # %% [markdown]
-# **Predict:** the search takes four steps with `width` beams. Does the winner begin with the likeliest first token? How
-# many requests does it take?
+# **Predict:** four steps with `width` beams. Does the winner begin with the likeliest first token? How many requests
+# does it take?
 
 # %%
 sent = []
@@ -201,8 +216,7 @@ print(repr(tokenizer.decode(best.tokens)), f"log prob {best.log_prob:.3f}, after
 
 
 # %% [markdown]
-# The tree shows each token with the probability that it had after its parent. Behind the last tokens stands the log
-# probability of the whole path, in nats.
+# The tree shows each token's probability after its parent, and at the end the log probability of the path, in nats.
 
 # %%
 def token_label(node):
@@ -215,10 +229,9 @@ summary = f"a tree of 4 steps with {width} beams; the winner begins with first t
 show(figures.tree(found, token_label, root="prompt"), f"The winner's first token was number {rank}", summary)
 
 # %% [markdown]
-# The requests: one for the prompt, then `width` for each of the three further steps; with three beams 1 + 3 · 3 = 10. A
-# whole row of logits, about 200 kB, had to travel for every path that was extended. That is why the search belongs in
-# the server, where the logits are. Ask it for `beam_width`, and for `min_tokens` 0, because your own search may end at
-# once, too:
+# How many requests? One for the prompt, then `width` for each of three further steps: with three beams $1+3\cdot3=10$.
+# Each brought a row of logits, about 200 kB, so the search belongs in the server. Ask it for `beam_width`, with
+# `min_tokens` 0, as your own search may end at once:
 
 # %%
 whole = {"stream": False, "exclude_input_in_output": True, "return_log_probs": True}
@@ -240,8 +253,7 @@ for text, log_prob in zip(texts_of([result]), result.as_numpy("cum_log_probs")[0
     print(f"{log_prob:7.3f}  {text!r}")
 
 # %% [markdown]
-# One response with all beams, the best first: `text_output` has `width` texts, `cum_log_probs` the shape `[1, width]`.
-# If you come from transformers: its `generate(num_beams=4)` gives you one text unless you ask for more.
+# One response holds all beams, the best first: `text_output` has `width` texts, `cum_log_probs` the shape `[1, width]`.
 #
 # **Predict:** are these the numbers of your own search?
 
@@ -252,11 +264,15 @@ print("served:", *np.round(served, 3))
 assert precision != "fp32" or np.allclose(yours, served, atol=1e-3)
 
 # %% [markdown]
-# They are, and the server did it with one request. (With int4 weights the logits depend on how many rows are computed
-# together: expect differences of 0.1 to 0.3.)
+# They are your own numbers, from one request.
 #
-# `num_return_sequences` returns fewer than were searched for, the best ones. More beams than the server was started
-# with are an error:
+# <details><summary>With int4 weights</summary>
+#
+# There the logits depend on how many rows are computed together: expect differences of 0.1 to 0.3.
+#
+# </details>
+#
+# `num_return_sequences` returns only the best few. More beams than the server has room for are an error:
 
 # %% tags=["nbval-check-output"]
 print(len(texts_of(ask(prompt, max_tokens=4, beam_width=8, num_return_sequences=2))), "texts of 8 beams")
@@ -266,8 +282,8 @@ except InferenceServerException as error:
     print(error.message())
 
 # %% [markdown]
-# A stream of beams is odd: the best path may change from its first word on. So each response holds *whole* texts, and
-# you show the last one only.
+# In a stream of beams the best path may change from its first word on. So each response holds *whole* texts; show only
+# the last.
 
 # %%
 for response in ask(prompt, max_tokens=6, beam_width=4, stream=True):
@@ -275,12 +291,25 @@ for response in ask(prompt, max_tokens=6, beam_width=4, stream=True):
 
 
 # %% [markdown]
-# How does a server get a path out of such a search? It does not copy paths. Each step notes, for each row, the token
-# that was chosen and the row of the step before that it continues. At the end it walks back.
+# A server does not copy paths. Each step notes, for each row, the chosen token and the row of the step before that it
+# continues. At the end the server walks back.
 #
-# **Exercise 09.2** (5 minutes) `tokens[t][row]` is the token that row `row` got in step t, and `parents[t][row]` the
-# row in step t − 1 that it continued; in step 0 every parent is the prompt. Recover the tokens of the beam that ends in
-# `row`, in reading order.
+# **Exercise 09.2** (●●○, 5 minutes) `tokens[t][row]` is the token that row `row` got in step t, and `parents[t][row]`
+# the row in step t − 1 that it continued; in step 0 every parent is the prompt. Recover the tokens of the beam that
+# ends in `row`, in reading order.
+#
+# <details><summary>Hint 1</summary>
+#
+# A row knows its parent, not its children. At which end must you begin?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Begin at the last step in `row`. Note the token of the row where you are, then move to its parent, the row to read in
+# the step before. Step 0 counts, too. The tokens come out last first.
+#
+# </details>
 
 # %% tags=["exercise:09.2"]
 def recover(parents, tokens, row):
@@ -293,8 +322,8 @@ check("09.2", recover)
 # %% [markdown]
 # ## 4 Beam search can miss, too
 #
-# Two beams solved the toy. Are two always enough? Let random languages find a counter-example. Each has four words and
-# sentences of four, 256 in all, so that your own search can try all of them.
+# Are two beams always enough? Look for a counter-example in random languages of four words with sentences of four: your
+# own search can try all 256.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -309,7 +338,7 @@ languages = [random_language() for _ in range(200)]
 truth = [search(language, None, steps=4)[0] for language in languages]
 
 # %% [markdown]
-# **Predict:** in how many of 200 languages does the search miss the likeliest sentence, with 1, 2, 3 and 4 beams?
+# **Predict:** in how many of 200 languages does the search fail, with 1, 2, 3 and 4 beams?
 
 # %%
 optimum = np.array([log_prob for _, log_prob in truth])
@@ -320,11 +349,10 @@ for w, count in missed.items():
 print("languages in which one beam more finds less:", sum(np.sum(top[w] < top[w - 1] - 1e-9) for w in (2, 3, 4)))
 
 # %% [markdown]
-# More beams miss less. Only 64 beams are sure to miss nothing here: as many as there are paths of three words. A wider
-# search can even find *less*, because a better beginning may push out the path that would have won; but that is rare.
+# More beams miss less. Only 64 beams, one for each path of three words, are sure to miss nothing here. A wider search
+# can even find *less*: a better beginning pushes out the path that would have won.
 #
-# Look at the first language in which two beams fail. Black boxes belong to the likeliest sentence, as far as the search
-# has seen it.
+# In the language below two beams fail. Black boxes belong to the likeliest sentence.
 
 # %%
 number = int(np.flatnonzero(top[2] < optimum - 1e-9)[0])
@@ -338,23 +366,21 @@ summary = f"{name} is the likeliest of 256 sentences; a search with two beams lo
 show(figures.tree(result, letters, root="start", best=winner), title, summary)
 
 # %% [markdown]
-# That is the price of the cut: beam search is fast because it never comes back to what it has dropped. For the real
-# model, 49,152 to the power of `max_tokens` sentences, nobody knows the optimum. All you can say is: wider searches
-# usually find something likelier.
+# Beam search is fast because it never comes back to what it has dropped. For the real model nobody knows the optimum.
 
 # %% [markdown]
 # ## 5 The length bias
 #
-# Every further token multiplies the probability by a number below 1. So a search for the likeliest answer likes short
-# ones. TensorRT-LLM ranks complete answers by
+# Every further token lowers the probability, so a search for the likeliest answer likes short ones. TensorRT-LLM ranks
+# complete answers by
 #
-# $$\text{score} = \frac{\log P}{\text{length}^{\,p}}$$
+# $$\text{score}=\frac{\log P}{\text{length}^{\,p}}$$
 #
-# with the length penalty p. Length counts the generated tokens, the end token too, because its log probability is part
-# of the sum. p = 0 is TensorRT-LLM's default; transformers' is 1, the mean per token. The name misleads: the larger p,
-# the *longer* the winners, because log P is negative.
+# with the length penalty $p$. Length counts the generated tokens and the end token, as the sum of log probabilities
+# does. TensorRT-LLM's default is $p=0$; transformers' is 1, the mean per token. The larger $p$, the *longer* the
+# winners, because $\log P$ is negative.
 #
-# A text does not say how many tokens it has. So ask `tensorrt_llm`, the model inside, which takes and returns ids.
+# A text does not show its number of tokens. So ask `tensorrt_llm`, the model inside, which returns ids.
 
 # %%
 room = 24
@@ -364,8 +390,7 @@ asked |= {"exclude_input_in_output": True, "return_log_probs": True}
 
 
 # %% [markdown]
-# Each answer becomes a log probability, a length, and its text. One of fewer ids than there was `room` for has ended:
-# its end token is not among the ids, but it counts.
+# An answer shorter than `room` has ended; its end token is not among the ids, but counts.
 
 # %%
 def answers(beams, penalty, **more):
@@ -380,7 +405,7 @@ def answers(beams, penalty, **more):
 
 
 # %% [markdown]
-# **Predict:** four beams, `room` for 24 tokens. How long is the winner with p = 0, 1 and 2?
+# **Predict:** four beams, `room` for 24 tokens. How long is the winner with $p$ = 0, 1 and 2?
 
 # %%
 ranked = {p: answers(4, p) for p in (0.0, 1.0, 2.0)}
@@ -389,10 +414,10 @@ for p, found in ranked.items():
     print(f"p = {p:.0f}: {length:2} tokens, log prob {log_prob:6.2f}, score {log_prob / length**p:7.3f}: {text}")
 
 # %% [markdown]
-# With p = 0 nothing speaks for a long answer, whatever was asked for, and a short way out tends to win. At the limit,
-# paths that still run are ranked as they are, so an unfinished answer may win.
+# With $p=0$ nothing favours a long answer, so a short one tends to win. When `room` runs out, unfinished answers are
+# ranked as they are, and one of them may win.
 #
-# Take the shortest and the longest of the four answers. At which penalty do they change places?
+# At which penalty do the shortest and the longest of the four answers change places?
 
 # %%
 by_length = sorted((length, log_prob) for log_prob, length, _ in ranked[0.0])
@@ -407,7 +432,20 @@ else:
 
 
 # %% [markdown]
-# **Exercise 09.3** (2 minutes) Write the score of an answer. Not every argument is of use.
+# **Exercise 09.3** (●○○, 2 minutes) Write the score of an answer. Not every argument is of use.
+#
+# <details><summary>Hint 1</summary>
+#
+# What does the formula divide, and by what? Whose tokens are part of the sum of log probabilities?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The prompt's tokens are not in the sum, and `length` already holds the end token: use it as it is. The penalty is its
+# exponent. The log probability itself is divided, and keeps its sign.
+#
+# </details>
 
 # %% tags=["exercise:09.3"]
 def score(log_prob, length, prompt_length, length_penalty):
@@ -420,11 +458,10 @@ check("09.3", score)
 # %% [markdown]
 # A penalty can only rank what is there. `early_stopping`, an input of `tensorrt_llm`, decides when the search ends:
 #
-# - **True**, TensorRT-LLM's default: as soon as `beam_width` answers are complete, even if all of them are short.
-# - **False**, transformers' default: it goes on while the best running beam has a better score than the worst complete
-#   answer.
+# - **True**, TensorRT-LLM's default: as soon as `beam_width` answers are complete, however short.
+# - **False**, transformers' default: when no running beam scores better than the worst complete answer.
 #
-# **Predict:** eight beams, p = 2. Does a long answer win now?
+# **Predict:** eight beams, $p=2$. Does a long answer win now?
 
 # %%
 for stopping in (True, False):
@@ -432,33 +469,28 @@ for stopping in (True, False):
     print(f"early_stopping {stopping!s:5}: {length:2} tokens, {text}")
 
 # %% [markdown]
-# With True, a wide beam can fill up with short answers before any long one is complete. No penalty brings back what was
-# never finished. With False the search goes on, and may find a longer one.
+# Does a long answer win? With True, a wide beam can fill up with short answers first, and no penalty brings back what
+# was never finished. With False it may finish a longer one.
 #
 # <details><summary>On NVIDIA's server: versions in which these settings do nothing or something else</summary>
 #
-# - The BLS model has no input `early_stopping`, like NVIDIA's before
-#   [pull request 13692](https://github.com/NVIDIA/TensorRT-LLM/pull/13692) of May 2026. The same change mends its type:
-#   until then `tensorrt_llm` declares a BOOL of one byte and reads an int32 of four, so 0 and 1 arrive only by luck,
-#   and the executor's third value, 2, cannot be sent.
-# - TensorRT-LLM 1.2.0, in container 26.03, ignores penalty and `early_stopping` in Triton: an argument was added before
-#   them ([pull request 13633](https://github.com/NVIDIA/TensorRT-LLM/pull/13633) has the cure). That one was opened on
-#   30 April 2026, so by its date 1.2.1, in the containers 26.04 to 26.07, has the fault as well. Not tried here.
-# - This server takes any `beam_width` up to the engine's limit. In TensorRT-LLM 0.6 to 0.9 each request must have
-#   exactly `max_beam_width` beams ([issue 1282](https://github.com/NVIDIA/TensorRT-LLM/issues/1282)), and in the
-#   PyTorch backend, seen in 1.1.0rc1, again ([issue 7368](https://github.com/NVIDIA/TensorRT-LLM/issues/7368)).
-# - transformers, and newer TensorRT-LLM
-#   ([penaltyLayer.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/layers/penaltyLayer.cpp)),
-#   take the log softmax *before* penalties and bans; older TensorRT-LLM and this server after them.
-# - With False, TensorRT-LLM compares with the best continuation of the step even if it has just ended; transformers
-#   and this server with the best that goes on.
+# - NVIDIA's BLS model has no input `early_stopping` before [pull request
+#   13692](https://github.com/NVIDIA/TensorRT-LLM/pull/13692) of May 2026, nor has the one here. Until then
+#   `tensorrt_llm` declares a BOOL of one byte and reads an int32 of four, so 0 and 1 arrive only by luck.
+# - TensorRT-LLM 1.2.0, in container 26.03, ignores penalty and `early_stopping` in Triton ([pull request
+#   13633](https://github.com/NVIDIA/TensorRT-LLM/pull/13633) has the cure). That was opened on 30 April 2026, so by its
+#   date 1.2.1, in the containers 26.04 to 26.07, has the fault as well. Not tried here.
+# - In TensorRT-LLM 0.6 to 0.9 each request must have exactly `max_beam_width` beams ([issue
+#   1282](https://github.com/NVIDIA/TensorRT-LLM/issues/1282)); in the PyTorch backend, seen in 1.1.0rc1, again ([issue
+#   7368](https://github.com/NVIDIA/TensorRT-LLM/issues/7368)). This server takes any `beam_width` up to the engine's
+#   limit.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 Likely, repetitive, expensive
 #
-# Now the question that matters: is the likeliest story the best one? Ten strategies continue three beginnings.
+# Is the likeliest story the best? Ten strategies continue three beginnings.
 
 # %%
 beginnings = [prompt, "The best thing about the sea is", "My grandmother always told me that"]
@@ -468,8 +500,8 @@ for t in (0.7, 1.0, 1.3):
     ways |= {f"top-k 50, T {t}": {"top_k": 50, **warm}, f"top-p 0.9, T {t}": {"top_p": 0.9, **warm}}
 
 # %% [markdown]
-# **Predict:** which strategy has the highest log probability? Which repeats itself most? Send everything at once;
-# `min_tokens` makes all answers equally long.
+# **Predict:** which strategy has the highest log probability? Which repeats itself most? `min_tokens` makes all answers
+# equally long.
 
 # %%
 fixed = {**whole, "max_tokens": max_tokens, "min_tokens": max_tokens}
@@ -478,8 +510,8 @@ requests = {(name, at): inputs(text_input=at, **fixed, **ways[name], seed=seed) 
 stories = gather(client, "tensorrt_llm_bls", requests)
 
 # %% [markdown]
-# For each strategy a second answer to the same prompt: of a beam search its second beam, of a sampling another seed.
-# Greedy has only one, which stands in twice.
+# Each strategy gives a second answer: a beam search its second beam, sampling another seed. Greedy has only one, used
+# twice.
 
 # %%
 again = {key: inputs(text_input=key[1], **fixed, **ways[key[0]], seed=seed + 1) for key in keys if "top" in key[0]}
@@ -491,9 +523,8 @@ for key in keys:
 
 
 # %% [markdown]
-# A trap: a served log probability is that of the choice, *with* its temperature. A log probability at T = 0.7 and one
-# at 1.3 do not compare. With the logits you can undo it. From notebook 06, log P = z/T − logsumexp(z/T). Solve for the
-# logit z of the chosen token, then write the same formula with T = 1.
+# A trap: a served log probability belongs to the choice *with* its temperature, so $T=0.7$ and $T=1.3$ do not compare.
+# From notebook 06, $\log P=z/T-\text{logsumexp}(z/T)$: solve for the chosen token's logit $z$, then set $T=1$.
 
 # %%
 def mean_log_prob(result, temperature=1.0):
@@ -506,8 +537,8 @@ def mean_log_prob(result, temperature=1.0):
 
 
 # %% [markdown]
-# Two more numbers count word pairs. In one text: the share of pairs that occurred before. In two answers together: the
-# share of *different* pairs, which is 50 % at most when both are the same.
+# Two more numbers count word pairs: in one text, the share that occurred before; in two answers together, the share of
+# *different* pairs (at most 50 % when both are the same).
 
 # %%
 def distinct(texts):
@@ -535,19 +566,18 @@ summary = f"{likeliest}: {likely[likeliest]:.2f} nats per token, {repeats[likeli
 show(figures.strategies(measured, colours), f"{likeliest} is the likeliest; two samples differ most", summary)
 
 # %% [markdown]
-# Read it with care: three beginnings, one or two answers each. The dots of one row lie far apart, so a small difference
-# between two rows means nothing. Two things stand out: the log probability, highest for wide beams, lowest for hot
-# samples, and how alike two beams are.
+# Small differences between rows mean nothing: the dots of one row lie far apart. Two things stand out: the log
+# probability, highest for wide beams and lowest for hot samples, and how alike two beams are.
 #
-# The first is what each strategy aims at; it does not say whether a story is worth reading. Read two of them:
+# Is a likely story worth reading? Read two:
 
 # %%
 for name in ("beam 8", "top-p 0.9, T 1.0"):
     print(f"{name}: {pairs[name, prompt][0]}\n")
 
 # %% [markdown]
-# With the default parameters the likely text reads better: at T = 1 the tail of this small model leads it astray. So
-# likely is not bad. If beams have a price, it shows in the beginning with the most repeated pairs:
+# With the default parameters the likely text reads better: at $T=1$ the tail of this small model leads it astray. The
+# price of beams shows, if anywhere, in repeated pairs:
 
 # %%
 loops = dict(zip(beginnings, measured["repeated\npairs (%)"]["beam 8"], strict=True))
@@ -556,13 +586,12 @@ print("eight beams repeat", ", ".join(f"{rate:.0f} %" for rate in loops.values()
 print(worst + pairs["beam 8", worst][0])
 
 # %% [markdown]
-# One story of three that loops, or none, is an anecdote. With large models and many texts it is a finding: the
-# likeliest text repeats itself and is bland, while people surprise each other all the time
-# ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)).
+# One looping story of three, or none, is an anecdote. With large models and many texts it is a finding: the likeliest
+# text is bland and repeats itself ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)).
 #
-# What does an answer cost? Ask each kind of strategy alone and divide the tokens of *one* answer by the seconds: seven
-# of eight beams are thrown away. The kinds take turns, because something else may be busy on this machine.
-# **Predict:** the speed of eight beams, in per cent of greedy's.
+# What does an answer cost? Divide the tokens of *one* answer by the seconds: the other beams are thrown away.
+#
+# **Predict:** the speed of eight beams, as a percentage of greedy's.
 
 # %%
 timed = {name: [] for name in ("greedy", "beam 2", "beam 4", "beam 8", "top-k 50, T 1.0")}
@@ -574,14 +603,13 @@ for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
-# Sampling and a second beam do a little more than greedy decoding. If one of them looks faster here, that is noise:
-# read the ranges.
+# Eight beams are slower: each is a row in every step. If sampling or a second beam looks faster than greedy, that is
+# noise: read the ranges.
 #
-# And the memory, which is not measured but calculated. For each token of each beam every layer keeps a key and a value
-# for each of its KV heads. The engine's configuration has the numbers; this server keeps them in float32, 4 bytes (in
-# bf16 on a GPU half of that).
+# Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
+# KV head of every layer, here in float32.
 #
-# **Predict:** how many megabytes does the longest of these stories need with 8 beams, how many with one?
+# **Predict:** how many megabytes does the longest story need with 8 beams, how many with one?
 
 # %%
 settings = client.get_model_config("tensorrt_llm", as_json=True)["config"]["parameters"]
@@ -593,13 +621,11 @@ print(f"{token_bytes:,} bytes a token; {len(prompt_ids) + max_tokens} tokens: {o
 
 
 # %% [markdown]
-# Here each beam keeps the prompt as well. TensorRT-LLM lets beams share the full blocks of the prompt; only the last,
-# which is still written to, each has for itself
-# ([kvCacheManager.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp)).
-# So there the factor 8 holds for the generated tokens.
+# Here each beam keeps the prompt as well. TensorRT-LLM's beams share the prompt's full blocks
+# ([kvCacheManager.cpp](https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp)),
+# so there the factor 8 holds for the generated tokens.
 #
-# Now all four texts of a beam search, and four samples. **Predict:** how different are four beams from each other, and
-# where do they part?
+# **Predict:** how different are the four texts of a beam search, compared with four samples, and where do they part?
 
 # %%
 def shared(texts):
@@ -618,13 +644,13 @@ for name, texts in {"beam 4": texts_of(stories["beam 4", prompt]), "top-k 50": s
     print(*(f"  …{text[-60:]!r}" for text in texts), sep="\n")
 
 # %% [markdown]
-# Beams are branches of one tree: you get nearly the same text, with another ending or a few other words. If you want
-# four different answers, sample four.
+# The beams are branches of one tree: nearly the same text, with another ending or a few other words. If you want four
+# different answers, sample four.
 
 # %% [markdown]
 # ## 7 When the likely answer is right
 #
-# Some tasks have one right answer, and there a likely answer is a good one. First, copying a line.
+# Some tasks have one right answer. First, copying a line.
 
 # %%
 lines = "crimson lantern; quiet river stones; seven green bottles; violet paper kite; nine tiny drums; "
@@ -651,12 +677,11 @@ for name, way in {"greedy": {}, "beam 4": {"beam_width": 4}, "top-p 1, T 1": {"t
     print(f"{name}: {copied[name]} of {len(lines)}", got[0][:2])
 
 # %% [markdown]
-# Here beams do not beat greedy decoding: in a copy nearly every step is certain, so the greedy path *is* the likeliest.
-# Both beat sampling, which leaves the right path sooner or later.
+# Beams do not beat greedy decoding here: in a copy nearly every step is certain, so the greedy path *is* the likeliest.
+# Both beat sampling, which sooner or later leaves it.
 #
-# For beams to win, the right answer must be likely without being the first choice, and something must be able to tell.
-# Such a task: put back the spaces. You can check an answer without knowing the solution, by taking the spaces out
-# again.
+# Beams win where the right answer is likely without being the first choice, and something recognises it. So put back
+# missing spaces: to check an answer, take them out again.
 
 # %%
 phrases = "cold water; my brother is ill; open the door; rainy day; close your eyes; it was late; she loves tea; "
@@ -673,10 +698,10 @@ spacing = "Put the spaces back.\nthedogran -> the dog ran\nredcar -> red car\nwe
 
 
 # %% [markdown]
-# Four beams against four samples at temperature 0.7: the same number of rows in the server. Once take the first text,
-# once the first that passes the check.
+# Four beams compete with four samples at temperature 0.7, and with greedy. Take the first text, or the first that
+# passes the check.
 #
-# **Predict:** which of the five rows has most right answers? How many of four samples are different texts?
+# **Predict:** which of the five has the most right answers? How many of four samples are different texts?
 
 # %%
 def first_valid(texts, puzzle):
@@ -706,9 +731,8 @@ title = f"Spaces: beams and a check solve {right['beam 4, checked']} of {len(phr
 show(figures.strategies(panels, colours), title, "; ".join(f"{name} {good}" for name, good in right.items()))
 
 # %% [markdown]
-# Is that more than chance? All had the same puzzles, so compare two strategies puzzle by puzzle: only those that one
-# alone has solved tell them apart. The **sign test** asks how often a fair coin, tossed once for each of those, would
-# be as one-sided. That share is p.
+# Is that more than chance? Only the puzzles that one strategy alone has solved tell two strategies apart. The **sign
+# test** asks how often a fair coin, tossed once for each of those, would be as one-sided. That share is p.
 
 # %%
 one, other = solved["beam 4, checked"], solved["greedy"]
@@ -717,33 +741,35 @@ p_value = binomtest(only, only + only_other).pvalue if only + only_other else 1.
 print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_value:.4f}")
 
 # %% [markdown]
-# With the default parameters p is far below 0.05: the lead is no accident. (A close choice may come out differently on
-# another device, and a count with it. `items = 60` asks all puzzles there are.)
+# With the default parameters p is far below 0.05: the lead is no accident.
 #
-# Without the check beams hardly lead, and that tells where they win. They are the *likeliest* candidates that the
-# search found, none twice in the same tokens; samples repeat the likely ones and waste others. So the right answer is
-# among four beams more often, and the check finds it. Give beams to tasks with few right answers and something that
-# recognises one, and measure. For copying, greedy decoding is enough. Sample where many answers are good.
+# Without the check beams hardly lead. They are the *likeliest* candidates found, no two with the same tokens; samples
+# repeat the likely ones. So the right answer is among four beams more often, and the check finds it. Give beams to
+# tasks with few right answers and a check. Copy with greedy decoding. Sample where many answers are good.
 
 # %% [markdown]
 # ## Recap
 #
 # - Beam search is a breadth-first search whose queue is cut to the best `width` after each step. Width 1 is greedy.
-# - The cut is a heuristic: the likeliest answer can be lost, and a wider search can even find less.
+# - The cut can lose the likeliest answer, and a wider search can find even less.
 # - A server returns all beams in one response, best score first. A streamed response holds whole texts.
-# - score = log P / length^p. With p = 0, TensorRT-LLM's default, short answers win. A penalty ranks only what
-#   `early_stopping` has let be finished.
-# - Beams cost rows and KV memory, `width` times as much, and speed, for texts that are nearly the same.
-# - Likely is good where one answer is right: four beams and a check solve more puzzles than greedy decoding. Open-ended
-#   text can become bland.
+# - $\text{score}=\log P/\text{length}^p$. With $p=0$, TensorRT-LLM's default, short answers win. A penalty ranks only
+#   what `early_stopping` has let finish.
+# - Beams cost rows, KV memory and speed, for nearly the same texts.
+# - Four beams and a check win where one answer is right. Likely open-ended text can be bland.
 
 # %% [markdown]
 # ## Break it
 #
-# This server keeps the model from ending before its first token (`min_tokens` is 1 unless you say otherwise; in
-# TensorRT-LLM the same default has no effect as long as all requests of a batch have it, says
-# [pull request 1935](https://github.com/NVIDIA/TensorRT-LLM/pull/1935)). Take that away. **Predict:** which of all
-# answers is the likeliest? And does a length penalty of 1 help?
+# This server keeps the model from ending before its first token (`min_tokens` is 1 by default). Take that away.
+# **Predict:** which of all answers is the likeliest? Does a length penalty of 1 help?
+#
+# <details><summary>TensorRT-LLM's min_tokens</summary>
+#
+# The default is 1 there, too, but has no effect as long as all requests of a batch have it, says [pull request
+# 1935](https://github.com/NVIDIA/TensorRT-LLM/pull/1935).
+#
+# </details>
 
 # %%
 for p in (0.0, 1.0):
@@ -754,14 +780,19 @@ for p in (0.0, 1.0):
     print(f"p = {p:.0f}: the {'empty' if not texts[0] else 'longer'} answer wins")
 
 # %% [markdown]
-# To this model, which has learnt to chat, the question is a complete message, and its end a likely continuation. A
-# penalty of 1 divides that log probability by a length of 1, so it still wins unless a longer answer has a better mean
-# per token. An exact search makes it worse, not better: translation models, searched to the true optimum, give the
-# empty sentence for more than half of their inputs ([Stahlberg and Byrne 2019](https://arxiv.org/abs/1908.10090)). The
-# errors of the search had hidden an error of the model.
+# To this chat model the question is a complete message, and its end a likely continuation. A penalty of 1 divides by a
+# length of 1, so the empty answer wins unless a longer one has a better mean per token.
 #
-# A second one. `accumulate_tokens` of notebook 05 makes each streamed response the whole text so far. Does it go
-# together with beams? Change the parameter in the model's `config.pbtxt`, and load the model again.
+# <details><summary>What an exact search would find</summary>
+#
+# It makes this worse: translation models, searched to the true optimum, give the empty sentence for more than half of
+# their inputs ([Stahlberg and Byrne 2019](https://arxiv.org/abs/1908.10090)). The errors of the search had hidden an
+# error of the model.
+#
+# </details>
+#
+# A second one. `accumulate_tokens` (notebook 05) makes each streamed response the whole text so far. Does it work with
+# beams? Change it in `config.pbtxt`, and load the model again.
 
 # %% tags=["nbval-check-output"]
 file = server.repository / "tensorrt_llm_bls" / "config.pbtxt"
@@ -774,9 +805,9 @@ except InferenceServerException as error:
     print(error.message())
 
 # %% [markdown]
-# It does not, and the model says so. Try more: `width = 8` in section 3, a temperature in the languages of section 4
-# (multiply `rng.normal` by 3: do beams miss more or less?), or `beam_search_diversity_rate`, an input of
-# `tensorrt_llm`, where four beams were too alike.
+# It does not, and the model says so. Try more: `width = 8` in section 3, `items = 60`, colder languages in section 4
+# (multiply `rng.normal` by 3), or `beam_search_diversity_rate`, an input of `tensorrt_llm`, against beams that are too
+# alike.
 
 # %%
 client.close()

@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 10 · Speculative decoding
 #
-# You let something cheap guess tokens and the model check them, show that the answer stays what it was, and predict
-# from three measurements how many guesses pay.
+# You let something cheap guess tokens and the model check them, show that the answer stays what it was, and predict how
+# many guesses pay.
 #
 # After this notebook you can
 #
 # - derive the rule that accepts or replaces a guess, and test that it keeps the distribution
 # - tell greedy and sampled speculation apart, and say what a server accepts
-# - predict the best draft length from acceptance, draft cost and verify cost, and measure whether it is
-# - serve a target with a draft model through BLS, and read the acceptance it reports
-# - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and which switches they have in TensorRT-LLM
+# - predict the best draft length, and measure whether it is
+# - serve a target with a draft model through BLS
+# - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and their switches in TensorRT-LLM
 #
 # **Time:** 45 minutes (last run: 90 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+#
+# read: 13 min, do: 16 min
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -69,21 +71,20 @@ seed: int = 0  # seed of the tests and of the sampled answers
 # %% [markdown]
 # ## 1 One step, several tokens
 #
-# To generate a token, the model reads all of its weights once: 135 million numbers for one token. Reading *four* tokens
-# takes the same weights from memory, once, and multiplies them with four columns instead of one. That is how a prompt
-# is read. So if somebody told you the next three tokens, one step could check them all. One **round**:
+# To generate one token, the model reads all of its 135 million weights from memory. Reading *four* tokens takes the
+# same weights, once, and multiplies them with four columns. So if somebody told you the next three tokens, one step
+# could check them all. One **round**:
 #
 # ![The draft says ran, into, a; the target ran, into, the, dark; ran, into, the are accepted](pictures/10_round.svg)
 #
-# The guesses come from a small **draft** model, or from anything else that is cheap; the model that checks is the
-# **target**.
+# The guesses come from a small **draft** model, or from anything cheap; the model that checks is the **target**. *dark*
+# is thrown away: the target chose it after *a*, which is not in the text.
 
 # %%
 lane = notebook.begin("10", lane, seed=seed, weights=precision)
 
 # %% [markdown]
-# You start with the executor that runs behind `tensorrt_llm`, inside this notebook. (On a machine with a GPU it runs
-# there.)
+# Start the executor, the program that runs the engine behind `tensorrt_llm`, inside this notebook.
 
 # %%
 assert trials >= 1000 and longest >= 3, "trials must be at least 1,000, longest at least 3"
@@ -100,8 +101,8 @@ prompt_ids = chat(question)
 
 
 # %% [markdown]
-# A **drafter** is anything with a method `propose(tokens, at_most)` that returns guesses. This one passes on what
-# another says, and counts.
+# A **drafter** is anything with a method `propose(tokens, at_most)` that returns guesses. This one passes on another's
+# guesses, and counts.
 
 # %%
 class Counted:
@@ -115,8 +116,7 @@ class Counted:
 
 
 # %% [markdown]
-# What a request brings: the new tokens, the seconds and the number of guesses of each step after the prompt, and how
-# many guesses were accepted.
+# `Run` holds the new tokens, and for each step after the prompt its seconds and guesses.
 
 # %%
 class Run(NamedTuple):
@@ -133,7 +133,7 @@ class Run(NamedTuple):
 
 
 # %% [markdown]
-# And `run`, which sends a request to the executor and collects its outputs, one a step.
+# `run` sends a request to the executor and collects its outputs, one a step.
 
 # %%
 numbers = itertools.count()
@@ -165,8 +165,8 @@ print(tokenizer.decode(answer))
 
 
 # %% [markdown]
-# Two drafters that cheat show the limits. The oracle knows the answer; the liar knows it, too, and always says
-# something else.
+# Two drafters that cheat show the limits. Both know the answer: the oracle says it, the liar always says something
+# else.
 
 # %%
 class Oracle:
@@ -180,7 +180,7 @@ class Oracle:
 
 
 # %% [markdown]
-# **Predict:** three guesses a step. How many steps does the executor need behind the prompt, with the oracle and with
+# **Predict:** three guesses a step. How many steps does the executor need after the prompt, with the oracle and with
 # the liar? Does the liar change the text?
 
 # %%
@@ -191,17 +191,22 @@ for name, found in tried_out.items():
     assert precision != "fp32" or found.tokens == answer
 
 # %% [markdown]
-# The oracle saves three of four steps. The liar saves none: every step rejects all guesses and still brings the one
-# token that the target chooses itself. (The step that reads the prompt reads three guesses, too. With int4 weights a
-# logit depends on how many tokens are read together: by about 1, where the largest is some 40 above the smallest. So a
-# text may part from the plain one, and often does: 31 of 48 within 48 tokens, when twelve questions were asked, greedy
-# and sampled, with prompt lookup and with the draft model of section 3. In fp32 it must not.)
+# The oracle saves three of four steps. The liar saves none and changes nothing: every step rejects all guesses and
+# still brings the token that the target chooses.
 #
-# What do longer steps cost? Let v(k) be the time of a step that reads the last token and k guesses, divided by the time
-# of a step without guesses: the **verify cost**. **Predict** v(1) and v(8).
+# <details><summary>With int4 weights the text may change</summary>
 #
-# Other programs on this machine can only make a step slower. So the lengths take turns, one step each in shuffled
-# order, and the **fastest** step of each counts.
+# A logit (a token's raw score) then depends on how many tokens are read together: by about 1, where the largest is some
+# 40 above the smallest. So a text often parts from the plain one: 31 of 48 did within 48 tokens, with twelve questions,
+# greedy and sampled, and two drafters. In fp32 it must not.
+#
+# </details>
+#
+# The **verify cost** $v(k)$ is the time of a step that reads the last token and $k$ guesses, divided by that of a step
+# without guesses. **Predict** $v(1)$ and $v(8)$.
+#
+# Other programs can only slow a step down. So the lengths take turns in shuffled order, and the **fastest** step of
+# each counts.
 
 # %%
 tried = sorted({0, 1, 2, 3, 4, longest, 8})
@@ -218,8 +223,7 @@ class Turns:
 
 
 # %% [markdown]
-# Answer after answer, until each length had its turn at least 8 times (an answer that is too short for the longest
-# ends it, too):
+# Generate answer after answer, until each length has had 8 turns:
 
 # %%
 def fastest_steps(runs):
@@ -239,8 +243,8 @@ def in_turn(drafter, lengths):
 
 
 # %% [markdown]
-# More guesses are more work, so v cannot really fall. Where the measured one does, it is noise, and the largest value
-# so far stands.
+# More guesses are more work, so $v$ cannot really fall: where it does, it is noise, and the largest value so far
+# stands.
 
 # %% tags=["varies"]
 step_ms = {k: 1e3 * value for k, value in in_turn(Oracle(max(tried)), tried).items() if k in tried}
@@ -250,17 +254,16 @@ for k, value in verify_cost.items():
     print(f"v({k}) = {value:.2f}   ({step_ms[k]:.1f} ms)")
 
 # %% [markdown]
-# Compare v(8) with 9, which nine steps of their own would cost. That difference is the whole basis of speculative
-# decoding, and its limit, too: v(k) grows as soon as the arithmetic takes longer than the weights' way from memory. A
-# GPU has more arithmetic for each byte, so there v stays near 1 for longer; a batch of many requests uses that
-# arithmetic up.
+# Compare $v(8)$ with 9, the cost of nine separate steps: that difference is the basis of speculative decoding. But
+# $v(k)$ grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so
+# $v$ stays near 1 for longer; a batch of many requests uses that arithmetic up.
 
 # %% [markdown]
 # ## 2 Which guesses may be kept
 #
-# In greedy decoding the answer is simple: keep a guess as long as it is the token that the target would have chosen.
-# When tokens are *drawn*, it is not. The target has a distribution p, the draft a distribution q, and a token x has
-# been drawn from q. Four words:
+# In greedy decoding, keep a guess as long as it is the token that the target would have chosen. When tokens are
+# *drawn*, the target has a distribution $p$, the draft a distribution $q$, and a token $x$ has been drawn from $q$.
+# Four words:
 
 # %%
 words = ["ran", "sat", "hid", "slept"]
@@ -268,7 +271,7 @@ p = np.array([0.50, 0.30, 0.15, 0.05])
 q = np.array([0.20, 0.60, 0.10, 0.10])
 
 # %% [markdown]
-# What both have in common, min(p, q), is green:
+# What both have in common, $\min(p,q)$, is green:
 
 # %%
 shared = np.minimum(p, q).sum()
@@ -277,25 +280,38 @@ show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words 
 
 
 # %% [markdown]
-# *sat* comes out of the draft 60 % of the time, and should 30 % of the time. So keep it every second time: with
-# probability p/q. *ran* comes too rarely. Keep it always, and let it have more when another word is rejected. The rule:
+# The draft says *sat* 60 % of the time, but it should come 30 % of the time. So keep it every second time: with
+# probability $p/q$. *ran* comes too rarely. Keep it always, and give it more when another word is rejected. The rule:
 #
-# - keep x with probability $\min(1,\ p(x)/q(x))$;
-# - else draw a replacement from what is missing, $r(x) = \max(0,\ p(x) - q(x)) \,/\, \sum_y \max(0,\ p(y) - q(y))$.
+# - keep $x$ with probability $\min(1,\ p(x)/q(x))$;
+# - else draw a replacement from what is missing, $r(x)=\max(0,\ p(x)-q(x))\,/\,\sum_y\max(0,\ p(y)-q(y))$.
 
 # %% [markdown]
-# Why is that exact? A word x is drawn and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. Summed
-# over all words, $\beta = \sum_x \min(p(x), q(x))$ is the probability that a draft is kept. Something is rejected
-# with probability $1 - \beta$. What is missing sums to the same: $\sum_y \max(0, p(y) - q(y)) = \sum_y (p(y) -
-# \min(p(y), q(y))) = 1 - \beta$. So x comes out with probability
+# Why is that exact? A word $x$ is drawn and kept with probability $q(x)\min(1,p(x)/q(x))=\min(p(x),q(x))$. So a draft
+# is kept with probability $\beta=\sum_x\min(p(x),q(x))$. What is missing, $p(x)-\min(p(x),q(x))$, sums to $1-\beta$,
+# the probability of a rejection. So $x$ comes out with probability
 #
-# $$\min(p, q) + (1 - \beta)\,\frac{p - \min(p, q)}{1 - \beta} = p(x).$$
+# $$\min(p,q)+(1-\beta)\,\frac{p-\min(p,q)}{1-\beta}=p(x).$$
 #
-# No word of it says that q is any good. A bad draft costs time, never quality
-# ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
+# This holds for any $q$: a bad draft costs time, never quality ([Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
 #
-# **Exercise 10.1** (5 minutes) Write the rule for a drafted `token`: return the probability of keeping it, and the
-# distribution of the replacement if it is not kept. p and q are arrays.
+# **Exercise 10.1** (●●●, 5 minutes) Write the rule for a drafted `token`: return the probability of keeping it, and the
+# distribution of the replacement if it is not kept. `p` and `q` are arrays.
+#
+# <details><summary>Hint 1</summary>
+#
+# The token was drawn with probability q already. What must you multiply that by to get p? And of which words does the
+# kept part still have too little?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Keep with p over q, but a probability ends at 1; return it, and draw nothing. For the replacement take p − q at every
+# word, count a negative difference as 0, and divide by what is left in all.
+#
+# </details>
 
 # %% tags=["exercise:10.1"]
 def rule(p, q, token):
@@ -307,11 +323,10 @@ check("10.1", rule)
 
 
 # %% [markdown]
-# A proof may have a hole, so test it. The language below has four words, and the next word depends on the last one. The
-# draft guesses two words, the target verifies, and the first two words that come out are counted: 16 pairs. If a guess
-# was rejected, the second word comes from another round.
+# A proof may have a hole, so test it. In this language the next of four words depends on the last. The draft guesses
+# two words, the target verifies, and the first two that come out are counted: 16 pairs.
 #
-# `verify_with` is the rule with two holes, so that you can fill in others: when to keep, and what to replace from.
+# `verify_with` leaves open when to keep, and what to replace from.
 
 # %%
 def draw(p, rng, size=None):
@@ -348,8 +363,7 @@ rules = {
 }
 
 # %% [markdown]
-# The language: a row of probabilities after each word, and one after the start, of target and draft. And the first two
-# words of a text that is written in rounds:
+# Target and draft each have a row of probabilities after each word, and one at the start. A text is written in rounds:
 
 # %%
 tables = np.random.default_rng(seed)
@@ -367,8 +381,8 @@ def two_words(verify, rng):
 
 
 # %% [markdown]
-# **Chi-squared** adds (counted − expected)² / expected over the 16 pairs. Its p-value is the probability that a
-# *right* sampler is at least as far off by chance. **Predict:** which of the three rules survive?
+# **Chi-squared** adds up $(\text{counted}-\text{expected})^2/\text{expected}$ over the 16 pairs. Its p-value is the
+# probability that a *right* sampler is at least as far off by chance. **Predict:** which of the three rules survive?
 
 # %%
 truth = (P[4][:, None] * P[:4]).ravel()  # P(first) · P(second | first)
@@ -388,17 +402,17 @@ right, from_p, threshold = survives.values()
 assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
 
 # %% [markdown]
-# Only the rule survives. Replacing from p looks innocent and is the most common mistake: the kept words come on top.
-# The threshold buys speed with another distribution; that may be worth it, but it is not lossless any more.
+# Only the first rule survives. Replacing from $p$ is the most common mistake: the kept words come on top. The threshold
+# buys speed, but is not lossless.
 
 # %% [markdown]
 # ## 3 The same on real distributions
 #
-# The draft is a model of two layers that shares embedding, output head and tokenizer with SmolLM2. It was trained on
-# texts that SmolLM2 wrote, to give the same probabilities. How, and how well it does on 40 prompts that it never saw,
-# is in [data/draft](../data/draft/README.md). A shared tokenizer is a must: the target checks token ids.
+# The draft has two layers and shares embedding, output head and tokenizer with SmolLM2, on whose texts it was trained
+# ([data/draft](../data/draft/README.md)). A shared tokenizer is a must: the target checks token ids.
 #
-# Both models read the answer once and return their logits at every place (`return_context_logits` of notebook 08).
+# Both models read the answer once and return their logits (raw scores) at every place (`return_context_logits`,
+# notebook 08).
 
 # %%
 draft_precision = "int4" if target.device == "cpu" else "fp32"
@@ -414,8 +428,8 @@ def logits_of(model, ids):
 
 
 # %% [markdown]
-# **Predict:** at temperature 1 or below, is the drafted token kept more often where the target is certain, or where
-# it is not? At what share of the places do both have the same likeliest token?
+# **Predict:** is the drafted token kept more often where the target is certain, or where it is not? At what share of
+# the places do both have the same likeliest token?
 
 # %%
 with executor.Executor(draft_engine, max_batch_size=1, max_seq_len=512) as drafting:
@@ -435,16 +449,15 @@ summary = f"at temperature {temperature} the probability of being kept goes from
 show(figures.kept(labels, beta, agree), title, summary)
 
 # %% [markdown]
-# The bars differ widely: one number for all places, as used below, is a simplification. How sure the target is, is its
-# entropy. The half of the places where it is lower, and the other half:
+# One number for all places, as used below, simplifies. Entropy says how unsure the target is. Compare the half of the
+# places with the lower entropy to the other half:
 
 # %%
 sure, unsure = np.array_split(np.argsort(entropy(target_p, axis=-1)), 2)
 print(f"the target is more certain: kept {beta[sure].mean():.2f}; less certain: kept {beta[unsure].mean():.2f}")
 
 # %% [markdown]
-# Now the rule with 49,152 words, at a place where much is open: both whether a draft is kept, and what comes next. All
-# drafts from q at once.
+# Now the rule with 49,152 tokens, at a place where little is certain. Draw all drafts from $q$ at once.
 
 # %%
 at = int((beta * (1 - beta) * entropy(target_p, axis=-1))[:-1].argmax())
@@ -479,16 +492,14 @@ assert real_p > 1e-4
 # %% [markdown]
 # ## 4 What a server accepts
 #
-# The rule needs the draft's probabilities. The executor here, and TensorRT-LLM when it gets `draft_input_ids` without
-# `draft_logits`, does something simpler: at each place the target chooses its own token as ever, and a guess is kept
-# if it is that token.
+# The rule needs the draft's probabilities. The executor here, and TensorRT-LLM without `draft_logits`, does something
+# simpler: the target chooses its own token as ever, and a guess is kept if it is that token.
 #
-# That is the same rule for a draft that is *certain*, q = 1 on its guess: it is kept with probability p(x), and the
-# residual is p without x. Random numbers are used one a token, as without a draft, so even a sampled text is the same,
-# token for token.
+# That is the same rule for a draft that is *certain*, $q=1$ on its guess. Each token uses one random number, as without
+# a draft, so even a sampled text stays the same.
 #
-# **Predict:** two drafters, greedy and sampled. In how many of the four cases is the text the one without a draft?
-# Which accepts more?
+# **Predict:** two drafters, greedy and sampled. In how many of the four cases does the text stay the same? Which
+# accepts more?
 
 # %%
 sampled = {"temperature": temperature, "top_p": 0.95, "seed": seed}
@@ -503,8 +514,8 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
         assert precision != "fp32" or same
 
 # %% [markdown]
-# With fp32 weights, in all four. Which case accepts more, one short text cannot say; another seed may reverse it. The
-# distributions can. The averages over the places above:
+# With fp32 weights the text is the same in all four. Which case accepts more, one short text cannot say; the
+# distributions can. Averages over the places above:
 
 # %%
 certain = np.take_along_axis(target_p, draft_logits.argmax(-1)[:, None], 1)[:, 0]
@@ -513,21 +524,24 @@ print(f"tokens drawn, the draft's likeliest token, no probabilities: kept {certa
 print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mean():.2f}")
 
 # %% [markdown]
-# Greedy, a guess is kept where it is the target's likeliest token. Drawn, it is kept with its probability p. With the
+# Greedy, a guess is kept where it is the target's likeliest token. Drawn, it is kept with its probability $p$. With the
 # rule of section 2, the draft draws, too.
 #
-# With probabilities (`use_draft_logits` of the BLS model in NVIDIA's container) a whole row of logits travels for
-# every guess: 49,152 numbers for one id. NVIDIA has `speculative_decoding_fast_logits`, which sends them from one
-# engine to the other directly.
+# <details><summary>What the rule costs a server</summary>
+#
+# With `use_draft_logits` of NVIDIA's BLS model a row of 49,152 logits travels for every guess.
+# `speculative_decoding_fast_logits` sends it directly from engine to engine.
+#
+# </details>
 
 # %% [markdown]
 # ## 5 Where guesses come from
 #
-# **Prompt lookup** has no model at all. It looks for the last few tokens earlier in the text and proposes what came
-# next there ([Saxena 2023](https://github.com/apoorvumang/prompt-lookup-decoding)). An answer that repeats its prompt
-# (an edited text, code, a summary with quotations) is full of such places. A free answer is not.
+# **Prompt lookup** has no model. It looks for the last few tokens earlier in the text and proposes what came next
+# ([Saxena 2023](https://github.com/apoorvumang/prompt-lookup-decoding)). An answer that repeats its prompt (an edited
+# text, code) is full of such places.
 #
-# **Predict:** tokens a step for both drafters, on both tasks.
+# **Predict:** tokens a step for both drafters, copying and answering freely.
 
 # %%
 copy_ids = chat(f"Repeat this text exactly, without comments:\n\n{to_copy}")
@@ -541,12 +555,11 @@ for task, ids in tasks.items():
         print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step, in {len(found.steps)} steps")
 
 # %% [markdown]
-# For copying, a drafter without a model does very well; in the free answer it finds little. Which one is better is a
-# question about your traffic.
+# For copying, prompt lookup does very well; in the free answer it finds little. Which drafter is better depends on your
+# traffic.
 #
-# A draft model must be small and must agree. Can you get one for free, by stopping the target early? Compute only its
-# first n layers, then the output head: **layer skipping**. transformers gives what every layer hands on
-# (`output_hidden_states`).
+# Can you get a draft model for free? **Layer skipping** computes only the first $n$ layers of the target, then the
+# output head. transformers returns what every layer hands on (`output_hidden_states`).
 
 # %%
 disable_progress_bar()
@@ -577,16 +590,15 @@ for n in (10, 20, 25, 27, 28, 29, 30):
 print(f" 2 layers, the first and the last: {untrained:.0%}; the same two, trained: {hit_rate:.0%}")
 
 # %% [markdown]
-# A layer of the target is made for the next layer, not for the output head. Where skipping begins to agree, it costs
-# nearly as much as the target. (Models can be trained for early exits; this one is not.) Two layers *trained* for it
-# are another matter: on the 40 unseen prompts of [data/draft](../data/draft/README.md) the draft agrees at 55 % of the
-# places, and the same two layers before the training at none.
+# Where skipping begins to agree, it costs nearly as much as the target: a layer is made for the next layer, not for the
+# output head. Two layers *trained* for it do better: on the 40 unseen prompts of [data/draft](../data/draft/README.md)
+# the draft agrees at 55 % of the places, the same layers before the training at none.
 
 # %% [markdown]
 # ## 6 How many guesses pay
 #
-# Three numbers decide. v(k) you have. The **acceptance** a: with what probability is a guess right? The **draft
-# cost** c: how long does one guess take, in steps of the target? Both are timed in turn, and the fastest counts.
+# Three numbers decide. $v(k)$ you have. The **acceptance** $a$ is the probability that a guess is right. The **draft
+# cost** $c$ is the time of one guess, in steps of the target.
 
 # %%
 proposing, plain_steps = [], []
@@ -601,13 +613,27 @@ print(f"one guess takes {1e3 * min(proposing):.1f} ms, c = {draft_cost:.2f}; on 
 
 
 # %% [markdown]
-# The draft has 2 of 30 layers, but the whole output head: 35 of the target's 135 million weights, or 0.26. On a CPU the
-# draft's weights are int4, an eighth of the bytes of fp32, so beside a target in fp32 a guess costs less.
+# The draft has 2 of 30 layers, but the whole output head: 0.26 of the target's weights. On a CPU it is int4, an eighth
+# of the bytes of fp32.
 #
-# If each guess is right with probability a, independently, the i-th guess counts only if all before it were right: aⁱ.
+# If each guess is right with probability $a$, independently, the $i$-th guess counts only if all before it were right:
+# $a^i$.
 #
-# **Exercise 10.2** (5 minutes) How many tokens does a step bring on average with k guesses, for any a from 0 to 1, both
-# included?
+# **Exercise 10.2** (●●○, 5 minutes) How many tokens does a step bring on average with `k` guesses, for any `a` from 0
+# to 1, both included?
+#
+# <details><summary>Hint 1</summary>
+#
+# What does a step bring when every guess is wrong? And of what use is the second guess when the first was wrong?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Count the target's own token as 1, and the i-th guess as $a^i$. Add for i from 1 to k. A closed formula that divides
+# by $1-a$ fails for a draft that is always right.
+#
+# </details>
 
 # %% tags=["exercise:10.2"]
 def tokens_per_step(a, k):
@@ -619,12 +645,25 @@ check("10.2", tokens_per_step)
 
 
 # %% [markdown]
-# A round takes k drafts and one verifying step, k c + v(k) plain steps. So the speed-up is
+# A round takes $k$ drafts and one verifying step, $k\,c+v(k)$ plain steps. So the speed-up is
 #
-# $$S(k) = \frac{1 + a + a^2 + \dots + a^k}{k\,c + v(k)}.$$
+# $$S(k)=\frac{1+a+a^2+\dots+a^k}{k\,c+v(k)}.$$
 #
-# **Exercise 10.3** (5 minutes) Choose the k with the largest speed-up. `v` is a list: v[0] is 1, v[1] the verify cost
-# of one guess, and so on to the longest draft.
+# **Exercise 10.3** (●●○, 5 minutes) Choose the `k` with the largest speed-up. `v` is a list: `v[0]` is 1, `v[1]` the
+# verify cost of one guess, and so on to the longest draft.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which lengths are candidates? Think of a draft that is hardly ever right, and of the longest one in the list.
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Calculate $S(k)$ for every index of `v`, 0 and the last included, because it may fall and rise again. The drafts and
+# the verifying step add up in the denominator. Return the index, not the speed-up.
+#
+# </details>
 
 # %% tags=["exercise:10.3"]
 def best_length(a, c, v):
@@ -635,7 +674,7 @@ def best_length(a, c, v):
 check("10.3", best_length)
 
 # %% [markdown]
-# Now with the numbers of this machine; v is interpolated where it was not measured. **Predict** the best k.
+# Now with the numbers of this machine; $v$ is interpolated between measured lengths. **Predict** the best $k$.
 
 # %%
 lengths = list(range(1, longest + 1))
@@ -649,8 +688,7 @@ print(f"predicted best: k = {best}, {max(1.0, *predicted):.2f} times as fast")
 
 
 # %% [markdown]
-# The prediction is made. Now measure. Each length, from none to the longest, writes the answer once: that counts the
-# tokens a step. For the clock they take turns again, step by step, so that all of them meet the same machine.
+# Now measure. Each length writes the answer once, which counts the tokens a step. For the clock they take turns again.
 
 # %%
 def speed(run, fastest):
@@ -676,10 +714,9 @@ summary = f"measured speed-ups differ from the predicted ones by {error:.0%} on 
 show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, summary)
 
 # %% [markdown]
-# Read the left panel first; it has no clock in it. The line takes hits and misses as independent. Dots below it mean
-# that both come in runs, dots above that they are spread more evenly than by chance. The right panel adds the clock,
-# and the noise of this machine. If the dots lie above the line at every k, suspect v first: it is a ratio of two short
-# measurements, and section 1 rounds its noise up. How much hangs on the choice of k?
+# The left panel has no clock in it. The line takes hits and misses as independent; dots below it mean that both come in
+# runs. The right panel adds the clock and its noise: if the dots lie above the line at every $k$, suspect $v$, which
+# section 1 rounds up. How much hangs on the choice of $k$?
 
 # %%
 close = [k for k, value in zip(lengths, gained, strict=True) if value >= 0.9 * max(gained)]
@@ -687,16 +724,16 @@ print(f"measured within 10 % of the best draft: k = {', '.join(map(str, close))}
 print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no draft, measured {gained[-1]:.2f}")
 
 # %% [markdown]
-# Every guess is paid for, but the last one of a long draft counts only if it and all before it were right: with
-# probability aᵏ. So a longer draft wins less and less, while its cost goes on growing.
+# Every guess is paid for, but the last one counts only with probability $a^k$. So a longer draft gains less and less,
+# at a growing cost.
 
 # %% [markdown]
 # ## 7 Served
 #
-# Now through Triton. `draft_engine_dir` adds a second LLM, `tensorrt_llm_draft`, to the repository, and tells the BLS
-# model its name. In each round the BLS model asks the draft for `num_draft_tokens` ids, and sends them to
-# `tensorrt_llm` as `draft_input_ids`; the answer is those that were right and one more. The KV cache of both keeps
-# what it has read, so a round reads only what is new.
+# Now through Triton. `draft_engine_dir` adds a second LLM, `tensorrt_llm_draft`, and tells the BLS model (notebook 03)
+# its name. In each round the BLS model asks the draft for `num_draft_tokens` ids and sends them to `tensorrt_llm` as
+# `draft_input_ids`. Back come those that were right and one more. The KV cache (notebook 02) of both keeps what it has
+# read.
 
 # %%
 target.shutdown()
@@ -720,8 +757,8 @@ def text(result):
 
 
 # %% [markdown]
-# **Predict:** does the served draft accept as much as the one in the notebook? Is the answer faster? One request goes
-# ahead, since the first of each model is slower. Then each way is asked twice, in turns, and its faster answer counts.
+# **Predict:** does the served draft accept as much as the one in the notebook? Is the answer faster? After a warm-up
+# each way is asked twice, in turns; its faster answer counts.
 
 # %%
 served(max_tokens=6, num_draft_tokens=3)
@@ -737,18 +774,16 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 
 
 # %% [markdown]
-# Greedy, the served draft is the one of the notebook, and in fp32 it makes the same guesses. Sampled, it is not: the
-# BLS model hands seed, temperature and top_p on to the draft as well, so that one draws its guesses, while `DraftModel`
-# takes its likeliest token. Where the last number is below 1.00, the rounds cost more than the accepted guesses saved.
+# Does the served draft accept as much? Greedy and in fp32, yes: it makes the same guesses. Sampled, no: the BLS model
+# hands seed, temperature and top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token.
+# Is the answer faster? Not where the last number is below 1.00: there the rounds cost more than the guesses saved.
 #
-# `acceptance_rate` divides by *all* guesses, also those behind a miss, which had no chance; so expect it below a. The
-# metrics count over all rounds of the request (NVIDIA's BLS model returns those of the last round only). A round is
-# two requests to other models, with their queues and copies, where the executor above only called a function. That
-# overhead is the same for a large model, but small beside its step.
+# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$. A round is two requests
+# with queues and copies: little beside the step of a large model.
 
 # %% [markdown]
-# A client may draft, too. `draft_input_ids` of `tensorrt_llm` takes guesses from anywhere; here from prompt lookup,
-# in your process. **Predict:** how many requests does the copy take?
+# A client may draft, too: `draft_input_ids` takes guesses from anywhere, here from prompt lookup in your process.
+# **Predict:** how many requests does the copy take?
 
 # %%
 def continued(ids, guesses, room):
@@ -789,77 +824,81 @@ for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"
 # %% [markdown]
 # ## 8 The relatives
 #
-# All others keep the verifying step and change where guesses come from. An engine of TensorRT is built for one method:
-# the third column is the value of `trtllm-build --speculative_decoding_mode`, with the first of the versions 0.10 to
-# 0.17 that takes it. The last four methods did not run here; what is said of them is read from papers, documents and
-# sources.
+# All others keep the verifying step and change where guesses come from. The last four did not run here; the table is
+# read from papers and sources.
 
 # %% [markdown]
-# | method | a guess comes from | mode, since | needs |
-# |---|---|---|---|
-# | draft model | a small model | `draft_tokens_external`, 0.10 | a model with the same tokenizer |
-# | prompt lookup | an earlier place in the text | as above | answers that repeat their prompt |
-# | MEDUSA | extra heads on the last hidden state | `medusa`, 0.10 | training of the heads |
-# | EAGLE | a layer that continues the hidden features | `eagle`, 0.15 | training of that layer |
-# | lookahead | the target itself, many places at once | `lookahead_decoding`, 0.12 | spare arithmetic |
-# | ReDrafter | a small recurrent network | `explicit_draft_tokens`, 0.12 | training by distillation |
+# | method | a guess comes from | needs |
+# |---|---|---|
+# | draft model | a small model | the same tokenizer |
+# | prompt lookup | an earlier place in the text | answers that repeat their prompt |
+# | MEDUSA | extra heads on the last hidden state | training of the heads |
+# | EAGLE | a layer that continues the hidden features | training of that layer |
+# | lookahead | the target itself, many places at once | spare arithmetic |
+# | ReDrafter | a small recurrent network | training by distillation |
 
 # %% [markdown]
-# MEDUSA, EAGLE and ReDrafter verify **trees**: several guesses for one place, all branches in one step, with an
-# attention mask that lets a token see only its own branch. That is worth it where v(k) is nearly flat.
+# MEDUSA, EAGLE and ReDrafter verify **trees**: several guesses for one place, in one step. An attention mask lets a
+# token see only its own branch. That pays where $v(k)$ is nearly flat.
 #
 # <details><summary>Speed-ups that the papers report: one stream, their models, their machines</summary>
 #
-# - Draft model: 2 to 3 × with T5-XXL ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)), 2 to 2.5 × with
-#   Chinchilla 70B ([Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
-# - Prompt lookup: 2 to 4 × where answers repeat ([Saxena
-#   2023](https://github.com/apoorvumang/prompt-lookup-decoding)).
-# - MEDUSA: over 2.2 ×, 2.3 to 3.6 × with the model trained too ([Cai et al. 2024](https://arxiv.org/abs/2401.10774)).
-# - EAGLE: 2.7 to 3.5 × with LLaMA2-Chat 70B ([Li et al. 2024](https://arxiv.org/abs/2401.15077)); EAGLE-2, whose tree
-#   grows where the draft is confident, 3.05 to 4.26 × ([2024](https://arxiv.org/abs/2406.16858)); EAGLE-3, which
-#   guesses tokens from hidden states of several depths, up to 6.5 × ([2025](https://arxiv.org/abs/2503.01840)).
-# - Lookahead: up to 1.8 × on MT-bench, 4 × on several GPUs for code ([Fu et al.
-#   2024](https://arxiv.org/abs/2402.02057)).
-# - ReDrafter: up to 2.5 × in TensorRT-LLM on an H100 ([Cheng et al. 2024](https://arxiv.org/abs/2403.09919)).
+# | method | times as fast | paper |
+# |---|---|---|
+# | draft model | 2 to 3, with T5-XXL | [Leviathan et al. 2023](https://arxiv.org/abs/2211.17192) |
+# | draft model | 2 to 2.5, with Chinchilla 70B | [Chen et al. 2023](https://arxiv.org/abs/2302.01318) |
+# | prompt lookup | 2 to 4, where answers repeat | [2023](https://github.com/apoorvumang/prompt-lookup-decoding) |
+# | MEDUSA | over 2.2; 2.3 to 3.6 with the model trained too | [Cai et al. 2024](https://arxiv.org/abs/2401.10774) |
+# | EAGLE | 2.7 to 3.5, with LLaMA2-Chat 70B | [Li et al. 2024](https://arxiv.org/abs/2401.15077) |
+# | EAGLE-2 | 3.05 to 4.26; its tree grows where the draft is sure | [2024](https://arxiv.org/abs/2406.16858) |
+# | EAGLE-3 | up to 6.5; hidden states of several depths | [2025](https://arxiv.org/abs/2503.01840) |
+# | lookahead | up to 1.8; 4 on several GPUs, for code | [Fu et al. 2024](https://arxiv.org/abs/2402.02057) |
+# | ReDrafter | up to 2.5, in TensorRT-LLM on an H100 | [Cheng et al. 2024](https://arxiv.org/abs/2403.09919) |
 #
 # </details>
 
 # %% [markdown]
-# <details><summary>Switches in Triton and in the LLM API</summary>
+# <details><summary>Switches in TensorRT-LLM, Triton and the LLM API</summary>
 #
-# - Draft model: the target is built with `--max_draft_len N`, too, the draft as usual. BLS parameter
-#   `tensorrt_llm_draft_model_name`; in a request `num_draft_tokens`, `use_draft_logits`;
-#   `speculative_decoding_fast_logits` of both engines.
-# - Others: parameter `decoding_mode` of `tensorrt_llm` (`medusa`, `eagle`, `lookahead`, `redrafter`), with
-#   `medusa_choices` or `eagle_choices`, the tree; lookahead with `lookahead_window_size`, `lookahead_ngram_size` and
-#   `lookahead_verification_set_size`, all three.
-# - LLM API (notebook 12): a `speculative_config`
-#   ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)):
-#   `DraftTargetDecodingConfig`, `NGramDecodingConfig` (prompt lookup), `EagleDecodingConfig` (EAGLE-3;
-#   `Eagle3DecodingConfig` in later versions), each with `max_draft_len`, or `MTPDecodingConfig` (multi-token
-#   prediction; in version 1.0 with `num_nextn_predict_layers`). In `model.yaml` of Triton's `llmapi` model,
-#   `decoding_type` takes the place of the class. MEDUSA and lookahead stay behind.
+# An engine of TensorRT is built for one method, with `trtllm-build --speculative_decoding_mode`. *Since* is the first
+# of the versions 0.10 to 0.17 that takes the mode. `decoding_mode` and what follows it are parameters of
+# `tensorrt_llm`.
+#
+# | method | mode of the build, since | `decoding_mode` and more |
+# |---|---|---|
+# | draft, lookup | `draft_tokens_external`, 0.10 | none; `--max_draft_len N` of the build as well |
+# | MEDUSA | `medusa`, 0.10 | `medusa`; `medusa_choices`, the tree |
+# | EAGLE | `eagle`, 0.15 | `eagle`; `eagle_choices`, the tree |
+# | lookahead | `lookahead_decoding`, 0.12 | `lookahead`; the three parameters below |
+# | ReDrafter | `explicit_draft_tokens`, 0.12 | `redrafter` |
+#
+# Lookahead needs `lookahead_window_size`, `lookahead_ngram_size` and `lookahead_verification_set_size`. The BLS model
+# finds a draft by its parameter `tensorrt_llm_draft_model_name`.
+#
+# The LLM API (notebook 12) takes a `speculative_config`
+# ([documentation](https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html)):
+# `DraftTargetDecodingConfig`, `NGramDecodingConfig` (prompt lookup), `EagleDecodingConfig` (EAGLE-3), each with
+# `max_draft_len`, or `MTPDecodingConfig` (multi-token prediction). In `model.yaml` of Triton's `llmapi` model,
+# `decoding_type` takes the place of the class. MEDUSA and lookahead stay behind.
 #
 # </details>
 
 # %% [markdown]
 # ## Recap
 #
-# - A step that reads k guesses costs v(k), less than k + 1 steps, as long as memory and not arithmetic is the
-#   limit.
-# - Keep a drafted x with probability min(1, p/q), else replace it from max(0, p − q), normalised: what comes out is
-#   p. A guess is kept with probability Σ min(p, q).
-# - Greedy: keep guesses as far as they are the target's own choices. The text is the same, token for token.
-# - a, c and v(k) predict the best draft length: S(k) = (1 + a + … + a^k) / (k c + v(k)). 0 is a length, too.
-# - Lookup is for answers that repeat; a draft model must be trained for its target; skipped layers are a bad draft.
-# - Served through BLS, each round is two more requests; `acceptance_rate` says whether they are worth it.
+# - A step that reads $k$ guesses costs $v(k)$, less than $k+1$ steps while memory, not arithmetic, is the limit.
+# - Keep a drafted $x$ with probability $\min(1,p/q)$, else replace it from $\max(0,p-q)$, normalised: $p$ comes out. A
+#   guess is kept with probability $\sum\min(p,q)$.
+# - Greedy: keep guesses as far as they are the target's own choices.
+# - $S(k)=(1+a+\dots+a^k)/(k\,c+v(k))$ predicts the best draft length. 0 is a length, too.
+# - Lookup is for answers that repeat; a draft model must be trained for its target.
+# - Through BLS each round is two more requests; `acceptance_rate` says whether they pay.
 
 # %% [markdown]
 # ## Break it
 #
-# Everything above was one stream. Send four at once. Their plain steps share one reading of the weights, and
-# speculation wants the same spare arithmetic. **Predict:** does the draft still help? (Here each request verifies in
-# a step of its own, which makes it worse than it must be; TensorRT-LLM verifies those of a batch together.)
+# Everything above was one stream. Send four at once: their plain steps share one reading of the weights, and
+# speculation wants the same spare arithmetic. **Predict:** does the draft still help?
 
 # %%
 together = {}
@@ -871,11 +910,16 @@ for k in (0, 3):
     print(f"{k} guesses: {together[k]:.1f} tokens/s for four streams together")
 
 # %% [markdown]
-# NVIDIA's documentation (section 8) says the same of its own: speculation is for low batch sizes. Use it where latency
-# counts and the server has arithmetic to spare; a full batch has none.
+# Does the draft still help? If its rate is lower, no: the four streams already use the spare arithmetic. NVIDIA's
+# documentation (section 8) recommends speculation for low batch sizes.
 #
-# A second one: ask for a draft where there is none. Stop this server, and start one with a single LLM (the small
-# engine will do, it starts sooner).
+# <details><summary>The server here is the worst case</summary>
+#
+# Each request verifies in a step of its own. TensorRT-LLM verifies those of a batch together.
+#
+# </details>
+#
+# A second one: ask for a draft where there is none. Stop this server, and start one with a single LLM.
 
 # %%
 server.stop()

@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 11 · Benchmarking
 #
-# You write a load generator, measure your deployment as its users feel it, meet seven mistakes that make such figures
-# wrong, and learn which command of which tool would have measured the same.
+# You write a load generator, measure your deployment as its users feel it, meet seven mistakes that spoil such figures,
+# and learn which tool's command measures the same.
 #
 # After this notebook you can
 #
-# - compute the time to first token, the inter-token latency and the throughput of one request and of a run
-# - choose between a closed and an open loop, and say what each of them hides
+# - compute the time to first token, the inter-token latency and the throughput of a request and of a run
+# - choose between a closed and an open loop, and say what each hides
 # - find the rate at which a deployment stops keeping its limits, and say how sure you are
-# - turn tokens per second into a price, and into energy where power can be read
-# - write the command lines of perf_analyzer, GenAI-Perf and AIPerf
+# - turn tokens per second into a price, and power into energy per token
+# - write the command lines of perf_analyzer and AIPerf
 #
 # **Time:** 45 minutes (last run: 69 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 12 min, do: 22 min
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -75,15 +77,14 @@ assert requests >= 4 and max_tokens >= 3, "requests must be at least 4, max_toke
 # %% [markdown]
 # ## 1 One request, taken apart
 #
-# A benchmark needs a server that is set up as it will be used. Here that is `batch` requests at a time.
+# Set the server up as it will be used: here it computes `batch` requests at a time.
 
 # %%
 server = serve(precision=precision, max_batch_size=batch)
 client = grpcaio.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
-# It also needs prompts. Benchmark tools draw them at random, and so does this cell: words in any order. Their meaning
-# does not change the speed, their length does. Each prompt is new; section 2 shows why.
+# Benchmark prompts are words in random order: only their length changes the speed. Each is new; section 2 shows why.
 
 # %%
 vocabulary = "river stone lamp window garden letter winter engine bridge apple music silver road captain paper cloud "
@@ -96,7 +97,7 @@ def new_prompts(number, length=words):
 
 
 # %% [markdown]
-# Answers are counted with the model's tokenizer, whose folder the model `preprocessing` knows.
+# The model's **tokenizer** cuts text into tokens, and so counts them. The model `preprocessing` knows its folder.
 
 # %%
 config = await client.get_model_config("preprocessing")
@@ -109,9 +110,9 @@ def count(text):
 
 
 # %% [markdown]
-# `ask` is the client with asyncio of notebook 05: one request a stream, to the ensemble, which puts the final flag on
-# its last token. It yields the text of each response with the seconds since the request was sent. The end token is held
-# back (`min_tokens`), so every answer has `max_tokens` tokens.
+# `ask` is the asyncio client of notebook 05: one request a stream, to the ensemble (notebook 03). It yields each
+# response's text and the seconds since sending. `min_tokens` holds the end token back, so every answer has `max_tokens`
+# tokens.
 
 # %%
 clock = time.perf_counter
@@ -135,8 +136,7 @@ async def ask(prompt, **more):
 
 
 # %% [markdown]
-# Look at the very first request to this server. (There is only one: run this cell again, and it is no longer the
-# first.)
+# Look at the very first request to this server; this cell can show it only once.
 
 # %% tags=["varies"]
 log = [answer async for answer in ask(new_prompts(1)[0])]
@@ -144,20 +144,20 @@ for seconds, text in [*log[:3], *log[3:][-2:]]:
     print(f"{1000 * seconds:7.1f} ms  {text!r}")
 
 # %% [markdown]
-# Three numbers describe it, in the definitions that
-# [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) uses:
+# Three numbers describe it, as [AIPerf](https://docs.nvidia.com/aiperf/reference/ai-perf-metrics-reference) defines
+# them:
 #
 # | name | what it is | who feels it |
 # |---|---|---|
-# | TTFT, time to first token | from sending¹ to the first response that holds text | who waits for an answer to begin |
-# | ITL, inter-token latency | (last − first response) / (tokens − 1) | who reads along |
-# | end-to-end latency | from sending¹ to the last response that holds text | a program that needs the whole answer |
+# | TTFT, time to first token | from sending¹ to the first response with text | a user waiting for a beginning |
+# | ITL, inter-token latency | (last − first response) / (tokens − 1) | a user reading along |
+# | end-to-end latency | from sending¹ to the last response with text | a program |
 #
 # ¹ In an open loop (section 4): from when the request was due.
 #
-# ITL divides by *tokens*, and a response is not a token. It can be empty (half a character), and it can hold several.
+# A response is not a token: it can be empty (half a character) or hold several.
 #
-# **Predict:** you ask without streaming, for the same number of tokens. How many responses come, and how many tokens?
+# **Predict:** you ask without streaming, for as many tokens. How many responses come, and how many tokens?
 
 # %% tags=["nbval-check-output"]
 whole = [text async for _, text in ask(new_prompts(1)[0], stream=False) if text]
@@ -166,14 +166,27 @@ print(len(whole), "response with text;", "as many tokens as asked for:", abs(tok
 
 
 # %% [markdown]
-# **Mistake 1: responses counted as tokens.** Whoever does that reports one token for each such answer. Speculative
-# decoding (several tokens in one response) makes the same mistake smaller, and harder to see. So count the tokens of
-# the whole text with the model's tokenizer. That can be off by one, because a text has more than one way into tokens;
-# AIPerf counts like this, too.
+# One response came, with all the tokens. **Mistake 1: responses counted as tokens.** That would report one token here;
+# with speculative decoding the error is smaller, and harder to see. So count the tokens of the whole text, as AIPerf
+# does. (A text can be cut in several ways, so the count can be off by one.)
 #
-# **Exercise 11.1** A request was `sent` at a time; its responses came at `arrivals`, with so many `tokens` in each. A
-# response with 0 tokens is none, wherever it comes. All times are in seconds on one clock. Return three numbers: TTFT,
-# ITL, and the tokens per second that this user got: all tokens, divided by the time from sending to the last response.
+# **Exercise 11.1** (●●○, 8 minutes) A request was `sent` at a time; its responses came at `arrivals`, and response `i`
+# holds `tokens[i]` tokens. A response with 0 tokens is none. All times are in seconds on one clock. Return three
+# numbers: TTFT, ITL, and this user's tokens per second: all tokens, divided by the time from sending to the last
+# response.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which responses does the user see? And how many waits lie between a number of tokens?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Drop the responses without tokens first. TTFT ends at the first that is left, minus `sent`. ITL runs from that one to
+# the last, divided by *all* tokens but one. The rate divides all tokens by the whole time, with the first wait in it.
+#
+# </details>
 
 # %% tags=["exercise:11.1"]
 def measure(sent, arrivals, tokens):
@@ -187,10 +200,9 @@ check("11.1", measure)
 # %% [markdown]
 # ## 2 Three more mistakes before the first figure
 #
-# **Mistake 2: no warm-up.** The request above was the first after the server's start: memory was touched for the first
-# time, threads and connections were made. To see how much that was, you need a load generator. It is not long.
-# `measured` sends one request when it is due and keeps its times. `Trace` computes from them what the table above
-# defines.
+# **Mistake 2: no warm-up.** The request above was the server's first: memory was touched for the first time, threads
+# and connections were made. A load generator shows how much that costs. `measured` sends one request when it is due and
+# keeps its times; `Trace` computes what the table defines.
 
 # %%
 async def measured(prompt, due, began, **more):
@@ -202,7 +214,7 @@ async def measured(prompt, due, began, **more):
 
 
 # %% [markdown]
-# In a **closed loop** there are so many users, and each sends the next prompt as soon as the last one is answered.
+# In a **closed loop** each of a fixed number of users sends the next prompt as soon as the last one is answered.
 
 # %%
 async def closed_loop(prompts, users, **more):
@@ -217,7 +229,7 @@ async def closed_loop(prompts, users, **more):
 
 
 # %% [markdown]
-# That is the whole load generator. **Predict:** by what factor was the first TTFT longer than that of later requests?
+# That is the whole load generator. **Predict:** by what factor was the first TTFT longer than later ones?
 
 # %%
 first = next(seconds for seconds, text in log if text)
@@ -226,11 +238,11 @@ later = loadtest.percentile(warm.values("ttft"), 50)
 print(f"first request {1000 * first:.0f} ms, median of the next five {1000 * later:.0f} ms: {first / later:.1f} ×")
 
 # %% [markdown]
-# Whatever the factor on this page, the first requests belong into no figure: send some, and throw their times away. All
-# loads below come after these.
+# Whatever the factor, leave the first requests out of every figure.
 #
 # **Mistake 3: the same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only
-# what is new (notebook 04). Five times the same long prompt against five different ones, the first of each left out.
+# what is new (notebook 04). Send the same long prompt five times, then five different ones; the first of each is left
+# out.
 #
 # **Predict:** how do the two TTFTs compare?
 
@@ -242,13 +254,11 @@ again, fresh = (loadtest.percentile(run.values("ttft")[1:], 50) for run in (same
 print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms")
 
 # %% [markdown]
-# If the first number is smaller, you have measured the cache. Only *whole* blocks are reused, of 64 tokens here, and
-# 120 words are about 120 tokens: one block for each repeat. That is right only if your users send the same beginning,
-# such as one system prompt; then share exactly that much. Tools have options for it.
+# If the first number is smaller, you have measured the cache. Only *whole* blocks are reused, of 64 tokens here: one
+# for each repeat. Repeat a beginning only if your users share one, such as a system prompt.
 #
-# **Mistake 4: other work on the server's cores**, and the client is the first suspect. Both run on this machine. How
-# much of the processor does the client take? Its share is missing in the server, and a client that comes too late reads
-# times that are too long.
+# **Mistake 4: other work on the server's cores.** The client is the first suspect: it takes processor time from the
+# server, and if it comes too late it reads times that are too long. How much does it take here?
 
 # %%
 me, programs = [psutil.Process()], []
@@ -268,15 +278,16 @@ client_share = used[0] / max(sum(used), 1e-9)
 print(f"processor time: client {used[0]:.2f} s, server {used[1]:.2f} s; the client took {client_share:.0%}")
 
 # %% [markdown]
-# A few per cent do no harm to a slow model. A fast one sends thousands of responses a second, and a client in Python
-# becomes the bottleneck. Then: run it on another machine, or as several processes, and look at its processor time.
+# A few per cent do no harm to a slow model. A fast model sends too many responses for one Python process: run the
+# client on another machine, or as several processes.
 #
 # ## 3 A closed loop: latency against throughput
 #
-# More users share a step of the model, so throughput rises; each of them waits longer.
+# **Throughput** counts the tokens per second of all users together. More users share a step of the model, so it rises;
+# each of them waits longer.
 #
-# **Predict:** twice as many users: does throughput double? And what becomes of TTFT with more users than the `batch`
-# that the server computes together?
+# **Predict:** twice as many users: does throughput double? What becomes of TTFT beyond the `batch` that the server
+# computes together?
 
 # %%
 sweep = sorted({*(2**n for n in range(batch.bit_length())), batch, 2 * batch})
@@ -289,14 +300,20 @@ for n, run in closed.items():
     print(f", TTFT {ttft:5.0f} ms, ITL {itl:5.1f} ms, {under_way:4.1f} under way")
 
 # %% [markdown]
-# Throughput would double only if a step of the model took no longer with twice the rows; the ITL says how much longer
-# it took. On a GPU, where most of a step is reading the weights, it can come close; on a few CPU cores it rarely does.
+# Did throughput double? Only if a step took no longer with twice the rows; the ITL says how much longer it took. On a
+# GPU, where most of a step is reading the weights, it can come close; on a few CPU cores it rarely does.
 #
-# The last column checks the others, by [Little's law](https://doi.org/10.1287/opre.9.3.383): requests a second, times
-# the mean seconds that each is under way, is how many are under way on average. In a closed loop that is the number of
-# users, or a little less, because at the end of a load some have nothing left to send.
+# The last column, the requests under way, checks the others.
 #
-# This is the picture that a deployment is chosen by. A good point lies right and low.
+# <details><summary>Little's law</summary>
+#
+# [Requests per second times the mean seconds of each](https://doi.org/10.1287/opre.9.3.383) is the mean number under
+# way. In a closed loop that must be the number of users, or a little less, because at the end of a load some have
+# nothing left to send.
+#
+# </details>
+#
+# Choose a deployment by the next picture. A good point lies right and low.
 
 # %%
 gain = closed[batch].tokens_per_second / closed[1].tokens_per_second
@@ -307,19 +324,17 @@ show(figures.curves(closed, lane=lane), title, summary)
 
 
 # %% [markdown]
-# Beyond `batch` users the server has no place for more: requests queue, and TTFT grows by the wait for a place.
-# Throughput can gain only what empty places had cost: with a queue, a place that falls free is taken at the next step,
-# without a client's pause in between. The bars are 95 % intervals of the medians; section 5 says what they are.
+# Beyond `batch` users requests queue, and TTFT grows by the wait. Throughput gains only what empty places had cost. The
+# bars are 95 % intervals of the medians (section 5).
 
 # %% [markdown]
 # ## 4 An open loop: arrivals that wait for nobody
 #
 # Real users do not wait for each other. In an **open loop** requests arrive at a rate, however many are on their way.
-# If the arrivals are independent, the gaps between them are exponential: a Poisson process.
+# If arrivals are independent, the gaps between them are exponential: a Poisson process.
 #
-# The rates below are shares of the most requests per second that the closed loop got answered. Chance would give so few
-# arrivals a rate of their own, easily a quarter off. So the gaps are scaled until their mean is right. Each load has
-# its own gaps.
+# The rates below are shares of the capacity, the most requests per second that the closed loop got answered. The gaps
+# are scaled to give exactly that rate.
 
 # %%
 async def open_loop(prompts, rate, rng):
@@ -343,8 +358,8 @@ for number, share in enumerate(shares):
     opened[share] = await open_loop(new_prompts(many), share * capacity, np.random.default_rng(seed + number))
 
 # %% [markdown]
-# A load generator that is late sends less than it was asked for, so the rate at which it really sent is here, too. The
-# last two columns are the median TTFT of the requests that came first, and of those that came last.
+# The table shows the rate really sent, too: a late load generator sends less. **p95** is the value that 95 % of the
+# requests did not exceed; the last columns are median TTFTs.
 
 # %%
 print("capacity   asked    sent  answered   TTFT p95  first half  second half")
@@ -357,7 +372,7 @@ for share, run in opened.items():
     print(f" {1000 * p95:8.0f} ms {1000 * early:8.0f} ms {1000 * late:9.0f} ms")
 
 # %% [markdown]
-# And each request, in the order of the times they were due:
+# And each request, in the order in which they were due:
 
 # %%
 early, late = halves[3.0]
@@ -367,15 +382,11 @@ panels = {f"{share:.0%} of capacity" if share < 0.2 else f"{share:.0%}": run for
 show(figures.open_loops(panels, lane=lane), title, f"the longest TTFT at each share of the capacity: {longest}")
 
 # %% [markdown]
-# Above the capacity a queue grows for as long as you measure: the TTFT at 300 % depends on how long you had patience,
-# and no number describes it. Below, waits come and go with the bursts of chance.
+# Above the capacity a queue grows for as long as you measure: TTFT at 300 % depends on your patience, and no number
+# describes it. Below, waits come and go by chance. At 120 % a short run may not show the queue.
 #
-# At 120 % only one request in six is left over when the last one comes, no more than a burst brings, so a short run
-# may not show the queue. Two more limits of it: the capacity itself was measured in seconds (on a GPU say
-# `requests = 200`), and a run lasts until its last answer is complete, with fewer and fewer requests on their way.
-#
-# A closed loop can never show such a queue. Its users stop asking while they wait, so the queue is never longer than
-# the number of users. It answers "what do n users get?", not "what happens at n requests a second?".
+# A closed loop never shows it: its users stop asking while they wait, so the queue is never longer than their number.
+# It answers "what do n users get?", not "what happens at n requests a second?".
 
 # %% [markdown]
 # The same error hides in tools that *try* to hold a rate with too few connections. Say a sender with one connection
@@ -389,16 +400,27 @@ print("p50", np.percentile(busy, 50), "s, p95", np.percentile(busy, 95), "s, slo
 
 
 # %% [markdown]
-# By the sender's clock, 499 of 500 requests were fast. But those that were due during the stall were sent late, and
-# their users waited. The sender's silence was coordinated with the server's. **Mistake 5: coordinated omission**, a
-# name by [Gil
-# Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene).
-# The cure is to count from the time a request was *due*. `Trace` does, and `open_loop` gives each request a stream of
-# its own.
+# By the sender's clock, 499 of 500 requests were fast. But those due during the stall were sent late, and their users
+# waited. **Mistake 5: coordinated omission**, named by [Gil
+# Tene](https://chariotsolutions.com/screencast/philly-ete-21-understanding-latency-pitfalls-lessons-tools-gil-tene):
+# the sender fell silent with the server. So count from when a request was *due*, as `Trace` does.
 #
-# **Exercise 11.2** A sender has one connection. Request i is due at `due[i]` and keeps the connection busy for
-# `busy[i]` seconds. It is sent when it is due, or when the request before it is done, if that is later. Return for each
-# request the seconds from when it was due to when it is done.
+# **Exercise 11.2** (●●○, 8 minutes) A sender has one connection. Request i is due at `due[i]` and keeps the connection
+# busy for `busy[i]` seconds. It is sent when it is due, or when the request before it is done, if that is later. Return
+# for each request the seconds from when it was due to when it is done.
+#
+# <details><summary>Hint 1</summary>
+#
+# A queue hands its delay on. What must you remember from one request to the next?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Go through the requests in order and keep the time when the last one was done. Each starts at the later of that time
+# and its own `due`, and is done `busy` later. Subtract `due`, not the start.
+#
+# </details>
 
 # %% tags=["exercise:11.2"]
 def felt(due, busy):
@@ -409,7 +431,7 @@ def felt(due, busy):
 check("11.2", felt)
 
 # %% [markdown]
-# How many users felt that one stall? Ten milliseconds of every twenty were free, so the queue shrank by 10 ms with each
+# How many users felt that one stall? Ten of every twenty milliseconds were free, so the queue shrank by 10 ms with each
 # request.
 
 # %% tags=["nbval-check-output"]
@@ -420,9 +442,8 @@ print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt i
 # %% [markdown]
 # ## 5 How sure is that?
 #
-# **Mistake 6: averages.** Latencies often have a long tail to one side. Then most requests are below the mean, and a
-# few far above it: nobody feels the mean. Report percentiles: p95 is the value that 95 % of the requests did not
-# exceed.
+# **Mistake 6: averages.** Latencies often have a long tail. Then a few requests are far above the mean and most below:
+# nobody feels it. Report percentiles, such as p95.
 #
 # **Predict:** which share of these requests is below their mean?
 
@@ -433,18 +454,17 @@ print(f"TTFT at 80 % of capacity: mean {1000 * waits.mean():.0f} ms, and {below:
 print("p50, p90, p95, p99:", *(f"{1000 * value:.0f} ms" for value in np.percentile(waits, (50, 90, 95, 99))))
 
 # %% [markdown]
-# **Mistake 7: too few requests.** To see something as rare as one in a hundred, a hundred requests are not even enough.
-# **Predict:** how many do you need to have at least one beyond p99, with a probability of 95 %?
+# **Mistake 7: too few requests.** **Predict:** how many do you need to have at least one beyond p99 (one in a hundred),
+# with a probability of 95 %?
 
 # %% tags=["nbval-check-output"]
 needed = math.ceil(math.log(0.05) / math.log(0.99))
 print(needed, "requests: 0.99 to that power is", round(0.99**needed, 3))
 
 # %% [markdown]
-# How far off is a percentile of few requests? The **bootstrap** answers by drawing from the values you have, with
-# repetition, as many as there are, and computing the percentile again; a thousand times. The middle 95 % of those
-# results are the interval. `scipy.stats.bootstrap` does it. The rows are a quarter, a half and all of the requests at
-# 80 % of capacity, picked at random: the first few would all have come before any queue.
+# How far off is a percentile of few requests? The **bootstrap** draws from your values, with repetition, as many as
+# there are, and computes the percentile again; a thousand times. The middle 95 % of the results are the interval.
+# Compare a quarter, a half and all of the requests at 80 % of capacity, picked at random.
 
 # %%
 picked = np.random.default_rng(seed).permutation(waits)
@@ -457,14 +477,13 @@ for size in sorted({max(2, len(waits) // 4), len(waits) // 2, len(waits)}):
 
 # %% [markdown]
 # Two cautions. A bootstrap cannot draw what you never saw: the p95 of few requests is nearly their maximum, and its
-# interval ends there, too short. With more requests it can even grow. And the requests of one run are not independent,
-# because neighbours share a queue. So repeat the whole run, on another day as well, and show all results.
+# interval is too short. And requests of one run share a queue, so they are not independent. Repeat the whole run, on
+# another day as well, and show all results.
 #
 # ## 6 Goodput: what is fast enough
 #
-# Throughput counts slow answers as well. **Goodput** counts requests per second that kept *every* limit, of TTFT and of
-# ITL. Your users set the limits, say 0.5 s and 50 ms for a chat. This page takes `slack` times what a single user
-# got, so that it says something on any machine.
+# **Goodput** counts requests per second that kept *every* limit, of TTFT and of ITL. Your users set the limits, say 0.5
+# s and 50 ms for a chat. Here they are `slack` times what a single user got.
 
 # %%
 limits = tuple(slack * loadtest.percentile(closed[1].values(name), 50) for name in ("ttft", "itl"))
@@ -486,15 +505,27 @@ show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 
 
 # %% [markdown]
-# Goodput rises with the rate as long as the limits are kept. Above the capacity as many answers come as before, but
-# later and later, until none keeps the limit: in a long run it falls to nothing. In a run of seconds the queue at 120 %
-# may still be too short to break a limit. If that rate is the best on this page, it would not stay so for minutes.
+# Goodput rises with the rate as long as the limits are kept. Above the capacity answers come later and later: in a long
+# run none keeps the limits. If 120 % is the best rate here, the run was too short for its queue.
 #
-# The place where the curve of TTFT turns up is the **knee**. A deployment is operated to the left of it. With few
-# requests and four rates its place is rough: at best you know between which two of the rates it lies.
+# Where the curve of TTFT turns up is the **knee**. Operate a deployment to the left of it. Four rates only tell between
+# which two it lies.
 #
-# **Exercise 11.3** `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for requests that
-# failed. The run took `seconds`. Return the requests per second that kept both limits.
+# **Exercise 11.3** (●○○, 5 minutes) `ttft` and `itl` are arrays with a value for each request, in seconds, and nan for
+# requests that failed. The run took `seconds`. Return the requests per second that kept both limits.
+#
+# <details><summary>Hint 1</summary>
+#
+# Must both limits hold for the same request? And what does a comparison with nan give?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Compare each array with its limit, `<=`, and join the two with *and*; nan then counts as not kept. Count what is true,
+# and divide by the seconds, not by the number of requests.
+#
+# </details>
 
 # %% tags=["exercise:11.3"]
 def goodput(ttft, itl, seconds, most_ttft, most_itl):
@@ -507,8 +538,8 @@ check("11.3", goodput)
 # %% [markdown]
 # ## 7 What a million tokens cost
 #
-# A machine costs `price` an hour, busy or not. So cost per token is the price divided by throughput. **Predict:** which
-# of the loads of section 3 is the cheapest, and is it one you would want to use?
+# A machine costs `price` an hour, busy or not; divide by throughput for the cost per token. **Predict:** which load of
+# section 3 is the cheapest, and would you want to use it?
 
 # %%
 for n, run in closed.items():
@@ -516,20 +547,18 @@ for n, run in closed.items():
     print(f"{n:2} users: {cost:7.2f} per million output tokens, {run.kept(*limits).mean():4.0%} within the limits")
 
 # %% [markdown]
-# The prices are those of a machine that is never idle. The cheapest load is the one with the highest throughput,
-# whatever its users feel: it is one you want only if the last column, the share of requests within the limits of
-# section 6, is high enough for you.
+# The cheapest load is the one with the highest throughput, whatever its users feel. You want it only if enough requests
+# keep the limits (the last column).
 #
-# Two honest corrections. Only good requests are worth paying for, so divide by goodput times tokens. And a machine that
-# is idle half of the day costs twice as much a token.
+# Only good requests are worth paying for, so divide by goodput times tokens. And a machine that is idle half of the day
+# costs twice as much a token.
 
 # %%
 good_cost = price / (3600 * max(good) * max_tokens) * 1e6 if max(good) else math.inf
 print(f"within the limits: {good_cost:.2f} per million output tokens; busy half of the day: {2 * good_cost:.2f}")
 
 # %% [markdown]
-# Energy: `nvidia-smi` reads a GPU's power, here once every half second while the server works. (CPUs from Intel and AMD
-# count theirs in `/sys/class/powercap`; rented machines often show neither.)
+# Energy: `nvidia-smi` reads a GPU's power, every half second while the server works.
 
 # %%
 meter = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits", "--loop-ms=500"]
@@ -545,9 +574,9 @@ print(energy)
 # %% [markdown]
 # ## 8 The tools that people use
 #
-# [perf_analyzer](https://github.com/triton-inference-server/perf_analyzer) is Triton's own load generator, in NVIDIA's
-# SDK container. It sends tensors, so it knows nothing about tokens. A decoupled model needs `--streaming`. Give it the
-# inputs in a file: without one it sends random values for *every* input of the model, `stop` and `seed` as well.
+# [perf_analyzer](https://github.com/triton-inference-server/perf_analyzer), in NVIDIA's SDK container, is Triton's load
+# generator. It sends tensors and knows nothing about tokens. Streaming needs `--streaming`. Give it the inputs in a
+# file: without one it sends random values for *every* input, `stop` and `seed` as well.
 
 # %%
 rows = [{"text_input": [text], "max_tokens": [max_tokens], "stream": [True]} for text in new_prompts(2)]
@@ -556,13 +585,21 @@ print(loadtest.as_shell(loadtest.perf_analyzer("data.json", concurrency=(1, swee
 print(loadtest.as_shell(loadtest.perf_analyzer("data.json", rates=(1, 9, 2))))
 
 # %% [markdown]
-# The first is a closed loop, the second an open one. **GenAI-Perf** added tokens to it and is [being phased
+# The first is a closed loop, the second an open one. **GenAI-Perf** added tokens and is [being phased
 # out](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/perf_analyzer/genai-perf/README.html)
-# for **AIPerf**, which speaks OpenAI's protocol only. NVIDIA's container has a server for that protocol, in
-# `/opt/tritonserver/python/openai`: `python3 openai_frontend/main.py --model-repository … --tokenizer …`.
+# for **AIPerf**, which speaks OpenAI's protocol only.
 #
-# The server of the embedded lane has none, so the course has a small one. It sits before Triton and renders the chat
-# template. Here is one answer of it, and AIPerf's command against it.
+# <details><summary>A server for that protocol, and a tokenizer for AIPerf</summary>
+#
+# NVIDIA's container has a front end in `/opt/tritonserver/python/openai`: `python3 openai_frontend/main.py
+# --model-repository … --tokenizer …`. The embedded lane's server has none, so the course has a small one, which sits
+# before Triton and renders the chat template.
+#
+# Give AIPerf's `--tokenizer` a local folder; a name is looked up on the network.
+#
+# </details>
+#
+# Here is one answer of such a front end, and AIPerf's command against it.
 
 # %%
 frontend = OpenAIFrontend(server.grpc_url, folder).start()
@@ -573,13 +610,10 @@ target = {"concurrency": batch, "requests": requests, "warmup": batch, "input_to
 print(loadtest.as_shell(loadtest.aiperf("SmolLM2", url="http://127.0.0.1:9000", seed=seed, **target)))
 
 # %% [markdown]
-# `min_tokens` matters: without it an answer ends when the model likes, and no two runs do the same work. Give
-# `--tokenizer` a local folder; a name is looked up on the network.
+# `min_tokens` matters: without it an answer ends when the model likes, and no two runs do the same work.
 #
-# AIPerf needs an environment of its own, 1.2 GB. This notebook runs it only with `aiperf = True`. Otherwise it shows
-# kept runs of `benchmarks/aiperf_run.py`. Each is a pair: AIPerf, and a closed loop of as many requests through the
-# same front end, half before and half after it. Compare the two of a pair only: machine, weights and load are those of
-# its heading, not of this page.
+# AIPerf needs 1.2 GB, so it runs only with `aiperf = True`. Otherwise you see kept runs of `benchmarks/aiperf_run.py`.
+# Each is a pair: AIPerf, and a closed loop of as many requests through the same front end. Compare only within a pair.
 
 # %%
 runs = json.loads((find_root() / "data" / "results" / "cpu" / "aiperf.json").read_text())
@@ -590,7 +624,7 @@ if aiperf:
     runs = [json.loads(done.stdout)]
 
 # %% [markdown]
-# **Predict:** two programs that share nothing but the definitions: how close are they?
+# **Predict:** two programs share nothing but the definitions: how close are they?
 
 # %%
 names = ("ttft_ms", "itl_ms", "tokens_per_second")
@@ -601,28 +635,25 @@ for run in runs:
         print(f"  {name:18} AIPerf {theirs:7.1f}, closed loop {ours:7.1f}: {theirs / ours:.2f} ×")
 
 # %% [markdown]
-# Ratios on both sides of 1: then nothing here tells the tools apart. Ratios on one side are a hint, and the more pairs
-# there are, the less it can be chance (with n pairs, 1 in 2ⁿ⁻¹). A load average far above the number of cores says that
-# other work ran as well, which is mistake 4. Where two tools differ *again and again*, look first at what they sent
-# (lengths of the prompts, chat template, warm-up), then at the processor time that each takes itself.
+# Are the two close? Ratios on both sides of 1 do not tell the tools apart. Ratios all on one side are a hint: with n
+# pairs, chance does that once in $2^{n-1}$. A load average far above the number of cores means mistake 4. If two tools
+# keep differing, compare what they sent, then their processor time.
 
 # %% [markdown]
 # ## Recap
 #
-# - TTFT is felt by who waits, and counts from when a request was due; ITL by who reads, and counts from the first
-#   token.
-# - The seven mistakes: (1) responses counted as tokens, (2) no warm-up, (3) the same prompt again and again, (4) other
-#   work on the server's cores, (5) coordinated omission, (6) averages, (7) too few requests.
-# - A closed loop gives latency against throughput for so many users. It never shows a queue longer than its users.
-# - An open loop shows the knee. Above the capacity, a latency says only how long you measured.
-# - So: percentiles, with intervals, from enough requests; and whole runs repeated.
-# - Goodput counts what is fast enough. Cost per token is price over throughput, so say which throughput.
+# - TTFT is felt by a waiting user and counts from when a request was due; ITL is felt by a reader.
+# - The seven mistakes: (1) responses counted as tokens, (2) no warm-up, (3) the same prompt again, (4) other work on
+#   the server's cores, (5) coordinated omission, (6) averages, (7) too few requests.
+# - A closed loop gives latency against throughput; its queue is never longer than its users.
+# - An open loop shows the knee. Above the capacity, latency says only how long you measured.
+# - Report percentiles with intervals, and repeat whole runs.
+# - Goodput counts what is fast enough. Cost per token is price over throughput.
 
 # %% [markdown]
 # ## Break it
 #
-# Mistake 4, on purpose. Put other work onto the server's cores: for each core, one process that does nothing but loop.
-# That is what a benchmark client, a build or a neighbour on the same host can do to your figures. **Predict:** what
+# Mistake 4, on purpose: for each of the server's cores, start one process that does nothing but loop. **Predict:** what
 # happens to tokens/s and to p95 of TTFT?
 
 # %%
@@ -643,9 +674,9 @@ for name, run in (("alone", alone), ("disturbed", disturbed)):
 
 # %% [markdown]
 # Nothing in the result says that this happened. So write down what else ran, and repeat the measurement. Try more:
-# `slack = 1.5`, `batch = 2`, or prompts of 200 `words`: which of the figures moves most?
+# `slack = 1.5`, `batch = 2`, or prompts of 200 `words`: which figure moves most?
 #
-# Stop the servers. The last line says what produced the numbers on this page.
+# Stop the servers. The last line says what produced this page's numbers.
 
 # %%
 frontend.stop()

@@ -16,18 +16,20 @@
 # %% [markdown]
 # # 12 · After engines: LLM API, trtllm-serve, llmapi
 #
-# You move a request from the engine lane to the LLM API and to OpenAI's names, and see on a real server what breaks
-# when you only rename.
+# You move a request from the engine lane to the LLM API and to OpenAI's names, and see what breaks when you only
+# rename.
 #
 # After this notebook you can
 #
-# - say what TensorRT-LLM removed, since which version, and what does its job now
-# - say for one request on which API it samples and on which it is greedy
-# - ask a Triton with the `openai` client, and translate its requests between the APIs
+# - say what TensorRT-LLM removed, when, and what does its job now
+# - say on which API a request samples and on which it is greedy
+# - call Triton with the `openai` client, and translate its requests
 # - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
 # **Time:** 35 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+#
+# read: 10 min, do: 11 min
 #
 # Previous: [11 · Benchmarks](11_benchmarking.ipynb) · Next: [13 · Lab](../labs/vlm_clip/13_encoders_and_engines.ipynb)
 
@@ -71,8 +73,10 @@ seed: int = 1  # seed of the first sampled answer
 # %% [markdown]
 # ## 1 Two ways to serve, and one of them ends
 #
-# Until now a checkpoint was converted, built into an engine and served by five Triton models. TensorRT-LLM has a second
-# way: a Python class reads the Hugging Face checkpoint and runs it with PyTorch and TensorRT-LLM's kernels.
+# So far you converted a checkpoint, built an engine and served it with five Triton models. TensorRT-LLM has a second
+# way, the **LLM API**: a Python class, `LLM`, runs the checkpoint itself, with PyTorch.
+#
+# ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
 #
 # ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
 
@@ -80,9 +84,11 @@ seed: int = 1  # seed of the first sampled answer
 lane = notebook.begin("12", lane, seed=seed, weights=precision)
 
 # %% [markdown]
-# The last engines are those of 1.3.0rc20.
+# The first way has ended. TensorRT-LLM 1.3.0rc20 (30 June 2026) was the last candidate that knows engines. From
+# 1.3.0rc21 engines, their tools and the five Triton models
+# [are gone](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html).
 #
-# <details><summary>Version by version</summary>
+# <details><summary>How it came to this</summary>
 #
 # | version | when | what changed |
 # |---|---|---|
@@ -90,17 +96,13 @@ lane = notebook.begin("12", lane, seed=seed, weights=precision)
 # | 0.20.0 | container 25.06 | engine lane: `min_length` becomes `min_tokens`, `random_seed` becomes `seed` |
 # | 1.0.0 | September 2025 | PyTorch backend by default, LLM API declared stable; engines become legacy |
 # | 1.3.0rc | February 2026 | `trtllm-build` and `convert_checkpoint.py` warn that they will go |
-# | 1.3.0rc20 | 30 June 2026 | the last candidate that knows engines |
-# | 1.3.0rc21 | July 2026 | engines, their tools and the five Triton models are gone |
+#
+# The newest Triton container that we know, 26.07, still holds 1.2.1 with both ways.
 #
 # </details>
-#
-# The newest Triton container that we know, 26.07, still holds 1.2.1 with both. What you learned about engines works
-# there. After 1.3.0rc20 it does not
-# ([NVIDIA's guide](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html)).
 
 # %% [markdown]
-# Here is a script as many people have it. **Predict:** which of its lines still work in a new version?
+# Here is a typical old script. **Predict:** which of its lines still work in a new version?
 
 # %%
 script = """\
@@ -112,7 +114,7 @@ trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct
 """
 
 # %% [markdown]
-# `llm_api.DATA["removed"]` lists what newer versions lack, with a pattern that finds it in a text:
+# `llm_api.DATA["removed"]` lists what newer versions lack, each with a pattern to search for:
 
 # %% tags=["nbval-check-output"]
 for number, line in enumerate(script.splitlines(), 1):
@@ -121,28 +123,28 @@ for number, line in enumerate(script.splitlines(), 1):
             print(f"line {number}: {row['thing']} is gone since {row['since']}; {row['instead']}")
 
 # %% [markdown]
-# Only the last line still works. The request in the fourth one needs more than a new name for its seed, for the model
-# `ensemble` is gone too. That is what the rest of this notebook is about.
+# Which lines still work? Only the last. The request in the fourth needs more than a new name for its seed: its model,
+# `ensemble`, is gone too.
 
 # %% [markdown]
 # ## 2 What can run here?
 #
-# The LLM API needs TensorRT-LLM's package and an NVIDIA GPU. Are they on this machine?
+# The LLM API needs the package `tensorrt_llm` and an NVIDIA GPU. Is it installed here?
 
 # %%
 installed = importlib.util.find_spec("tensorrt_llm") is not None
 print("LLM API:", "can run here" if installed else "not run here, tensorrt_llm is not installed")
 
 # %% [markdown]
-# Where it says *not run here*, you get the exact program and command, but no output of theirs. The other side of every
-# translation is real: a Triton with the five models of notebook 03.
+# *Not run here* means: you see the exact program, but no output. The other side of every translation is real: a Triton
+# with notebook 03's five models.
 
 # %%
 server = serve(precision=precision)
 client = grpcclient.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
-# The server says where its tokenizer lies. You need it for the chat template.
+# You need the server's tokenizer for the chat template (notebook 00):
 
 # %%
 settings = client.get_model_config("preprocessing", as_json=True)["config"]["parameters"]
@@ -151,7 +153,7 @@ tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
 
 
 # %% [markdown]
-# One helper: send a request, given as a dict of input names, and return the text.
+# `ask` sends a dict of inputs and returns the text.
 
 # %%
 def ask(request, model="tensorrt_llm_bls"):
@@ -162,8 +164,7 @@ def ask(request, model="tensorrt_llm_bls"):
 # %% [markdown]
 # ## 3 One parameter, five names
 #
-# The library holds a table with one row for each parameter. It says how an API calls it, and what counts when a request
-# leaves it out. Six of its rows:
+# The library has a table of parameters: name and default on each API. Six rows:
 
 # %% tags=["nbval-check-output"]
 def cell(parameter, api):
@@ -176,12 +177,11 @@ for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the 
     print(parameter, *(cell(parameter, api) for api in ("engine", "llm_api", "completions", "llmapi")), sep=" | ")
 
 # %% [markdown]
-# `engine` is what you send to `ensemble` or `tensorrt_llm_bls`, `llm_api` are fields of `SamplingParams`, `completions`
-# is the body of `/v1/completions` at `trtllm-serve`, `llmapi` Triton's model around `LLM`. Read the row of *max
-# tokens*: a must, 32, no limit (None), 32.
+# `engine` is what you send to `ensemble` or `tensorrt_llm_bls`, `llm_api` a field of `SamplingParams` (the LLM API's
+# settings), `completions` the body of `/v1/completions` at `trtllm-serve`, `llmapi` Triton's model around `LLM`.
 #
-# The last row says whether the answer begins with your prompt. By default it does on the first and the last API, and
-# the names say it in opposite ways: *exclude* and *echo*.
+# Defaults of *max tokens*: required, 32, no limit (`None`), 32. The last row says whether the answer repeats your
+# prompt: by default on the first and last API only. *exclude* is the opposite of *echo*.
 #
 # **Predict:** which API has names for the fewest parameters?
 
@@ -202,37 +202,50 @@ title = f"llmapi has names for {known['llmapi']} of {len(kinds)} parameters, the
 show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
 
 # %% [markdown]
-# `llmapi` has the fewest, and most of them are names of its own.
+# Which API names the fewest? `llmapi`, mostly under its own names.
 
 # %% [markdown]
 # ## 4 Greedy or sampling?
 #
-# Three values choose the next token: temperature, top-k, top-p. They have nearly the same names on every API. What
-# differs is who turns sampling on:
+# *Greedy* takes the likeliest token, *sampling* draws one (notebooks 06, 07). Temperature, top-k and top-p are named
+# nearly alike everywhere. What turns sampling on differs:
 #
-# - Behind an **engine**, a `top_k` or a `top_p` turns sampling on, except a `top_k` of 1, which leaves a single token.
-#   Temperature only shapes what is sampled.
-# - For **`SamplingParams`** any of the three does, unless one of them leaves a single token (temperature 0, `top_k` 1,
-#   `top_p` 0).
-# - **`trtllm-serve`** fills in temperature 1 and `top_p` 1, as OpenAI does, and makes `SamplingParams` of it.
+# - Behind an **engine**, `top_k` or `top_p` does, unless `top_k` is 1, which leaves a single token. Temperature only
+#   shapes what is sampled.
+# - For **`SamplingParams`** any of the three does, unless one leaves a single token (temperature 0, `top_k` 1, `top_p`
+#   0).
+# - **`trtllm-serve`** first fills in temperature 1 and `top_p` 1, as OpenAI does.
 #
 # <details><summary>Versions</summary>
 #
 # These are the rules of 1.3.0rc3, read in its code; the
-# [documentation](https://nvidia.github.io/TensorRT-LLM/features/sampling.html) says the same. Older versions looked at
-# `top_k` and `top_p` only, as an engine does.
+# [documentation](https://nvidia.github.io/TensorRT-LLM/features/sampling.html) says the same. In older versions only
+# `top_k` and `top_p` counted, as behind an engine.
 #
 # </details>
 
 # %% [markdown]
-# **Exercise 12.1** (2 minutes) On which of `"engine"`, `"llm_api"` and `"completions"` does a request sample that says
-# *nothing* of the three? And one that says *temperature 0.8* and no more? The check comes after the measurement.
+# **Exercise 12.1** (●○○, 2 minutes) Two requests: one sets *nothing* of the three, the other sets *temperature 0.8*
+# only. On which of `"engine"`, `"llm_api"` and `"completions"` does each sample? The check comes after the measurement.
+#
+# <details><summary>Hint 1</summary>
+#
+# Take the rules one API at a time. What does the request hold after that API has filled in its defaults?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# For `trtllm-serve` no request is bare, and adding a temperature turns nothing off. `SamplingParams` is content with a
+# temperature above 0; an engine waits for something else.
+#
+# </details>
 
 # %% tags=["exercise:12.1"]
 answer_1 = {"nothing": None, "temperature": None}  # two lists of APIs
 
 # %% [markdown]
-# Measure the engine's rule. First the question, in the form this model was trained to see (notebook 00).
+# Measure the engine's rule. The question, in the chat template:
 
 # %%
 prompt = tokenizer.apply_chat_template(
@@ -241,7 +254,7 @@ prompt = tokenizer.apply_chat_template(
 plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True, "stream": False}
 
 # %% [markdown]
-# Then the same request with two seeds. If it samples, you get two answers.
+# Send it with two seeds. If it samples, you get two answers.
 
 # %%
 for more in ({"temperature": temperature}, {"temperature": temperature, "top_p": 1.0}):
@@ -249,13 +262,13 @@ for more in ({"temperature": temperature}, {"temperature": temperature, "top_p":
     print(f"{len(texts)} different texts with {more}")
 
 # %% [markdown]
-# Temperature alone did nothing. `top_p=1.0`, which leaves out no token, turned sampling on. Was your answer right?
+# Temperature alone changed nothing. `top_p=1.0`, which excludes no token, turned sampling on. Check your answer:
 
 # %% tags=["check:12.1", "nbval-check-output"]
 check("12.1", answer_1)
 
 # %% [markdown]
-# `decides` knows the rule of each API. It agrees with the measurement, and says what you cannot measure here.
+# `decides` knows the rule of each API, including those that you cannot measure here:
 
 # %% tags=["nbval-check-output"]
 for said in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1}):
@@ -264,11 +277,10 @@ for said in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top
 # %% [markdown]
 # ## 5 An application that speaks OpenAI's protocol
 #
-# Most applications call a model with the `openai` package. They need a server with OpenAI's paths. `trtllm-serve` is
-# one; before a Triton with engines stands a front end that translates. Triton has
-# [one of its own](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small, and serves
-# `/v1/chat/completions`, `/v1/completions` and `/v1/models`. `trust_env=False` keeps a proxy of your network away from
-# programs that talk within this machine.
+# Applications with the `openai` package need a server with OpenAI's paths. `trtllm-serve` is one; a Triton with engines
+# needs a translating front end.
+# [Triton has one](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small.
+# `trust_env=False` avoids your network's proxy.
 
 # %%
 frontend = OpenAIFrontend(server.grpc_url, tokenizer_dir).start()
@@ -277,8 +289,7 @@ application = openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="any", max_re
 print([model.id for model in application.models.list()])
 
 # %% [markdown]
-# You send messages and no prompt: the front end applies the chat template, as you did by hand in section 4.
-# **Predict:** is this answer greedy?
+# You send messages; the front end applies the chat template. **Predict:** is this answer greedy?
 
 # %%
 message = {"role": "user", "content": question}
@@ -288,22 +299,22 @@ print(answer.choices[0].message.content)
 print(answer.choices[0].finish_reason, answer.usage.completion_tokens)
 
 # %% [markdown]
-# Is it the engine's greedy answer?
+# Compare it with the engine's greedy answer:
 
 # %%
 print(answer.choices[0].message.content == ask(plain))
 
 # %% [markdown]
-# It is, token for token. `trtllm-serve` would have sampled here, as OpenAI does: the front end passes nothing on that
-# was not said. So say the temperature always. With `stream=True` the pieces come as they are generated:
+# Was it greedy? Yes: the text is the same. `trtllm-serve` would have sampled, but this front end adds no defaults. So
+# always set the temperature. With `stream=True` the pieces arrive as they are generated:
 
 # %%
 for event in application.chat.completions.create(**chat, stream=True, temperature=temperature, seed=seed):
     print(event.choices[0].delta.content or "", end="|")
 
 # %% [markdown]
-# Two more of OpenAI's fields: `stop`, and `n` for several answers. Triton's text ends *with* the stop word, OpenAI's
-# *before* it. **Predict:** with `stop=[","]`, does a comma arrive?
+# With `n` you get several answers. Triton's text ends *after* the stop word, OpenAI's *before* it. **Predict:** with
+# `stop=[","]`, does a comma arrive?
 
 # %% tags=["varies"]
 answer = application.chat.completions.create(**chat, stop=[","], n=2, temperature=temperature, seed=seed)
@@ -311,11 +322,17 @@ for choice in answer.choices:
     print(repr(choice.message.content), choice.finish_reason)
 
 # %% [markdown]
-# No: the front end holds back what may be the beginning of a stop word, and cuts there. The `n` answers run side
-# by side. With the int4 weights the rounding depends on what shares a step, so the same seed may give another text.
+# Did a comma arrive? No: the front end holds back what may begin a stop word, and cuts there.
 #
-# And a field that it cannot honour? It refuses it, and the client raises the error that belongs to status 400. Triton's
-# models tell the log probability of the token that they chose, but not which tokens came next:
+# <details><summary>Same seed, another text?</summary>
+#
+# The `n` answers run side by side. With int4 weights the rounding depends on which requests share a step, so the same
+# seed may give another text.
+#
+# </details>
+#
+# What about a field that it cannot honour? Triton's models return the chosen token's log probability, but no
+# alternatives. So `top_logprobs` is refused with status 400, and the client raises an error:
 
 # %%
 try:
@@ -326,15 +343,14 @@ except openai.BadRequestError as error:
 # %% [markdown]
 # ### Rename, or translate?
 #
-# Now do the work of a front end yourself. This is the body that an application sends:
+# Now do the front end's work yourself, with this body:
 
 # %%
 body = {**chat, "temperature": temperature, "seed": seed, "stop": ["."]}
 
 # %% [markdown]
-# **Only renamed**, the way it is often done: the names that exist are changed, the others stay. `/generate` takes it.
-# **Predict** what goes wrong; it is three things. (The list of stop words is left out: `/generate` refuses a list under
-# a name that it does not know, notebook 05.)
+# **Only renamed**, as is often done: known names change, others stay. (Without the stop list, which `/generate` would
+# refuse.) **Predict:** which three things go wrong?
 
 # %%
 web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
@@ -343,14 +359,14 @@ answer = web.post("/v2/models/tensorrt_llm_bls/generate", json=renamed).json()
 print(answer["text_output"])
 
 # %% [markdown]
-# What went wrong:
+# What went wrong?
 #
-# 1. The answer begins with the question, for an engine repeats the prompt, and `echo` is a name that nobody reads.
-# 2. The chat template is missing, so the model continues your text instead of answering.
+# 1. The answer begins with the question: an engine repeats the prompt, and nobody reads `echo`.
+# 2. The chat template is missing, so the model continues your text.
 # 3. It is greedy, whatever the temperature says.
 #
-# **Translated**: `translate` takes the request, with the prompt that the template makes of its messages, the API it
-# comes from and the API it goes to. It returns the request and notes.
+# **Translated:** `translate` takes the request, with the templated prompt as its messages, and both APIs. It returns
+# the new request and notes:
 
 # %%
 request, notes = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
@@ -358,16 +374,30 @@ for note in notes:
     print(f"{note.kind:8} {note.text}")
 
 # %% [markdown]
-# A *renamed* note is a new name. *written* means that the APIs differ in what they do when nothing is said, so it has
-# to be said. *differs* means: taken, but it acts differently. Here is the request, and its answer:
+# *renamed* is a new name. *written* sets a value because the defaults differ. *differs* is accepted but acts
+# differently. The request and its answer:
 
 # %%
 print({**request, "text_input": "…"})
 print(repr(ask({**request, "stream": False})))
 
 # %% [markdown]
-# **Exercise 12.2** (5 minutes) Translate this body of `/v1/completions` by hand into a request for `ensemble`, so that
-# it means the same: `{"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}`.
+# **Exercise 12.2** (●●○, 5 minutes) Translate this body of `/v1/completions` by hand into a request for `ensemble` that
+# means the same: `{"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}`.
+#
+# <details><summary>Hint 1</summary>
+#
+# Two fields get another name. Two fields must be added, because the APIs differ in their defaults: what do they do
+# about sampling, and about the prompt?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `n` asks for independent answers, not for beams: its name is in the table of section 3. Temperature alone stays greedy
+# here, so write down the `top_p` that OpenAI would fill in. And OpenAI's text does not repeat the prompt.
+#
+# </details>
 
 # %% tags=["exercise:12.2"]
 answer_2 = None  # a dict of tensors of the engine lane
@@ -376,8 +406,8 @@ answer_2 = None  # a dict of tensors of the engine lane
 check("12.2", answer_2)
 
 # %% [markdown]
-# Now the other way. One sampled request of the engine lane goes out to three other APIs and comes back. **Predict:**
-# does the model give the same text for all of them?
+# A sampled request of the engine lane goes to three other APIs and back. **Predict:** does the model give the same text
+# each time?
 
 # %%
 original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
@@ -389,14 +419,12 @@ for api in ("llm_api", "completions", "llmapi"):
     print(f"{api:12} same text, through", *sorted(set(there) - {"text_input", "inputs", "prompt"}))
 
 # %% [markdown]
-# Three sets of names, one meaning. This is not luck: the seed made the round trip too, so all four runs drew the same
-# random numbers.
+# Is it the same text? Yes. The seed made the round trip too, so all four runs drew the same random numbers.
 
 # %% [markdown]
 # ## 6 The LLM API
 #
-# What does a program for the LLM API look like? Translate the same request into fields of `SamplingParams`. Two of its
-# names are none: `inputs` and `streaming` are arguments of the call.
+# Translate the same request into fields of `SamplingParams`. (`inputs` and `streaming` become arguments of the call.)
 
 # %%
 there, notes = llm_api.translate({**original, "text_input": question}, "engine", "llm_api")
@@ -405,7 +433,7 @@ for note in notes:
     print(f"{note.kind:8} {note.text}")
 
 # %% [markdown]
-# And the program. `model` may be a folder with a Hugging Face checkpoint, or its name.
+# The program, where `model` is a Hugging Face checkpoint's name or folder:
 
 # %%
 hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -425,15 +453,13 @@ if __name__ == "__main__":  # the workers are new processes that import this fil
 print(program)
 
 # %% [markdown]
-# Eight lines, no build. With `generate_async(…, streaming=True)` in place of `generate` it streams: each output then
-# has a `text_diff`.
+# To stream, use `generate_async(…, streaming=True)`; each output then has a `text_diff`.
 #
-# Look at what the notes say about the seed: the field exists in every version, yet until August 2026 the PyTorch
-# backend's sampler drew from one generator for all requests. Penalties and bad words were ignored in the same way,
-# without an error ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
+# Read the seed's note again: every version accepts the field, yet until August 2026 the PyTorch backend ignored it
+# without an error. Penalties and bad words were ignored, too
+# ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
 #
-# Where `tensorrt_llm` is installed, the program runs now, from a file of its own. On this page's machine it did not
-# run: it is shown as NVIDIA's container takes it.
+# Where `tensorrt_llm` is installed, the program now runs. It was not run for this page.
 
 # %%
 if installed:
@@ -447,13 +473,11 @@ else:
 # %% [markdown]
 # ### trtllm-serve
 #
-# The same class behind OpenAI's paths is one command, in the container or where the package is installed. Give it the
-# loopback address, or everyone on your network may use it:
+# One command puts the same class behind OpenAI's paths, here for this machine only:
 #
 # `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
 #
-# The `openai` client of section 5 then needs another `base_url`, and nothing else. Here is our request in the form of
-# `client.completions.create(**…)`.
+# For the `openai` client only the `base_url` changes. Our request, for `client.completions.create(**…)`:
 
 # %%
 there, notes = llm_api.translate({**original, "text_input": question, "stream": True}, "engine", "completions")
@@ -461,8 +485,7 @@ print(json.dumps({"model": hub, **there}, indent=1))
 
 
 # %% [markdown]
-# To run it from here, start the command on a free port, and end it after the last answer. It answers at `/health` as
-# soon as the model is loaded.
+# Start the command on a free port, and end it after the last answer. `/health` answers once the model is loaded.
 
 # %%
 @contextlib.contextmanager
@@ -486,7 +509,7 @@ def is_up(url):
 
 
 # %% [markdown]
-# And ask. This command and this request were not run on this page's machine either.
+# And ask. This was not run for this page either.
 
 # %%
 if installed:
@@ -498,15 +521,13 @@ else:
     print("not run here: tensorrt_llm is not installed")
 
 # %% [markdown]
-# A last difference is a good one: `trtllm-serve` refuses a name that it does not know, where Triton's `/generate` takes
-# it for a parameter that nobody reads.
+# One difference is welcome: `trtllm-serve` refuses an unknown name, which Triton's `/generate` silently takes.
 
 # %% [markdown]
 # ## 7 The llmapi model
 #
-# You can have the LLM API inside Triton: NVIDIA ships a Python model, `llmapi`, that calls `LLM`. It is one folder with
-# two text files of yours, `1/model.yaml` and `config.pbtxt`. Its program lies in the container, under
-# `/app/all_models/llmapi`.
+# You can have the LLM API inside Triton: NVIDIA's Python model `llmapi` calls `LLM`. Its program is in the container,
+# under `/app/all_models/llmapi`. You write two text files:
 
 # %%
 model_yaml = f"""model: {hub}
@@ -521,8 +542,8 @@ for name, text in {"1/model.yaml": model_yaml, "config.pbtxt": llm_api.DATA["llm
     (folder / name).write_text(text)
 
 # %% [markdown]
-# `model.yaml` holds the arguments of `LLM`, and `triton_config` what Triton must know. With `decoupled: false` it
-# cannot stream. Which inputs does `config.pbtxt` declare?
+# `model.yaml` holds the arguments of `LLM`. With `decoupled: false` the model cannot stream. Which inputs does
+# `config.pbtxt` declare?
 
 # %% tags=["nbval-check-output"]
 for line in llm_api.DATA["llmapi_config"].splitlines():
@@ -530,11 +551,11 @@ for line in llm_api.DATA["llmapi_config"].splitlines():
         print(line)
 
 # %% [markdown]
-# Two things to see. Every field of `SamplingParams` has a prefix, so there is no input `max_tokens`. And with
-# `max_batch_size` 0, as `model.yaml` says, shapes have no batch dimension: `[1]` and not `[1, 1]`.
+# Fields of `SamplingParams` have a prefix: there is no `max_tokens`. With `max_batch_size: 0` shapes have no batch
+# dimension: `[1]`, not `[1, 1]`.
 #
-# What does a real Triton do with requests for such a model? Its program needs a GPU, so we put a listener in its place:
-# the same configuration, and a model that answers with what it received. It computes no token.
+# How does a real Triton treat such requests? The program needs a GPU, so put a listener in its place, which only
+# answers with what it received:
 
 # %%
 listener = '''import json
@@ -557,7 +578,7 @@ server.load("llmapi")
 
 
 # %% [markdown]
-# Tensors for it are made by hand, as in notebook 05. A request with the right names arrives whole:
+# Build its tensors by hand, as in notebook 05. With the right names a request arrives whole:
 
 # %% tags=["nbval-check-output"]
 def tensor(name, datatype, values):
@@ -570,16 +591,30 @@ limit = tensor("sampling_param_max_tokens", "INT32", [100])
 print(client.infer("llmapi", [hello, dot, limit]).as_numpy("text_output")[0].decode())
 
 # %% [markdown]
-# Now an old client, written for the ensemble: `text_input` and `max_tokens=100`.
+# An old client, written for the ensemble, sends `text_input` and `max_tokens=100`.
 #
-# **Exercise 12.3** (3 minutes) How many tokens can its answer have at most, over gRPC and over `/generate`? Give a
-# number, or `"error"`.
+# **Exercise 12.3** (●●○, 3 minutes) How many tokens can its answer have at most, over gRPC (Triton's binary protocol,
+# notebook 05) and over `/generate`? Give a number, or `"error"`.
+#
+# <details><summary>Hint 1</summary>
+#
+# Is `max_tokens` among the inputs printed above? What does each protocol do with a name that the model does not
+# declare?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# One protocol refuses an undeclared input. The other takes it for a parameter that nobody reads, and `SamplingParams`
+# fills in its default: see *max tokens* in section 3.
+#
+# </details>
 
 # %% tags=["exercise:12.3"]
 answer_3 = {"grpc": None, "http": None}  # a number of tokens or "error", for each
 
 # %% [markdown]
-# Over gRPC the server answers in its own words. The second try keeps the batch dimension.
+# What does the server say over gRPC? The second try keeps the batch dimension.
 
 # %% tags=["nbval-check-output"]
 for sent in ([hello, tensor("max_tokens", "INT32", [100])], [tensor("text_input", "BYTES", [[b"Hi"]])]):
@@ -589,35 +624,35 @@ for sent in ([hello, tensor("max_tokens", "INT32", [100])], [tensor("text_input"
         print(error.message())
 
 # %% [markdown]
-# And over HTTP:
+# And over HTTP?
 
 # %% tags=["nbval-check-output"]
 answer = web.post("/v2/models/llmapi/generate", json={"text_input": "Hi", "max_tokens": 100})
 print(answer.status_code, answer.json()["text_output"])
 
 # %% [markdown]
-# Status 200, and the limit never reached the model. `LLM` would take the default of `SamplingParams`.
+# Status 200, but the limit never reached the model, so `LLM` would use the default of `SamplingParams`. Check your
+# answer:
 
 # %% tags=["check:12.3", "nbval-check-output"]
 check("12.3", answer_3)
 
 # %% [markdown]
-# One name is worse than missing: OpenAI's `stop` holds words. **Predict:** what is `stop` here? Look into the inputs
-# above.
+# OpenAI's `stop` holds words. **Predict:** what is `stop` here? Look at the inputs above.
 
 # %% tags=["nbval-check-output"]
 answer = web.post("/v2/models/llmapi/generate", json={"text_input": "Hi", "stop": ["."]})
 print(answer.status_code, answer.json()["error"])
 
 # %% [markdown]
-# Here, as on the inner `tensorrt_llm`, `stop` is a truth value that cancels a running request. The words go into
+# What is `stop` here? A Boolean that cancels a running request, as on the inner `tensorrt_llm`. The words go into
 # `sampling_param_stop`.
 
 # %% [markdown]
 # ## 8 What gets lost
 #
-# A request of the engine lane that uses more of it. **Predict** for each of its wishes: renamed, kept or lost on the
-# way to `llmapi`?
+# This request uses more of the engine lane. **Predict** for each field: is it renamed, kept or lost on the way to
+# `llmapi`?
 
 # %% tags=["nbval-check-output"]
 rich = {"text_input": "Hi", "max_tokens": 50, "num_return_sequences": 2, "top_p": 0.9, "min_tokens": 5}
@@ -629,8 +664,8 @@ for api in ("llm_api", "completions", "llmapi"):
     print(f"{api:12} {dict(Counter(note.kind for note in notes))}, lost: {', '.join(lost[api]) or 'nothing'}")
 
 # %% [markdown]
-# The LLM API has a place for all of it. Behind OpenAI's path the bad words are gone, and in `llmapi` most wishes. If
-# your clients need those, serve with `trtllm-serve`, or write a Triton model of your own around `LLM`. The reasons:
+# What gets lost? With the LLM API nothing, behind OpenAI's path the bad words, in `llmapi` most fields. If you need
+# those, use `trtllm-serve`, or your own Triton model around `LLM`. The reasons:
 
 # %% tags=["nbval-check-output"]
 for note in notes:
@@ -640,10 +675,9 @@ for note in notes:
 # %% [markdown]
 # ## 9 A third road: Edge-LLM
 #
-# One road still ends in an engine: [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM), NVIDIA's runtime
-# for small machines. Its exporter makes an ONNX graph of a Hugging Face folder, on a CPU. Its builder makes an engine
-# of the graph. The exporter wants numpy 2, so `make edge` gives it an environment of its own. This takes a minute or
-# two:
+# One road still ends in an engine: [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM), for small
+# machines. Its exporter turns a Hugging Face folder into an ONNX graph (notebook 01), on a CPU; its builder makes an
+# engine of that. `make edge` gives the exporter its own environment (numpy 2). The export takes a minute or two:
 
 # %%
 import tempfile
@@ -659,7 +693,7 @@ for path in sorted(exported.glob("llm/*")):
     print(f"{path.name:22} {path.stat().st_size / 1e6:8.2f} MB")
 
 # %% [markdown]
-# The weights lie beside the graph, in float16. **Predict:** the model has 30 layers. Which kinds of node are there 30
+# The weights are beside the graph, in float16. **Predict:** the model has 30 layers. Which kinds of node occur 30
 # times?
 
 # %%
@@ -671,8 +705,8 @@ for (domain, kind), count in Counter((node.domain or "onnx", node.op_type) for n
     print(f"{count:5} {domain}.{kind}")
 
 # %% [markdown]
-# One `Sigmoid` for each MLP, and one `AttentionPlugin` for each attention, in a domain that is not ONNX's. **Predict:**
-# what does such a node have to know?
+# Which occur 30 times? `Sigmoid`, one for each MLP, and `AttentionPlugin`, one for each attention, which is not part of
+# ONNX. **Predict:** what must such a node know?
 
 # %%
 attention = [node for node in graph.node if node.op_type == "AttentionPlugin"]
@@ -682,8 +716,8 @@ for node in attention[:1]:
     print("attributes:", {name: value for name, value in told.items() if value})
 
 # %% [markdown]
-# Queries, keys and values in one tensor (`view`), the cache of this layer, a table of its pages, the numbers of heads.
-# **Predict:** can notebook 01's TensorRT read this graph?
+# What does it know? Queries, keys and values in one tensor, this layer's KV cache (keys and values of earlier tokens),
+# a table of its pages, the numbers of heads. **Predict:** can notebook 01's TensorRT read this?
 
 # %%
 if graph.node:
@@ -699,31 +733,34 @@ if graph.node:
         print(f"{count} x {kind}: {text}")
 
 # %% [markdown]
-# It knows every kind of node but this one, whose plugin it lacks. Edge-LLM's builder, `llm_build`, loads the plugin
-# first. Then it parses the graph, sets one profile for the prompt and one for generating, and writes `llm.engine`
-# ([guide](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/developer_guide/software-design/engine-builder.html)). That
-# was not run here: it needs the full TensorRT and an NVIDIA GPU. Jetson Thor and Orin, IGX Thor, DRIVE Thor and DGX
-# Spark are supported, GPUs of a PC for development only
+# Can it read the graph? Not without the plugin for this one kind of node. Edge-LLM's builder, `llm_build`, loads the
+# plugin first, then sets one profile for the prompt and one for generation
+# ([guide](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/developer_guide/software-design/engine-builder.html)). We
+# did not run that: it needs the full TensorRT and an NVIDIA GPU.
+#
+# <details><summary>Which GPUs?</summary>
+#
+# Jetson Thor and Orin, IGX Thor, DRIVE Thor and DGX Spark are supported, a PC's GPU for development only
 # ([matrix](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/user_guide/getting_started/support-matrix.html)). For a
 # PC, the package holds the plugin for compute capability 8.0, 8.6, 10.0 and 12.0.
+#
+# </details>
 
 # %% [markdown]
 # ## Recap
 #
-# - Engines end with 1.3.0rc20. After it a checkpoint is served as it is, by `LLM`, `trtllm-serve` or `llmapi`.
-# - The same three values are greedy on one API and sample on another. Say what you want.
-# - A renaming keeps names right and meanings wrong: defaults differ for the limit, the prompt, the stop word, sampling.
-# - The `openai` client speaks to `trtllm-serve` and, through a front end, to a Triton with engines.
-# - `llmapi` (1.3.0rc3) has 17 inputs, prefixes, and no batch dimension. Over HTTP an old client gets 32 tokens and no
-#   error.
-# - A field that is accepted may still be ignored. Test on your version with a value that must show.
-# - Edge-LLM still builds engines, for small machines. The export runs on a CPU, the build needs the GPU.
+# - Engines end with 1.3.0rc20. After that `LLM`, `trtllm-serve` or `llmapi` serves the checkpoint itself.
+# - The same three values are greedy on one API and sample on another. Set them all.
+# - Renaming keeps names right and meanings wrong: limit, prompt, stop word and sampling have other defaults.
+# - The `openai` client talks to `trtllm-serve` and, through a front end, to Triton.
+# - `llmapi` has 17 inputs and no batch dimension. Over HTTP an old client gets 32 tokens and no error.
+# - An accepted field may still be ignored. Test that it works.
+# - Edge-LLM still builds engines, for small machines.
 
 # %% [markdown]
 # ## Break it
 #
-# Send a request round all the APIs, one after another, and see what is left of it. **Predict:** which wish survives
-# the whole trip?
+# Send a request round all the APIs in turn. **Predict:** which of its fields survive the whole trip?
 
 # %% tags=["nbval-check-output"]
 here, now = "engine", rich
@@ -734,8 +771,8 @@ for target in ("completions", "llm_api", "llmapi", "engine"):
 print(now)
 
 # %% [markdown]
-# Only what every API can say comes home. Try more: give `rich` a `beam_width` of 4, misspell a name, or send it to
-# `chat`. Or stop the server first, and ask with the `openai` client: which status does it get?
+# Which fields survive? Only those that every API knows. Try more: give `rich` a `beam_width` of 4, or stop the server
+# first: which status does the `openai` client get?
 
 # %%
 for each in (application, frontend, web, client):
