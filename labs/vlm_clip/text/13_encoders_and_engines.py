@@ -17,18 +17,20 @@
 # # 13 · One space for pictures and sentences
 #
 # You give a picture encoder and a text encoder a common space, measure how well sentences find pictures in it, and turn
-# both into engines that you can trust.
+# both into trusted engines.
 #
 # After this notebook you can
 #
-# - show that two encoders which were not trained together share no space
+# - show that encoders which were not trained together share no space
 # - compare three cures by recall, with intervals
 # - export an encoder to ONNX, and prove that it computes the same
-# - say what int8 saves and costs, and refuse an engine that turned the vectors away
+# - say what int8 saves and costs, and refuse a bad engine
 # - build a TensorRT engine with a dynamic batch
 #
-# **Time:** 45 minutes (last run: 70 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's only where the
-# hub is reachable
+# **Time:** 45 minutes (last run: 70 s) · **Lanes:** embedded · **Needs:** the weights of MiniLM; CLIP's if the Hugging
+# Face hub is reachable
+#
+# read: 12 min, do: 17 min
 #
 # Two sittings: the space (1 to 6), the files (7 to 10).
 #
@@ -75,10 +77,15 @@ seed: int = 0  # of random maps and intervals
 # %% [markdown]
 # ## 1 Pictures with captions
 #
-# The pictures are stamps of the drawing program Tux Paint, mostly photos cut out of their background. Each has one
-# English sentence. mini-CLIP was trained on none of them and on no drawing that looks like one; what the authors of
-# CLIP or ImageNet collected, nobody here can check. Where several pictures share a caption, you keep the first:
-# otherwise a search could not tell which of them it should find.
+# The pictures are stamps of the drawing program Tux Paint, each with an English sentence. mini-CLIP, this lab's model,
+# was trained on none of them. Where several share a caption, you keep one, so that each search has one answer.
+#
+# <details><summary>Has no model seen them?</summary>
+#
+# mini-CLIP's training also left out every drawing that looks like one of them. What the authors of CLIP and ImageNet
+# collected, we cannot check.
+#
+# </details>
 
 # %%
 lane = notebook.begin("13", lane, seed=seed, pictures=most or "all")
@@ -95,17 +102,16 @@ few = [(each.file, each.caption) for each in shown[:: max(1, len(shown) // 12)][
 show(figures.gallery(few), "What is searched, and what is asked", "twelve pictures with their captions", photos=True)
 
 # %% [markdown]
-# The pictures come from Tux Paint's stamps and are under the GPL-2, see
-# [data/stamps](../../data/stamps/README.md).
+# The pictures are under the GPL-2, see [data/stamps](../../data/stamps/README.md).
 #
 # ## 2 Two encoders, two spaces
 #
 # An **encoder**, or *tower*, turns its input into a vector. The picture tower is EfficientNet-Lite0, trained to tell
-# 1,000 kinds of things apart; before its last layer a picture is 1,280 numbers. It is a PyTorch module.
+# 1,000 kinds of things apart. Before its last layer a picture is 1,280 numbers, its *features*.
 #
-# **ONNX** is a file format for such networks, and ONNX Runtime runs it, on a CPU much faster than PyTorch. The exporter
-# runs the module once with an example and writes down what it computes. `dynamic_axes` says that the first dimension,
-# the **batch**, may have any length.
+# Export it to **ONNX**, a file format for networks: on a CPU ONNX Runtime is much faster than PyTorch. The exporter
+# runs the module with an example and records what it computes. `dynamic_axes` lets the first dimension, the **batch**,
+# have any length.
 
 # %%
 tower = mini_clip.VisionTower.load()
@@ -119,8 +125,7 @@ torch.onnx.export(
 
 
 # %% [markdown]
-# An `InferenceSession` is a loaded file. `run` takes a dict of arrays and returns a list of arrays. Here the pictures
-# go through it eight at a time.
+# An `InferenceSession` is a loaded file; `run` takes a dict of arrays. `see` feeds the pictures in eight at a time.
 
 # %%
 def session(path):
@@ -136,7 +141,7 @@ def see(path, pixels):
 
 
 # %% [markdown]
-# Every picture is prepared in the same way: on white, padded to a square of 224 pixels, numbers from about -1 to 1.
+# Every picture is prepared alike: on white, padded to a square of 224 pixels, numbers from about -1 to 1.
 
 # %%
 seen = stamps.pixels(shown)
@@ -144,9 +149,8 @@ features = torch.from_numpy(see(root / "trunk.onnx", seen))
 print("pixels", seen.shape, "· picture features", tuple(features.shape))
 
 # %% [markdown]
-# The text tower is MiniLM from notebook 01, trained so that sentences of like meaning get like vectors: 384 numbers.
-# Its file exists already: `prepare` exports both towers once and keeps them. A tokenizer stands in front of it, and the
-# **attention mask** says which tokens are padding.
+# The text tower is MiniLM (notebook 01): sentences of similar meaning get similar vectors, of 384 numbers. `prepare`
+# has exported it already. A tokenizer makes token ids first; the **attention mask** marks which are padding.
 
 # %%
 towers = prepare()  # .vision and .text are ONNX files, .tokenizer is JSON
@@ -165,7 +169,7 @@ def encode(sentences, model=minilm):
 sentences = encode(captions)
 
 # %% [markdown]
-# Can you compare the two? **Predict:** what does numpy say to a product of both?
+# Can you compare the two? **Predict:** what does numpy say to their product?
 
 # %% tags=["nbval-check-output"]
 try:
@@ -175,14 +179,29 @@ except ValueError as error:
 
 
 # %% [markdown]
-# 384 numbers against 1,280. So many people reach for the next best thing: bring both to one length. Drop the surplus,
-# take principal components, multiply with a random matrix. Then the product has a result. Does it *mean* anything?
+# What does numpy say? 384 numbers do not fit 1,280. So many people force both to one length: drop the surplus, take
+# principal components, multiply by a random matrix. But does the result *mean* anything? To find out you need two
+# tools. **Cosine similarity** compares directions, whatever the lengths:
 #
-# To find out you need two tools. The first compares directions: vectors of length 1, then a dot product. It is called
-# **cosine similarity**.
+# $$\cos(a, b) = \frac{a \cdot b}{\lVert a \rVert \, \lVert b \rVert}$$
+
+# %% [markdown]
+# **Exercise 13.1** (●○○, 4 minutes) Write `similarity(texts, pictures)`: both have vectors as rows, of any length above
+# 0. Return the cosines, an array [texts, pictures].
 #
-# **Exercise 13.1** Write `similarity(texts, pictures)`: both have vectors as rows, of any length above 0. Return the
-# cosines, an array [texts, pictures].
+# <details><summary>Hint 1</summary>
+#
+# A plain dot product lets a long vector win. What must happen to the vectors first: to the texts, the pictures, or
+# both? And along which axis does one vector lie?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Divide each row by the root of the sum of its squares (axis 1, `keepdims=True`), in both arrays. Make new arrays
+# instead of dividing in place. Then take one matrix product, with the pictures transposed.
+#
+# </details>
 
 # %% tags=["exercise:13.1"]
 def similarity(texts, pictures):
@@ -194,11 +213,26 @@ check("13.1", similarity)
 
 
 # %% [markdown]
-# The second tool counts. Sentence 0 belongs to picture 0, sentence 1 to picture 1. Let each sentence rank all pictures.
-# **Recall at k** is the share of sentences whose own picture is among the best k.
+# Sentence $i$ belongs to picture $i$. Each sentence ranks all pictures. **Recall at k** is the share of sentences whose
+# picture is among the best $k$.
+
+# %% [markdown]
+# **Exercise 13.2** (●●○, 6 minutes) Write `recall(scores, k)`: `scores` is [n, n], a row for each sentence, a column
+# for each picture. Return a number from 0 to 1.
 #
-# **Exercise 13.2** Write `recall(scores, k)`: `scores` is [n, n], a row a sentence, a column a picture; the own picture
-# of a sentence has its number.
+# <details><summary>Hint 1</summary>
+#
+# The score of the right picture is on the diagonal. Compare it with the other scores of its row. Is a good score high
+# or low?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# In each row count the scores above the one on the diagonal: that is the place, counted from 0. Found means that it is
+# less than `k`. The result is a share of the sentences, so do not divide by `k`.
+#
+# </details>
 
 # %% tags=["exercise:13.2"]
 def recall(scores, k):
@@ -210,9 +244,8 @@ check("13.2", recall)
 
 
 # %% [markdown]
-# The notebook goes on with its own versions. `rank` says how many other pictures are as good as the own one, or better:
-# 0 is the best place. A picture that is only as good counts against it; otherwise one vector for all pictures would
-# find everything.
+# From here on `rank` counts the other pictures that are at least as good as the right one: 0 is the best place. Ties
+# count against it, or one vector for all pictures would find everything.
 
 # %%
 def cosines(texts, pictures):
@@ -225,8 +258,8 @@ def rank(scores):
 
 
 # %% [markdown]
-# `measure` adds an interval. It draws the captions again and again with replacement, as if other captions of the same
-# kind had been asked for, and looks how much the recall moves (a *bootstrap*). The pictures searched stay the same.
+# `measure` adds an interval by *bootstrap*: draw the captions again and again, with replacement, and see how much the
+# recall moves.
 
 # %%
 def measure(ranks, at=k):
@@ -240,8 +273,7 @@ def say(name, ranks, at=k):
 
 
 # %% [markdown]
-# **Predict:** there are as many pictures as the first output says. What recall at `k` does pure guessing give? And the
-# three fixed maps from 1,280 to 384 numbers?
+# **Predict:** which recall at `k` does guessing reach? And the three fixed maps from 1,280 to 384 numbers?
 
 # %%
 plain = features.numpy()
@@ -256,14 +288,13 @@ for name, made in maps.items():
     say(name, rank(cosines(sentences, made)))
 
 # %% [markdown]
-# Guessing. Each of these maps gives you a cosine, and no map says an error, but number 17 of a picture's vector has
-# nothing to do with number 17 of a sentence's. A common *length* is no common *space*.
+# Do the maps beat guessing? No. Number 17 of a picture's vector has nothing to do with number 17 of a sentence's. A
+# common *length* is no common *space*.
 #
 # ## 3 Cure one: towers that were trained together
 #
-# **CLIP** (Radford et al. 2021) has a picture tower and a text tower, trained together on 400 million pictures with
-# captions, and both end in 512 numbers of one space. With CLIP's own text tower there is nothing to repair. Its weights
-# come from the Hugging Face hub, as safetensors, and no code comes with them.
+# **CLIP** (Radford et al. 2021) has two towers, trained together on 400 million pictures with captions. Both end in 512
+# numbers of one space. With CLIP's own text tower nothing needs a cure.
 
 # %%
 methods = {}
@@ -275,8 +306,8 @@ except OSError as error:
     print(f"Not measured here: {error}" if clip else "CLIP is left out by the parameter.")
 
 # %% [markdown]
-# Where it could not be fetched, a CLIP with random weights shows at least the shapes: the same classes of
-# `transformers`, made small. **Predict:** can MiniLM's 384 numbers be compared with its pictures?
+# If the Hugging Face hub cannot be reached, a small random CLIP still shows the shapes. **Predict:** can MiniLM's 384
+# numbers be compared with its pictures?
 
 # %% tags=["nbval-check-output"]
 small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -286,15 +317,18 @@ with torch.inference_mode():
 print("pictures", two.shape, "· MiniLM", sentences[:2].shape)
 
 # %% [markdown]
-# 512 numbers and 384: MiniLM is not CLIP's text tower. This is the mistake that this lab begins with: *CLIP for
-# pictures and MiniLM for text* does not work as it stands. Pictures and sentences need towers that share a space, or a
-# bridge between them. The other two cures are bridges.
+# Can they be compared? No: 512 numbers against 384. *CLIP for pictures and MiniLM for text* does not work as it stands.
+# Towers that share no space need a bridge: the other two cures.
 #
 # ## 4 Cure two: a bridge of words
 #
-# The picture tower has a last layer that says how probable each of 1,000 classes is. Every class has a name, and MiniLM
-# can read names. So describe a picture by the mean of the class names' vectors, weighted with the probabilities. That
-# is **ConSE** (Norouzi et al. 2013); nothing is trained. First the probabilities and the names' vectors.
+# The picture tower's last layer says how probable each of 1,000 classes is, and MiniLM can read their names. So
+# **ConSE** (Norouzi et al. 2013) describes a picture by the mean of the names' vectors $w_c$, weighted with the
+# probabilities $p_c$:
+#
+# $$v = \sum_c p_c \, w_c$$
+#
+# Nothing is trained. The probabilities and vectors:
 
 # %%
 with torch.inference_mode():
@@ -314,7 +348,7 @@ for number in classes[one].argsort()[::-1][:4]:
     print(f"  {classes[one, number]:4.0%} {class_names[number]}".replace("%", " %"))
 
 # %% [markdown]
-# The picture's vector is one line of numpy. **Predict:** far above guessing, or a little?
+# Then the sum. **Predict:** is it far above guessing, or a little?
 
 # %%
 conse = classes[:, likely] @ named
@@ -323,23 +357,36 @@ say("ConSE", rank(methods["ConSE, no training"]))
 
 
 # %% [markdown]
-# Without any training, the words carry a picture a long way. What is not among the 1,000 names, such as a moon or a
-# smile, has no word to travel on.
+# Is ConSE far above guessing? Yes. But a thing that no class names, such as a moon, has no word to travel on.
 #
 # ## 5 Cure three: a learned bridge
 #
-# **mini-CLIP** learns what the words miss. Its text tower is MiniLM and stays as it is. Its picture tower begins with a
-# ConSE vector, whose class names carry WordNet's explanation as well, and adds a matrix times the 1,280 features. That
-# matrix was trained on pictures with captions: emoji and clip art, none of the stamps. So two things are new against
-# the ConSE of section 4, the richer class texts and the matrix. You can take the matrix away and measure each.
+# **mini-CLIP** learns what the words miss. MiniLM stays as it is. The picture tower adds two things to ConSE: WordNet's
+# explanation beside each class name, and a matrix times the 1,280 features, trained on emoji and clip art with
+# captions. You can measure each alone.
 
 # %% [markdown]
-# Training shows it a batch of pictures and captions, and asks: which caption belongs to which picture? The answer is a
-# softmax over cosines, divided by a small temperature, and the loss is how improbable the right ones were. The same
-# softmax answers another question: *what is this, of these labels?*
+# In training each batch asks: which caption belongs to which picture? Cosines, divided by a small temperature, go
+# through a *softmax*, which makes probabilities of them (notebook 06). The same softmax answers: *which of these labels
+# fits this picture?*
+
+# %% [markdown]
+# **Exercise 13.3** (●●○, 6 minutes) Write `probabilities(scores, temperature)`: `scores` are cosines [labels,
+# pictures]. Return, for each picture, how probable each label is, in the same shape.
 #
-# **Exercise 13.3** Write `probabilities(scores, temperature)`: `scores` are cosines [labels, pictures]. Return, for
-# each picture, how probable each label is, in the same shape.
+# <details><summary>Hint 1</summary>
+#
+# Labels compete for one picture, and pictures do not compete at all. Over which axis must the result add up to 1? And
+# should a small temperature sharpen or flatten?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# $p_i = e^{s_i / T} \big/ \sum_j e^{s_j / T}$, where the sum runs over the labels, axis 0. The temperature divides the
+# scores, before `exp`.
+#
+# </details>
 
 # %% tags=["exercise:13.3"]
 def probabilities(scores, temperature):
@@ -350,8 +397,8 @@ def probabilities(scores, temperature):
 check("13.3", probabilities)
 
 # %% [markdown]
-# Labels that nobody trained for are called *zero-shot*. Take the categories of our pictures as labels.
-# **Predict:** for what share of the pictures is the likeliest of the labels the right category?
+# Labels that nobody trained for are called *zero-shot*. Take our categories as labels. **Predict:** for what share of
+# the pictures is the likeliest label right?
 
 # %%
 with torch.inference_mode():
@@ -362,8 +409,10 @@ largest = max(np.mean([picture.category == name for picture in shown]) for name 
 print(f"right: {np.mean(hits):.0%} of {len(shown)}; the largest category has {largest:.0%}".replace("%", " %"))
 
 # %% [markdown]
-# Training took place once, by `labs/vlm_clip/train.py`. What you see is the record that it wrote, not a measurement of
-# this run. **Predict:** the training shows drawings only. What becomes of photos?
+# What share is right? Compare the second number: always naming the largest category would reach it.
+#
+# `labs/vlm_clip/train.py` trained the matrix; this is its record, not a measurement of this run. **Predict:** it shows
+# drawings only. What becomes of photos?
 
 # %%
 card = json.loads((find_root() / "data" / "mini_clip" / "mini-clip.json").read_text())
@@ -373,9 +422,8 @@ gains = ", ".join(f"{name} from {curve[0][name]:.2f} to {curve[-1][name]:.2f}" f
 show(figures.curves(series, "training step", "recall at 10"), f"Held out: {gains}", gains, drawing=True)
 
 # %% [markdown]
-# Neither set holds a stamp. The matrix learns what it is shown, drawings, and may spoil what the words knew about
-# photos. So the script tries it at several strengths, and keeps the one with the best sum of recalls, where photos
-# count twice.
+# What becomes of photos? The matrix spoils some of what the words knew about them. So the script tries it at several
+# strengths and keeps the best sum of recalls, where photos count twice.
 
 # %%
 chosen = card["chosen_on"]
@@ -386,8 +434,7 @@ print("kept:", chosen["scale"])
 # %% [markdown]
 # ## 6 Which cure is best?
 #
-# All ways on the same captions and pictures. **Predict:** how much do the richer class texts add to ConSE, and how much
-# the learned matrix to them?
+# **Predict:** what do the richer class texts add to ConSE, and what the matrix to them?
 
 # %%
 methods |= {"mini-CLIP without matrix": cosines(sentences, unlearned), "mini-CLIP": cosines(sentences, mini)}
@@ -401,8 +448,8 @@ show(figures.recalls(table, chance, k), title, "recall at 1 and at k of each way
 
 
 # %% [markdown]
-# The intervals of two ways may overlap although one is surely better: both were asked the same captions, so most of the
-# luck is shared. Compare pair by pair: for each caption, did it find its picture in one way and not in the other?
+# Two intervals may overlap although one way is surely better: both were asked the same captions. Compare pair by pair:
+# which captions found their picture in one way and not in the other?
 
 # %%
 def paired(better, base, at=k):
@@ -415,11 +462,10 @@ for base, better in (ways[:2], ways[1:], ways[::2]):
     print(f"{better} minus {base}, at {k}: {paired(ranks[better], ranks[base])}")
 
 # %% [markdown]
-# An interval that reaches 0 means that these captions do not decide it. The first two differences add up to the third:
-# only the second one is what training has brought.
+# What did each step add? If an interval reaches 0, these captions do not decide it. Only the second difference is what
+# training brought.
 #
-# What does it get wrong? Here are the captions whose own picture came last. The first column is the sentence, the
-# second its picture, then the three best answers.
+# What does mini-CLIP get wrong? The worst captions, each with its picture and the three best answers:
 
 # %%
 scores = methods["mini-CLIP"]
@@ -429,11 +475,10 @@ title = f"The worst five of {len(shown)}: places {', '.join(str(ranks['mini-CLIP
 show(figures.searches(rows), title, "five sentences that miss their own picture", photos=True)
 
 # %% [markdown]
-# Look for the kinds of failure: a sentence that could be said of many pictures; a thing that the classes do not name; a
-# picture that shows something else than the sentence says. A white square is no error: a stamp that is white on
-# transparency leaves nothing on white, and yet it is near to many sentences. Notebook 15 counts how often.
+# Look for kinds of failure: a sentence that fits many pictures, a thing that no class names, a picture that shows
+# something else. A white square is a stamp that is white on transparency (see notebook 15).
 #
-# And here is a search of your own, with the best that ConSE and mini-CLIP find.
+# Now your own search, `question`:
 
 # %%
 asked = encode([question])
@@ -443,10 +488,9 @@ summary = "five answers of ConSE, then five of mini-CLIP"
 show(figures.gallery(items, columns=5, rows=list(best)), f"“{question:.60}” finds these", summary, photos=True)
 
 # %% [markdown]
-# mini-CLIP is a small stand-in: five million numbers look at a picture, in CLIP's ViT-B/32 there are 88 million, and
-# CLIP was shown tens of thousands of times as many captions. Expect CLIP to be far better. The more pictures are
-# searched, the harder it gets, so here is also what mini-CLIP's card says of all of them. The aim was a recall at 10 of
-# 0.60.
+# mini-CLIP is a stand-in: it looks at a picture with five million numbers, CLIP's ViT-B/32 with 88 million. Expect CLIP
+# to be far better. More pictures are harder to search: mini-CLIP's card has the recall over all of them. The aim was a
+# recall at 10 of 0.60.
 
 # %%
 full = card["evaluation"]
@@ -459,12 +503,10 @@ print(f"{full['n']} pictures, at 10: mini-CLIP {full['recall_at_10']:.2f}, ConSE
 #
 # ## 7 ONNX, and the proof that it is the same
 #
-# A good place for a break. The second half makes files of mini-CLIP's picture tower and of MiniLM; none of it depends
-# on the cure that you prefer.
+# A good place for a break: from here you work with files.
 #
-# Three checks belong to each export: the same numbers as PyTorch, the same for a batch as for one, and names of the
-# tensors that the next notebook expects. `prepare` has exported the whole tower, trunk and head. **Predict:** how large
-# are the differences?
+# Check three things of each export: the same numbers as PyTorch, the same in a batch as alone, and the right tensor
+# names. **Predict:** how large are the differences?
 
 # %%
 some = seen[:6]
@@ -476,7 +518,7 @@ print(f"pictures: ONNX against PyTorch {np.abs(together - original).max():.0e},"
 assert max(np.abs(together - original).max(), np.abs(alone - together[:4]).max()) < 1e-4
 
 # %% [markdown]
-# The same for sentences, which come in different lengths: in a batch the shorter ones are padded.
+# The same for sentences; in a batch the shorter ones are padded.
 
 # %%
 rows = tokenizer.encode_batch(captions[:16])
@@ -489,14 +531,14 @@ print(f"sentences: ONNX against PyTorch {np.abs(sentences[:16] - original).max()
 assert max(np.abs(sentences[:16] - original).max(), np.abs(alone - sentences[:16]).max()) < 1e-4
 
 # %% [markdown]
-# Rounding, and no more. A sentence alone has no padding, and in the batch it had: that its vector is the same proves
-# that the attention mask works.
+# How large are the differences? Rounding, no more. Alone, a sentence has no padding, yet its vector is the same: the
+# attention mask works.
 #
 # ## 8 Smaller: fp16 and int8
 #
-# **int8** stores a number as a whole number and a scale. For weights the scales are read off the weights. For what
-# flows *between* the layers there are two ways: **dynamic**, worked out anew in each run, or **static**, fixed
-# beforehand with calibration pictures. Half precision and the dynamic way need one call each.
+# **int8** stores a number as a whole number times a scale. The scales of what flows *between* the layers are either
+# **dynamic**, computed anew in each run, or **static**, fixed with calibration pictures. fp16 and dynamic int8 need one
+# call each:
 
 # %%
 logging.disable(logging.WARNING)  # the quantiser's advice to do what comes below
@@ -509,9 +551,8 @@ for name, path in (("vision", towers.vision), ("text", towers.text)):
 
 
 # %% [markdown]
-# Static int8 reads calibration pictures from a reader, one at a time. Calibration must not peek at the test: every
-# eighth picture may calibrate, eight of them do, and recall is measured on others. First the graph is tidied up: batch
-# normalisations are folded into the convolutions before them.
+# Static int8 needs calibration pictures that are no test pictures: one in eight is set aside, and eight of those
+# calibrate. First batch normalisations move into the convolutions before them.
 
 # %%
 class Calibration(CalibrationDataReader):
@@ -527,9 +568,8 @@ quant_pre_process(str(towers.vision), str(root / "tidy.onnx"))
 convolutions = [node.name for node in onnx.load(root / "tidy.onnx").graph.node if node.op_type == "Conv"]
 
 # %% [markdown]
-# The first layers have few weights, but their errors pass through all others. So there are two static files: one with
-# every layer in int8, and one whose first three convolutions stay in float. **Predict:** which file turns a vector
-# furthest?
+# Errors of the first layers pass through all others. So make two static files: one has every layer in int8, the other
+# keeps its first three convolutions in float. **Predict:** which file changes a vector most?
 
 # %%
 static = {"int8 every layer": root / "every.onnx", "int8 static": root / "static.onnx"}
@@ -541,8 +581,8 @@ for path, keep in zip(static.values(), (0, 3), strict=True):
     )  # fmt: skip
 
 # %% [markdown]
-# Now run all of them. The reference is the vector of PyTorch or, for a sentence, that of the fp32 file, which you have
-# just found equal. **Drift** is the largest 1 - cosine to it: 0 is the same direction, 1 a right angle.
+# Run all of them. The reference is the vector from PyTorch or, for a sentence, from the fp32 file. **Drift** is the
+# largest $1 - \cos$ to it: 0 is the same direction, 1 a right angle.
 
 # %%
 test = np.setdiff1d(np.arange(len(shown)), np.arange(len(shown))[::8])[::3]  # every third saves time
@@ -554,8 +594,7 @@ made |= {f"sentences {name}": encode(asked, session(path)) for name, path in tex
 files_of = {f"pictures {n}": p for n, p in vision.items()} | {f"sentences {n}": p for n, p in text.items()}
 
 # %% [markdown]
-# Fewer pictures are searched than before, which is easier; compare inside the table. Ten places among so few would
-# forgive too much, so only the first one counts here: recall at 1.
+# Fewer pictures are searched here, which is easier: compare only within the table, at 1.
 
 # %%
 drift, kept = {}, {}
@@ -566,7 +605,7 @@ for name, vectors in made.items():
     say(name, kept[name], at=1)
 
 # %% [markdown]
-# **Predict:** compared pair by pair, does any int8 file lose captions for certain?
+# **Predict:** pair by pair, does any int8 file lose captions for certain?
 
 # %%
 for name in kept:
@@ -574,9 +613,7 @@ for name in kept:
         print(f"{name:26} minus fp32: {paired(kept[name], kept[name.split()[0] + ' fp32'], at=1)}")
 
 # %% [markdown]
-# An interval that reaches 0 does not say that nothing is lost, only that these few captions do not decide it, however
-# far below 0 it begins. The figure therefore puts the drift beside the sizes: a vector may turn a little and still be
-# nearest to the right caption.
+# Does any lose captions for certain? Only if its whole interval is below 0. The figure shows drift beside size:
 
 # %%
 limit = 0.1
@@ -586,12 +623,12 @@ title = f"Static int8 has {share:.0%} of the size; in every layer it drifts to {
 show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how far it turns a vector away")
 
 # %% [markdown]
-# Dynamic int8 leaves convolutions alone, so it shrinks only the last products of the picture tower. Static int8 shrinks
-# both. Compare its two rows: what do three small layers in float bring? For sentences half of the weights are the table
-# of words, which is looked up, and nearly all others are products; dynamic int8 takes both, and needs no calibration.
+# Which file changed a vector most? Compare static int8's two rows: three small layers in float make the difference.
+# Dynamic int8 leaves convolutions alone, so it hardly shrinks the picture tower. It suits sentences, and needs no
+# calibration.
 #
-# It has a price that the figure hides. A scale that is worked out anew in each run is worked out from *everything* in
-# that run. **Predict:** is the vector of a sentence the same alone as beside fifteen others?
+# But its scales depend on *everything* in the run. **Predict:** does a sentence get the same vector alone as beside
+# fifteen others?
 
 # %%
 sixteen = asked[:16]
@@ -603,30 +640,28 @@ for name, path in (text | {"int8, as served": prepare("int8").text}).items():
 
 
 # %% [markdown]
-# A neighbour turns a dynamic int8 vector about as far as int8 itself does, and behind a server the neighbours are other
-# people's requests. (fp16 only rounds a little otherwise.) So the file that `prepare("int8")` makes for the server
-# computes each row by itself, by an ONNX `Scan` over the rows, and gives up the time that a batch saves. Static scales
-# are fixed and know no neighbours.
+# Is it the same vector? Not with dynamic int8: neighbours turn it about as far as int8 itself does. Behind a server
+# they are other people's requests. So the file that `prepare("int8")` makes for the server computes each row by itself
+# (an ONNX `Scan`), and gives up what a batch saves. Static scales are fixed.
 #
 # <details><summary>Two things that this figure does not show</summary>
 #
 # This CPU has no fp16 arithmetic: ONNX Runtime reads the halves and computes in float, and the picture tower's weights
 # come from an fp16 file. So fp16's row shows the size only; for the arithmetic you need a GPU.
 #
-# A CPU without VNNI instructions adds two int8 products in 16 bits, which can overflow, and cuts them off without a
-# word. `reduce_range` uses 7 bits for a weight, which is safe on any CPU. Both were tried with the dynamic files: the
-# worst sentence turned a little further with 7 bits, and recall moved by a caption or two.
+# A CPU without VNNI instructions adds two int8 products in 16 bits. The sum can overflow, and is then cut off silently.
+# `reduce_range` uses 7 bits for a weight, which is safe on any CPU. Both were tried with the dynamic files: the worst
+# sentence turned a little further with 7 bits, and recall moved by a caption or two.
 #
 # </details>
 
 # %% [markdown]
 # ## 9 Refuse a bad engine
 #
-# People have built CLIP engines that were wrong without a word: vectors whose difference from the framework's had the
-# length 0.77 ([server#4105](https://github.com/triton-inference-server/server/issues/4105); as 1 − cosine: 0.3), or
-# with 0.000001 in every place ([TensorRT#3785](https://github.com/NVIDIA/TensorRT/issues/3785)). Nothing crashed. So
-# put an **acceptance test** between the build and the service: numbers that are finite, that differ between inputs, and
-# that keep the direction.
+# People have built CLIP engines that were silently wrong: one
+# [off by 0.3](https://github.com/triton-inference-server/server/issues/4105) in $1 - \cos$, one with
+# [0.000001 in every place](https://github.com/NVIDIA/TensorRT/issues/3785). So put an **acceptance test** between build
+# and service: the numbers are finite, differ between inputs, and keep the direction.
 
 # %%
 def accept(vectors, reference, limit):
@@ -662,13 +697,14 @@ assert not {"fp16", "int8 static"} & set(refused)
 
 
 # %% [markdown]
-# The error is loud on purpose: in a build script it stops the deployment. The threshold is a decision of yours, and
-# recall over so few captions does not make it for you. 0.1 is an angle of 26 degrees. Decide before you see the files.
+# Which did it refuse? The vector that is the same for everybody, the wrong range of pixels, and whatever drifts above
+# its limit. In a build script the error stops the deployment. Choose the limit beforehand; 0.1 is an angle of 26
+# degrees.
 #
 # ## 10 An engine with a dynamic batch
 #
-# TensorRT-RTX builds for a GPU that is not here, as in notebook 01. The types in the ONNX file decide the precision.
-# Its parser makes a network of a file, or keeps a list of what it cannot read.
+# TensorRT-RTX builds for a GPU that is not here (notebook 01). The parser makes a network of the file, or lists what it
+# cannot read.
 
 # %%
 class Logger(trt.ILogger):
@@ -697,10 +733,9 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# It does not. ONNX Runtime rounds biases too, to 32 bits, and TensorRT wants them in float. Nor would it take scales
-# whose zero is not 0: its int8 is
-# [symmetric](https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html). So it
-# gets a file of its own.
+# Does it take the file? No. ONNX Runtime also rounds biases, and TensorRT wants them in float. Its int8 is also
+# [symmetric](https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html): the
+# zero of each scale must be 0. So make a file for it:
 
 # %%
 products = ["Conv", "Gemm", "MatMul"]
@@ -713,8 +748,8 @@ quantize_static(
 
 
 # %% [markdown]
-# The open batch needs an **optimisation profile**: from 1 to 32 pictures, to optimise for 8. TensorRT tells its logger
-# how much memory it plans for what lies between the layers.
+# The open batch needs an **optimisation profile**: 1 to 32 pictures, optimised for 8. TensorRT logs the memory it plans
+# between the layers.
 
 # %%
 def build(path):
@@ -736,13 +771,11 @@ for name, path in sources.items():
     print(f"vision.{name}: {len(plans[name]) / 1e6:.1f} MB")
 
 # %% [markdown]
-# Nothing of it ran: building needs no GPU, running does. A plan holds weights and program. Going from fp32 to fp16
-# halves the weights. int8 has a quarter of them, but more layers: each place where a number is rounded is one. So a
-# small network gains little in size; whether it gains time is for the GPU to say. And what lies between the layers is
-# planned for the largest batch, 32 pictures.
+# Which is the smallest? int8, but barely: it adds a layer wherever it rounds. Between the layers fp16 needs the least.
+# That memory is planned for the largest batch. Whether int8 saves time only a GPU can say: building needs none, running
+# does.
 #
-# Keep what you have built, in a folder of the course's cache: the plans of TensorRT-RTX, ending in `.rtx.plan`, and the
-# ONNX files that they come from.
+# Keep the plans (`.rtx.plan`) and their ONNX files in the course's cache:
 
 # %%
 engines = towers.vision.parents[1] / "engines"
@@ -755,11 +788,16 @@ print(*sorted(path.name for path in engines.iterdir()))
 
 
 # %% [markdown]
-# Triton's TensorRT backend does not read plans of TensorRT-RTX. In NVIDIA's container the program is `trtexec`: run it
-# in a copy of that folder. It builds for the GPU of that machine, from the same ONNX files, with the same profile.
-# `--stronglyTyped` says that the file's types are the plan's; TensorRT 11 knows no other way. Take TensorRT 10 or
-# newer: with 8.6 came the encoder of TensorRT#3785, and [another](https://github.com/NVIDIA/TensorRT/issues/3618) did
-# not build.
+# Triton's TensorRT backend does not read these plans. In NVIDIA's container, run `trtexec` in a copy of that folder: it
+# builds for that machine's GPU. `--stronglyTyped` takes the types from the file.
+#
+# <details><summary>Which version?</summary>
+#
+# Take TensorRT 10 or newer: with 8.6 came the encoder of TensorRT#3785, and
+# [another](https://github.com/NVIDIA/TensorRT/issues/3618) did not build. TensorRT 11 knows only strongly typed
+# networks.
+#
+# </details>
 #
 # **Predict:** the text encoder reads two tensors of token ids. Which sizes does its profile leave open?
 
@@ -776,23 +814,23 @@ trtexec("vision.fp16", {"pixel_values": [f"{batch}x3x224x224" for batch in (1, 8
 trtexec("text.fp16", dict.fromkeys(("input_ids", "attention_mask"), ("1x1", "8x16", "32x256")))
 
 # %% [markdown]
-# Batch and number of tokens. Somebody must tokenise before such a plan, so in the next notebook the text encoder stays
-# in Python, where its tokenizer is; section 6 there writes the configuration that serves the picture tower's plan.
+# Which sizes are open? The batch and the number of tokens. Something must tokenise before such a plan, so in notebook
+# 14 the text encoder stays in Python.
 
 # %% [markdown]
 # ## Recap
 #
-# - Vectors of one length are no common space. Without a bridge, recall is that of guessing.
-# - CLIP's towers were trained together. ConSE builds a bridge of class names without training, mini-CLIP learns one.
-# - Compare ways on the same captions, pair by pair, and show intervals.
+# - Vectors of one length are no common space: recall is that of guessing.
+# - CLIP's towers were trained together. ConSE is a bridge without training, mini-CLIP's is learned.
+# - Compare ways on the same captions, pair by pair, with intervals.
 # - An export is right when numbers, batch and names are checked. Static int8 suits convolutions, dynamic int8 text.
 # - An acceptance test stands between build and service.
 
 # %% [markdown]
 # ## Break it
 #
-# The tower wants red, green, blue. OpenCV reads blue, green, red. **Predict:** does anything fail? How much recall is
-# lost? And which check of this page would notice it?
+# The tower wants red, green, blue. OpenCV reads blue, green, red. **Predict:** does anything fail, how much recall is
+# lost, and which check notices?
 
 # %%
 swapped = see(towers.vision, seen[test][:, ::-1].copy())
@@ -804,9 +842,8 @@ except ValueError as error:
     print("REFUSED,", error)
 
 # %% [markdown]
-# Nothing crashes, and recall may not even show it: on so few pictures its interval is wide, and many things are known
-# by their shape. The vectors have turned, though, and the acceptance test notices it. Feed it picture *files*, prepared
-# by the code that the server uses; on ready-made numbers it would see nothing.
+# Does anything fail? No, and recall may not show it: many things are known by their shape. But the vectors turned, and
+# the acceptance test notices. Feed it picture *files*, prepared by the server's own code.
 
 # %%
 shutil.rmtree(root)

@@ -20,12 +20,14 @@
 #
 # After this notebook you can
 #
-# - write the models and the wiring of an ensemble that takes pictures and sentences, and say what an ensemble cannot do
+# - write an ensemble that takes pictures and sentences, and say what it cannot do
 # - measure from statistics what an ensemble costs beside its steps, and what batching brings
-# - read and prevent mistakes with the batch dimension, before a server sees them
-# - make a service that answers each kind of broken picture with one sentence, and lives on
+# - prevent mistakes with the batch dimension, before a server sees them
+# - answer each kind of broken picture with one sentence, and keep the service alive
 #
 # **Time:** 45 minutes (last run: 38 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+#
+# read: 11 min, do: 11 min
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -67,9 +69,8 @@ seed: int = 0  # which pictures
 # %% [markdown]
 # ## 1 Five models, one request
 #
-# Notebook 13 has given you two encoders that share a space. A client has none of them, and should not need to: it has
-# the bytes of a picture file, or a sentence. So the server must also decode and resize, tokenise, and bring both
-# together. That makes four models, each with one job.
+# Notebook 13 gave you two encoders that share a space. A client has only the bytes of a picture file, or a sentence. So
+# the server must also decode and resize, tokenise, and bring both together: four models with one job each.
 #
 # **Predict:** which of the arrows below can be on their way at the same time?
 
@@ -79,10 +80,9 @@ drawn = "image_preprocessing feeds vision_encoder, text_encoder runs beside them
 show(figures.pipeline(), "Four steps, and two of them side by side", drawn, drawing=True)
 
 # %% [markdown]
-# The labels are what a picture may be called: here the captions of the whole catalogue. `fusion` keeps their vectors
-# and names the nearest ones. `write_repository` writes the four models. Each folder holds all that its model needs,
-# down to a copy of the module that prepares pictures. It is the one that the training used: a tower that gets its
-# pixels in another way still answers, only worse.
+# `fusion` finds the nearest *labels*: captions of the whole catalogue. `write_repository` writes the four models. Each
+# folder has all it needs, down to the code that prepared the pictures in training: given other pixels an encoder still
+# answers, only worse.
 
 # %%
 everything = catalogue("subset")
@@ -92,7 +92,7 @@ labels = sorted({picture.caption for picture in everything})
 print(len(labels), "labels, such as", labels[0])
 
 # %% [markdown]
-# The folders, without the fifth one: that is yours.
+# Here are the folders. The fifth model is yours.
 
 # %%
 root = Path(tempfile.mkdtemp(prefix="ensemble-"))
@@ -102,10 +102,9 @@ for path in sorted(repository.glob("*/1/*")):
     print(f"{path.stat().st_size / 1e6:6.1f} MB  {path.relative_to(repository)}")
 
 # %% [markdown]
-# The fifth model is the frame. An **ensemble** has no code: it is a configuration that says which model gets which
-# tensor. Triton starts a step as soon as all of its inputs are there, so the text is encoded while the picture is. You
-# write it by hand, once. First what a client sees: two inputs, four outputs. `dims` is one row; `max_batch_size` allows
-# 16 rows in a request.
+# It is an **ensemble**: no code, only a configuration that says which model gets which tensor. A step starts as soon as
+# its inputs are there, so picture and text are encoded at the same time. First what a client sees. `dims` describes one
+# row; `max_batch_size` allows 16 rows in a request.
 
 # %%
 HEAD = """
@@ -122,9 +121,8 @@ output [
 """
 
 # %% [markdown]
-# Then the wiring of the steps. In a map the key is the name of the *model's* tensor, the value the name of the
-# *ensemble's* tensor. Where two steps name the same value, there is an arrow. Our models were written for each other,
-# so both sides have the same names.
+# Then the wiring. In a map the key is the *model's* name for a tensor, the value the *ensemble's*. Where two steps name
+# the same value, there is an arrow. In our models both names are equal.
 
 # %%
 STEPS = """
@@ -148,8 +146,7 @@ ensemble_scheduling { step [
 """
 
 # %% [markdown]
-# An ensemble needs a version folder, too, although there is nothing in it. `text_format` of protobuf reads a
-# configuration as Triton does; the lab's own one should say the same.
+# The ensemble needs a version folder, though an empty one. Does your configuration say the same as the lab's?
 
 # %% tags=["nbval-check-output"]
 (repository / "clip" / "1").mkdir(parents=True)
@@ -158,8 +155,21 @@ yours = text_format.Parse(HEAD + STEPS, model_config_pb2.ModelConfig())
 print("the same as the lab's:", yours == deployment.model_config("clip", top=3))
 
 # %% [markdown]
-# **Exercise 14.1** Somebody gives you a better vision encoder. It calls its input `images` and its output `features`.
-# Write the maps of step 2 that put it in the place of ours. Nothing else may change.
+# **Exercise 14.1** (●○○, 3 minutes) Somebody gives you a better vision encoder. It calls its input `images` and its
+# output `features`. Write the maps of step 2 that put it in the place of ours. Nothing else may change.
+#
+# <details><summary>Hint 1</summary>
+#
+# Look at step 2 above. Which side of a map belongs to the model, and which to the ensemble?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The keys are the new model's own names. The values stay as they are: the input is the tensor that
+# `image_preprocessing` makes, the output the one that `fusion` waits for.
+#
+# </details>
 
 # %% tags=["exercise:14.1"]
 answer_1 = {"input_map": None, "output_map": None}  # each a dict: {"one name": "another name"}
@@ -168,15 +178,14 @@ answer_1 = {"input_map": None, "output_map": None}  # each a dict: {"one name": 
 check("14.1", answer_1)
 
 # %% [markdown]
-# Start the server. It prints the command that it ran.
+# Start the server. It prints its command.
 
 # %%
 server = TritonServer(repository).start()
 print(server.command_line)
 
 # %% [markdown]
-# A request has both tensors, `BYTES` of the shape [rows, 1]: here one row. Keep the function; only this much lies
-# between a program and the service.
+# A request has both tensors, `BYTES` of the shape [rows, 1]:
 
 # %%
 client = grpcclient.InferenceServerClient(server.grpc_url)
@@ -191,7 +200,7 @@ def ask(model="clip", **tensors):
 
 
 # %% [markdown]
-# And for the ensemble, a picture, a text or both:
+# And for the ensemble, one row with a picture, a text or both:
 
 # %%
 def embed(image=b"", text=""):
@@ -200,8 +209,8 @@ def embed(image=b"", text=""):
 
 
 # %% [markdown]
-# What was trained for this lab has seen none of these pictures. **Predict:** of how many is the own caption the first
-# of all labels?
+# mini-CLIP was trained on none of these pictures. **Predict:** for how many is their own caption the first of all
+# labels?
 
 # %%
 files = [picture.file.read_bytes() for picture in pictures]
@@ -219,12 +228,11 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# Some wrong labels are near, the same kind of animal or thing; some are not. A label that comes again and again is a
-# *hub*: its vector lies near to many that have no better place to go. Notebook 13 measured the other direction, from a
-# sentence to its picture; the two need not agree. The score is a cosine, not a probability; it only ranks.
+# Some wrong labels are near: the same kind of animal or thing. A label that comes again and again is a *hub*: its
+# vector is near to many that have no better place to go. The score is a cosine, not a probability.
 #
-# The served vector must be the one that the encoders give without a server. That is worth a check in every deployment,
-# because decoding, resizing and tokenising have moved into another process.
+# Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
+# moved to another process.
 
 # %% tags=["nbval-check-output"]
 local = encoders.OnnxEncoders(encoders.prepare(precision))
@@ -232,7 +240,7 @@ served = np.concatenate([answer.as_numpy("embedding") for answer in answers])
 print("same as in this process:", bool(np.abs(served - local.encode_images(files)).max() < 1e-4))
 
 # %% [markdown]
-# A text goes through the same ensemble. **Predict:** what are the nearest labels of `sentence`, and does the vector
+# A text goes through the same ensemble. **Predict:** what are the nearest labels of `sentence`, and does its vector
 # differ from MiniLM's own?
 
 # %%
@@ -243,13 +251,28 @@ assert np.abs(found.as_numpy("embedding") - local.encode_texts([sentence])).max(
 
 
 # %% [markdown]
+# Does it differ? No: the last line checks that.
+#
 # ### Both at once
 #
-# Send a picture *and* a text, and you get one vector between the two: "like this picture, but …". `fusion` computes it.
-# In which way? The vectors that come out of a tower need not have one length, and a longer one pulls more.
+# Send a picture *and* a text, and `fusion` makes one vector of the two: "like this picture, but …".
+
+# %% [markdown]
+# **Exercise 14.2** (●●○, 5 minutes) Write `fuse(image, text)`: two vectors of any length above 0, or None for one of
+# them. Both have the same weight, and the result has length 1.
 #
-# **Exercise 14.2** Write `fuse(image, text)`: two vectors of any length above 0, or None for one of them. Both have the
-# same say, and the result has length 1.
+# <details><summary>Hint 1</summary>
+#
+# What must happen to each vector before you add them? And how long is a sum of two vectors of length 1?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Bring both to length 1, add them, and bring the sum to length 1. Make new vectors instead of dividing in place. If one
+# is None, the answer is the other at length 1.
+#
+# </details>
 
 # %% tags=["exercise:14.2"]
 def fuse(image, text):
@@ -260,7 +283,7 @@ def fuse(image, text):
 check("14.2", fuse)
 
 # %% [markdown]
-# **Predict:** the cosine of the joint vector with each of its parts, when the parts have a cosine of, say, 0.2?
+# **Predict:** the parts have a cosine of, say, 0.2. What is the joint vector's cosine with each of them?
 
 # %%
 parts = {"picture": served[0], "text": found.as_numpy("embedding")[0]}
@@ -272,17 +295,23 @@ assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 
 
 # %% [markdown]
-# The joint vector halves the angle, exactly. For a cosine of 0.2 that gives √0.6 ≈ 0.77 on both sides.
+# What is the cosine? The joint vector halves the angle. For parts with cosine $c$ it is $\sqrt{(1 + c)/2}$ on both
+# sides; for 0.2 that is $\sqrt{0.6} \approx 0.77$.
 #
 # ### An ensemble has no "if"
 #
-# What happened to the picture's steps when there was only a text? They ran. An ensemble has no branch, each step gets
-# its tensors or the request fails. Triton 24.10 does know inputs that are `optional`, but a step that is left without
-# any input makes an error of its own, and a request with none at all never gets an answer (seen while this notebook was
-# written). So both inputs are required here, and an empty string stands for "none".
+# With only a text, did the picture's steps run? Yes: an ensemble has no branch, and each step needs its tensors. So
+# both inputs are required, and an empty string stands for "none".
 #
-# `image_preprocessing` then sends pixels that are *not a number*, and `vision_encoder` skips such rows. **Predict:**
-# what does a picture cost beside a text, in milliseconds?
+# <details><summary>And optional inputs?</summary>
+#
+# Triton 24.10 does know inputs that are `optional`. But a step that is left without any input makes an error of its
+# own, and a request with none at all never gets an answer (seen while this notebook was written).
+#
+# </details>
+#
+# For an empty picture `image_preprocessing` sends pixels that are *not a number*, and `vision_encoder` skips such rows.
+# **Predict:** what does a picture cost beside a text, in milliseconds?
 
 # %%
 def timed(*pair):
@@ -298,14 +327,12 @@ for name, cost in costs.items():
 
 
 # %% [markdown]
-# *Both* cost less than the two numbers above together, because the text runs beside the picture. On cores with nothing
-# else to do the text would add next to nothing; where both seem to cost less than the picture alone, you see how much
-# six requests scatter.
+# *Both* cost less than picture and text added up, because the text runs beside the picture.
 #
 # ## 2 What the ensemble costs
 #
-# Four models instead of one: is the way between them expensive? Triton's statistics know. They hold, for each model,
-# counts and nanoseconds since it was loaded: of the ensemble, and of each step. So look before and after.
+# Do the hops between four models cost much? Triton's statistics count requests and nanoseconds for the ensemble and for
+# each step. So look before and after.
 
 # %%
 def counters(model):
@@ -335,7 +362,7 @@ print(f"ensemble {ensemble_ms:.1f} ms, sum of its steps {sum_ms:.1f} ms: {ensemb
 print(f"the longest path alone {path_ms:.1f} ms: {ensemble_ms / path_ms:.2f} times as long")
 
 # %% [markdown]
-# Drawn as a timetable, from the request to the response:
+# As a timetable, from the request to the response:
 
 # %%
 title = f"A request takes {ensemble_ms / path_ms:.2f} times its longest path, {ensemble_ms / sum_ms:.2f} times the sum"
@@ -343,26 +370,29 @@ summary = f"the ensemble beside its four steps, mean of {len(pictures)} requests
 show(figures.step_bars(ms, ensemble_ms), title, summary)
 
 # %% [markdown]
-# Below 1 time the sum, the text's step ran beside the picture's. What is above 1 time the path of those that must wait
-# for each other is the frame's own: tensors go from step to step in memory, without a client. Slightly below 1 time the
-# path is no miracle: a step's time probably ends a little after its answer has gone on, so the times of two steps
-# overlap. Read it as: the frame costs too little to be seen in this way.
-# `benchmarks/clip_ensemble.py` measures it in rounds, for `data/results/cpu/clip_ensemble.json`.
+# Is it less than 1? If so, the text's step ran beside the picture's. What is above the longest path is the ensemble's
+# own cost: tensors go from step to step in memory.
 #
-# You could call the four models yourself. Then the pixels travel twice, 602,112 bytes each way, and every client has to
-# know the wiring. An ensemble is the better choice when the wiring is fixed. When a request decides which way it goes,
-# write a BLS model (notebook 03): that is code, and has an "if".
+# <details><summary>Slightly less than its longest path?</summary>
+#
+# A step's time probably ends a little after its answer has gone on, so the times of two steps overlap. Read it as: the
+# ensemble costs too little to be seen in this way. `benchmarks/clip_ensemble.py` measures it in rounds, for
+# `data/results/cpu/clip_ensemble.json`.
+#
+# </details>
+#
+# You could call the four models yourself. But then the pixels travel twice, 602,112 bytes each way, and every client
+# must know the wiring. If a request decides which way it goes, write a BLS model (notebook 03): it is code, and has an
+# "if".
 
 # %% [markdown]
 # ## 3 Dynamic batching
 #
-# Both encoders have `dynamic_batching { }`: requests that wait go through the model together. `image_preprocessing` has
-# none, for it reads one file after the other in any case.
+# Both encoders have `dynamic_batching { }`: waiting requests go through the model together.
 #
-# Several clients at once help in two ways: client, transport and model work at the same time, and requests can share an
-# execution. To tell them apart you need a control: the same model, the same clients, and no batching. `load` takes a
-# changed configuration, and Triton loads the model again. The key is the one that this server was started with, so that
-# nobody else can load models.
+# Several clients at once help in two ways: they use all parts at the same time, and they can share an execution. To
+# tell these apart you need a control: the same clients, and no batching. `load` changes a configuration and makes
+# Triton load the model again.
 
 # %%
 configs = {model: (repository / model / "config.pbtxt").read_text() for model in (*steps, "clip")}
@@ -374,7 +404,7 @@ def load(model, text):
 
 
 # %% [markdown]
-# What each encoder is sent: a picture's pixels, which `image_preprocessing` makes when you ask it alone, or a caption.
+# Each encoder gets its own input: a picture's pixels, from `image_preprocessing`, or a caption.
 
 # %%
 pixels = [ask("image_preprocessing", image=np.array([[data]], object)).as_numpy("pixel_values") for data in files]
@@ -383,7 +413,7 @@ speed = {}
 
 
 # %% [markdown]
-# `measure` returns requests a second, rows an execution, and the mean milliseconds in the queue.
+# `measure` returns requests per second, rows per execution, and the mean milliseconds in the queue.
 
 # %%
 def measure(model, name, tensors, count):
@@ -397,8 +427,7 @@ def measure(model, name, tensors, count):
 
 
 # %% [markdown]
-# **Predict:** what does company bring to each encoder, the quick one (text) and the slow one (pictures), and how much
-# of it is the batching?
+# **Predict:** what do more clients bring to each encoder, and how much of it is the batching?
 
 # %%
 kinds = {"vision_encoder": ("pixel_values", pixels), "text_encoder": ("text", words)}
@@ -417,19 +446,18 @@ for model in kinds:
     print(f"{model:14} company alone x {control / alone:.2f}, batching on top x {batched / control:.2f}")
 
 # %% [markdown]
-# Look at the rows of an execution first: the control has 1, so nothing there is batching's. Whether larger batches are
-# also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here a picture keeps a core
-# busy by itself, and a batch saves it little more than the way between processes, of which a short text, being quick,
-# has more to save. But a batch of texts is padded to its longest. Each line is one short measurement: with other work
-# on these cores batches of pictures have even lost, so believe a factor only when it comes again.
+# How much is the batching? The control has 1 row per execution, so nothing there is batching's. Whether larger batches
+# are also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here a picture keeps a core
+# busy by itself; a batch mainly saves trips between processes, which matters more to a short text. Believe a factor
+# only if it comes again.
 
 # %% [markdown]
 # ## 4 The batch dimension
 #
-# Most mistakes with a vision model are mistakes of shape. Send two of them straight to `vision_encoder`: one picture
-# without a batch dimension, and one of another size.
+# Most mistakes with a vision model are mistakes of shape. Send two to `vision_encoder`: one picture without a batch
+# dimension, and one of another size.
 #
-# **Predict:** the first is [3, 224, 224], which is exactly what `dims` says. Does Triton take it?
+# **Predict:** the first is [3, 224, 224], exactly what `dims` says. Does Triton take it?
 
 # %% tags=["nbval-check-output"]
 for shape in ((3, 224, 224), (1, 3, 336, 336)):
@@ -439,12 +467,26 @@ for shape in ((3, 224, 224), (1, 3, 336, 336)):
         print(f"{list(shape)}:", error.message())
 
 # %% [markdown]
-# Triton's -1 is the batch. Whether a tensor has a batch dimension is decided by one number in the configuration,
-# `max_batch_size`. Above 0, Triton puts the number of rows in front of `dims`, in requests, in responses and on every
-# arrow of an ensemble. With 0, `dims` is the whole shape.
+# Does Triton take it? No: it expects -1, the batch, in front. `max_batch_size` decides that. Above 0, Triton puts the
+# number of rows in front of `dims`, in requests, in responses and on every arrow of an ensemble. With 0, `dims` is the
+# whole shape.
+
+# %% [markdown]
+# **Exercise 14.3** (●○○, 2 minutes) The ONNX graph takes `[batch, 3, 224, 224]`. The configuration says
+# `max_batch_size: 16`. What goes into `dims`, and what shape does a request with two pictures have?
 #
-# **Exercise 14.3** The ONNX graph takes `[batch, 3, 224, 224]`. The configuration says `max_batch_size: 16`. What goes
-# into `dims`, and what shape has a request with two pictures?
+# <details><summary>Hint 1</summary>
+#
+# `dims` is one row. Which number of the graph's shape does Triton add by itself?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Leave out the batch, and keep the graph's order: colours first. A request has its real number of rows in front,
+# neither -1 nor 16.
+#
+# </details>
 
 # %% tags=["exercise:14.3"]
 answer_3 = {"dims": None, "shape": None}  # two lists of numbers
@@ -453,9 +495,8 @@ answer_3 = {"dims": None, "shape": None}  # two lists of numbers
 check("14.3", answer_3)
 
 # %% [markdown]
-# An ensemble makes such mistakes harder to see, because two models must agree. Here are five ways to get it wrong, each
-# a change in the text of one or two configurations: the batch written into `dims` of one model, or of both sides; a
-# batch dimension missing in the ensemble; more rows than a step takes; another size of picture.
+# In an ensemble two models must agree, so such mistakes are harder to see. Here are five: the batch written into `dims`
+# of one model, or of both; no batch dimension in the ensemble; more rows than a step takes; another size of picture.
 
 # %%
 five = {
@@ -468,8 +509,8 @@ five = {
 
 
 # %% [markdown]
-# For each: what does the linter of notebook 03 say, does Triton load it, and does a request get an answer? Whatever
-# happens, the right configurations come back. **Predict:** are there any that load and then fail?
+# For each: what does notebook 03's linter say, does Triton load it, and does a request get an answer? (The right
+# configurations come back in any case.) **Predict:** do any load and then fail?
 
 # %%
 def try_out(changes):
@@ -495,13 +536,12 @@ for name, changes in five.items():
 assert lint(repository) == []
 
 # %% [markdown]
-# Three are refused when they load, with a message that shows both sides. Two load without a word, and every request
-# fails: the server cannot know what the models *really* return. The linter knows all five, from the text alone.
+# Do any load and then fail? Two do, and every request fails: the server cannot know what the models *really* return.
+# The other three are refused on loading. The linter finds all five, from the text alone.
 #
 # ## 5 Whatever people send
 #
-# The bytes come from people, their cameras and their programs. First those that are pictures and look unlike what your
-# code expects. All of them show the same thing.
+# First files that are pictures, but look unlike what your code expects. All show the same thing.
 
 # %%
 stamp = Image.open(pictures[0].file).convert("RGBA")
@@ -510,7 +550,7 @@ photo.thumbnail((120, 120))
 
 
 # %% [markdown]
-# `save` makes a file of it. EXIF can say how the camera was held, and 16 bits a pixel come from scanners.
+# `save` makes a file. Its EXIF data can say how the camera was held.
 
 # %%
 def save(image, kind="PNG", **options):
@@ -526,8 +566,8 @@ layer = photo.convert("RGBA")
 layer.putalpha(photo.convert("L").point(lambda value: 255 * (value < 250)))
 
 # %% [markdown]
-# Seven files: a plain one, the same as JPEG, CMYK as from a print shop, turned by its EXIF data, 16 bits a pixel as
-# from a scanner, a transparent background, and an animation.
+# Seven files: plain, JPEG, CMYK as from a print shop, turned by EXIF, 16 bits a pixel as from a scanner, a transparent
+# background, an animation.
 
 # %%
 unusual = {
@@ -539,7 +579,7 @@ unusual = {
 }  # fmt: skip
 
 # %% [markdown]
-# This is what the server sees of each, and how near its vector is to that of the plain file.
+# What does the server see of each, and how near is its vector to that of the plain file?
 
 # %%
 made = {name: embed(data).as_numpy("embedding")[0] for name, data in unusual.items()}
@@ -559,17 +599,20 @@ show(figures.gallery(previews, columns=7), title, summary, photos=True)
 
 
 # %% [markdown]
-# A grey picture has lost its colours, and a transparent one shows white where the background was. CMYK and the turn
-# should cost no more than JPEG does, and the animation next to nothing. **Predict:** what would each of them have given
-# without care? The turned one would lie on its side. The 16-bit one would be white: its values go to 65,535, and Pillow
-# cuts them off at 255.
+# The grey picture lost its colours, and the transparent one shows white. CMYK and the turn should cost no more than
+# JPEG, the animation next to nothing. **Predict:** what would they give without care?
+#
+# <details><summary>What would they give?</summary>
+#
+# The turned one would be on its side, and the 16-bit one white: its values go to 65,535, and Pillow cuts them off at
+# 255.
+#
+# </details>
 #
 # ### And what is no picture
 #
-# A picture file can be small and its picture huge: here is a header that promises 20,000 by 20,000 pixels, in 68 bytes.
-# Decoded that would be 1.2 GB. Or file and picture are small and the work is huge: a JPEG may come in scans, each of
-# which visits all pixels, and a scan need not have more than a dozen bytes. Five thousand of them take a decoder
-# seconds.
+# A small file can hold a huge picture: 68 bytes promise 20,000 by 20,000 pixels, 1.2 GB when decoded. Or huge work: a
+# JPEG may come in scans, each of which visits all pixels. Five thousand keep a decoder busy for seconds.
 
 # %%
 def png_header(width, height):
@@ -595,7 +638,7 @@ bad = {
 }  # fmt: skip
 
 # %% [markdown]
-# **Predict:** for each, the place where it should be refused, and the sentence that would help the sender.
+# **Predict:** where should each be refused, and with which sentence to the sender?
 
 # %%
 for name, pair in bad.items():
@@ -606,16 +649,17 @@ for name, pair in bad.items():
 print("and then:", embed(files[0]).as_numpy("embedding").shape)
 
 # %% [markdown]
-# Both bombs were refused before anything was decoded, by the header and by the number of scans. Between the good and
-# the bad lies what is *partly* used: MiniLM reads 256 tokens. A longer text is cut, and the answer says how much was
-# left out. Cutting silently would mislead; refusing would be too strict.
+# Where were they refused? Both bombs before any decoding, by the header and by the number of scans.
+#
+# MiniLM reads only 256 tokens. A longer text is cut, and the answer says how much was left out. Cutting silently would
+# mislead; refusing would be too strict.
 
 # %% tags=["nbval-check-output"]
 long = embed(text="a small red bird on a branch " * 1430)  # 10,010 words
 print(long.as_numpy("tokens_left_out")[0, 0], "tokens left out, vector", long.as_numpy("embedding").shape)
 
 # %% [markdown]
-# Many good and bad ones at the same time: each must get its own answer, and no answer may be missing.
+# Many good and bad ones at once: does each get its own answer?
 
 # %%
 storm = [(files[n % shown], "") if n % 3 else (b"broken", "a bird") for n in range(requests)]
@@ -636,9 +680,9 @@ assert all(right)
 # %% [markdown]
 # ## 6 The same on a GPU box
 #
-# With a plan that `trtexec` has made of notebook 13's files, `vision.fp16.plan` say, only one folder changes:
-# `vision_encoder` has no `model.py` any more, its plan is called `model.plan`, and its configuration names another
-# backend. `write_repository(…, flavour="tensorrt", plan="vision.fp16.plan")` writes it. **Predict:** which lines of the
+# With a plan that `trtexec` made of notebook 13's files, only the folder `vision_encoder` changes: it holds
+# `model.plan` instead of `model.py`, and its configuration names another backend.
+# `write_repository(…, flavour="tensorrt", plan="vision.fp16.plan")` writes it. **Predict:** which lines of the
 # configuration differ?
 
 # %% tags=["nbval-check-output"]
@@ -649,30 +693,27 @@ lines = difflib.ndiff(configs["vision_encoder"].splitlines(), on_gpu.splitlines(
 print("\n".join(line for line in lines if not line.startswith("?")))
 
 # %% [markdown]
-# Who computes, and where: nothing else. Names, types and shapes are the same, so ensemble and client do not notice.
-# `backend: "tensorrt"` and the older `platform: "tensorrt_plan"` name the same backend. A plan of the text encoder
-# would read token ids, two `TYPE_INT64` inputs with `dims: [ -1 ]`, the open number of tokens, so somebody must
-# tokenise before it. Here it stays as it is: its tokenizer is Python, and it is the quicker one of the two.
+# Which lines differ? Only who computes, and where. Names, types and shapes stay, so ensemble and client do not notice.
+# The text encoder stays in Python, with its tokenizer.
 #
-# This machine's server has no such backend, so nothing of it is shown running here. It needs NVIDIA's plain
-# `tritonserver` image, and there `pip install onnxruntime tokenizers pillow` for the other models.
+# None of this was run here: this server has no such backend. It needs NVIDIA's plain `tritonserver` image, with
+# `pip install onnxruntime tokenizers pillow` for the other models.
 
 # %% [markdown]
 # ## Recap
 #
 # - An ensemble is wiring: keys are the model's names, values the ensemble's. What is ready starts, so branches overlap.
-# - It has no "if". An empty string stands for "none", and a step may skip what it does not need.
-# - What it adds to its longest path, the statistics of steps and ensemble show for your own requests.
-# - Batching needs a control, the same clients without it: company alone can bring something, too.
+# - It has no "if". An empty string stands for "none", and a step may skip rows.
+# - The statistics show what it adds to its longest path.
+# - Batching needs a control: the same clients without it.
 # - `max_batch_size` above 0 puts the rows in front of `dims`, everywhere. Lint before you load: some mistakes load.
 # - Bound pixels, bytes and work before you decode, turn by EXIF, put transparency on white, say what was cut off.
 
 # %% [markdown]
 # ## Break it
 #
-# Why does a broken picture travel through the ensemble as *data* (`image_state`), and only the last step makes an error
-# of it? Because of what can happen otherwise. Here are two steps side by side, of which one fails, and an ensemble that
-# joins them. Nothing else.
+# A broken picture travels through the ensemble as *data* (`image_state`), and only the last step makes an error of it.
+# Why? Here are two steps side by side, one of which fails.
 
 # %%
 FRAGILE = """\
@@ -694,7 +735,7 @@ STEP = '{ model_name: "%s" model_version: -1 input_map { key: "x" value: "%s" } 
 
 
 # %% [markdown]
-# `left` and `right` get this code, `pair` is the ensemble of both.
+# `left` and `right` get this code; `pair` is the ensemble of both.
 
 # %%
 def write(name, config, code=None):
@@ -712,8 +753,7 @@ tensors = "".join(f"input {TENSOR % n}\n" for n in "ab") + "".join(f"output {TEN
 write("pair", f'platform: "ensemble"\n{tensors}ensemble_scheduling {{ {wiring} }}\n')
 
 # %% [markdown]
-# Ask it six times with a number that `left` refuses, then once with good ones, two seconds each. **Predict:** seven
-# answers?
+# Send it six numbers that `left` refuses, then a good one, with two seconds for each. **Predict:** seven answers?
 
 # %% tags=["varies"]
 fragile = TritonServer(root / "fragile").start()
@@ -732,12 +772,11 @@ with grpcclient.InferenceServerClient(fragile.grpc_url) as other:
 fragile.stop()
 
 # %% [markdown]
-# If your run ends with *Deadline Exceeded*, you have seen a server that hangs for good, also for other requests: Triton
-# 24.10 can stop answering when a step fails while a parallel one is still running. If it does not, you were lucky: it
-# is a race. A few broken files from a single client can be enough. In a chain without branches the same error is
-# harmless. What you cannot mend, you go round.
+# Seven answers? If your run ends with *Deadline Exceeded*, the server hangs for good, also for other requests: Triton
+# 24.10 can stop answering when a step fails while a parallel one is running. It is a race, so you may be lucky. That is
+# why the error travels as data. In a chain without branches it would be harmless.
 #
-# Stop the server, and leave the record.
+# Stop the server.
 
 # %%
 client.close()
