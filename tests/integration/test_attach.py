@@ -80,19 +80,13 @@ def test_a_port_that_speaks_tls_only_is_asked_about():
         assert explained(caught.value, url, 60)[0].endswith("is this its gRPC port, without TLS?")
 
 
-def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys, monkeypatch):
+def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys):
     address = f"grpc://{tiny_server.grpc_url},{tiny_server.http_url}"
     assert notebook.begin("06", address) == "embedded"
     server = serving.serve(precision="int4", max_beam_width=8)
     assert (server.grpc_url, server.http_url) == (tiny_server.grpc_url, tiny_server.http_url)
     said = capsys.readouterr().out
     assert f"{tiny_server.grpc_url} runs already" in said and "precision='int4', {'max_beam_width': 8}" in said
-    assert "tokenizer" not in said
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(Path, "is_dir", lambda folder: False)
-        serving.serve()
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(r"# Its tokenizer is in /\S+, which this machine lacks: cells that read it fail .*", said)
     assert server.models() == tiny_server.models() and server.pid is None
     server.stop()
     assert tiny_server.ready()
@@ -101,6 +95,16 @@ def test_a_notebook_uses_it_and_leaves_it_alone(tiny_server, capsys, monkeypatch
     assert notebook.provenance() == f"server at {tiny_server.grpc_url}"
     with some_server("int4", print) as asked:
         assert asked.grpc_url == tiny_server.grpc_url
+
+
+def test_a_tokenizer_that_is_on_the_server_s_machine_alone_is_named(server, monkeypatch, capsys):
+    monkeypatch.setenv("SERVINGLAB_SERVER", f"grpc://{server.grpc_url}")
+    serving.serve()
+    assert "tokenizer" not in capsys.readouterr().out
+    monkeypatch.setattr(Path, "is_dir", lambda folder: False)
+    serving.serve()
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"# Its tokenizer is in /\S+, which this machine lacks: cells that read it fail .*", said)
 
 
 def test_a_notebook_that_changes_its_server_says_that_it_starts_its_own(monkeypatch, capsys):
