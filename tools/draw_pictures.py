@@ -396,7 +396,7 @@ def blocks() -> Picture:
         ),
         (
             "taken back",
-            ("A1", "B1", "B2", "A2", "B3", "A3", "C1", "C2"),
+            ("A1", "B1", "B2", "A2", "B3", "A3", "A4", ""),
             {"A": "0 3 5", "B": "1 2 4", "C": "6 7"},
             "A needs a fourth block and none is\nfree: the youngest, C, gives up 6\nand 7, waits, and is read again.",
         ),
@@ -406,13 +406,14 @@ def blocks() -> Picture:
         p.text(left, 62, name, weight="bold")
         for place, cell in enumerate(cells):
             x, y = left + 60 * (place % 4), 74 + 66 * (place // 4)
-            owner = cell.rstrip("123")
+            owner = cell.rstrip("1234")
             p.box(x, y, 54, 36, "", colours[owner], edge=INK if owner else QUIET, dashed=not owner, round=2)
             for token in range(4):
                 full = (
                     owner
                     and not (cell == "A3" and token > 1 and name != "taken back")
-                    and not (cell in ("B3", "C2") and token > 2)
+                    and not (cell == "B3" and token > 2)
+                    and not (cell == "A4" and token > 0)
                 )
                 p.box(
                     x + 5 + 11.5 * token,
