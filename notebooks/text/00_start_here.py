@@ -92,11 +92,11 @@ print("this notebook uses:", lane)
 #
 # ![The steps from weights to a server and of one request, each with the number of its notebook](pictures/00_map.svg)
 #
-# Take them in order, or go where you like; the [README](../README.md) has their titles and times, and the
-# [glossary](../GLOSSARY.md) has the words.
+# Take them in order, or as you like; the [README](../README.md) has titles and times, the [glossary](../GLOSSARY.md)
+# the words.
 #
-# Now look inside Triton. It holds several *models* with one job each: text to token ids, ids to more ids, ids to text.
-# A fourth, the BLS (business logic scripting), calls the three.
+# Inside Triton are several *models* with one job each: text to token ids, ids to more ids, ids to text. A fourth, the
+# BLS (business logic scripting), calls the three; a fifth chains them without code.
 
 # %%
 summary = "The client talks to tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing."
@@ -298,7 +298,7 @@ check("00.3", total_tokens)
 # ## Recap
 #
 # - Both lanes understand the same requests.
-# - Five models turn text into ids, ids into more ids, and those into text.
+# - Three models turn text into ids, into more ids, and into text; two more call them.
 # - Time to first token and time per token are two different numbers; a good report gives both.
 
 # %% [markdown]
@@ -316,7 +316,7 @@ except httpx.TransportError as error:
     print(type(error).__name__, "-", error)
 
 # %% [markdown]
-# The client says what happened, at once. Now stop the server, twice: a second `stop()` must do no harm.
+# The client says so at once. Now stop the server, twice: a second `stop()` must do no harm.
 
 # %% tags=["nbval-check-output"]
 server.stop()
