@@ -97,7 +97,7 @@ def as_onnx(text, weights):
 
 
 # %% [markdown]
-# Draw random weights and join them to the graph.
+# Draw random weights and add them to the graph.
 
 # %%
 def draw(seed):
@@ -354,8 +354,8 @@ different = sum(mine != theirs for mine, theirs in zip(patched, rebuilt, strict=
 print(f"patched: {len(patched)} bytes, {different} of them different from a new build")
 
 # %% [markdown]
-# No byte differs: new weights of the same shapes need no compiler. But a builder may rearrange weights. Build a
-# convolution followed by a batch normalisation. **Predict:** which of its five arrays will you find?
+# No byte differs: new weights of the same shapes need no compiler. Is it always that simple? Build a convolution
+# followed by a batch normalisation. **Predict:** which of its five arrays will you find?
 
 # %% tags=["nbval-check-output"]
 CONV = """conv (float[1, 8, 32, 32] x) => (float[1, 16, 32, 32] y) {
@@ -382,8 +382,8 @@ stored = np.frombuffer(sections(conv)["WGHT"], np.float32)
 print("every beta - s * mean is stored:", bool(np.abs(stored[:, None] - wanted).min(axis=0).max() < 1e-5))
 
 # %% [markdown]
-# Both guesses hold: five arrays became three. TensorRT knows where each number went, so use its **refitter**: build
-# with the flag `REFIT`, load the engine, give it new weights by name.
+# Both guesses hold. TensorRT knows where each number went, so use its **refitter**: build with the flag `REFIT`, load
+# the engine, give it new weights by name.
 
 # %%
 refittable = build(mlp_onnx, lambda builder, config: config.set_flag(trt.BuilderFlag.REFIT))
@@ -397,7 +397,7 @@ else:
     print(problem())
 
 # %% [markdown]
-# Without a supported GPU this build fails: it must compile. The refitter's lines have run on no machine of ours.
+# Without a supported GPU this build fails in its compiler. We have not run the refitter's lines on any machine yet.
 
 # %% [markdown]
 # ## 5 fp16
@@ -420,8 +420,7 @@ for name in ("ENGN", "WGHT"):
 print("layers:", *(re.findall(r"ONNX Layer: (\w+)", layer) for layer in layers()))
 
 # %% [markdown]
-# The weights shrink to about half; the program keeps its size. Here even the fusions are the same (unlike in section
-# 7).
+# The weights shrink to about half; the program keeps its size. Here even the fusions are the same.
 
 # %% [markdown]
 # ## 6 Sizes that are not known yet
@@ -561,7 +560,7 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
 # kernel. The table of all pairs of tokens never goes to memory. That is the idea of
 # [FlashAttention](https://arxiv.org/abs/2205.14135), and of TensorRT-LLM's
 # [`--context_fmha`](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html). In fp32 the builder used no
-# such kernel (grey boxes copy tensors *for* a product), so fp16 saves more than bytes.
+# such kernel (boxes named *for MatMul* copy tensors), so fp16 saves more than bytes.
 #
 # And the accuracy? Compute the fp16 graph on the CPU.
 
@@ -662,7 +661,7 @@ print(f"{there['device']}: {there['launches']} launches one by one {there['one_b
       f"as a graph {there['graph_us']} µs")  # fmt: skip
 
 # %% [markdown]
-# The GPU did the same products; the graph saved the CPU's work for each launch:
+# About three times, on that H100. The GPU did the same products; the graph saved the CPU's work for each launch:
 #
 # ![One by one, the GPU is idle between kernels; as a graph, one launch starts all of them](pictures/01_launches.svg)
 #
@@ -681,8 +680,8 @@ for name, content in files.items():
     print(f"--- {name}\n{'accepted' if accepted else problem()}")
 
 # %% [markdown]
-# Without a GPU it accepts none, but the reasons differ. A cut file does not have the size in its header. A foreign file
-# does not begin with section 3's `1953657974`.
+# Without a GPU it accepts none, but the reasons differ. A cut file is shorter than its header says. A foreign file does
+# not begin with section 3's `1953657974`.
 #
 # Next, change one byte of the header to make plans of another version.
 
@@ -698,7 +697,7 @@ for name, minor in (("version 1.8", 8), ("version 1.6", 6)):
 # Both are refused, older *and* newer. (TensorRT-LLM says `Serialization assertion stdVersionRead ==
 # kSERIALIZATION_VERSION failed`.) So build and run with the same version.
 #
-# The third reason is the GPU. A **compute capability** is the version of a GPU's instructions: 8.9 is an RTX 4090, 12.0
+# The last reason is the GPU. A **compute capability** is the version of a GPU's instructions: 8.9 is an RTX 4090, 12.0
 # an RTX 5090, 9.0 an H100. Build for some:
 
 # %% tags=["nbval-check-output"]
@@ -717,15 +716,15 @@ for kinds in ((), (CC.SM80,), (CC.SM120,), (CC.SM80, CC.SM120)):
     print(f"{'+'.join(kind.name for kind in kinds) or 'none given':11} {len(plan)} bytes, made for", *targets(plan))
 
 # %% [markdown]
-# An H100 (9.0) is in no list. There the runtime said, about a plan built with no targets given:
+# An H100 (9.0) is in no list. Its runtime said, about a plan built without targets:
 
 # %%
 print(there["runtime_says"])
 
 
 # %% [markdown]
-# **Exercise 01.2** (●○○, 5 minutes) Write a function that says whether a plan runs, for calls like `runs_here("1.7.1",
-# ("sm80", "sm86"), "1.7.1", "sm86")`.
+# **Exercise 01.2** (●○○, 5 minutes) Write a function that says whether a plan with named targets runs, for calls like
+# `runs_here("1.7.1", ("sm80", "sm86"), "1.7.1", "sm86")`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -761,8 +760,8 @@ for file in sorted(made.iterdir()):
 
 
 # %% [markdown]
-# A `safetensors` file is eight bytes with the header's length, the header in JSON, then the tensors. **Predict:** how
-# many bytes are left over?
+# A `safetensors` file begins with eight bytes, the length of a header in JSON; the header places every tensor.
+# **Predict:** how many bytes belong to none of these?
 
 # %% tags=["nbval-check-output"]
 def held_by(path):
