@@ -70,7 +70,7 @@ seed: int = 0  # seed of the small random models
 # convert` and `course build` do the first two here, with the flags and files of NVIDIA's programs. (In the lane
 # `trtllm`, the build is `trtllm-build` itself.)
 #
-# Define `course`, which runs such a command line.
+# `course` runs such a command line.
 
 # %%
 lane = notebook.begin("02", lane, seed=seed, weights=dtype)
@@ -174,7 +174,7 @@ for key, value in config.items():
 # - `num_attention_heads`, `num_key_value_heads`, `head_size`: how 960 rows are cut into heads
 # - `position_embedding_type` and the `rotary` keys: how a token knows its position
 # - `mapping`: how many ranks (GPUs), and so how many `rankN.safetensors`
-# - `quantization`: what `trtllm-build` will do to the weights (section 5)
+# - `quantization`: fewer bits for the weights (section 5)
 #
 # Is it still the same model? Compare its **logits**, one score for each token of the vocabulary. First come those of
 # Hugging Face's code on the original file.
@@ -205,8 +205,8 @@ for name in ("float32", "float16", "bfloat16"):
 
 # %% [markdown]
 # With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding,
-# bfloat16 several times more, because its steps are 8 times as wide. Greedy decoding gives the same tokens with all
-# three. (The hub's own weights are bfloat16, and lose nothing in it.)
+# bfloat16 several times more, because its steps are 8 times as wide. For this prompt greedy decoding gives the same
+# tokens with all three. (The hub's own weights are bfloat16, and lose nothing in it.)
 #
 # What does the converter do with a download that was cut short?
 
@@ -230,8 +230,8 @@ print("left behind:", (root / "no").exists())
 #
 # ![Three ranks: fc and gate are cut by outputs, proj by inputs; an all-reduce adds the shares](pictures/02_split.svg)
 #
-# Cut by *outputs*, each rank makes other numbers: **column parallel**. Cut by *inputs*, each rank has a share of every
-# number: **row parallel**. Do the MLP by hand, with ranks $r$, and $F$, $G$, $W$ for `fc`, `gate`, `proj`:
+# Cut by *outputs*, each rank makes different numbers: **column parallel**. Cut by *inputs*, each rank has a share of
+# every number: **row parallel**. Do the MLP by hand, with ranks $r$, and $F$, $G$, $W$ for `fc`, `gate`, `proj`:
 #
 # $$y = \sum_r x_r W_r^\top \quad\text{with}\quad x_r = \mathrm{silu}(x F_r^\top) \cdot (x G_r^\top)$$
 #
@@ -292,7 +292,7 @@ for rank in range(ranks):
 # %% [markdown]
 # It did. Norms and the embedding stay whole on every rank; `lm_head` is column parallel.
 #
-# Now run every rank and add the shares. What does the model say if the last rank's never arrive?
+# Now run every rank and add the shares. What does the model say if the last rank's share never arrives?
 
 # %%
 split = load_checkpoint(root / "tp3")
@@ -456,7 +456,7 @@ for name, made, tokens, right in (("SmolLM2", w8, ids, expected), ("Gemma", gemm
         print(f"{name:7} {algorithm} {told(got, right)}")
 
 # %% [markdown]
-# int8 hardly changes a next token. int4 with one scale a row ruins models of this size; four bits take finer scales
+# int8 hardly changes a next token. int4 with one scale per row ruins models of this size; four bits need finer scales
 # (AWQ: groups of 128 weights).
 #
 # **Predict:** do some layers matter more? Quantise every third layer alone to int4.
@@ -497,7 +497,7 @@ if lane == "embedded":  # its heads have 8 numbers; a GPU's kernels may want mor
     course("build --checkpoint_dir gpt2-tp2 --output_dir gpt2-engine")
 
 # %% [markdown]
-# Here that takes about a second: the engine is the weights as the course's own executor wants them. `trtllm-build`
+# Here that takes under a second: the engine is the weights as the course's own executor wants them. `trtllm-build`
 # takes minutes, and writes what you saw in notebook 01. Its folder looks the same. Read the limits:
 
 # %%
@@ -530,8 +530,6 @@ course("engine diff plain tuned")
 course("engine check plain --container 26.07")
 
 # %% [markdown]
-# TensorRT's own message (notebook 01, section 10) names no container.
-#
 # <details><summary>What runs an engine?</summary>
 #
 # TensorRT-LLM has a [runtime in C++](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html), which Triton's
@@ -566,8 +564,8 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
         print(line)
 
 # %% [markdown]
-# The download program was renamed, the converter moved, and one limit changed its meaning: `--max_output_len` counted
-# the answer alone, `--max_seq_len` counts prompt *and* answer.
+# The download program was renamed, the converter moved, two plugin flags changed, and one limit replaced another:
+# `--max_output_len` counted the answer alone, `--max_seq_len` counts prompt *and* answer.
 #
 # <details><summary>Other recipes; script and wheel; git lfs</summary>
 #
@@ -641,7 +639,7 @@ for name, (layers, kv_heads, head_size) in shapes.items():
 
 
 # %% [markdown]
-# No: its cache is more than five times smaller, because it has a single KV head.
+# No: its cache is less than a fifth as large, because it has a single KV head.
 #
 # **Exercise 02.3** (●●○, 8 minutes) `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens go
 # into it?
@@ -668,7 +666,7 @@ check("02.3", sequences)
 
 # %% [markdown]
 # Besides weights and cache there are activations (for `max_num_tokens` tokens at once), logits, and a margin for CUDA.
-# The server takes 90 % of what these leave for its cache (the rest is "left free" in the figure). A model *fits* when
+# Of what these leave, the server takes 90 % for its cache (the rest is "left free" in the figure). A model *fits* when
 # all its sequences go into that. **Predict:** 16 sequences of 2,048 tokens: which of these models fit a GPU of 24 GB?
 
 # %%
@@ -685,7 +683,8 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
      f"{' and '.join(large)} need more than the GPU has; computed, not measured", drawing=True)  # fmt: skip
 
 # %% [markdown]
-# Weights and cache are exact, activations and logits upper bounds. (gpt2-medium has only 1,024 positions.)
+# Weights and cache are exact, activations and logits upper bounds. (gpt2-medium has only 1,024 positions; tp4 shows one
+# of four GPUs.)
 #
 # <details><summary>Which 24 GB?</summary>
 #
@@ -712,7 +711,7 @@ for name, change in loads.items():
 course("engine estimate llama-7b --gpu 24gb --max-batch-size 64 --max-seq-len 4096")
 
 # %% [markdown]
-# They never fit at once, and yet the server accepts them: requests wait while its cache is full.
+# They never fit at once, yet the server accepts them: requests wait while its cache is full.
 
 # %% [markdown]
 # ## Recap
