@@ -287,7 +287,7 @@ for headers in ({}, {"admin": key}):
     print(answer.status_code, answer.text)
 
 # %% [markdown]
-# It refuses without the key. Without those two flags, anybody who reaches the port runs code here.
+# It refuses without the key. Without those two flags, anybody who reaches the port can run code here.
 #
 # That is the whole format. End the server.
 
@@ -316,8 +316,7 @@ path = "tensorrt_llm_bls calls two models once and postprocessing for every toke
 show(request_path.draw("bls"), "The BLS model calls the same three models from Python", path, drawing=True)
 
 # %% [markdown]
-# As in NVIDIA's, `postprocessing` runs for every token, the costliest step of this path. (With `bls_decodes=True` ours
-# turns ids into text itself.)
+# As in NVIDIA's, `postprocessing` runs once for every token.
 #
 # `build_default` writes the five configs.
 
@@ -389,8 +388,8 @@ def lines(model, pattern):
 lines("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPUT_LEN|STOP_WORDS_DICT|END_ID)"')
 
 # %% [markdown]
-# `STOP_WORDS_DICT` is text, any number of them (`-1`), and may be missing (`optional`). `QUERY` is exactly one text and
-# must come. Text is `str` in Python, `TYPE_STRING` in the config, `BYTES` on the wire.
+# `STOP_WORDS_DICT` is any number of texts (`-1`), and may be missing (`optional`). `QUERY` is exactly one text and must
+# come. Text is `str` in Python, `TYPE_STRING` in the config, `BYTES` on the wire.
 #
 # What could `reshape` and `allow_ragged_batch` be for?
 
@@ -600,7 +599,7 @@ file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# The file parses, the process starts, then the model's code fails. So the message tells what you forgot:
+# The file parses, the process starts, then the model's code fails. So the message tells you what you forgot:
 #
 # | placeholder left | what happens | message |
 # |---|---|---|
@@ -674,7 +673,7 @@ for fault, change in faults.items():
         print(f"   {found.code}  {Path(found.file).parent.name}:{found.line}  {found.cure}")
 
 # %% [markdown]
-# The batch dimension: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits.
+# Only the batch dimension does: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits.
 #
 # *Fed from both sides:* the decoupled `tensorrt_llm` answers many times, but `_REQUEST_OUTPUT_LEN` comes from before
 # it, once. A step's inputs must all come from the same side of a decoupled step, or Triton does not load the ensemble.
@@ -752,7 +751,7 @@ show(fig, "Every call inside the second deployment carries its prefix", alt, dra
 # **it tokenises with the other deployment's tokenizer**: no error, only wrong text. (The LLM's name is a parameter
 # there; ours takes all three from parameters.)
 #
-# So users patch NVIDIA's file. Do so where it is at hand, else patch a line like the one in it.
+# So users patch NVIDIA's file. Patch it if it is here, else only its line.
 
 # %%
 def with_prefix(code, prefix):
@@ -850,7 +849,7 @@ tell(answers["tensorrt_llm_bls"].strip())
 print("the same from both:", len(set(answers.values())) == 1)
 
 # %% [markdown]
-# Both paths work. Now section 3's question: does the server call the ensemble decoupled?
+# Section 3's question: does the server call the ensemble decoupled?
 
 # %% tags=["nbval-check-output"]
 print("decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
@@ -971,8 +970,8 @@ for line in ended.stderr.splitlines():
         tell(line.partition("] ")[2])
 
 # %% [markdown]
-# No: one folder that is no model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints` does the same.
-# `lint` knows both.
+# No: one folder that is not a model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints` does the
+# same. `lint` knows both.
 
 # %% tags=["nbval-check-output"]
 for found in lint(by_hand):
@@ -1015,7 +1014,8 @@ ended = by_hand_server.wait()
 # ## Recap
 #
 # - A model is a folder: its name, a `config.pbtxt`, a numbered version.
-# - Unless its flags say otherwise, `tritonserver` listens everywhere and lets anybody load models.
+# - Unless its flags say otherwise, `tritonserver` listens everywhere and, with explicit control, lets anybody load
+#   models.
 # - `dims` leaves out the batch; the wire has `[batch, …]`.
 # - A structural placeholder stops the parser (`got: $`); a quoted one reaches the model as text.
 # - Ensembles find models by their config, a BLS by its code: Triton sees only the first.
@@ -1024,8 +1024,8 @@ ended = by_hand_server.wait()
 # %% [markdown]
 # ## Break it
 #
-# The folders `1` of `ensemble` and `tensorrt_llm` are empty, and git does not keep empty folders. What does a
-# colleague's clone lack?
+# You commit this repository to git. **Predict:** a colleague's clone has every file, and still does not load. What is
+# missing?
 
 # %% tags=["nbval-check-output"]
 version = repository / "ensemble" / "1"
@@ -1035,6 +1035,8 @@ for found in lint(repository):
 version.mkdir()
 
 # %% [markdown]
+# The folders `1` of `ensemble` and `tensorrt_llm`: they are empty, and git keeps no empty folders.
+#
 # <details><summary>A larger one</summary>
 #
 # Start the server of section 6 again with all ten models, delete the parameter `preprocessing_model_name` from the
