@@ -180,8 +180,8 @@ for name, datatype, raw in [
     message.raw_input_contents.append(raw)
 
 # %% [markdown]
-# Serialise it. A field starts with a **tag** byte: the upper five bits are the field number, the lower three the wire
-# type. Type 2 means: a length follows, then so many bytes.
+# Serialise it. A field starts with a **tag** byte: the lower three bits are the wire type, those above them the field
+# number. Type 2 means: a length follows, then so many bytes.
 
 # %% tags=["nbval-check-output"]
 sent = message.SerializeToString()
@@ -244,8 +244,8 @@ print(responses[-1])
 #
 # <details><summary>Hint 2</summary>
 #
-# The number is `0x32 >> 3`, the wire type `0x32 & 7`, and the length is the next byte. The value begins with a tag and
-# a length of its own, `0a 0b`; the text comes after them.
+# The length is the byte after the tag. The value begins with a tag and a length of its own, `0a 0b`; the text comes
+# after them.
 #
 # </details>
 
@@ -310,7 +310,7 @@ else:
     print("not run here: grpcurl is not on the PATH")
 
 # %% [markdown]
-# The text comes as base64, with its four bytes in front. grpcurl finds the method in the file, makes a message of the
+# The text comes as base64, with its four bytes in front. grpcurl finds the method in the file, makes a message from the
 # JSON, and sends it. So does this cell:
 
 # %%
@@ -392,7 +392,7 @@ while not arrived.empty():
 
 # %% [markdown]
 # Forget to close it, and a script stays alive after its last line. So put `client.stop_stream(cancel_requests=True)`
-# into a `finally`. A client object has one stream; run the cell again, and you meet this:
+# into a `finally`. A client object has one stream; open a second, and you meet this:
 
 # %% tags=["nbval-check-output"]
 client.start_stream(lambda result, error: None)
@@ -426,7 +426,7 @@ def letters(model, request, **options):
 
 
 # %% [markdown]
-# Three models can stream (notebook 03). `tensorrt_llm` itself takes token ids:
+# `tensorrt_llm` itself takes token ids:
 
 # %%
 ids = np.array(token_ids["data"], np.int32)[None]
@@ -438,8 +438,8 @@ def llm_inputs(request_output_len=5, **more):
 
 
 # %% [markdown]
-# **Predict:** five tokens each. Is the flag on the last token or behind it? What changes if the client does not ask
-# for *empty final responses*?
+# **Predict:** five tokens from each of three models. Is the flag on the last token or behind it? What changes if the
+# client does not ask for *empty final responses*?
 
 # %%
 asked = {"tensorrt_llm": llm_inputs(), "ensemble": request, "tensorrt_llm_bls": request}
@@ -456,8 +456,8 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 
 
 # %% [markdown]
-# Where is the flag? `tensorrt_llm` and the ensemble put it on the last token. The BLS model learns only afterwards
-# that it has ended and sends the flag alone. A client that did not ask for it **never hears of the end**. Always ask.
+# Where is the flag? `tensorrt_llm` and the ensemble put it on the last token. The BLS model learns only afterwards that
+# it has ended and sends the flag alone. A client that did not ask **never hears of the end**. Always ask.
 #
 # **Exercise 05.2** (●○○, 5 minutes) A loop receives the `ModelInferResponse` messages of one request and stops when
 # `is_last` says so. `received` counts the responses so far, `asked` is the request's `max_tokens`.
@@ -471,7 +471,7 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 #
 # <details><summary>Hint 2</summary>
 #
-# The name is in every response, so its presence tells nothing: return its `bool_param`. An empty response is not the
+# The name is in every response, so its presence tells nothing. What does it hold? An empty response is not the
 # criterion: the ensemble ends with data.
 #
 # </details>
@@ -488,9 +488,8 @@ check("05.2", is_last)
 # %% [markdown]
 # ### The whole client
 #
-# This loop is the heart of every streaming client. It stamps each result with the seconds since sending, and skips
-# responses without data. `finally` also runs when the reader leaves early; then `cancel_requests=True` tells the
-# server to stop.
+# This loop stamps each result with the seconds since sending, and skips responses without data. `finally` also runs
+# when the reader leaves early; then `cancel_requests=True` tells the server to stop.
 
 # %%
 def own_stream(client, model, request, timeout=60):
@@ -533,10 +532,10 @@ for key in ("triton_final_response", "final_response"):
     print(key, last.get_response().parameters[key].bool_param)
 
 # %% [markdown]
-# A wrong name gives False, and no error: reading protobuf's map `parameters` makes what is missing. A loop with this
-# slip gets every token and then waits, for ever or until `stream_timeout`.
+# A wrong name gives False, and no error: reading a missing key of protobuf's map `parameters` creates it. A loop with
+# this slip gets every token and then waits, for ever or until `stream_timeout`.
 #
-# `servinglab.client` holds just these two functions. Are they the same?
+# `servinglab.client` holds these two functions, too. Are they the same?
 
 # %% tags=["nbval-check-output"]
 theirs = inputs(text_input=prompt, max_tokens=few, exclude_input_in_output=True, stream=True)
@@ -655,7 +654,7 @@ for sentence, number in said.items():
 # %% [markdown]
 # How many of the 20 fail? Ten. Row by row:
 #
-# - not decoupled: every way gives one response;
+# - not decoupled: one response by every way, and an error for `stream` True;
 # - decoupled: the two one-response ways are closed, even for a request that wants one response;
 # - `/generate` stays open as long as there is exactly one response;
 # - **`ModelStreamInfer` works wherever anything works.**
@@ -749,11 +748,11 @@ title = f"With {streams} at once, each waits {gap_together / gap_alone:.1f} time
 show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summary)
 
 # %% [markdown]
-# How much longer does each wait? Less than as many times as there are streams, unless something else kept this machine
-# busy. At every step the server computes one token for *all* running requests. Reading the weights is most of the
-# work, and it is done once for all. That is **in-flight batching** (notebook 04).
+# How much longer does each wait? A little (the title has the factor), unless something else kept this machine busy. At
+# every step the server computes one token for *all* running requests. Reading the weights is most of the work, and it
+# is done once for all. That is **in-flight batching** (notebook 04).
 #
-# First tokens differ more: prompts are read one after another.
+# First tokens differ more: prompts are read one after another, and streams that already run stand still meanwhile.
 #
 # **Exercise 05.3** (●○○, 4 minutes) A stream of five tokens, in seconds since the request: `0.30, 0.34, 0.40, 0.43,
 # 0.51`. What are its time to first token and its mean gap, in milliseconds?
@@ -880,8 +879,8 @@ time.sleep(0.3)
 print(f"after   {busy():.1f} cores")
 
 # %% [markdown]
-# Did the work stop? Yes: `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop
-# over it. (The ensemble of this Triton does not pass the news on: the LLM behind it goes on to `max_tokens`.)
+# Did the work stop? Yes: `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop over
+# it. (The ensemble of this Triton does not pass the cancellation on: the LLM behind it goes on to `max_tokens`.)
 #
 # In a client of your own, `client.close()` and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens.
 # With `cancel_requests=True` the callback may get *Locally cancelled by application!* That is no failure.
@@ -976,8 +975,7 @@ for name, change in mistakes.items():
         print(f"{name}: {error.message()}")
 
 # %% [markdown]
-# Triton refuses the first four: it compares the request with `config.pbtxt`. The rest passes and comes back from the
-# model.
+# Triton refuses the first four: it compares the request with `config.pbtxt`. The rest pass, and the model refuses them.
 #
 # **Predict:** over HTTP one of these four mistakes gives no error at all, and another one an error with status 200.
 # Which?
