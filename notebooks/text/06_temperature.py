@@ -141,7 +141,7 @@ print(f"{z.size:,} logits from {z.min():.2f} to {z.max():.2f}, mean {z.mean():.2
 
 
 # %% [markdown]
-# One for every token of the vocabulary. Here are the highest; a token carries its space.
+# One for every token of the vocabulary. Here are the highest; a token includes the space before it.
 
 # %%
 def name(token):
@@ -164,7 +164,7 @@ for dtype in (np.float16, np.float32, np.float64):
 
 
 # %% [markdown]
-# Dividing by a small temperature makes logits large. Here is the formula of section 1, word for word.
+# Dividing by a small temperature makes logits large. Here is section 1's formula, word for word.
 #
 # **Predict:** look at your highest logit. In which of the three types does it fail at T = 1? At T = 0.1?
 
@@ -205,7 +205,7 @@ for temperature in (1.0, 0.1):
 
 # %% [markdown]
 # None overflows. But float16 has lost digits: above 128 its numbers lie 0.125 apart, and T = 0.1 brings a logit of 14
-# there. Subtract the maximum first and divide then, and this rounding is gone.
+# there. Subtract the maximum first, then divide, and this rounding is gone.
 #
 # **Exercise 06.1** (●●○, 8 minutes) A server works on many requests at once. Write the softmax for `logits` of shape
 # `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
@@ -233,7 +233,7 @@ def batch_softmax(logits, temperature):
 check("06.1", batch_softmax)
 
 # %% [markdown]
-# From here on use SciPy's `softmax`, which does this along any axis. The second prompt has one good end.
+# From here on use SciPy's `softmax`, which does this along any axis. The second prompt has one obvious end.
 
 # %%
 sure_prompt = "The capital of France is"
@@ -258,7 +258,7 @@ print("logsumexp", round(price, 3))
 print("log P    ", (paper - price).round(3), "→ P", np.exp(paper - price).round(3))
 
 # %% [markdown]
-# The same probabilities. But a probability can be too small for its type; its logarithm cannot.
+# The same probabilities. But a probability can be too small for its type.
 #
 # **Predict:** at T = 0.1, the log of how many probabilities is $-\infty$, in each type? And in the log form?
 
@@ -270,9 +270,9 @@ for dtype in (np.float16, np.float32, np.float64):
 print(f"log form: {np.isneginf(log_softmax(z / 0.1)).sum()}, lowest {log_softmax(z / 0.1).min():.1f}")
 
 # %% [markdown]
-# How many? Most tokens have vanished in single precision, and none in the log form. A program that adds up log
-# probabilities (notebook 08) loses everything to one `-inf`. A tiny number, added before `log`, only hides it: each
-# lost token then has the same invented value.
+# How many? Nearly all tokens have vanished in half and single precision, none in double or in the log form. A program
+# that adds up log probabilities (notebook 08) loses everything to one `-inf`. A tiny number added before `log` only
+# hides it: each lost token gets the same invented value.
 #
 # The server's `return_log_probs` gives the log probability of the chosen token, at the temperature of the choice (at
 # temperature 0, at T = 1). **Predict:** is it on your list of 49,152?
@@ -317,7 +317,7 @@ check("06.2", log_form)
 # ## 5 One distribution, many temperatures
 #
 # **Predict:** from T = 1 to T = 2, does the likeliest token lose a little, half, or nearly all of its probability? And
-# who gets it? (A live notebook shows a slider with finer steps.)
+# who gets it? (A live notebook has a finer slider.)
 
 # %%
 top = order[:6]
@@ -398,11 +398,11 @@ print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", 
 print("near T = " + ", ".join(f"{T:.1f}" for T in crossing) if crossing.size else "nowhere")
 
 # %% [markdown]
-# Both curves only rise: a temperature above 1 makes even a sure model undecided. At T = 5 both lie close to the
-# ceiling, and their order may have changed. At a high T the favourite's lead no longer matters, only how far apart the
-# thousands behind it lie.
+# At T = 1 the sure prompt is far lower. But both curves only rise: heat makes even a sure model undecided. At T = 5
+# both lie close to the ceiling, and their order may have changed. At a high T the favourite's lead no longer matters,
+# only how far apart the thousands behind it lie.
 #
-# $\exp(H)$ makes the number tangible: the model is as undecided as between so many equal tokens.
+# $\exp(H)$ makes the number tangible: the model is as undecided as between that many equally likely tokens.
 
 # %%
 print("   T   nats   bits   exp(H)")
@@ -498,7 +498,7 @@ for formula, p in tries.items():
 #   rescales it without a word, and a log probability read from it is wrong.
 # - **p / T**: the sum is 1/T. Divide by it, and you are back at T = 1.
 # - **$p^{1/T}$** has the right ratios, so dividing by the sum makes it right.
-# - **softmax of probabilities**: numbers between 0 and 1 hardly differ as logits. Nearly uniform.
+# - **softmax of probabilities**: as logits, numbers between 0 and 1 hardly differ. Nearly uniform.
 
 # %% [markdown]
 # ## 8 "Temperature has no effect"
@@ -507,7 +507,7 @@ for formula, p in tries.items():
 # 221](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221)). Ask your server for the same text
 # at three temperatures, with no other option.
 #
-# **Predict:** how many different texts?
+# **Predict:** how many different texts, and why?
 
 # %%
 def continued(**settings):
@@ -534,8 +534,8 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
 
 
 # %% [markdown]
-# The row of `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample
-# from. (Two more traps: misspelt options, notebook 05, and the default seed, notebook 07.)
+# `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample from. (Two more
+# traps: misspelt options, notebook 05, and the default seed, notebook 07.)
 #
 # ## 9 Do the samples follow the formula?
 #
@@ -616,9 +616,9 @@ for temperature, row in counts:
         assert share or claimed != temperature, "chance never strays so far: the server draws from something else"
 
 # %% [markdown]
-# Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against
-# another one is a reason to doubt that temperature. With a larger one you could not have seen a difference. So these
-# draws do not prove the formula; they give no reason to doubt it.
+# Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
+# one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart. These draws do
+# not prove the formula; they give no reason to doubt it.
 
 # %% [markdown]
 # ## Recap
@@ -645,9 +645,9 @@ except InferenceServerException as error:
     print("the server:", error.message())
 
 # %% [markdown]
-# Dividing by a negative number reverses the order: the least likely token wins. The server refuses.
+# A negative number reverses the order: the least likely token wins. The server refuses.
 #
-# Try more: ask for `temperature=50.0` with `top_p=1.0` and read what uniform sampling looks like.
+# Try more: ask for `temperature=50.0` with `top_p=1.0` and read uniform sampling.
 #
 # The last cell stops the server and records this page's numbers.
 
