@@ -132,10 +132,12 @@ def drawn_by_nvidia(p, top_p):
 print("both, by NVIDIA   ", drawn_by_nvidia(whole, 0.8).round(3))
 
 # %% [markdown]
+# The first token gains a little: 0.588 in place of 0.571.
+#
 # ## 2 A server, and one distribution
 #
 # The same for a model with 49,152 tokens. `normalize_log_probs`, set to False, makes NVIDIA's server report log
-# probabilities over the whole vocabulary, as section 6 and notebook 08 calculate them; ours always does.
+# probabilities over the whole vocabulary(section 6); ours always does.
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
@@ -200,7 +202,7 @@ print(f"90 % need {np.searchsorted(p[order].cumsum(), 0.9) + 1} tokens")
 print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 
 # %% [markdown]
-# A few likely tokens, then a tail of thousands, each nearly impossible, together not.
+# A few likely tokens, then a tail of thousands: each nearly impossible, together not.
 #
 # ## 3 The microscope
 #
@@ -353,7 +355,7 @@ print("different tokens:", len(set(few)))
 print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()) ** 24:.0e}")
 
 # %% [markdown]
-# One token, 24 times: it divides. No test is needed where one of two ideas is impossible.
+# One token, 24 times: it divides. No test is needed where one of two ideas is all but impossible.
 #
 # Now the whole distribution, with the settings of section 3.
 
@@ -386,9 +388,9 @@ show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside the
 #
 # <details><summary>How many samples would it take?</summary>
 #
-# The half width of a 95 % interval is about $2\sqrt{p(1-p)/n}$. For p = 0.1 and a difference of 0.03 that means n =
-# 400 or more. Notebook 06 turns such counts into one number, a p-value. Take care with it: seven true ideas of a
-# hundred get a p-value of 0.07 or less, so a number like that is no reason to reject one.
+# The half width of a 95 % interval is about $2\sqrt{p(1-p)/n}$. For p = 0.1 and a difference of 0.03 that means n = 400
+# or more. Notebook 06 turns such counts into one number, a p-value. Seven true ideas of a hundred get a p-value of 0.07
+# or less, so that is no reason to reject one.
 #
 # </details>
 
@@ -416,9 +418,9 @@ print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for th
 #
 # <details><summary>Equal seeds can part, and the model's folder sets nothing</summary>
 #
-# Logits depend on what else the server computes at the moment. With fp32 it is their last digits, so equal seeds
-# rarely part. int4 uses other arithmetic for one row than for many: for twelve prompts on one CPU some logit moved by
-# 0.3 to 0.8 in a batch of eight, and by up to 1.1 where a prompt was read at once.
+# Logits depend on what else the server computes at the moment. With fp32 it is their last digits, so equal seeds rarely
+# part. int4 uses other arithmetic for one row than for many: for twelve prompts on one CPU some logit moved by 0.3 to
+# 0.8 in a batch of eight.
 #
 # A model's `generation_config.json` may suggest a temperature or a top-p, and transformers follows it. NVIDIA's Triton
 # models and ours do not: what you do not send is off. Ours read its end tokens, of which chat models may have several;
@@ -426,7 +428,7 @@ print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for th
 #
 # </details>
 #
-# **Predict:** what do two requests with different seeds and a high temperature give, but nothing else?
+# **Predict:** what do two requests give with different seeds and a high temperature, but no other option?
 
 # %% tags=["nbval-check-output"]
 plain = text(ask(prompt)[0])
@@ -434,8 +436,7 @@ warm = [text(ask(prompt, temperature=1.9, seed=s)[0]) for s in (1, 2)]
 print("greedy, whatever temperature and seed:", warm == [plain, plain])
 
 # %% [markdown]
-# Both give the greedy text. Without `top_k` or `top_p` nothing is drawn, so temperature and seed have no effect. Read
-# what the strategies write:
+# Both give the greedy text: nothing is drawn, so temperature and seed have no effect. Read what the strategies write:
 
 # %% tags=["varies"]
 settings = {
@@ -464,7 +465,7 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 # %% [markdown]
 # ## 6 Penalties
 #
-# Three settings make tokens less likely that have occurred $n\ge1$ times; z is the logit:
+# Three settings lower the logit z of a token that has occurred $n\ge1$ times:
 #
 # | setting | new logit | off |
 # |---|---|---|
@@ -521,7 +522,7 @@ for name, q in {"the model": before, **after}.items():
     print(f"{name:15} dog {q[dog]:4.0%}, cat {q[cat]:4.0%}")
 
 # %% [markdown]
-# The microscope again, with the three side by side:
+# The microscope again, side by side:
 
 # %%
 likely = {int(i): repr(tokenizer.decode([i])) for i in np.argsort(-before)[:10]}
@@ -545,7 +546,7 @@ print(f"the sum of all exp(z) by {sums:.1f}, and so the probability by {weight /
 
 # %% [markdown]
 # The sum shrinks, too, since every token that occurred lost. What a factor does depends on where a model's logits
-# happen to lie. So copy no penalty from another model.
+# happen to lie. So do not copy a penalty from another model.
 #
 # Does the server agree? `return_log_probs` reports the natural log of the chosen token's probability, after penalties.
 
@@ -593,9 +594,9 @@ for name, rate in rates.items():
 print("more than a tenth repeated:", ", ".join(n for n, rate in rates.items() if n != "none" and rate > 0.1) or "none")
 
 # %% [markdown]
-# Too weak is what moves a logit less than the loop's favourite leads: a presence penalty of 0.5 takes half a nat once,
-# a frequency penalty each time, the factor 1.1 about a tenth of a large logit. Sampling helps as well: a loop needs
-# the same choice every time.
+# A cure is too weak if it moves a logit by less than the loop's favourite leads: a presence penalty of 0.5 takes half a
+# nat once, a frequency penalty each time, the factor 1.1 about a tenth of a large logit. Sampling helps as well: a loop
+# needs the same choice every time.
 #
 # **Predict:** does the model find its loop less and less likely as it goes round?
 
@@ -665,7 +666,7 @@ print("then likeliest:", repr(tokenizer.decode([masked.argmax()])))
 # How long? `min_tokens` does not delay stop words, so (c) is as short as (a). And (b) shows the price: the end was the
 # model's first choice; forced to go on, it makes something up.
 #
-# `bad_words` must never be completed. **Predict:** which of these three lists keeps Paris out?
+# An answer must not contain `bad_words`. **Predict:** which of these three lists keeps Paris out?
 
 # %% tags=["varies"]
 for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
@@ -674,8 +675,8 @@ for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
 
 
 # %% [markdown]
-# Only the list with both is sure to. A word is banned as the tokens that it has when it stands alone: `'Paris'` begins
-# a text, inside a sentence the token is `' Paris'`. This bans tokens, not a meaning.
+# Here the second and the third do; only the third is sure to. A word is banned as the tokens that it has when it stands
+# alone: `'Paris'` begins a text, inside a sentence the token is `' Paris'`. This bans tokens, not a meaning.
 #
 # ## 8 Diversity against quality
 #
@@ -725,11 +726,12 @@ show(fig, f"T 1.5 without top-k: {fall:.1f} nats per token less usual than with 
 # %% [markdown]
 # Each dot on the right is one text; where the dots of two settings mix, you have not measured a difference.
 #
-# From T 0.5 to 1.5 you pay usual words for different ones. At high temperature the lines on the right part: top-k 50
-# keeps texts far more usual. Whether they also differ less, distinct-2 cannot say: near 1 the measure is full.
+# From T 0.5 to 1.5 you pay usual words for different ones. (On the left, ten texts are too few where lines cross.) At
+# high temperature the lines on the right part: top-k 50 keeps texts far more usual. Whether they also differ less,
+# distinct-2 cannot say: near 1 the measure is full.
 #
-# The dashed line is greedy decoding. It asks for nothing but high probability, and section 6 showed where that leads:
-# into a loop. A high log probability is no proof of quality. For that you need tasks with right answers.
+# Greedy decoding, the dashed line, asks for nothing but high probability, and section 6 showed where that leads: into a
+# loop. A high log probability is no proof of quality. For that you need tasks with right answers.
 
 # %% [markdown]
 # <details><summary>How sure is a distinct-2?</summary>
@@ -760,8 +762,8 @@ def passes(task, words):
 
 
 # %% [markdown]
-# Eight tasks, chosen because greedy decoding with fp32 weights passes them: its 100 % is no finding, what others lose
-# is one.
+# Eight tasks, chosen because greedy decoding with fp32 weights passes them. Its 100 % is no finding; what the others
+# lose is.
 
 # %%
 tasks = {
@@ -820,7 +822,7 @@ for name, share in mean.items():
     print(name.replace("\n", " ").ljust(20), f"{share:4.0%} of {n:2}, so {low:.0%} to {high:.0%}")
 
 # %% [markdown]
-# Is greedy measurably better? Where two intervals overlap widely, you have measured no difference. (Answers to one
+# Is greedy measurably better? No: their intervals overlap widely, so you have measured no difference. (Answers to one
 # task tend to agree, so the intervals of 40 are too narrow.)
 #
 # Look at failed answers before you believe a grid. What did the penalty do?
@@ -847,11 +849,11 @@ for name in list(strategies)[2:]:
 
 
 # %% [markdown]
-# A vote walks back towards the likeliest answer, for five requests; greedy decoding asks once. It helps where a
-# sampled text *leads* to a short answer, by many roads.
+# A vote moves back towards the likeliest answer, for five requests; greedy decoding needs one. It helps where many
+# different texts *lead* to the same short answer.
 #
-# Save a grid like this with your prompts and run it whenever a setting, a model or a quantisation changes. Here it is
-# for promptfoo: each strategy is a *provider*, each task a test with five seeds.
+# Save such a grid with your prompts, and run it when a setting, model or quantisation changes. Here it is for
+# promptfoo: each strategy is a *provider*, each task a test with five seeds.
 
 # %%
 def provider(name, setting):
@@ -865,7 +867,7 @@ def provider(name, setting):
 
 # %% [markdown]
 # promptfoo fills in `{{words}}` and `{{seed}}` from the test's `vars`, one test for each text of a list. The square
-# brackets make a number of the seed, as Triton wants it.
+# brackets turn the seed into a number, as Triton wants it.
 
 # %%
 seeds = [str(each) for each in range(seed, seed + 5)]
