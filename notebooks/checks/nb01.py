@@ -59,7 +59,7 @@ def runs_here(answer: Callable[..., bool]) -> Verdict:
         return wrong("this one runs: version and GPU are those of the plan (1.7.1 on sm89, made for sm80 and sm89)")
     accepted = [said for question, said in _CASES if answer(*question)]
     if len(accepted) == len(_CASES):
-        return wrong("your function accepts every plan; two lines of a header can refuse one (sections 3 and 9)")
+        return wrong("your function accepts every plan; two lines of a header can refuse one (sections 3 and 10)")
     if accepted[:3] == [said for _, said in _CASES[:3]]:
         return wrong("the GPU is checked, the version is not: a plan runs under the version that built it only")
     if accepted[-2:] == [said for _, said in _CASES[-2:]]:
