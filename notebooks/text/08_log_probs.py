@@ -61,7 +61,7 @@ temperature: float = 1.0  # of the stories; the lower, the likelier each token
 seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
 
 # %% [markdown]
-# `begin` notes when this page started; section 6 needs stories of 21 tokens.
+# `begin` notes the time; section 6 needs stories of 21 tokens.
 
 # %%
 assert max_tokens >= 21, "section 6 looks at the last 20 tokens of the stories"
@@ -90,7 +90,7 @@ for base, log in bases.items():
 #
 # ## 2 Which base is it?
 #
-# A report gives two answers the probabilities 0.00357 and 0.00326, and the logs −2.447 and −2.486.
+# A report gives two answers the probabilities 0.00357 and 0.00326, and their logs as −2.447 and −2.486.
 #
 # **Predict:** which base did it use?
 
@@ -288,7 +288,8 @@ for name, product in products.items():
     print(f"{name}: {gone} (expected {expected[name]:.0f})")
 
 # %% [markdown]
-# The coloured line is the product, the band the subnormals, the thin black line the sum of the logs.
+# With the default parameters not even float64 survives. Colour: the product; band: subnormals; black: the sum of the
+# logs.
 
 # %%
 gone = [str(token) for token in zero_at.values() if token <= len(story)]
@@ -335,7 +336,7 @@ print("scipy's logsumexp:", logsumexp(logs).round(3))
 # The direct way gives $-\infty$, the log of zero. With the largest taken out, one exponential is $e^0=1$, so the sum is
 # neither 0 nor too large. The same trick keeps a softmax from overflowing.
 #
-# One of the two stories was told: was it the first? Its probability is now $p_a/(p_a+p_b)$, in logs a difference.
+# One of the two stories was told. Was it the first? With probability $p_a/(p_a+p_b)$, in logs a difference.
 
 # %%
 a, b = story.sum(), other.sum()
@@ -376,7 +377,7 @@ check("08.2", log_add)
 # ## 6 Is log space cheaper?
 #
 # Logs are said to be faster, because adding is cheaper than multiplying. Compare for one token: a product, a sum of
-# kept logs, taking logs and summing them, a softmax over the vocabulary, a step of the model.
+# kept logs, taking logs and summing, a softmax over the vocabulary, a model step.
 #
 # **Predict** the order, and the factors between them.
 
@@ -398,8 +399,8 @@ for way, value in ns.items():
     print(f"{way:22} {value:14,.1f} ns for one token")
 
 # %% [markdown]
-# Is log space faster? No: a processor adds about as fast as it multiplies, and taking logs costs time. Both are small
-# beside the softmax, and that beside the model.
+# Is log space faster? Hardly: adding saves about a nanosecond, and taking the logs costs more. All are small beside the
+# softmax, and that beside the model.
 #
 # Logs do save work on **parts** of a sequence: with a running sum, the log prob of any span is one subtraction.
 # **Predict:** what do running products give for the last 20 tokens?
@@ -424,7 +425,7 @@ print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32
 print(f"kept in float32 and added in float64: {wide - long.sum():+.5f} nats off")
 
 # %% [markdown]
-# A nat is a factor of 2.7. So keep logs in float32 and add them in float64.
+# How far off? A nat is a factor of 2.7, so a few nats spoil a ratio. Keep logs in float32 and add them in float64.
 
 # %% [markdown]
 # ## 7 Perplexity
@@ -474,7 +475,7 @@ for name, (_, logs) in scored.items():
 # Four words of nonsense can be "more probable" than a good long sentence, because every factor below 1 lowers a
 # product. That is **length bias**. Perplexity compares texts of different lengths, if the same tokenizer cut them.
 #
-# Where does the disorder surprise the model? The server's tokenizer names the tokens.
+# Where does disorder surprise the model? The server's tokenizer names the tokens.
 
 # %%
 configuration = client.get_model_config("preprocessing").config.parameters
@@ -491,6 +492,8 @@ show(figures.surprise(bars), f"In disorder a token is {worse:.0f} times less lik
 
 
 # %% [markdown]
+# Where? At most words. The good sentence surprises most at *dog* and *garden*.
+#
 # **Exercise 08.3** (●○○, 3 minutes) Write `perplexity(log_probs)` for a list of natural log probs. It must also work
 # for a text of 2000 tokens.
 #
@@ -561,7 +564,7 @@ for i in np.argsort(-probability)[[0, 1, 2, -3, -2, -1]]:
 # **Predict:** of the answers with a probability near 0.8, are 80 % right? How many of all are right?
 #
 # A **reliability plot** sorts answers into bins by confidence and shows each bin's share of right answers. On the
-# dashed line, confidence is what it says. Bars are 95 % intervals (Wilson's, notebook 06), numbers count answers. The
+# dashed line, confidence equals that share. Bars are 95 % intervals (Wilson's, notebook 06), numbers count answers. The
 # right panel uses the mean per token, $\exp(\text{mean}\log p)$.
 
 # %%
@@ -582,8 +585,8 @@ for rights, said in ((right[bin_of == b], probability[bin_of == b]) for b in np.
 
 # %% [markdown]
 # Are 80 % right near 0.8? With the default parameters the level fits around 0.7 and 0.9, as far as 18 answers can tell.
-# Lower down it does not: of those with about 0.3, three quarters are right, and the interval lies above 0.3. But
-# likelier answers *are* right more often.
+# Lower down it does not: near 0.3 three quarters are right. Per token every interval reaches the line. And likelier
+# answers *are* right more often.
 #
 # The probability of a *text* is not that of being *right*. A right answer can be worded in several ways, and the model
 # may believe in a wrong one.
@@ -602,7 +605,7 @@ explore(
 
 # %% [markdown]
 # You buy **precision**, the share of right answers among those kept, with **coverage**, the share kept. A threshold
-# judged by the answers that chose it looks too good. So choose the lowest with 80 % right on the even questions.
+# judged by the answers that chose it looks too good. So choose the lowest that keeps 80 % right on the even questions.
 #
 # **Predict:** will the odd ones reach 80 %?
 
@@ -652,9 +655,7 @@ for i in range(3):
 # The texts stay, and suddenly the model seems sure: log probs are taken after the temperature, before `top_k`, and a
 # low temperature sharpens the distribution. A threshold holds only for the settings it was measured with.
 #
-# Try more: `temperature = 2` for the stories, or a text in another language.
-#
-# The last line says what produced this page's numbers.
+# Try more: `temperature = 2` for the stories, or another language.
 
 # %%
 client.close()
