@@ -69,7 +69,7 @@ seed: int = 0  # seed of the samples and of the random languages
 # ## 1 A server with room for beams
 #
 # A search follows several candidate answers side by side: its **beams**. Each takes a row of the running batch, so a
-# server is told at its start how many a request may have. The default is 1; you ask for 8.
+# server is told at start-up how many a request may have. The default is 1; you ask for 8.
 
 # %%
 lane = notebook.begin("09", lane, seed=seed, weights=precision)
@@ -152,8 +152,8 @@ explore(draw, title=title, summary="width 1: the fox ran, 0.2; widths 2 and 3: t
 
 
 # %% [markdown]
-# A step looks at the best 2 × `width` continuations, so that enough remain when some have ended: hence two boxes a
-# column on the left.
+# A step looks at the best 2 × `width` continuations, so that enough remain when some have ended: hence the two boxes in
+# each column on the left.
 #
 # **Exercise 09.1** (●●○, 5 minutes) Write one step. `totals` has the log probability of each of B beams, `log_probs` a
 # row of V next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token,
@@ -283,7 +283,7 @@ except InferenceServerException as error:
 
 # %% [markdown]
 # In a stream of beams the best path may change from its first word on. So each response holds *whole* texts; show only
-# the last.
+# the latest.
 
 # %%
 for response in ask(prompt, max_tokens=6, beam_width=4, stream=True):
@@ -469,8 +469,8 @@ for stopping in (True, False):
     print(f"early_stopping {stopping!s:5}: {length:2} tokens, {text}")
 
 # %% [markdown]
-# Does a long answer win? With True, a wide beam can fill up with short answers first, and no penalty brings back what
-# was never finished. With False it may finish a longer one.
+# Does a long answer win? With True, short answers can fill a wide beam first, and no penalty brings back what never
+# finished. With False a longer one may finish.
 #
 # <details><summary>On NVIDIA's server: versions in which these settings do nothing or something else</summary>
 #
@@ -566,8 +566,8 @@ summary = f"{likeliest}: {likely[likeliest]:.2f} nats per token, {repeats[likeli
 show(figures.strategies(measured, colours), f"{likeliest} is the likeliest; two samples differ most", summary)
 
 # %% [markdown]
-# Small differences between rows mean nothing: the dots of one row lie far apart. Two things stand out: the log
-# probability, highest for wide beams and lowest for hot samples, and how alike two beams are.
+# Differences smaller than the spread within a row mean nothing. Two things stand out: the log probability, highest for
+# wide beams and lowest for hot samples, and how alike two beams are.
 #
 # Is a likely story worth reading? Read two:
 
@@ -603,8 +603,8 @@ for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
-# Eight beams are slower: each is a row in every step. If sampling or a second beam looks faster than greedy, that is
-# noise: read the ranges.
+# Eight beams lose a quarter or so here: each is a row in every step. If sampling or a second beam looks faster than
+# greedy, that is noise: read the ranges.
 #
 # Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
 # KV head of every layer, here in float32.
@@ -741,7 +741,7 @@ p_value = binomtest(only, only + only_other).pvalue if only + only_other else 1.
 print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_value:.4f}")
 
 # %% [markdown]
-# With the default parameters p is far below 0.05: the lead is no accident.
+# With the default parameters p is far below 0.05: this is hardly chance.
 #
 # Without the check beams hardly lead. They are the *likeliest* candidates found, no two with the same tokens; samples
 # repeat the likely ones. So the right answer is among four beams more often, and the check finds it. Give beams to
@@ -780,8 +780,8 @@ for p in (0.0, 1.0):
     print(f"p = {p:.0f}: the {'empty' if not texts[0] else 'longer'} answer wins")
 
 # %% [markdown]
-# To this chat model the question is a complete message, and its end a likely continuation. A penalty of 1 divides by a
-# length of 1, so the empty answer wins unless a longer one has a better mean per token.
+# To this chat model the question is a complete message, so its likeliest continuation is to end. A penalty of 1 divides
+# by a length of 1, so the empty answer wins unless a longer one has a better mean per token.
 #
 # <details><summary>What an exact search would find</summary>
 #
