@@ -72,8 +72,8 @@ seed: int = 0  # seed of the tests and of the sampled answers
 # ## 1 One step, several tokens
 #
 # To generate one token, the model reads all of its 135 million weights from memory. Reading *four* tokens takes the
-# same weights, once, and multiplies them with four columns. So if somebody told you the next three tokens, one step
-# could check them all. One **round**:
+# same weights, once, and multiplies them by four columns. So if somebody told you the next three tokens, one step could
+# check them all. One **round**:
 #
 # ![The draft says ran, into, a; the target ran, into, the, dark; ran, into, the are accepted](pictures/10_round.svg)
 #
@@ -254,9 +254,9 @@ for k, value in verify_cost.items():
     print(f"v({k}) = {value:.2f}   ({step_ms[k]:.1f} ms)")
 
 # %% [markdown]
-# Compare $v(8)$ with 9, the cost of nine separate steps: that difference is the basis of speculative decoding. But
-# $v(k)$ grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so
-# $v$ stays near 1 for longer; a batch of many requests uses that arithmetic up.
+# Compare $v(8)$ with 9, the cost of nine separate steps: speculative decoding lives on that difference. But $v(k)$
+# grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so $v$ stays
+# near 1 for longer; a batch of many requests uses that arithmetic up.
 
 # %% [markdown]
 # ## 2 Which guesses may be kept
@@ -281,7 +281,7 @@ show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words 
 
 # %% [markdown]
 # The draft says *sat* 60 % of the time, but it should come 30 % of the time. So keep it every second time: with
-# probability $p/q$. *ran* comes too rarely. Keep it always, and give it more when another word is rejected. The rule:
+# probability $p/q$. *ran* comes too rarely. Keep it always, and let it replace rejected words. The rule:
 #
 # - keep $x$ with probability $\min(1,\ p(x)/q(x))$;
 # - else draw a replacement from what is missing, $r(x)=\max(0,\ p(x)-q(x))\,/\,\sum_y\max(0,\ p(y)-q(y))$.
@@ -326,7 +326,7 @@ check("10.1", rule)
 # A proof may have a hole, so test it. In this language the next of four words depends on the last. The draft guesses
 # two words, the target verifies, and the first two that come out are counted: 16 pairs.
 #
-# `verify_with` leaves open when to keep, and what to replace from.
+# `verify_with` takes two functions: when to keep, what to replace from.
 
 # %%
 def draw(p, rng, size=None):
@@ -402,8 +402,8 @@ right, from_p, threshold = survives.values()
 assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
 
 # %% [markdown]
-# Only the first rule survives. Replacing from $p$ is the most common mistake: the kept words come on top. The threshold
-# buys speed, but is not lossless.
+# Only the first rule survives. Replacing from $p$ is the most common mistake: what was kept comes out too often. The
+# threshold buys speed, but is not lossless.
 
 # %% [markdown]
 # ## 3 The same on real distributions
@@ -449,8 +449,8 @@ summary = f"at temperature {temperature} the probability of being kept goes from
 show(figures.kept(labels, beta, agree), title, summary)
 
 # %% [markdown]
-# One number for all places, as used below, simplifies. Entropy says how unsure the target is. Compare the half of the
-# places with the lower entropy to the other half:
+# One number for all places, as used below, is a simplification. Entropy says how unsure the target is. Compare the half
+# of the places with the lower entropy to the other half:
 
 # %%
 sure, unsure = np.array_split(np.argsort(entropy(target_p, axis=-1)), 2)
@@ -495,8 +495,7 @@ assert real_p > 1e-4
 # The rule needs the draft's probabilities. The executor here, and TensorRT-LLM without `draft_logits`, does something
 # simpler: the target chooses its own token as ever, and a guess is kept if it is that token.
 #
-# That is the same rule for a draft that is *certain*, $q=1$ on its guess. Each token uses one random number, as without
-# a draft, so even a sampled text stays the same.
+# That is the same rule for a draft that is *certain*, $q=1$ on its guess.
 #
 # **Predict:** two drafters, greedy and sampled. In how many of the four cases does the text stay the same? Which
 # accepts more?
@@ -514,8 +513,8 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
         assert precision != "fp32" or same
 
 # %% [markdown]
-# With fp32 weights the text is the same in all four. Which case accepts more, one short text cannot say; the
-# distributions can. Averages over the places above:
+# With fp32 weights the text is the same in all four: each token uses one random number, as without a draft. Which case
+# accepts more, one short text cannot say; the distributions can. Averages over the places above:
 
 # %%
 certain = np.take_along_axis(target_p, draft_logits.argmax(-1)[:, None], 1)[:, 0]
@@ -590,9 +589,10 @@ for n in (10, 20, 25, 27, 28, 29, 30):
 print(f" 2 layers, the first and the last: {untrained:.0%}; the same two, trained: {hit_rate:.0%}")
 
 # %% [markdown]
-# Where skipping begins to agree, it costs nearly as much as the target: a layer is made for the next layer, not for the
-# output head. Two layers *trained* for it do better: on the 40 unseen prompts of [data/draft](../data/draft/README.md)
-# the draft agrees at 55 % of the places, the same layers before the training at none.
+# Here 29 layers do not reach half. Where skipping begins to agree, it costs nearly as much as the target: a layer is
+# made for the next layer, not for the output head. Two layers *trained* for it do better: on the 40 unseen prompts of
+# [data/draft](../data/draft/README.md) the draft agrees at 55 % of the places, the same layers before the training at
+# none.
 
 # %% [markdown]
 # ## 6 How many guesses pay
@@ -715,7 +715,7 @@ show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), tit
 
 # %% [markdown]
 # The left panel has no clock in it. The line takes hits and misses as independent; dots below it mean that both come in
-# runs. The right panel adds the clock and its noise: if the dots lie above the line at every $k$, suspect $v$, which
+# runs. The right panel adds the clock and its noise: if the dots rise above the line as $k$ grows, suspect $v$, which
 # section 1 rounds up. How much hangs on the choice of $k$?
 
 # %%
@@ -812,7 +812,8 @@ print(f"{requests} requests for {len(copied)} tokens: {tokenizer.decode(copied)!
 assert precision != "fp32" or copied == list(undrafted["copy"]), "the text of section 5"
 
 # %% [markdown]
-# Speculation has limits, most of them NVIDIA's: one prompt, one beam, no streaming, no logits.
+# How many requests? Section 5's steps and one for the prompt. Speculation has limits, most of them NVIDIA's: one
+# prompt, one beam, no streaming, no logits.
 
 # %% tags=["nbval-check-output"]
 for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"num_draft_tokens": -1}):
@@ -890,7 +891,7 @@ for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"
 # - Keep a drafted $x$ with probability $\min(1,p/q)$, else replace it from $\max(0,p-q)$, normalised: $p$ comes out. A
 #   guess is kept with probability $\sum\min(p,q)$.
 # - Greedy: keep guesses as far as they are the target's own choices.
-# - $S(k)=(1+a+\dots+a^k)/(k\,c+v(k))$ predicts the best draft length. 0 is a length, too.
+# - $S(k)=(1+a+\dots+a^k)/(k\,c+v(k))$ narrows down $k$; then measure. 0 is a length, too.
 # - Lookup is for answers that repeat; a draft model must be trained for its target.
 # - Through BLS each round is two more requests; `acceptance_rate` says whether they pay.
 
@@ -910,14 +911,9 @@ for k in (0, 3):
     print(f"{k} guesses: {together[k]:.1f} tokens/s for four streams together")
 
 # %% [markdown]
-# Does the draft still help? If its rate is lower, no: the four streams already use the spare arithmetic. NVIDIA's
-# documentation (section 8) recommends speculation for low batch sizes.
-#
-# <details><summary>The server here is the worst case</summary>
-#
-# Each request verifies in a step of its own. TensorRT-LLM verifies those of a batch together.
-#
-# </details>
+# Does the draft still help? If its rate is lower, no: here each request verifies in a step of its own and shares no
+# reading of the weights. TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends
+# speculation for low batch sizes.
 #
 # A second one: ask for a draft where there is none. Stop this server, and start one with a single LLM.
 
