@@ -17,7 +17,7 @@
 # # 11 · Benchmarking
 #
 # You write a load generator, measure your deployment as its users feel it, meet seven mistakes that spoil such figures,
-# and learn which tool's command measures the same.
+# and write the commands of two tools.
 #
 # After this notebook you can
 #
@@ -333,8 +333,8 @@ show(figures.curves(closed, lane=lane), title, summary)
 # Real users do not wait for each other. In an **open loop** requests arrive at a rate, however many are on their way.
 # If arrivals are independent, the gaps between them are exponential: a Poisson process.
 #
-# The rates below are shares of the capacity, the most requests per second that the closed loop got answered. The gaps
-# are scaled to give exactly that rate.
+# The rates below are shares of the capacity, the most requests per second answered in the closed loop. The gaps are
+# scaled to give exactly that rate.
 
 # %%
 async def open_loop(prompts, rate, rng):
@@ -383,7 +383,7 @@ show(figures.open_loops(panels, lane=lane), title, f"the longest TTFT at each sh
 
 # %% [markdown]
 # Above the capacity a queue grows for as long as you measure: TTFT at 300 % depends on your patience, and no number
-# describes it. Below, waits come and go by chance. At 120 % a short run may not show the queue.
+# describes it. Below, waits come and go. In a short run chance can hide the queue at 120 % or suggest one at 80 %.
 #
 # A closed loop never shows it: its users stop asking while they wait, so the queue is never longer than their number.
 # It answers "what do n users get?", not "what happens at n requests a second?".
@@ -443,7 +443,7 @@ print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt i
 # ## 5 How sure is that?
 #
 # **Mistake 6: averages.** Latencies often have a long tail. Then a few requests are far above the mean and most below:
-# nobody feels it. Report percentiles, such as p95.
+# nobody feels it. Report percentiles.
 #
 # **Predict:** which share of these requests is below their mean?
 
@@ -476,9 +476,9 @@ for size in sorted({max(2, len(waits) // 4), len(waits) // 2, len(waits)}):
     print()
 
 # %% [markdown]
-# Two cautions. A bootstrap cannot draw what you never saw: the p95 of few requests is nearly their maximum, and its
-# interval is too short. And requests of one run share a queue, so they are not independent. Repeat the whole run, on
-# another day as well, and show all results.
+# A bootstrap cannot draw what you never saw: the p95 of few requests is nearly their maximum, and its interval is too
+# short. And requests of one run share a queue, so they are not independent. Repeat the whole run, on another day as
+# well, and show all results.
 #
 # ## 6 Goodput: what is fast enough
 #
@@ -505,8 +505,8 @@ show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 
 
 # %% [markdown]
-# Goodput rises with the rate as long as the limits are kept. Above the capacity answers come later and later: in a long
-# run none keeps the limits. If 120 % is the best rate here, the run was too short for its queue.
+# And goodput? It follows the rate only while the limits are kept: here, at the lowest rate at best. Above the capacity,
+# in a long run no answer keeps them. If 120 % is the best rate here, the run was too short for its queue.
 #
 # Where the curve of TTFT turns up is the **knee**. Operate a deployment to the left of it. Four rates only tell between
 # which two it lies.
@@ -551,7 +551,7 @@ for n, run in closed.items():
 # keep the limits (the last column).
 #
 # Only good requests are worth paying for, so divide by goodput times tokens. And a machine that is idle half of the day
-# costs twice as much a token.
+# costs twice as much per token.
 
 # %%
 good_cost = price / (3600 * max(good) * max_tokens) * 1e6 if max(good) else math.inf
@@ -595,7 +595,7 @@ print(loadtest.as_shell(loadtest.perf_analyzer("data.json", rates=(1, 9, 2))))
 # --model-repository … --tokenizer …`. The embedded lane's server has none, so the course has a small one, which sits
 # before Triton and renders the chat template.
 #
-# Give AIPerf's `--tokenizer` a local folder; a name is looked up on the network.
+# Give AIPerf's `--tokenizer` a local folder, here `SmolLM2`; a name is looked up on the network.
 #
 # </details>
 #
@@ -635,9 +635,9 @@ for run in runs:
         print(f"  {name:18} AIPerf {theirs:7.1f}, closed loop {ours:7.1f}: {theirs / ours:.2f} ×")
 
 # %% [markdown]
-# Are the two close? Ratios on both sides of 1 do not tell the tools apart. Ratios all on one side are a hint: with n
-# pairs, chance does that once in $2^{n-1}$. A load average far above the number of cores means mistake 4. If two tools
-# keep differing, compare what they sent, then their processor time.
+# Are the two close? In the kept runs, no: AIPerf reports longer waits in both pairs. That is a hint only: with n pairs,
+# chance puts all on one side once in $2^{n-1}$. Suspect mistake 4 first: both clients share the server's two cores, and
+# other work ran before. If they keep differing, compare what they sent, then their processor time.
 
 # %% [markdown]
 # ## Recap
@@ -673,10 +673,10 @@ for name, run in (("alone", alone), ("disturbed", disturbed)):
     print(f"{name:10} {run.tokens_per_second:6.1f} tokens/s, p95 of TTFT {1000 * p95:5.0f} ms")
 
 # %% [markdown]
-# Nothing in the result says that this happened. So write down what else ran, and repeat the measurement. Try more:
-# `slack = 1.5`, `batch = 2`, or prompts of 200 `words`: which figure moves most?
+# Tokens/s fell by about half, and nothing in the result says why. So write down what else ran, and measure again. Try
+# more: `slack = 1.5`, `batch = 2`, or prompts of 200 `words`: which figure moves most?
 #
-# Stop the servers. The last line says what produced this page's numbers.
+# Stop the servers.
 
 # %%
 frontend.stop()
