@@ -77,8 +77,6 @@ seed: int = 1  # seed of the first sampled answer
 # way, the **LLM API**: a Python class, `LLM`, runs the checkpoint itself, with PyTorch.
 #
 # ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
-#
-# ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
 
 # %%
 lane = notebook.begin("12", lane, seed=seed, weights=precision)
@@ -102,7 +100,8 @@ lane = notebook.begin("12", lane, seed=seed, weights=precision)
 # </details>
 
 # %% [markdown]
-# Here is a typical old script. **Predict:** which of its lines still work in a new version?
+# Here is a typical old script. **Predict:** which of its lines still work in a new version? What is wrong with the
+# fourth?
 
 # %%
 script = """\
@@ -123,8 +122,8 @@ for number, line in enumerate(script.splitlines(), 1):
             print(f"line {number}: {row['thing']} is gone since {row['since']}; {row['instead']}")
 
 # %% [markdown]
-# Which lines still work? Only the last. The request in the fourth needs more than a new name for its seed: its model,
-# `ensemble`, is gone too.
+# Which lines still work? Only the last. In the fourth not only the seed's name is wrong: its model, `ensemble`, is gone
+# too.
 
 # %% [markdown]
 # ## 2 What can run here?
@@ -178,7 +177,8 @@ for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the 
 
 # %% [markdown]
 # `engine` is what you send to `ensemble` or `tensorrt_llm_bls`, `llm_api` a field of `SamplingParams` (the LLM API's
-# settings), `completions` the body of `/v1/completions` at `trtllm-serve`, `llmapi` Triton's model around `LLM`.
+# settings), `completions` the body of `/v1/completions` at `trtllm-serve` (`chat`, in the figure: of
+# `/v1/chat/completions`), `llmapi` Triton's model around `LLM`.
 #
 # Defaults of *max tokens*: required, 32, no limit (`None`), 32. The last row says whether the answer repeats your
 # prompt: by default on the first and last API only. *exclude* is the opposite of *echo*.
@@ -305,16 +305,15 @@ print(answer.choices[0].finish_reason, answer.usage.completion_tokens)
 print(answer.choices[0].message.content == ask(plain))
 
 # %% [markdown]
-# Was it greedy? Yes: the text is the same. `trtllm-serve` would have sampled, but this front end adds no defaults. So
-# always set the temperature. With `stream=True` the pieces arrive as they are generated:
+# Was it greedy? Yes: the text is the same. `trtllm-serve` would have sampled, but this front end adds no defaults, only
+# `top_p` 1 to a temperature. So always set one. With `stream=True` the pieces arrive as they are generated:
 
 # %%
 for event in application.chat.completions.create(**chat, stream=True, temperature=temperature, seed=seed):
     print(event.choices[0].delta.content or "", end="|")
 
 # %% [markdown]
-# With `n` you get several answers. Triton's text ends *after* the stop word, OpenAI's *before* it. **Predict:** with
-# `stop=[","]`, does a comma arrive?
+# With `n` you get several answers. **Predict:** with `stop=[","]`, does a comma arrive?
 
 # %% tags=["varies"]
 answer = application.chat.completions.create(**chat, stop=[","], n=2, temperature=temperature, seed=seed)
@@ -322,7 +321,8 @@ for choice in answer.choices:
     print(repr(choice.message.content), choice.finish_reason)
 
 # %% [markdown]
-# Did a comma arrive? No: the front end holds back what may begin a stop word, and cuts there.
+# Did a comma arrive? No. Triton's text ends *after* the stop word, OpenAI's *before* it: the front end holds back what
+# may begin a stop word, and cuts there.
 #
 # <details><summary>Same seed, another text?</summary>
 #
@@ -521,7 +521,7 @@ else:
     print("not run here: tensorrt_llm is not installed")
 
 # %% [markdown]
-# One difference is welcome: `trtllm-serve` refuses an unknown name, which Triton's `/generate` silently takes.
+# One difference is welcome: `trtllm-serve` refuses an unknown name, which Triton's `/generate` silently accepts.
 
 # %% [markdown]
 # ## 7 The llmapi model
@@ -554,8 +554,8 @@ for line in llm_api.DATA["llmapi_config"].splitlines():
 # Fields of `SamplingParams` have a prefix: there is no `max_tokens`. With `max_batch_size: 0` shapes have no batch
 # dimension: `[1]`, not `[1, 1]`.
 #
-# How does a real Triton treat such requests? The program needs a GPU, so put a listener in its place, which only
-# answers with what it received:
+# How does a real Triton treat such requests? The program needs a GPU, so put a listener in its place, which only echoes
+# what it received:
 
 # %%
 listener = '''import json
@@ -760,7 +760,7 @@ if graph.node:
 # %% [markdown]
 # ## Break it
 #
-# Send a request round all the APIs in turn. **Predict:** which of its fields survive the whole trip?
+# Send a request through all the APIs in turn. **Predict:** which of its fields survive the whole trip?
 
 # %% tags=["nbval-check-output"]
 here, now = "engine", rich
