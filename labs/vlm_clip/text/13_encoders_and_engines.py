@@ -179,7 +179,7 @@ except ValueError as error:
 
 
 # %% [markdown]
-# What does numpy say? 384 numbers do not fit 1,280. So many people force both to one length: drop the surplus, take
+# What does numpy say? 384 numbers do not fit 1,280. Many people then force both to one length: drop the surplus, take
 # principal components, multiply by a random matrix. But does the result *mean* anything? To find out you need two
 # tools. **Cosine similarity** compares directions, whatever the lengths:
 #
@@ -306,8 +306,8 @@ except OSError as error:
     print(f"Not measured here: {error}" if clip else "CLIP is left out by the parameter.")
 
 # %% [markdown]
-# If the Hugging Face hub cannot be reached, a small random CLIP still shows the shapes. **Predict:** can MiniLM's 384
-# numbers be compared with its pictures?
+# Without the Hugging Face hub a small random CLIP still shows the shapes. **Predict:** can MiniLM's sentences be
+# compared with its pictures?
 
 # %% tags=["nbval-check-output"]
 small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -397,8 +397,8 @@ def probabilities(scores, temperature):
 check("13.3", probabilities)
 
 # %% [markdown]
-# Labels that nobody trained for are called *zero-shot*. Take our categories as labels. **Predict:** for what share of
-# the pictures is the likeliest label right?
+# Choosing among labels that nobody trained for is called *zero-shot*. Take our categories. **Predict:** for what share
+# of the pictures is the likeliest label right?
 
 # %%
 with torch.inference_mode():
@@ -409,10 +409,10 @@ largest = max(np.mean([picture.category == name for picture in shown]) for name 
 print(f"right: {np.mean(hits):.0%} of {len(shown)}; the largest category has {largest:.0%}".replace("%", " %"))
 
 # %% [markdown]
-# What share is right? Compare the second number: always naming the largest category would reach it.
+# What share is right? Compare it with the second number, which always naming the largest category would reach.
 #
-# `labs/vlm_clip/train.py` trained the matrix; this is its record, not a measurement of this run. **Predict:** it shows
-# drawings only. What becomes of photos?
+# `labs/vlm_clip/train.py` trained the matrix; this is its record, not a measurement of this run. **Predict:** the
+# training shows drawings only. What becomes of photos?
 
 # %%
 card = json.loads((find_root() / "data" / "mini_clip" / "mini-clip.json").read_text())
@@ -422,8 +422,8 @@ gains = ", ".join(f"{name} from {curve[0][name]:.2f} to {curve[-1][name]:.2f}" f
 show(figures.curves(series, "training step", "recall at 10"), f"Held out: {gains}", gains, drawing=True)
 
 # %% [markdown]
-# What becomes of photos? The matrix spoils some of what the words knew about them. So the script tries it at several
-# strengths and keeps the best sum of recalls, where photos count twice.
+# What becomes of photos? The full matrix spoils some of what the words knew. So the script tries several strengths and
+# keeps the best sum of recalls at 1 and 10, where photos count twice. Those at 10:
 
 # %%
 chosen = card["chosen_on"]
@@ -475,8 +475,8 @@ title = f"The worst five of {len(shown)}: places {', '.join(str(ranks['mini-CLIP
 show(figures.searches(rows), title, "five sentences that miss their own picture", photos=True)
 
 # %% [markdown]
-# Look for kinds of failure: a sentence that fits many pictures, a thing that no class names, a picture that shows
-# something else. A white square is a stamp that is white on transparency (see notebook 15).
+# Look for kinds of failure: a sentence that fits many pictures, a thing that no class names. *White on white* is a
+# white stamp on transparency. It comes first again and again: notebook 14 calls that a *hub*.
 #
 # Now your own search, `question`:
 
@@ -488,7 +488,7 @@ summary = "five answers of ConSE, then five of mini-CLIP"
 show(figures.gallery(items, columns=5, rows=list(best)), f"“{question:.60}” finds these", summary, photos=True)
 
 # %% [markdown]
-# mini-CLIP is a stand-in: it looks at a picture with five million numbers, CLIP's ViT-B/32 with 88 million. Expect CLIP
+# mini-CLIP is a stand-in: it looks at a picture with five million weights, CLIP's ViT-B/32 with 88 million. Expect CLIP
 # to be far better. More pictures are harder to search: mini-CLIP's card has the recall over all of them. The aim was a
 # recall at 10 of 0.60.
 
@@ -499,11 +499,11 @@ print(f"{full['n']} pictures, at 10: mini-CLIP {full['recall_at_10']:.2f}, ConSE
       f"difference {full['gain_at_10']:+.2f} ({low:+.2f} to {high:+.2f})")  # fmt: skip
 
 # %% [markdown]
-# The first number says how far that aim was reached.
+# The first number is below that aim.
 #
 # ## 7 ONNX, and the proof that it is the same
 #
-# A good place for a break: from here you work with files.
+# A good place for a break.
 #
 # Check three things of each export: the same numbers as PyTorch, the same in a batch as alone, and the right tensor
 # names. **Predict:** how large are the differences?
@@ -771,9 +771,9 @@ for name, path in sources.items():
     print(f"vision.{name}: {len(plans[name]) / 1e6:.1f} MB")
 
 # %% [markdown]
-# Which is the smallest? int8, but barely: it adds a layer wherever it rounds. Between the layers fp16 needs the least.
-# That memory is planned for the largest batch. Whether int8 saves time only a GPU can say: building needs none, running
-# does.
+# Which is the smallest? int8, but barely: it adds a layer wherever it rounds. Between the layers fp16 needs the least,
+# int8 the most. That memory is planned for the largest batch. Whether int8 saves time only a GPU can say: building
+# needs none, running does.
 #
 # Keep the plans (`.rtx.plan`) and their ONNX files in the course's cache:
 
@@ -799,7 +799,7 @@ print(*sorted(path.name for path in engines.iterdir()))
 #
 # </details>
 #
-# **Predict:** the text encoder reads two tensors of token ids. Which sizes does its profile leave open?
+# **Predict:** the text encoder reads two tensors, ids and mask. Which sizes does its profile leave open?
 
 # %% tags=["nbval-check-output"]
 def trtexec(name, shapes):
