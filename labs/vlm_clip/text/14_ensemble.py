@@ -102,9 +102,9 @@ for path in sorted(repository.glob("*/1/*")):
     print(f"{path.stat().st_size / 1e6:6.1f} MB  {path.relative_to(repository)}")
 
 # %% [markdown]
-# It is an **ensemble**: no code, only a configuration that says which model gets which tensor. A step starts as soon as
-# its inputs are there, so picture and text are encoded at the same time. First what a client sees. `dims` describes one
-# row; `max_batch_size` allows 16 rows in a request.
+# It is an **ensemble**: no code, only a configuration that says which model gets which tensor. Which arrows? A step
+# starts as soon as its inputs are there: the text's run beside the picture's. First what a client sees. `dims`
+# describes one row; `max_batch_size` allows 16 rows in a request.
 
 # %%
 HEAD = """
@@ -185,7 +185,7 @@ server = TritonServer(repository).start()
 print(server.command_line)
 
 # %% [markdown]
-# A request has both tensors, `BYTES` of the shape [rows, 1]:
+# A request has both tensors, `BYTES` of shape [rows, 1]:
 
 # %%
 client = grpcclient.InferenceServerClient(server.grpc_url)
@@ -228,8 +228,8 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# Some wrong labels are near: the same kind of animal or thing. A label that comes again and again is a *hub*: its
-# vector is near to many that have no better place to go. The score is a cosine, not a probability.
+# Some wrong labels are near: the same kind of thing. A label that comes again and again is a *hub*: its vector is near
+# to many that have no better place to go. The score is a cosine, not a probability.
 #
 # Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
 # moved to another process.
@@ -327,12 +327,13 @@ for name, cost in costs.items():
 
 
 # %% [markdown]
-# *Both* cost less than picture and text added up, because the text runs beside the picture.
+# A picture costs over twice as much as a text. *Both* cost less than the two added up, because the text runs beside the
+# picture.
 #
 # ## 2 What the ensemble costs
 #
-# Do the hops between four models cost much? Triton's statistics count requests and nanoseconds for the ensemble and for
-# each step. So look before and after.
+# Do the hops between four models cost much? Triton's statistics count requests and nanoseconds for each model. So look
+# before and after.
 
 # %%
 def counters(model):
@@ -446,18 +447,18 @@ for model in kinds:
     print(f"{model:14} company alone x {control / alone:.2f}, batching on top x {batched / control:.2f}")
 
 # %% [markdown]
-# How much is the batching? The control has 1 row per execution, so nothing there is batching's. Whether larger batches
-# are also *faster* depends on what one row leaves idle. On a GPU that is nearly everything. Here a picture keeps a core
-# busy by itself; a batch mainly saves trips between processes, which matters more to a short text. Believe a factor
-# only if it comes again.
+# How much is the batching? The control has 1 row per execution, so nothing there is batching's. A last factor below 1
+# is a slow-down. Whether larger batches are also *faster* depends on what one row leaves idle. On a GPU that is nearly
+# everything. Here a picture keeps a core busy by itself; a batch mainly saves trips between processes, which matters
+# more to a short text. Repeat before you believe a factor.
 
 # %% [markdown]
 # ## 4 The batch dimension
 #
-# Most mistakes with a vision model are mistakes of shape. Send two to `vision_encoder`: one picture without a batch
-# dimension, and one of another size.
+# Most mistakes with a vision model are mistakes of shape. Send two pictures to `vision_encoder`: one of [3, 224, 224],
+# exactly what `dims` says, and one of another size.
 #
-# **Predict:** the first is [3, 224, 224], exactly what `dims` says. Does Triton take it?
+# **Predict:** does Triton take the first?
 
 # %% tags=["nbval-check-output"]
 for shape in ((3, 224, 224), (1, 3, 336, 336)):
@@ -541,7 +542,7 @@ assert lint(repository) == []
 #
 # ## 5 Whatever people send
 #
-# First files that are pictures, but look unlike what your code expects. All show the same thing.
+# First files that are pictures, but look unlike what your code expects.
 
 # %%
 stamp = Image.open(pictures[0].file).convert("RGBA")
@@ -599,8 +600,8 @@ show(figures.gallery(previews, columns=7), title, summary, photos=True)
 
 
 # %% [markdown]
-# The grey picture lost its colours, and the transparent one shows white. CMYK and the turn should cost no more than
-# JPEG, the animation next to nothing. **Predict:** what would they give without care?
+# The grey picture lost its colours, and the transparent one shows white. CMYK and the turn should cost about as much as
+# JPEG, the animation nothing. **Predict:** what would they give without care?
 #
 # <details><summary>What would they give?</summary>
 #
@@ -680,7 +681,7 @@ assert all(right)
 # %% [markdown]
 # ## 6 The same on a GPU box
 #
-# With a plan that `trtexec` made of notebook 13's files, only the folder `vision_encoder` changes: it holds
+# With a plan that `trtexec` made from notebook 13's files, only the folder `vision_encoder` changes: it holds
 # `model.plan` instead of `model.py`, and its configuration names another backend.
 # `write_repository(…, flavour="tensorrt", plan="vision.fp16.plan")` writes it. **Predict:** which lines of the
 # configuration differ?
