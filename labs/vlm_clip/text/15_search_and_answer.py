@@ -160,8 +160,8 @@ stores = indexing.Stores(root / "by-hand")
 print(stores.uri, stores.file.name)
 
 # %% [markdown]
-# MongoDB first. A **document** is a dict with an `_id`. The **write concern** says when a write counts as done: when a
-# majority of the servers has it in its journal, on disk. An **index** finds documents without reading all.
+# MongoDB first. A **document** is a dict with an `_id`. The **write concern** says when a write counts as done: here,
+# when a majority of the servers has it in its journal, on disk. An **index** finds documents without reading all.
 
 # %%
 mongo = pymongo.MongoClient(stores.uri)
@@ -275,7 +275,7 @@ assert not lost
 
 # %% [markdown]
 # How many are there? All, perhaps even one more batch, written just before the kill. A write is **acknowledged** when
-# the document store has it in its journal on disk and the vector store's file returns it. The kill ended both stores,
+# the document store has it in its journal and the vector store can read it from its file. The kill ended both stores,
 # too.
 #
 # **Predict:** you start the same build again. Does it begin at the beginning?
@@ -352,7 +352,7 @@ summary = "; ".join(f"{sentence}: {hits[0].caption}" for sentence, hits in rows.
 show(gallery.figure(rows, lambda hit: files[hit.id]), title, summary, photos=True)
 
 # %% [markdown]
-# Which are wrong? The right category is the least that you may ask for; look at the picture, too.
+# Which are wrong? The title counts categories only: a sedan is a vehicle, but does not fly. Look at the pictures, too.
 #
 # Now ask for ten pictures with every caption of the shop. On average a picture is in ten lists. **Predict:** in how
 # many is the most frequent one, and in how many would a blank one be?
@@ -411,8 +411,7 @@ show(gallery.two_groups(best, enough_text), title, summary)
 #
 # <details><summary>One in ten was meant</summary>
 #
-# From twenty sentences the true share is known only roughly: 4 of 20 may be anything from 6 to 44 %. Choose with more
-# of them.
+# From twenty sentences the true share is known only roughly: 1 of 20 may be anything from 0 to 25 %. Choose with more.
 #
 # </details>
 
@@ -503,8 +502,8 @@ print("of the first 20 with both:", len(together & first_20(**shown)), "are amon
 print(len(together & first_20(text="made of wood")), "among those of the sentence")
 
 # %% [markdown]
-# Which decides? The part whose scores differ more between pictures, although both vectors have length 1. To change
-# that, give one a weight above 1 before the sum.
+# Which decides? Here neither. In general it is the part whose scores differ more between pictures; a weight above 1
+# before the sum changes that.
 #
 # ## 6 Filter, then take the nearest
 #
@@ -569,7 +568,7 @@ for turn in answer.messages(found.hits[0]):
     print(f"{turn['role']:10}{turn['content']}")
 
 # %% [markdown]
-# The chat shows one example: a small model copies form better than it follows rules. Now stream the answers: to your
+# The chat shows one example: a small model copies a form better than it follows rules. Now stream the answers: to your
 # query, then to the test sentences with the lowest and the highest score.
 
 # %%
@@ -601,8 +600,8 @@ for name, all_of in compared.items():
     print(f"{name:12}{counts[0]:8}{counts[1]:8}{counts[2]:12}{counts[3]:10}")
 
 # %% [markdown]
-# How many are exact? See the table, and look at the rest. Without the example the model often copies the record, which
-# counts as exact and helps nobody.
+# How many are exact? Nearly all. But without the example the model often copies the record, which counts as exact and
+# helps nobody.
 #
 # <details><summary>Another run, another word?</summary>
 #
@@ -720,8 +719,8 @@ for ivf.nprobe in (1, 16, 64):
     try_index(f"IVF nprobe {ivf.nprobe}", ivf)
 
 # %% [markdown]
-# How many cells? A part of them finds most neighbours, and each further percent costs more.
-# `benchmarks/vector_indexes.py` measured up to 100,000 vectors, with the fastest setting that finds nine of ten.
+# How many cells? Of these, `nprobe` 16 suffices, and each further percent costs more. `benchmarks/vector_indexes.py`
+# measured up to 100,000 vectors, with the fastest setting that finds nine of ten.
 #
 # **Predict:** what do ten times as many vectors do to flat, and what to HNSW?
 
@@ -735,9 +734,9 @@ summary = f"measured {measured['date']}, not by this run, by FAISS on one core"
 show(gallery.growth(points), title, summary, drawing=True)
 
 # %% [markdown]
-# What do they do? Flat takes more than ten times as long. HNSW hardly grows, but takes long to build. IVF is built
-# quickly and must look into many cells, because these vectors have no clusters; measure with your own. Milvus Lite
-# always compares with every vector; a Milvus server has all three.
+# What do they do? Flat takes more than ten times as long. HNSW hardly changes (a factor below 1 is noise), but takes
+# long to build. IVF is built faster; how many cells it needs depends on clusters in the vectors, so measure with your
+# own. Milvus Lite always compares with every vector; a Milvus server has all three.
 #
 # ## 10 More than one machine
 #
@@ -771,7 +770,7 @@ except PyMongoError as error:
 # ## 11 A page for a class
 #
 # In a live notebook this cell is a search box: type a sentence or choose a picture, a category and a price, and the
-# answer streams in. Below it is what the model added.
+# answer streams in. Below is what the model added.
 
 # %%
 examples = {sentence: {"text": sentence} for sentence in ("a red fruit", "a musical instrument", lowest)}
