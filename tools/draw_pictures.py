@@ -563,40 +563,33 @@ def two_apis() -> Picture:
 
 def search() -> Picture:
     p = Picture(
-        330,
-        "A search passes through one server and two stores",
-        """The customer's sentence or picture goes to the ensemble clip in Triton, which makes a vector. Milvus
-        answers with the ids of the nearest pictures, MongoDB with their records. tensorrt_llm_bls, in the same
-        Triton, says a record in a sentence, which streams to the customer.""",
+        372,
+        "A search: your program asks one server and two stores",
+        """Your program makes every call. It sends the customer's sentence or picture to the ensemble clip in Triton and
+        gets a vector; sends the vector to Milvus and gets the ids of the nearest pictures; asks MongoDB for their
+        records; and sends a record in a prompt to tensorrt_llm_bls in the same Triton, whose answer streams.""",
     )
-    p.box(150, 48, 206, 268, "", tint(GATHER, 0.15), dashed=True)
-    p.text(162, 68, "one Triton", colour=QUIET)
-    p.box(460, 48, 324, 150, "", tint(GATHER, 0.15), dashed=True)
-    p.text(472, 68, "two stores", colour=QUIET)
-    p.box(16, 154, 94, 50, "customer")
-    p.box(178, 88, 150, 46, "clip\n(ensemble)", tint(GATHER, 0.6))
-    p.box(478, 88, 116, 46, "Milvus\n(vectors)", tint(READ, 0.4))
-    p.box(650, 88, 116, 46, "MongoDB\n(records)", tint(WRITE, 0.4))
-    p.box(170, 226, 166, 46, "tensorrt_llm_bls", tint(CALL, 0.4))
-    for points in (
-        ((63, 154), (63, 111), (178, 111)),
-        ((328, 111), (478, 111)),
-        ((594, 111), (650, 111)),
-        ((708, 134), (708, 249), (336, 249)),
-        ((170, 249), (63, 249), (63, 204)),
-    ):
-        p.arrow(*points)
-    for x, y, words in (
-        (16, 80, "sentence\nor picture"),
-        (366, 103, "vector"),
-        (608, 103, "ids"),
-        (500, 241, "record"),
-        (16, 268, "answer"),
-    ):
-        p.text(x, y, words, size=13)
-    for x, y, words in ((253, 154, "what does it mean?"), (536, 154, "which are near?"), (253, 292, "how to say it?")):
-        p.text(x, y, words, size=13, anchor="middle", colour=QUIET)
-    p.text(700, 176, "what are they?", size=13, anchor="end", colour=QUIET)
+    p.box(16, 168, 96, 58, "customer")
+    p.box(196, 52, 130, 304, "", tint(GATHER, 0.15))
+    p.text(261, 205, "your\nprogram", anchor="middle", weight="bold")
+    p.arrow((112, 184), (196, 184))
+    p.arrow((196, 210), (112, 210))
+    p.text(154, 176, "asks", size=13, anchor="middle")
+    p.text(154, 230, "answer", size=13, anchor="middle")
+    rows = (
+        ("clip", tint(GATHER, 0.6), "Triton: what does it mean?", "1  sentence or picture", "vector"),
+        ("Milvus", tint(READ, 0.4), "which pictures are near?", "2  vector", "ids"),
+        ("MongoDB", tint(WRITE, 0.4), "what are they?", "3  ids", "records"),
+        ("tensorrt_llm_bls", tint(CALL, 0.4), "Triton: how to say it?", "4  prompt with a record", "answer, token by token"),
+    )
+    for row, (name, colour, does, out, back) in enumerate(rows):
+        middle = 90 + 76 * row
+        p.box(536, middle - 28, 152, 40, name, colour)
+        p.text(612, middle + 30, does, size=13, anchor="middle", colour=QUIET)
+        p.arrow((326, middle - 16), (536, middle - 16))
+        p.arrow((536, middle + 2), (326, middle + 2))
+        p.text(346, middle - 22, out, size=13)
+        p.text(516, middle + 18, back, size=13, anchor="end", colour=QUIET)
     return p
 
 
