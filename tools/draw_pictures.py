@@ -580,7 +580,7 @@ def search() -> Picture:
         ("clip", tint(GATHER, 0.6), "Triton: what does it mean?", "1  sentence or picture", "vector"),
         ("Milvus", tint(READ, 0.4), "which pictures are near?", "2  vector", "ids"),
         ("MongoDB", tint(WRITE, 0.4), "what are they?", "3  ids", "records"),
-        ("tensorrt_llm_bls", tint(CALL, 0.4), "Triton: how to say it?", "4  prompt with a record", "answer, token by token"),
+        ("tensorrt_llm_bls", tint(CALL, 0.4), "Triton: how to say it?", "4  prompt with a record", "streamed answer"),
     )
     for row, (name, colour, does, out, back) in enumerate(rows):
         middle = 90 + 76 * row
