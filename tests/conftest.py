@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import sys
@@ -21,6 +22,15 @@ settings.register_profile(
 settings.load_profile("course")
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Which notebook's turn it is to run with its other parameters: each day and each minor version of Python has another
+# one. In the environment, so that every worker of a run has the same, and a run can be repeated.
+TURN = os.environ.setdefault("COURSE_TURN", str(3 * datetime.date.today().toordinal() + sys.version_info.minor))
+
+
+def pytest_report_header():
+    return f"COURSE_TURN={TURN}"
+
 
 # Beside other workers, one thread each: threads that wait for each other and for a core take up to ten times as long.
 # Before anything imports torch or numpy, and for all processes that the tests start.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,14 +15,6 @@ sys.path.insert(0, str(ROOT / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from running import EXAMPLE  # noqa: E402
-
-# Which notebook's turn it is to run with its other parameters: each day and each minor version of Python has another
-# one. In the environment, so that every worker of a run has the same, and a run can be repeated.
-TURN = os.environ.setdefault("COURSE_TURN", str(3 * datetime.date.today().toordinal() + sys.version_info.minor))
-
-
-def pytest_report_header():
-    return f"COURSE_TURN={TURN}"
 
 
 @pytest.fixture(scope="session")
