@@ -530,7 +530,8 @@ def test_control_c_stops_the_preparation(tiny, cache):
         time.sleep(0.02)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    assert last_line(process).startswith("KeyboardInterrupt")
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGINT
     assert not workers(cache)
     assert not list(cache.glob("models/*/.partial-*"))
 
