@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-MOST_COLOURS = 2000  # of one output of a page
+MOST_COLOURS = 2000  # of one output of a page: nbconvert takes time that grows with the square of their number
 SAVE_SECONDS = 5  # between two saves of a notebook that runs
 
 
@@ -111,18 +111,20 @@ def write_page(path: Path, folder: Path) -> None:
     """
     import nbformat
     from nbconvert import HTMLExporter
-    from nbconvert.filters import ansi2html, strip_ansi
 
     exporter = HTMLExporter(sanitize_html=False, embed_images=True)
-
-    def colours(text: str) -> str:  # nbconvert's own takes time that grows with the square of their number
-        return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
-
     exporter.register_filter("ansi2html", colours)
     metadata = {"name": path.stem, "path": str(folder)}
     page, _ = exporter.from_notebook_node(nbformat.read(path, as_version=4), {"metadata": metadata})
     page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
     path.with_suffix(".html").write_text(page, encoding="utf-8")
+
+
+def colours(text: str) -> str:
+    """A terminal's text as HTML, in its colours unless there are too many."""
+    from nbconvert.filters import ansi2html, strip_ansi
+
+    return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
 
 
 def say(progress: Path, **line: Any) -> None:

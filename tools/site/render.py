@@ -17,7 +17,6 @@ from markupsafe import escape
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbconvert import TemplateExporter
-from nbconvert.filters import ansi2html, strip_ansi
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
@@ -25,10 +24,11 @@ from pygments.styles import get_style_by_name
 from pygments.token import STANDARD_TYPES, Token
 from pygments.util import ClassNotFound
 
+from course.execute import colours as terminal_colours
+
 PRIORITY = ("image/svg+xml", "image/png", "image/jpeg", "text/html", "text/markdown", "text/latex", "text/plain")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SUFFIX = {"image/svg+xml": ".svg", "image/png": ".png", "image/jpeg": ".jpg"}
-MOST_COLOURS = 2000  # of one output: nbconvert's conversion takes time that grows with the square of their number
 
 
 def slug(heading: str) -> str:
@@ -104,7 +104,7 @@ class Notebooks:
         self._keep: Callable[[str, bytes], str] = lambda name, content: name
         where = {"template_name": "notebook", "extra_template_basedirs": [str(Path(__file__).parent)]}
         self._exporter = TemplateExporter(file_extension=".html", **where)
-        filters = {"prose": self.prose, "code": lambda text: colour(text, "python"), "ansi": self.ansi,
+        filters = {"prose": self.prose, "code": lambda text: colour(text, "python"), "ansi": terminal_colours,
                    "best": self.best, "picture": self.picture, "only_imports": only_imports}  # fmt: skip
         for name, made in filters.items():
             self._exporter.register_filter(name, made)
@@ -122,10 +122,6 @@ class Notebooks:
 
     def prose(self, text: str) -> str:
         return self.markdown.render(text)
-
-    @staticmethod
-    def ansi(text: str) -> str:
-        return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
 
     @staticmethod
     def best(data: dict[str, Any]) -> str:
