@@ -57,7 +57,8 @@ def live_page(browser, tmp_path):
 @contextlib.contextmanager
 def jupyterlab(folder, sources):
     """What JupyterLab says of itself (url, token, pid), with a notebook of these cells, as long as the block lasts."""
-    from course.lab import FLAGS
+    from lab import FLAGS
+
     from course.runner import environment
 
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])

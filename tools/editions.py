@@ -10,11 +10,11 @@ from pathlib import Path
 
 import exercises
 import nbformat
+from lab import without_outputs, working_copy
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from notebook_files import tagged
 
-from course.lab import without_outputs, working_copy
 from course.manifest import Course
 
 Made = tuple[Path, list[tuple[str, str]]]

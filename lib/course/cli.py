@@ -1,6 +1,6 @@
 """The `course` command. Each command says what to do and leaves the work to a module that it imports only then."""
 
-import importlib
+import contextlib
 import os
 import signal
 import sys
@@ -10,18 +10,20 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from course import checkout
 from course.engine_cli import FLAGS_OF_ANOTHER, build, convert
 from course.engine_cli import app as engine
 from engines import EngineError
 from servinglab.errors import CourseError
 from servinglab.lane import spare_the_proxy
-from servinglab.root import find_root
 
 ABOUT = "An executable course on serving language models with TensorRT-LLM and Triton."
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=ABOUT)
 repo = typer.Typer(no_args_is_help=True, help="Build and check model repositories.")
 app.add_typer(repo, name="repo")
 app.add_typer(engine, name="engine")
+with contextlib.suppress(CourseError):  # those for a class are there in a checkout only
+    app.add_typer(checkout.tool("classroom").app)
 app.command("convert", context_settings=FLAGS_OF_ANOTHER)(convert)
 app.command("build", context_settings=FLAGS_OF_ANOTHER)(build)
 
@@ -66,7 +68,7 @@ def run(
     timeout: Annotated[float | None, Option(min=1, help="Seconds a notebook may take.")] = None,
 ) -> None:
     """Execute notebooks in order; results, pages and an index go to build/. Exit code 1 when one of them fails."""
-    from course import manifest, report, runner
+    from course import doctor, manifest, report, runner
     from servinglab.lane import resolve_lane
 
     loaded = manifest.load()
@@ -77,17 +79,18 @@ def run(
     overrides = manifest.parse_assignments([*(parameter or []), *([f"lane={lane}"] if lane else [])], chosen)
     values = {n.id: n.values(overrides[n.id], parameter_set) for n in chosen}  # refused here, before anything runs
     if any(v.get("lane") == "trtllm" for v in values.values()):
-        _require_trtllm()
+        doctor.require_trtllm()
     folder = (out or loaded.root / "build").resolve()
-    _require_writable(folder)
+    runner.require_writable(folder)
     runner.require_results(folder, loaded)
     folder.mkdir(parents=True, exist_ok=True)
-    results = []
+    pages, results = checkout.tool("site/run_pages"), []
     try:
         with report.progress() as (at_cell, at_end):
             for notebook in chosen:
                 how = {"timeout": timeout, "on_progress": at_cell}
                 results.append(runner.run_notebook(notebook, folder, values[notebook.id], **how))
+                pages.page(folder / f"{notebook.id}.ipynb")
                 at_end(results[-1])
     except KeyboardInterrupt:
         typer.echo(f"stopped; what has finished is in {folder / 'index.html'}", err=True)
@@ -96,7 +99,7 @@ def run(
         known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]
         runner.save(everything, folder)
-        index = report.write_index(loaded, everything, folder)
+        index = pages.index(loaded, everything, folder)
     rows = [(r.id, f"{r.seconds:.1f}", report.status(r.status), r.error) for r in results]
     report.show(("notebook", "seconds", "status", ""), rows)
     report.say(f"pages: {index}")
@@ -104,77 +107,6 @@ def run(
         typer.echo(f"notebooks that you had changed in {folder.name} are in {yours}")
     if any(r.status != "passed" for r in results):
         raise typer.Exit(1)
-
-
-@app.command()
-def sweep(
-    notebook: Annotated[str, Argument(help="A notebook's id or number, such as 06.")],
-    parameter: Annotated[list[str], Option("-p", metavar="NAME=A,B,…", help='Values; quote a comma: NAME="a, b",c')],
-    parameter_set: Annotated[str | None, Option("--set", help="A parameter set of course.toml, for the rest.")] = None,
-    figure: Annotated[str | None, Option(help="What to draw, of all that the notebook records.")] = None,
-    jobs: Annotated[int | None, Option(min=1, help="Runs at a time; else what cores and memory allow.")] = None,
-    again: Annotated[bool, Option("--again", help="Run also what has run already.")] = False,
-    out: Annotated[Path | None, Option(help="Folder for the results; else build/sweep/NOTEBOOK.")] = None,
-    timeout: Annotated[float | None, Option(min=1, help="Seconds a run may take.")] = None,
-) -> None:
-    """Execute a notebook with every combination of values; one table and one figure of what it records."""
-    from course import manifest
-
-    tool, course = _tool("sweep"), manifest.load()
-    chosen, given = tool.grid(course, notebook, parameter, parameter_set)  # refused here, before anything runs
-    if any(values.get("lane") == "trtllm" for _, values in given):
-        _require_trtllm()
-    folder = (out or course.root / "build" / "sweep" / chosen.id).resolve()
-    _require_writable(folder)
-    flags = [*(["--set", parameter_set] if parameter_set else []), *(["--timeout", f"{timeout}"] if timeout else [])]
-    if not tool.sweep(course, chosen, given, folder, flags=flags, figure=figure, jobs=jobs, again=again):
-        raise typer.Exit(1)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def lab(
-    arguments: Annotated[list[str] | None, Argument(help="A notebook, such as 05; options of JupyterLab.")] = None,
-    at: Annotated[int | None, Option(min=1, help="With all cells before this section executed.")] = None,
-    instructor: Annotated[bool, Option("--instructor", help="The edition with outputs and solutions.")] = False,
-) -> None:
-    """Open the notebooks in JupyterLab, as copies of yours without outputs: build/lab."""
-    from course import lab as working
-    from course import manifest
-
-    course, rest = manifest.load(), list(arguments or ())
-    first = course.select([rest.pop(0)])[0] if rest and not rest[0].startswith("-") else course.notebooks[0]
-    folder, newer = _tool("editions").instructor(course) if instructor else working.working_copy(course)
-    for yours, other in newer:
-        typer.echo(f"{yours} has a new version, {other}; yours stays as it is")
-    then = _tool("jump").before(folder / first.folder / first.path.name, folder, at) if at else None
-    sys.exit(working.open_jupyterlab(folder, rest, first, then))
-
-
-@app.command()
-def editions() -> None:
-    """Write the notebooks for learners (no outputs, no solutions) and for instructors (both): build/editions."""
-    from course import manifest
-
-    for made in (_tool("editions").learner, _tool("editions").instructor):
-        folder, newer = made(manifest.load())
-        typer.echo(str(folder) + "".join(f"\n  {yours} is yours; its new version: {other}" for yours, other in newer))
-
-
-@app.command()
-def progress() -> None:
-    """Show which exercises you have passed in build/lab, and the next one. The list stays on this machine."""
-    from course import manifest
-
-    _tool("passed").show(manifest.load())
-
-
-@app.command()
-def new(name: Annotated[str, Argument(help="What it is about, such as my_topic; its number is the next.")]) -> None:
-    """Add a notebook that runs: text, checks, solutions, an entry in course.toml; executed and in style."""
-    from course import manifest
-
-    for path in _tool("new_notebook").add(manifest.load(), name):
-        typer.echo(path)
 
 
 @app.command()
@@ -273,6 +205,7 @@ def repo_build(
     """Write the five models of a deployment and what they need."""
     from pydantic import TypeAdapter, ValidationError
 
+    from course import runner
     from servinglab.repository import DeploymentSpec, build_default
 
     chosen = {"tokenizer_dir": tokenizer_dir, "engine_dir": engine_dir, "generation": generation}
@@ -285,7 +218,7 @@ def repo_build(
             given[name] = TypeAdapter(DeploymentSpec.model_fields[name].annotation).validate_strings(text)
         except ValidationError as error:
             raise CourseError(f"{name}: {error.errors()[0]['msg']}, found {text!r}.") from None
-    _require_writable(out)
+    runner.require_writable(out)
     built = build_default(out, precision=precision, **given)
     typer.echo(f"built {built}")
     if (yours := built.parent / "yours").is_dir():
@@ -324,32 +257,6 @@ def repo_lint(folder: Annotated[Path, Argument(metavar="DIR", help="A model repo
     report.show_findings(findings, folder)
     if any(f.severity == "error" for f in findings):
         raise typer.Exit(1)
-
-
-def _tool(name: str) -> Any:
-    """A module of the folder tools: it works on a checkout, and no installed package has it."""
-    for root in (find_root(), Path(__file__).resolve().parents[2]):
-        if (root / "tools" / f"{name}.py").is_file():
-            sys.path.insert(0, str(root / "tools"))
-            return importlib.import_module(name)
-    raise CourseError(f"There is no tools/{name}.py here; run this from the course's folder.")
-
-
-def _require_writable(out: Path) -> None:
-    """Said before anything runs, and of the folder that can be chosen. A checkout may be read-only, or another's."""
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not os.access(there, os.W_OK):
-        raise CourseError(f"{out} cannot be written, because {there} is read-only for you: choose a folder with --out.")
-
-
-def _require_trtllm() -> None:
-    from course import doctor
-    from servinglab import notebook
-
-    if notebook.resolve_lane() == "trtllm":  # inside NVIDIA's container, where there is no Docker
-        return
-    if reason := doctor.lanes(doctor.examine())["trtllm"]:
-        raise CourseError(f"The lane trtllm cannot run here ({reason}); leave it out, or see Dockerfiles/README.md.")
 
 
 def _key_values(arguments: list[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from servinglab import assets
 from servinglab.errors import CourseError
+from servinglab.lane import resolve_lane
 from servinglab.notebook import cpu_name
 from servinglab.root import find_root
 from servinglab.server import install
@@ -58,6 +59,14 @@ def lanes(lines: list[Line]) -> dict[str, str]:
         lane: "; ".join(f"{x.name}: {x.detail}" for x in lines if x.name in names and x.status in bad)
         for lane, (names, bad) in LANES.items()
     }
+
+
+def require_trtllm() -> None:
+    """Raise CourseError where the lane trtllm cannot run."""
+    if resolve_lane() == "trtllm":  # inside NVIDIA's container, where there is no Docker
+        return
+    if reason := lanes(examine())["trtllm"]:
+        raise CourseError(f"The lane trtllm cannot run here ({reason}); leave it out, or see Dockerfiles/README.md.")
 
 
 def _line(name: str, detail: str, *troubles: tuple[Any, str, str, str]) -> Line:

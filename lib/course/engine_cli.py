@@ -3,15 +3,14 @@
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from course import report
-from servinglab.root import find_root, module
+from course import checkout, report
+from servinglab.root import module
 
 app = typer.Typer(no_args_is_help=True, help="TensorRT-LLM engines: versions, commands, memory, what is in them.")
 FLAGS_OF_ANOTHER = {"allow_extra_args": True, "ignore_unknown_options": True}  # flags as NVIDIA's programs name them
@@ -72,8 +71,7 @@ def build(context: typer.Context) -> None:
     from engines import flags, versions
 
     if context.args[:1] == ["site"]:  # a tool of the checkout: what is installed as a package has no pages to show
-        tool = find_root() / "tools" / "site" / "build_site.py"
-        raise typer.Exit(subprocess.run([sys.executable, str(tool), *context.args[1:]]).returncode)
+        return checkout.tool("site/build_site").main(context.args[1:])
     given = [(name, value) for name, value in flags.pairs(context.args) if name != "--weights"]
     for caution in flags.check("trtllm-build", versions.NEWEST, given):
         typer.echo(caution, err=True)

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-MOST_COLOURS = 2000  # of one output of a page: nbconvert takes time that grows with the square of their number
 SAVE_SECONDS = 5  # between two saves of a notebook that runs
 
 
@@ -82,9 +81,6 @@ def execute(source: Path, target: Path, parameters: dict[str, Any], folder: Path
         raise Refused("the kernel died (out of memory, or killed from outside)") from None
     except nbformat.ValidationError as error:  # of an output that JupyterLab shows all the same
         raise Refused(f"a cell displays what no notebook can hold: {error.message}") from None
-    finally:
-        if target.exists():
-            write_page(target, source.parent)
 
 
 def require_kernel(path: Path) -> None:
@@ -102,29 +98,6 @@ def require_kernel(path: Path) -> None:
             f"{path.name} asks for the kernel '{name}', but the course's environment has only 'python3', its own "
             "Python; open it in JupyterLab (.venv/bin/jupyter lab), choose the kernel 'Python 3' and save it."
         )
-
-
-def write_page(path: Path, folder: Path) -> None:
-    """Write the executed notebook as a page beside it; links lead to the other pages, not to their sources.
-
-    ``folder``: where the notebook comes from. The pictures that it shows from there are inside the page.
-    """
-    import nbformat
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(sanitize_html=False, embed_images=True)
-    exporter.register_filter("ansi2html", colours)
-    metadata = {"name": path.stem, "path": str(folder)}
-    page, _ = exporter.from_notebook_node(nbformat.read(path, as_version=4), {"metadata": metadata})
-    page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
-    path.with_suffix(".html").write_text(page, encoding="utf-8")
-
-
-def colours(text: str) -> str:
-    """A terminal's text as HTML, in its colours unless there are too many."""
-    from nbconvert.filters import ansi2html, strip_ansi
-
-    return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
 
 
 def say(progress: Path, **line: Any) -> None:

@@ -1,10 +1,9 @@
-"""What the `course` command shows, in a terminal or in a CI log: tables, a run's progress, and the index of a run.
+"""What the `course` command shows, in a terminal or in a CI log: tables, a run's progress.
 
 What is only handed on is `Any` here, because importing its class would take time that most commands do not need.
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
-
-from course.manifest import Course
-from servinglab.keep import Keeper
 
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red", "passed": "green", "failed": "bold red",
           "timeout": "bold red", "error": "bold red", "warning": "yellow", "info": "cyan"}  # fmt: skip
@@ -150,19 +146,3 @@ def progress() -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
             now.console.print(Text(f"{result.id}: {result.status} in {result.seconds:.1f} s {result.error}".rstrip()))
 
         yield at_cell, at_end
-
-
-def write_index(course: Course, results: list[Any], out: Path) -> Path:
-    """Write `out`/index.html: the notebooks that ran, with time, status and links to page and notebook."""
-    from jinja2 import Template
-
-    from servinglab.notebook import device
-
-    template = Path(__file__).with_name("templates") / "index.html"
-    titles = {n.id: n.title for n in course.notebooks}
-    made = [[(out / f"{r.id}{kind}").exists() for kind in (".html", ".ipynb")] for r in results]
-    rows = [(titles.get(r.id, r.id), r, *there) for r, there in zip(results, made, strict=True)]
-    page = Template(template.read_text(encoding="utf-8"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    text = page.render(rows=rows, when=time.strftime("%Y-%m-%d %H:%M"), device=device())
-    Keeper(out).write(out / "index.html", f"{text}\n".encode())
-    return out / "index.html"

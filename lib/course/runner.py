@@ -55,7 +55,7 @@ def run_notebook(
     folder: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Result:
-    """Execute `notebook` into `out`/<id>.ipynb and .html; the committed notebook is only read.
+    """Execute `notebook` into `out`/<id>.ipynb; the committed notebook is only read, and a page of it is gone.
 
     `timeout`: seconds for the whole notebook (default: the manifest's). `folder`: where it runs (default: where it
     lies). Never raises for a failing notebook.
@@ -119,8 +119,8 @@ def read(told: Path, notebook: str) -> tuple[Progress, str]:
 
 
 def _publish(made: Path, out: Path, pictures: Path) -> str:
-    """Copy the executed notebook, its page and the pictures it may show to `out`; the sentence to show if it fails."""
-    files = {path.name: path for path in (made, made.with_suffix(".html")) if path.exists()}
+    """Copy the executed notebook and the pictures it may show to `out`; the sentence to show if it fails."""
+    files = {made.name: made} if made.exists() else {}
     for name, path in (files | {f"pictures/{path.name}": path for path in pictures.glob("*.svg")}).items():
         try:
             (out / name).parent.mkdir(exist_ok=True)
@@ -128,6 +128,13 @@ def _publish(made: Path, out: Path, pictures: Path) -> str:
         except OSError as error:
             return f"{out / name} cannot be written ({error.strerror}): free some space or give another --out."
     return ""
+
+
+def require_writable(out: Path) -> None:
+    """Raise CourseError, before anything runs, when `out` cannot be made: a checkout may be read-only, or another's."""
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not os.access(there, os.W_OK):
+        raise CourseError(f"{out} cannot be written, because {there} is read-only for you: choose a folder with --out.")
 
 
 def require_results(out: Path, course: Course) -> None:

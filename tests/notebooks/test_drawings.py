@@ -16,7 +16,10 @@ from matplotlib import font_manager
 from notebook_files import ROOT, notebook_folders, read_source, text_sources
 from PIL import ImageFont
 
+from course.checkout import tool
 from course.runner import run_notebook
+
+run_pages = tool("site/run_pages")
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = re.compile(r"!\[([^]]*)\]\(([^)\s]+)\)")
@@ -94,7 +97,8 @@ def test_a_run_shows_a_picture_in_its_page_and_beside_its_notebook(made, example
 
     result = run_notebook(dataclasses.replace(example_entry, path=path), tmp_path / "out", {})
     assert (result.status, result.error) == ("passed", "")
+    run_pages.page(tmp_path / "out" / path.name)
     page = (tmp_path / "out" / path.with_suffix(".html").name).read_text(encoding="utf-8")
-    alt, data = re.search(r'<img alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]+)"', page).groups()
+    data, alt = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]*)"', page).groups()
     assert base64.b64decode(data) == picture.read_bytes() and alt == "what it shows"
     assert (tmp_path / "out" / "pictures" / picture.name).read_bytes() == picture.read_bytes()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import editions
 import jupytext
+import lab
 import nbformat
 import pytest
 from jupyter_client import BlockingKernelClient
@@ -25,7 +26,7 @@ from jupyter_server.services.contents.largefilemanager import AsyncLargeFileMana
 from notebook_style import _LINK
 from typer.testing import CliRunner
 
-from course import cli, lab, manifest
+from course import cli, manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import editions
 import exercises
+import lab
 import nbformat
 import pytest
 from nbformat.v4 import new_output
 from notebook_files import read_source, tagged, write
 from typer.testing import CliRunner
 
-from course import cli, lab, manifest
+from course import cli, manifest
 
 EXAMPLE = Path(__file__).parents[1] / "notebooks" / "example"
 FOLDED = "\n\n<details><summary>Hint</summary>the answer: count</details>"

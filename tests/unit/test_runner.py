@@ -70,7 +70,6 @@ for word in "one two three".split():
     assert "ipc False 0\n" in texts, "no other user can hear the kernel"
     assert sys.executable in text, "the kernel is this environment's interpreter"
     assert str(notebook.path.parent) in text, "the kernel works in the notebooks' folder, as in JupyterLab"
-    assert "seed is 5" in (tmp_path / "out" / "00_small.html").read_text()
     assert notebook.path.read_bytes() == before
     cells = [p.cell for p in seen]
     assert cells == sorted(set(cells)) and (seen[-1].cell, seen[-1].cells) == (6, 6)
@@ -129,13 +128,12 @@ def test_nothing_of_yours_in_the_folder_of_results_is_overwritten(make, tmp_path
 
 
 def test_where_the_name_of_a_socket_file_would_be_too_long_a_kernel_listens_on_tcp(make, tmp_path, monkeypatch):
-    """And a failing cell is one line, and ends the page."""
+    """And a failing cell is one line."""
     (long := tmp_path / ("long" * 20)).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     notebook = make([*HELLO, SOCKETS, "raise ValueError('the cause\\nand more')", "print('never')"])
     result = runner.run_notebook(notebook, tmp_path / "out", {"seed": 1})
     assert (result.status, result.error) == ("failed", "cell 5: ValueError: the cause and more")
-    assert "the cause" in (tmp_path / "out" / "00_small.html").read_text(), "the page shows where it stopped"
     cells = nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells
     assert [c.outputs[0].text.strip() for c in cells if "abs_connection_file" in c.source] == ["tcp True 0"]
 
@@ -145,16 +143,6 @@ def test_a_long_line_takes_no_time(make, tmp_path):
     result = runner.run_notebook(make([*HELLO, "print('x' * 3_000_000, end='\\rshort')"]), tmp_path / "out", {})
     assert (result.status, result.error) == ("passed", "")
     assert nbformat.read(tmp_path / "out" / "00_small.ipynb", 4).cells[-1].outputs[0].text == "short"
-
-
-def test_a_page_with_many_colours_takes_no_time(make, tmp_path):
-    """nbconvert copied the rest of the text at every one: minutes for these."""
-    began = time.monotonic()
-    many = make([*HELLO, "print('\\x1b[31mx\\x1b[0m ' * 120_000)", "print('\\x1b[31mred\\x1b[0m <b>')"])
-    assert runner.run_notebook(many, tmp_path / "out", {}).status == "passed" and time.monotonic() - began < 30
-    page = (tmp_path / "out" / "00_small.html").read_text()
-    assert page.count("x x x") and page.count("ansi-red-fg") < 20
-    assert '<span class="ansi-red-fg">red</span> &lt;b&gt;' in page
 
 
 def test_all_that_a_cell_shows_is_there(make, tmp_path):

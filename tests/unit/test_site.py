@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tools" / "site"))
 
 import build_site  # noqa: E402
 import render  # noqa: E402
+import run_pages  # noqa: E402
 
 
 class Read(HTMLParser):
@@ -168,3 +170,30 @@ def test_the_first_page_names_the_guides(site):
     start = text.partition('<main id="main"')[2]
     for label in ("Glossary", "Cheat sheet", "Teaching this course", "Status"):
         assert f">{label}</a>" in start, label
+
+
+def page_of_a_run(folder, *cells):
+    nbformat.write(nbformat.v4.new_notebook(cells=list(cells)), folder / "00_small.ipynb")
+    run_pages.page(folder / "00_small.ipynb")
+    return (folder / "00_small.html").read_text()
+
+
+def test_the_page_of_a_run_is_one_file_and_shows_where_the_run_stopped(tmp_path):
+    picture = nbformat.v4.new_output("display_data", {"image/png": "iVBORw0="}, metadata={"image/png": {"alt": "dots"}})
+    error = nbformat.v4.new_output("error", ename="ValueError", evalue="v", traceback=["\x1b[31mthe cause\x1b[0m <b>"])
+    code = nbformat.v4.new_code_cell("raise it", outputs=[picture, error])
+    page = page_of_a_run(tmp_path, nbformat.v4.new_markdown_cell("[next](01_next.ipynb), $x^2$"), code)
+    assert '<span class="ansi-red-fg">the cause</span> &lt;b&gt;' in page and 'href="01_next.html"' in page
+    assert page.count("iVBORw0=") == 1 and 'alt="dots"' in page and "<math" in page
+    assert not [source for source in Read(tmp_path / "00_small.html").sources if source], "nothing is fetched"
+    assert "00_small.ipynb has no page: " in page_of_a_run(tmp_path, nbformat.v4.new_markdown_cell(r"$\left( x$"))
+
+
+def test_a_page_with_many_colours_takes_no_time(tmp_path):
+    """nbconvert copied the rest of the text at every one: minutes for these."""
+    began = time.monotonic()
+    texts = ("\x1b[31mx\x1b[0m " * 120_000, "\x1b[31mred\x1b[0m <b>")
+    outputs = [nbformat.v4.new_output("stream", text=text) for text in texts]
+    page = page_of_a_run(tmp_path, *(nbformat.v4.new_code_cell("print(…)", outputs=[each]) for each in outputs))
+    assert time.monotonic() - began < 30 and page.count("x x x") and page.count("ansi-red-fg") < 20
+    assert '<span class="ansi-red-fg">red</span> &lt;b&gt;' in page

@@ -17,6 +17,7 @@ from markupsafe import escape
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from nbconvert import TemplateExporter
+from nbconvert.filters import ansi2html, strip_ansi
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
@@ -24,9 +25,8 @@ from pygments.styles import get_style_by_name
 from pygments.token import STANDARD_TYPES, Token
 from pygments.util import ClassNotFound
 
-from course.execute import colours as terminal_colours
-
 PRIORITY = ("image/svg+xml", "image/png", "image/jpeg", "text/html", "text/markdown", "text/latex", "text/plain")
+MOST_COLOURS = 2000  # of one output: nbconvert takes time that grows with the square of their number
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SUFFIX = {"image/svg+xml": ".svg", "image/png": ".png", "image/jpeg": ".jpg"}
 
@@ -83,6 +83,11 @@ def colours() -> str:
     return "\n".join([*rules, ".ansi-bold { font-weight: 600; }"])
 
 
+def terminal(text: str) -> str:
+    """A terminal's text as HTML, in its colours unless there are too many."""
+    return ansi2html(text if text.count("\x1b[") < MOST_COLOURS else strip_ansi(text))
+
+
 def markdown() -> MarkdownIt:
     made = MarkdownIt("commonmark", {"html": True, "highlight": lambda text, language, _: colour(text, language)})
     made.enable(["table", "strikethrough"])
@@ -104,7 +109,7 @@ class Notebooks:
         self._keep: Callable[[str, bytes], str] = lambda name, content: name
         where = {"template_name": "notebook", "extra_template_basedirs": [str(Path(__file__).parent)]}
         self._exporter = TemplateExporter(file_extension=".html", **where)
-        filters = {"prose": self.prose, "code": lambda text: colour(text, "python"), "ansi": terminal_colours,
+        filters = {"prose": self.prose, "code": lambda text: colour(text, "python"), "ansi": terminal,
                    "best": self.best, "picture": self.picture, "only_imports": only_imports}  # fmt: skip
         for name, made in filters.items():
             self._exporter.register_filter(name, made)
