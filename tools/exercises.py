@@ -50,11 +50,11 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
 
 
 def exercise_ids(notebook: NotebookNode) -> list[str]:
-    """Ids of the exercises in a notebook. Raises NotebookError for a stub without its check, or the reverse."""
+    """Ids of a notebook's exercises, in its order. Raises NotebookError for a stub without its check, or the reverse."""
     stubs, checks = tagged(notebook, "exercise:"), tagged(notebook, "check:")
     if lonely := sorted(set(stubs) ^ set(checks)):
         raise NotebookError(f"exercise {', '.join(lonely)} needs both a stub cell and a check cell")
-    return sorted(stubs)
+    return list(stubs)
 
 
 def with_solutions(notebook: NotebookNode, solutions: dict[str, str]) -> NotebookNode:

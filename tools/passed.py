@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import nbformat
+from exercises import exercise_ids
 
 from course import report
 from course.manifest import Course
 from servinglab.checks import PASSED
-
-
-def exercises_of(path: Path) -> list[str]:
-    """Ids of a notebook's exercises, in its order, from the tags of its cells: no check has to be imported."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    names = [tag.partition(":") for cell in cells for tag in cell["metadata"].get("tags", ())]
-    return [number for kind, _, number in names if kind == "exercise"]
 
 
 def passed(course: Course) -> set[str]:
@@ -26,7 +19,7 @@ def passed(course: Course) -> set[str]:
 def show(course: Course) -> None:
     done, rows = passed(course), []
     for notebook in course.notebooks:
-        ids = exercises_of(notebook.path)
+        ids = exercise_ids(nbformat.read(notebook.path, as_version=4))
         rows.append((notebook, ids, [number for number in ids if number not in done]))
     table = [(n.id, f"{len(ids) - len(left)} of {len(ids)}", left[0] if left else "") for n, ids, left in rows]
     report.show(("notebook", "passed", "next"), table)
