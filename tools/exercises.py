@@ -50,7 +50,7 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
 
 
 def exercise_ids(notebook: NotebookNode) -> list[str]:
-    """Ids of a notebook's exercises, in its order. Raises NotebookError for a stub without its check, or the reverse."""
+    """A notebook's exercises, in its order. Raises NotebookError for a stub without its check, or the reverse."""
     stubs, checks = tagged(notebook, "exercise:"), tagged(notebook, "check:")
     if lonely := sorted(set(stubs) ^ set(checks)):
         raise NotebookError(f"exercise {', '.join(lonely)} needs both a stub cell and a check cell")
