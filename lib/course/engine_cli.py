@@ -76,7 +76,7 @@ def build(context: typer.Context) -> None:
     for caution in flags.check("trtllm-build", versions.NEWEST, given):
         typer.echo(caution, err=True)
     # The backend is a program like trtllm-build: nothing of it is imported here.
-    command = module("reference_backend.trtllm_build", *context.args)
+    command = module("reference_backend.build", *context.args)
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     raise typer.Exit(subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode)
 

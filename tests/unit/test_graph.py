@@ -15,8 +15,7 @@ import pytest
 from executor_helpers import Collector, request
 from tiny_models import VOCABULARY, write_checkpoint, write_engine
 
-from reference_backend import trtllm_build
-from reference_backend.build import BuildError, build
+from reference_backend.build import BuildError, build, main
 from reference_backend.executor import Executor, graph, quantize
 from reference_backend.executor.cache import KVCache
 from reference_backend.executor.model import EngineConfig, Model
@@ -315,8 +314,8 @@ def test_an_engine_folder_has_nvidias_schema(llama, tmp_path, capsys):
     flags = ["--max_batch_size", "4", "--max_seq_len", "128", "--max_beam_width", "3", "--gather_context_logits"]
     flags += ["--gemm_plugin", "auto", "--workers=2"]
     where = ["--checkpoint_dir", f"{tmp_path}/first.checkpoint", "--output_dir", f"{tmp_path}/engine"]
-    assert trtllm_build.main([*where, *flags]) == 0
-    assert trtllm_build.main([*where, *flags]) == 0, "an earlier engine is replaced"
+    assert main([*where, *flags]) == 0
+    assert main([*where, *flags]) == 0, "an earlier engine is replaced"
     assert capsys.readouterr().err == "Without effect here: --gemm_plugin, --workers.\n" * 2
     engine = tmp_path / "engine"
     assert sorted(path.name for path in engine.iterdir()) == ["config.json", "rank0.engine", "rank1.engine"]
@@ -341,7 +340,7 @@ def test_the_build_needs_no_torch(llama, tmp_path):
     import subprocess
 
     checkpoint = f"{llama[2]}.checkpoint"
-    code = "import sys; sys.modules['torch'] = None; from reference_backend.trtllm_build import main; sys.exit(main())"
+    code = "import sys; sys.modules['torch'] = None; from reference_backend.build import main; sys.exit(main())"
     subprocess.run(
         [sys.executable, "-c", code, "--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e"], check=True
     )
@@ -374,7 +373,7 @@ def test_course_build_is_the_same_program(llama, tmp_path):
 )
 def test_flags_that_cannot_be_honoured_are_refused_by_name(flags, says, llama, tmp_path, capsys):
     where = ["--checkpoint_dir", f"{llama[2]}.checkpoint", "--output_dir", f"{tmp_path}/engine"]
-    assert trtllm_build.main([*where, *flags]) == 1
+    assert main([*where, *flags]) == 1
     assert says in capsys.readouterr().err
     assert not (tmp_path / "engine").exists()
 

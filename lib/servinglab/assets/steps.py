@@ -20,7 +20,7 @@ _STEPS = {
     "draft": "from engines.huggingface import from_draft; from_draft(*map(Path, args))",
     "gguf": "from engines.huggingface import from_gguf; from_gguf(*map(Path, args))",
     "convert": "from engines.convert import convert; convert(args[0], args[1], dtype=args[2])",
-    "build": "from reference_backend.trtllm_build import main; sys.exit(main(args))",
+    "build": "from reference_backend.build import main; sys.exit(main(args))",
     "nvidia": "from engines.recipes import build_here; build_here(*args)",
 }
 _PROGRAM = """

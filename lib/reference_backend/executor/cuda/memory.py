@@ -1,6 +1,6 @@
 """What a Llama-type engine holds on a CUDA device: its weights as torch tensors, and the KV cache."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,33 +41,13 @@ def _zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
         raise OSError(str(error).split(". ")[0]) from None
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Matrices are [out, in]; qkv and gate_up are stacked in that order; the norms are float32 gains [hidden]."""
+def load(config: EngineConfig, device: Any, dtype: Any) -> SimpleNamespace:
+    """Reads an engine's weights onto `device`. Raises ExecutorError when some are missing.
 
-    input_norm: Any
-    qkv: Any
-    out: Any
-    post_norm: Any
-    gate_up: Any
-    down: Any
-
-
-@dataclass(frozen=True)
-class Weights:
-    """embed and head [vocab, hidden], one tensor if they are tied; head has a row of zeros more if vocab is odd;
-    cos and sin float32 [positions, head_size / 2]."""
-
-    embed: Any
-    layers: list[Layer]
-    norm: Any
-    head: Any
-    cos: Any
-    sin: Any
-
-
-def load(config: EngineConfig, device: Any, dtype: Any) -> Weights:
-    """Reads an engine's weights onto `device`; matrices get `dtype`. Raises ExecutorError when some are missing."""
+    embed and head [vocab, hidden], one tensor if they are tied; head has a row of zeros more if vocab is odd. layers:
+    the matrices of each are [out, in] of `dtype`, qkv and gate_up stacked in that order. All norms are float32 gains
+    [hidden]; cos and sin float32 [positions, head_size / 2].
+    """
     (found,) = config.ranks()
 
     def take(name: str, kind: Any = dtype) -> Any:
@@ -76,8 +56,8 @@ def load(config: EngineConfig, device: Any, dtype: Any) -> Weights:
         except KeyError:
             raise ExecutorError(f"{config.folder} has no weight {name}, so it cannot run on CUDA.") from None
 
-    def layer(name: str) -> Layer:
-        return Layer(
+    def layer(name: str) -> SimpleNamespace:
+        return SimpleNamespace(
             input_norm=take(f"{name}.input_layernorm.weight", torch.float32),
             qkv=take(f"{name}.attention.qkv.weight"),
             out=take(f"{name}.attention.dense.weight"),
@@ -92,7 +72,7 @@ def load(config: EngineConfig, device: Any, dtype: Any) -> Weights:
     if len(head) % 2:  # the kernels compute pairs of outputs
         head = torch.cat([head, torch.zeros_like(head[:1])])
     cos, sin = (torch.from_numpy(table).to(device) for table in rotary_tables(config.pretrained, config.max_seq_len))
-    return Weights(embed, layers, norm, head, cos, sin)
+    return SimpleNamespace(embed=embed, layers=layers, norm=norm, head=head, cos=cos, sin=sin)
 
 
 def _read(tensor: Tensor) -> torch.Tensor:
