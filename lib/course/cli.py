@@ -67,7 +67,7 @@ def run(
     out: Annotated[Path | None, Option(help="Folder for the results; build/ of the course when left out.")] = None,
     timeout: Annotated[float | None, Option(min=1, help="Seconds a notebook may take.")] = None,
 ) -> None:
-    """Execute notebooks in order; results, pages and an index go to build/. Exit code 1 when one of them fails."""
+    """Execute notebooks; results, pages and an index go to build/. Exit code 1 when one of them fails."""
     from course import doctor, manifest, report, runner
     from servinglab.lane import resolve_lane
 
@@ -86,12 +86,13 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     pages, results = checkout.tool("site/run_pages"), []
     try:
-        with report.progress() as (at_cell, at_end):
-            for notebook in chosen:
-                how = {"timeout": timeout, "on_progress": at_cell}
-                results.append(runner.run_notebook(notebook, folder, values[notebook.id], **how))
-                pages.page(folder / f"{notebook.id}.ipynb")
-                at_end(results[-1])
+        with contextlib.ExitStack() as stack, report.progress() as (at_cell, at_end):
+            running = runner.run_all(chosen, folder, values, timeout=timeout, on_progress=at_cell)
+            for result in stack.enter_context(contextlib.closing(running)):
+                results.append(result)
+                with runner.writing:
+                    pages.page(folder / f"{result.id}.ipynb")
+                at_end(result)
     except KeyboardInterrupt:
         typer.echo(f"stopped; what has finished is in {folder / 'index.html'}", err=True)
         raise
@@ -100,7 +101,8 @@ def run(
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]
         runner.save(everything, folder)
         index = pages.index(loaded, everything, folder)
-    rows = [(r.id, f"{r.seconds:.1f}", report.status(r.status), r.error) for r in results]
+    ended = [r for r in everything if r in results]
+    rows = [(r.id, f"{r.seconds:.1f}", report.status(r.status), r.error) for r in ended]
     report.show(("notebook", "seconds", "status", ""), rows)
     report.say(f"pages: {index}")
     if (yours := folder / "yours").is_dir():

@@ -32,7 +32,8 @@ class ParameterSet:
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Notebook:
     """One entry of the manifest. `minutes` is reading time, `timeout` the seconds a run may take, `folder` where it
-    lies, from the course's root: "notebooks", or a lab such as "labs/vlm_clip"."""
+    lies, from the course's root: "notebooks", or a lab such as "labs/vlm_clip"; of what is `untimed` no figure is a
+    time, so another may run beside it."""
 
     id: Annotated[str, Field(pattern=r"^\d\d_[a-z0-9_]+$")]
     title: str
@@ -44,6 +45,7 @@ class Notebook:
     timeout: Count
     path: Path
     folder: Annotated[str, Field(pattern=r"^(notebooks|labs/[a-z0-9_]+)$")] = "notebooks"
+    untimed: bool = False
 
     @field_validator("sets", mode="before")
     @classmethod

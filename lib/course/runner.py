@@ -1,4 +1,4 @@
-"""Runs the course's notebooks one after another, each in a process with a hard time limit, into a folder of results."""
+"""Runs the course's notebooks, each in a process with a hard time limit, into a folder of results."""
 
 import contextlib
 import json
@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,11 @@ from servinglab.keep import Keeper
 from servinglab.root import module
 
 COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
+MEMORY = 4 * 2**30  # bytes that a notebook and its server may take
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
+
+# Two notebooks may write into one folder, whose notes are one file.
+writing = threading.Lock()
 
 
 @dataclass
@@ -46,6 +52,27 @@ class Progress:
     source: str = ""
 
 
+def run_all(
+    notebooks: list[Notebook], out: Path, values: dict[str, dict[str, Any]], **how: Any
+) -> Iterator[Result]:
+    """`run_notebook` for each, with its `values`; a result as soon as there is one. The untimed ones come first, two at
+    a time where the memory is enough for both: while one waits or starts a server, the other computes."""
+    stopped = threading.Event()
+    together = 2 if psutil.virtual_memory().available >= 2 * MEMORY else 1
+    first = [notebook for notebook in notebooks if notebook.untimed]
+    with ThreadPoolExecutor(together) as pool:
+        runs = [pool.submit(run_notebook, n, out, values[n.id], stopped=stopped, **how) for n in first]
+        try:
+            for run in as_completed(runs):
+                yield run.result()
+        finally:  # Ctrl-C, say, of which the threads do not hear
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+    for notebook in notebooks:
+        if not notebook.untimed:
+            yield run_notebook(notebook, out, values[notebook.id], **how)
+
+
 def run_notebook(
     notebook: Notebook,
     out: Path,
@@ -54,19 +81,21 @@ def run_notebook(
     timeout: float | None = None,
     folder: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    stopped: threading.Event | None = None,
 ) -> Result:
     """Execute `notebook` into `out`/<id>.ipynb; the committed notebook is only read, and a page of it is gone.
 
     `timeout`: seconds for the whole notebook (default: the manifest's). `folder`: where it runs (default: where it
-    lies). Never raises for a failing notebook.
+    lies). `stopped`: set by another thread, it is a KeyboardInterrupt here. Never raises for a failing notebook.
     """
     limit = notebook.timeout if timeout is None else timeout
     out.mkdir(parents=True, exist_ok=True)
     target = out / f"{notebook.id}.ipynb"
-    for old in (target, target.with_suffix(".html")):
-        Keeper(out).make_room(old.name)  # if you have written in it
-        old.unlink(missing_ok=True)
-    save(earlier(out), out)  # what is not finished this time has no result
+    with writing:
+        for old in (target, target.with_suffix(".html")):
+            Keeper(out).make_room(old.name)  # if you have written in it
+            old.unlink(missing_ok=True)
+        save(earlier(out), out)  # what is not finished this time has no result
     started = time.monotonic()
     # Whatever the notebook writes into its temporary folder goes with it, even when its kernel is killed.
     with scratch.folder() as own:
@@ -84,6 +113,8 @@ def run_notebook(
         )  # fmt: skip
         try:
             while child.poll() is None and not reached:
+                if stopped and stopped.is_set():
+                    raise KeyboardInterrupt
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=0.2)
                 before, (state, _) = state, read(told, notebook.id)
@@ -93,7 +124,8 @@ def run_notebook(
                     reached = state  # while it ends, it may still run a few cells
         finally:
             stop(child)
-            unwritten = _publish(made, out, notebook.path.with_name("pictures"))
+            with writing:
+                unwritten = _publish(made, out, notebook.path.with_name("pictures"))
         state, error = read(told, notebook.id)
     seconds, state = round(time.monotonic() - started, 1), reached or state
     if reached:

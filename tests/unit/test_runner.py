@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -269,22 +270,36 @@ def test_missing_and_broken_files_are_one_sentence(make, tmp_path):
     assert "does not exist" in runner.run_notebook(notebook, tmp_path / "out", {}).error
 
 
-def test_interrupting_the_run_ends_the_notebook(make, tmp_path):
-    """Ctrl-C in the terminal: the command ends, and so do papermill and the kernel."""
-    marker = tmp_path / "pid"
-    notebook = make([*HELLO, f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"])
+def test_untimed_notebooks_run_two_at_a_time_and_the_others_alone(make, tmp_path):
+    clock = "import time\nprint(time.time())\ntime.sleep(4)\nprint(time.time())"
+    notebooks = [replace(make([*HELLO, clock], name=f"0{n}_small"), untimed=n > 0) for n in range(3)]
+    values, out = {n.id: {"seed": int(n.id[1])} for n in notebooks}, tmp_path / "out"
+    results = list(runner.run_all(notebooks, out, values))
+    assert [result.status for result in results] == ["passed"] * 3 and results[-1].id == "00_small"
+    runs = {n.id: nbformat.read(out / f"{n.id}.ipynb", 4).cells for n in notebooks}
+    began, ended = zip(*(map(float, runs[n.id][-1].outputs[0].text.split()) for n in notebooks), strict=True)
+    assert max(began[1:]) < min(ended[1:]) and max(ended[1:]) < began[0]
+    assert all(f"seed is {n}" in str(runs[f"0{n}_small"]) for n in range(3)) and not (out / "yours").exists()
+
+
+def test_interrupting_the_run_ends_the_notebooks(make, tmp_path):
+    """Ctrl-C in the terminal: the command ends, and so do papermill and the kernel of both notebooks that run."""
+    markers = [tmp_path / f"pid{n}" for n in range(2)]
+    wait = "import os, time\nopen({!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    paths = [str(make([*HELLO, wait.format(str(m))], name=f"0{n}_small").path) for n, m in enumerate(markers)]
     script = (
         "from dataclasses import replace; from pathlib import Path; from course import manifest, runner\n"
         f"first = manifest.load({str(Path(__file__).parents[2])!r}).notebooks[0]\n"
-        f"runner.run_notebook(replace(first, path=Path({str(notebook.path)!r})), Path({str(tmp_path / 'out')!r}), {{}})"
+        f"both = [replace(first, id=Path(p).stem, path=Path(p), untimed=True) for p in {paths!r}]\n"
+        f"list(runner.run_all(both, Path({str(tmp_path / 'out')!r}), {{n.id: {{}} for n in both}}))"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (marker.exists() and marker.read_text()) and time.monotonic() < deadline:
+    while not all(marker.exists() and marker.read_text() for marker in markers) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(child.pid, signal.SIGINT)
     assert "KeyboardInterrupt" in child.communicate(timeout=40)[1]
-    assert gone(marker)
+    assert all(map(gone, markers))
 
 
 def test_results_are_saved(tmp_path):
