@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from live_page import browser, live_page  # noqa: F401  fixtures
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))  # scripts, not a package
+# Scripts and the notebooks' own modules, no packages that are installed.
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("tools", "notebooks")]
 
 # A busy machine is no failure; the cases are the same every time.
 settings.register_profile(

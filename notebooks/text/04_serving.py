@@ -57,11 +57,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, logging
 from tritonclient.utils import InferenceServerException
 
+from plots import slots as slot_figures
 from reference_backend import executor
 from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
-from servinglab.figures import slots as slot_figures
 from servinglab.figures.style import show
 from servinglab.serving import serve
 

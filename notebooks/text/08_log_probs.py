@@ -43,11 +43,11 @@ from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import binomtest
 from tokenizers import Tokenizer
 
+from plots import log_probs as figures
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.explore import explore
-from servinglab.figures import log_probs as figures
 from servinglab.figures.style import show
 from servinglab.root import find_root
 from servinglab.serving import serve

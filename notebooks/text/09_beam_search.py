@@ -46,12 +46,12 @@ from scipy.stats import binomtest
 from tokenizers import Tokenizer
 from tritonclient.utils import InferenceServerException
 
+from plots import beam_search as figures
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
 from servinglab.decoding import beam_search
 from servinglab.explore import explore
-from servinglab.figures import beam_search as figures
 from servinglab.figures.style import show
 from servinglab.serving import serve
 

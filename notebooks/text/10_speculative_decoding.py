@@ -49,11 +49,11 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 from tritonclient.utils import InferenceServerException
 
+from plots import speculative as figures
 from reference_backend import executor
 from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
-from servinglab.figures import speculative as figures
 from servinglab.figures.style import show
 from servinglab.serving import serve
 

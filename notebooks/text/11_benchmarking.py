@@ -49,10 +49,10 @@ import psutil
 import tritonclient.grpc.aio as grpcaio
 from tokenizers import Tokenizer
 
+from plots import load as figures
 from servinglab import loadtest, notebook
 from servinglab.checks import check
 from servinglab.client import inputs
-from servinglab.figures import load as figures
 from servinglab.figures.style import show
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.root import find_root

@@ -54,10 +54,10 @@ from transformers import AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
 from engines import llm_api
+from plots import api_names
 from servinglab import edge, notebook
 from servinglab.checks import check
 from servinglab.client import inputs, stream
-from servinglab.figures import api_names
 from servinglab.figures.style import show
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.serving import serve

@@ -14,6 +14,7 @@ from PIL import Image
 
 from cliplab import figures, gallery
 from cliplab.search import Hit
+from plots import load as loads
 from servinglab import decoding, explore
 from servinglab.figures import (
     beam_search,
@@ -25,7 +26,6 @@ from servinglab.figures import (
     style,
 )
 from servinglab.figures import engines as engine_figures
-from servinglab.figures import load as loads
 from servinglab.loadtest import Run, Trace
 
 mpl.use("Agg")

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
+from plots import beam_search as figures
 from servinglab import decoding
-from servinglab.figures import beam_search as figures
 from servinglab.figures import style
 
 mpl.use("Agg")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from servinglab.figures import load as figures
+from plots import load as figures
 from servinglab.loadtest import Run, Trace
 
 mpl.use("Agg")

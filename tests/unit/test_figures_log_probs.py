@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from servinglab.figures import log_probs as figures
+from plots import log_probs as figures
 from servinglab.root import find_root
 
 mpl.use("Agg")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import matplotlib as mpl
 import pytest
 
-from servinglab.figures import slots as slot_figures
+from plots import slots as slot_figures
 
 mpl.use("Agg")
 pytestmark = pytest.mark.usefixtures("course_style")

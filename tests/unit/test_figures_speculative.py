@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from servinglab.figures import speculative as figures
+from plots import speculative as figures
 
 mpl.use("Agg")
 pytestmark = pytest.mark.usefixtures("course_style")

@@ -13,8 +13,8 @@ from tritonclient.grpc import model_config_pb2
 
 from engines import EngineError, llm_api
 from engines.llm_api import decides, parameters, translate
+from plots import api_names
 from servinglab import assets, edge
-from servinglab.figures import api_names
 from servinglab.repository import contract
 
 # The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
