@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,9 +123,13 @@ def fetch(
     loaded = manifest.load()
     served = [n for n in loaded.notebooks if "smollm2" in n.needs]
     precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in served for s in n.sets}
-    for name in names or loaded.models():
+    def prepare(name: str) -> str:
         assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else (), whole=True)
-        typer.echo(f"{name}: ready")
+        return f"{name}: ready"
+
+    with ThreadPoolExecutor(2) as pool:  # one downloads or waits while the other computes
+        for said in pool.map(prepare, names or loaded.models()):
+            typer.echo(said)
 
 
 @app.command()

@@ -214,12 +214,11 @@ def test_the_terminal_display_survives_every_outcome(monkeypatch, capsys):
     assert "cell 2 of 3" in said
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX"])
 @pytest.mark.parametrize("arguments", [["list"], ["doctor"], ["run", "00", "-p", "seed=7"]], ids=lambda words: words[0])
-def test_in_a_locale_of_ascii_only(small_course, monkeypatch, locale, arguments):
+def test_in_a_locale_of_ascii_only(small_course, monkeypatch, arguments):
     for name in ("LANG", "LC_CTYPE", "LANGUAGE", "PYTHONIOENCODING"):
         monkeypatch.delenv(name, raising=False)
-    plain = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     text = (small_course / "course.toml").read_text().replace("T <&>", "Gr\u00fc\u00dfe, \u4f60\u597d")
     (small_course / "course.toml").write_text(text, encoding="utf-8")
     done = course_command(*arguments, cwd=small_course, env={**os.environ, **plain}, errors="replace")
