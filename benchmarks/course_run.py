@@ -8,7 +8,7 @@ Run it in the environment and on the machine of the run: device and versions are
 Keys
     commit                the course that ran, as told (an offline bundle has no git)
     device, cpu, cores, versions, date (of the last notebook)
-    seconds               of all notebooks together
+    seconds               of all notebooks together; what is `untimed` in course.toml runs two at a time
     notebooks             [{id, status, seconds, error, figures}]; figures: what the notebook passed to `record`
 """
 

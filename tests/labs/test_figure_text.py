@@ -14,17 +14,10 @@ from PIL import Image
 
 from cliplab import figures, gallery
 from cliplab.search import Hit
+from plots import beam_search, log_probs, speculative
 from plots import load as loads
 from servinglab import decoding, explore
-from servinglab.figures import (
-    beam_search,
-    log_probs,
-    request_path,
-    sampling,
-    speculative,
-    streaming,
-    style,
-)
+from servinglab.figures import request_path, sampling, streaming, style
 from servinglab.figures import engines as engine_figures
 from servinglab.loadtest import Run, Trace
 
