@@ -17,8 +17,8 @@ from cliplab.search import Hit
 from plots import beam_search, log_probs, speculative
 from plots import load as loads
 from servinglab import decoding, explore
-from servinglab.figures import request_path, sampling, streaming, style
 from servinglab.figures import engines as engine_figures
+from servinglab.figures import request_path, sampling, streaming, style
 from servinglab.loadtest import Run, Trace
 
 mpl.use("Agg")
