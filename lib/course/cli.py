@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,13 +122,9 @@ def fetch(
     loaded = manifest.load()
     served = [n for n in loaded.notebooks if "smollm2" in n.needs]
     precisions = {str(n.values(set_name=s.name).get("precision", "fp32")) for n in served for s in n.sets}
-    def prepare(name: str) -> str:
+    for name in names or loaded.models():
         assets.prepare(name, sorted(precisions) if name.startswith("smollm2") else (), whole=True)
-        return f"{name}: ready"
-
-    with ThreadPoolExecutor(2) as pool:  # one downloads or waits while the other computes
-        for said in pool.map(prepare, names or loaded.models()):
-            typer.echo(said)
+        typer.echo(f"{name}: ready")
 
 
 @app.command()
