@@ -97,7 +97,7 @@ def test_two_pictures_and_none(client, expected):
 
 
 def test_pixels_of_the_client_and_an_id_of_its_own(client, expected, tower):
-    """`image_input`, which no model of ours has prepared. Its name is the client's affair."""
+    """`image_input`, which the client has prepared, and so it has to name the picture, too."""
     pixels = to_array(open_picture(picture(3))).astype(np.float16)[None, None]
     given = {"image_input": pixels, "prompt_table_extra_id": 5}
     assert "".join(texts(stream(client, BLS, asked(**given)))) == expected(QUESTION, picture(3))
@@ -106,8 +106,8 @@ def test_pixels_of_the_client_and_an_id_of_its_own(client, expected, tower):
 
 
 def test_one_client_id_for_two_pictures_is_the_trap(client, expected):
-    """A question long enough that its picture fills a block (64 tokens). The models' own ids are those of the pixels."""
-    long = "Look at this: " * 8 + QUESTION
+    """The picture lies whole in the first block (64 tokens). The models' own ids are made of the pixels."""
+    long = "<image>\nWhat do you see in this picture? Name the one thing that it shows, in a short sentence: it is"
 
     def ask(seed, **more):
         return "".join(texts(stream(client, BLS, asked(url(picture(seed)), text=long, **more))))
@@ -115,7 +115,7 @@ def test_one_client_id_for_two_pictures_is_the_trap(client, expected):
     right = [expected(long, picture(seed)) for seed in (4, 5)]
     assert right[0] != right[1]
     assert ask(4, prompt_table_extra_id=9) == right[0]
-    assert ask(5, prompt_table_extra_id=9) != right[1], "kept blocks of picture 4 answer for picture 5"
+    assert ask(5, prompt_table_extra_id=9) == right[0], "the answer to picture 4, from the blocks that were kept of it"
     assert [ask(4), ask(5), ask(4)] == [*right, right[0]]
 
 

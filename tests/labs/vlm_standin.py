@@ -1,4 +1,4 @@
-"""A vision tower with weights at random: a patch of 32 x 32 pixels becomes a row as long as an embedding of the model."""
+"""A vision tower with weights at random: a patch of 32 x 32 pixels becomes a row of the model's embedding space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS = 49
 
 
 class Tower(torch.nn.Module):
-    """pixel_values float32 [n, 3, 224, 224] to rows [n, 49, hidden] that spread as the embeddings [vocab, hidden] do."""
+    """pixel_values float32 [n, 3, 224, 224] to rows [n, 49, hidden] that spread as `embeddings` [vocab, hidden] do."""
 
     def __init__(self, embeddings: torch.Tensor) -> None:
         super().__init__()

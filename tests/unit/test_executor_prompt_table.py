@@ -1,4 +1,4 @@
-"""Fake ids: prompts of which a table gives the embeddings. The reference is transformers' `generate(inputs_embeds=…)`."""
+"""Fake ids: a table gives the embeddings of a prompt. The reference is transformers' `generate(inputs_embeds=…)`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ EXTRA = np.where(PROMPT >= VOCABULARY, 7, 0).astype(np.uint64)
 def pair(request, tmp_path_factory):
     """transformers' model and an engine of it, the Llama's in two ranks."""
     root = tmp_path_factory.mktemp(request.param)
-    model = write_checkpoint(root / "checkpoint", request.param, **({"head_dim": 16} if request.param == "Gemma" else {}))
+    sizes = {"head_dim": 16} if request.param == "Gemma" else {}
+    model = write_checkpoint(root / "checkpoint", request.param, **sizes)
     return model, write_engine(root / "checkpoint", root / "engine", tp_size=2 if request.param == "Llama" else 1)
 
 
@@ -49,7 +50,8 @@ def expected(pair, table, prompt=PROMPT, **options) -> list[int]:
     every *= getattr(layer, "scalar_embed_scale", 1)  # Gemma's; TensorRT-LLM scales the rows of a table, too
     given = {"inputs_embeds": torch.from_numpy(every[prompt])[None], "attention_mask": torch.ones(1, len(prompt))}
     with torch.inference_mode():
-        out = pair[0].generate(**given, do_sample=False, max_new_tokens=NEW, min_new_tokens=NEW, pad_token_id=0, **options)
+        given |= {"max_new_tokens": NEW, "min_new_tokens": NEW, "pad_token_id": 0, "do_sample": False}
+        out = pair[0].generate(**given, **options)
     return out[0].tolist()
 
 
@@ -104,7 +106,8 @@ def test_a_running_picture_is_no_prefix_of_another(pair, start):
 
 
 def test_a_request_that_is_preempted_reads_its_table_again(pair, start):
-    executor, receiver = start(max_tokens_in_paged_kv_cache=12 * 16, batch_scheduler_policy="max_utilization"), Collector()
+    few = {"max_tokens_in_paged_kv_cache": 12 * 16, "batch_scheduler_policy": "max_utilization"}
+    executor, receiver = start(**few), Collector()
     tables = [picture(pair, seed) for seed in range(2)]
     found = run(executor, *(ask(str(n), table, receiver, extra=EXTRA * (n + 1)) for n, table in enumerate(tables)))
     assert found == [expected(pair, table) for table in tables]

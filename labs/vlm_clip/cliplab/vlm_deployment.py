@@ -34,8 +34,8 @@ TABLE, ROWS = "OUT_PROMPT_EMBEDDING_TABLE", "OUT_PROMPT_VOCAB_SIZE"
 
 
 def export_vision(tower: Any, path: str | Path) -> Path:
-    """Write a torch module, pixel_values float32 [n, 3, 224, 224] to rows float32 [n, tokens, hidden], as an ONNX file with
-    the tensors of the contract: pixel_values float16 [texts, pictures, 3, 224, 224] to OUT_PROMPT_EMBEDDING_TABLE
+    """Write a torch module, pixel_values float32 [n, 3, 224, 224] to rows float32 [n, tokens, hidden], as an ONNX file
+    with the tensors of the contract: pixel_values float16 [texts, pictures, 3, 224, 224] to OUT_PROMPT_EMBEDDING_TABLE
     float16 [texts, pictures * tokens, hidden]. A TensorRT plan of that file serves without any Python."""
     import torch
 
@@ -100,8 +100,8 @@ def write_vlm_repository(
     }  # fmt: skip
     try:
         for model in MODELS:
-            config = {ENCODER: _encoder, ENSEMBLE: _ensemble}.get(model, lambda *_, m=model: parse(config_text(spec, m)))
-            config = config(spec, flavour)
+            own = {ENCODER: _encoder, ENSEMBLE: _ensemble}.get(model)
+            config = own(spec, flavour) if own else parse(config_text(spec, model))
             for tensor in config.input:
                 if tensor.name == "image_url_input":  # NVIDIA's BLS model takes one, its ensemble several
                     tensor.dims[:] = [-1]
@@ -133,7 +133,7 @@ def _encoder(spec: DeploymentSpec, flavour: str) -> pb.ModelConfig:
     return config
 
 
-def _ensemble(spec: DeploymentSpec, flavour: str) -> pb.ModelConfig:
+def _ensemble(spec: DeploymentSpec, _: str) -> pb.ModelConfig:
     """The text ensemble with the encoder between its first two steps."""
     config = parse(config_text(spec, "ensemble"))
     config.name = ENSEMBLE

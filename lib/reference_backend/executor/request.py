@@ -160,8 +160,8 @@ class Request:
         random numbers go on too, and min_tokens counts them.
     prompt_embedding_table: float [rows, hidden], of a picture or a tuned prompt. An id of the prompt from vocab_size on
         is a fake one: it stands for row id - vocab_size, whatever its name. It counts in no penalty and no word.
-    prompt_table_extra_ids: uint64 [prompt], above 0 for fake ids. Two fake ids mean the same only where these are equal:
-        without them kept blocks of one picture would answer for another.
+    prompt_table_extra_ids: uint64 [prompt], above 0 for fake ids. Fake ids mean the same only where these are equal,
+        too: else kept blocks of one picture would answer for another.
 
     Raises RequestError for a value that no engine could serve.
     """
@@ -222,8 +222,8 @@ class Request:
             )
         if extra_ids is not None and (extra_ids.shape != prompt.shape or extra_ids.dtype.kind not in "iu"):
             raise RequestError(
-                f"prompt_table_extra_ids is {list(extra_ids.shape)} of {extra_ids.dtype}, but the prompt has {length} ids; "
-                "give a whole number for each."
+                f"prompt_table_extra_ids is {list(extra_ids.shape)} of {extra_ids.dtype}, but the prompt has {length} "
+                "ids; give a whole number for each."
             )
         self.draft_tokens = _words("draft_tokens", [self.draft_tokens])[0] if len(self.draft_tokens) else []
         if (self.drafter or self.draft_tokens) and self.sampling.beam_width > 1:
@@ -244,8 +244,8 @@ class Request:
         fake, rows = self.prompt[self.prompt >= vocab_size], 0 if table is None else len(table)
         if fake.size and fake.max() >= vocab_size + rows:
             raise RequestError(
-                f"The prompt holds token id {fake.max()}; ids must be from 0 to {vocab_size - 1}, and those behind name "
-                f"the rows of prompt_embedding_table, which has {rows or 'not been given'}."
+                f"The prompt holds token id {fake.max()}; ids must be from 0 to {vocab_size - 1}, and those behind "
+                f"name the rows of prompt_embedding_table, which has {rows or 'not been given'}."
             )
         ids = {"The prompt": self.prompt[self.prompt < vocab_size].tolist(), "draft_tokens": self.draft_tokens}
         ids |= {"end_id": [] if self.end_id is None else [self.end_id]}
@@ -284,8 +284,8 @@ class Request:
         return room
 
     def tells_tables_apart(self, vocab_size: int) -> bool:
-        """Whether each fake id has an extra id. TensorRT-LLM asks for them wherever there is a table and blocks are kept,
-        and lets 0 pass."""
+        """Whether each fake id has an extra id. TensorRT-LLM asks for them, too, where there is a table and blocks are
+        kept, but lets 0 pass."""
         fake, extra_ids = self.prompt >= vocab_size, self.prompt_table_extra_ids
         return not fake.any() or (extra_ids is not None and bool(extra_ids[fake].all()))
 

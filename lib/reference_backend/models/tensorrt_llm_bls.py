@@ -1,5 +1,5 @@
-"""`tensorrt_llm_bls`: text in, text out, by calling the other three models (taught in notebooks 03 and 05), and a fourth
-for pictures, which multimodal_encoders_name names.
+"""`tensorrt_llm_bls`: text in, text out, by calling the other three models (taught in notebooks 03 and 05), and where
+multimodal_encoders_name names one, a fourth that encodes pictures.
 
 Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
 all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request

@@ -2,9 +2,9 @@
 each row that the vision encoder will make of the picture.
 
 Tensors and parameters are those of NVIDIA's multimodal `preprocessing`: IMAGE_URL (here data URIs only: a server that
-fetches what a client names reaches what only the server may reach) or IMAGE_BYTES in, PIXEL_VALUES and
-OUT_PROMPT_TABLE_EXTRA_IDS out. NVIDIA's gives extra ids only where the client does. This one makes them of the pixels, so
-that kept KV blocks of one picture never answer for another.
+fetches what a client names reaches what only the server may reach) or IMAGE_BYTES, which are pixels, in; PIXEL_VALUES
+and OUT_PROMPT_TABLE_EXTRA_IDS out. NVIDIA's gives extra ids only where the client does. This one makes them of the
+pixels, so that kept KV blocks of one picture never answer for another.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ class TritonPythonModel:
         """pixel_values or IMAGE float16 [texts, pictures, 3, size, size] -> float16 [texts, rows, hidden] and rows."""
         pixels = inputs.get("pixel_values", inputs.get("IMAGE"))
         if pixels is None or list(pixels.shape[2:]) != self.shape or not pixels.size or not np.isfinite(pixels).all():
-            given = "nothing" if pixels is None else f"{list(pixels.shape)}"
+            given = "nothing" if pixels is None else list(pixels.shape)
             raise common.InputError(
-                f"The encoder takes pixel_values [texts, pictures, {', '.join(map(str, self.shape))}] of finite numbers, "
-                f"and {given} was given, or numbers that are not finite."
+                f"The encoder takes pixel_values [texts, pictures, {', '.join(map(str, self.shape))}] of finite "
+                f"numbers; {given} was given, or numbers that are not finite."
             )
         # A picture alone: what others come with it must not change its rows.
         tables = [self.session.run(None, {"pixel_values": one[None, None]})[0][0] for row in pixels for one in row]

@@ -50,8 +50,8 @@ class InnerModelError(BackendError):
 
 
 class InnerModels:
-    """The three models by name, the draft model and the encoder of pictures if there are any. Every call raises :class:`InnerModelError` with
-    the inner model's message."""
+    """The three models by name, the draft model and the encoder of pictures if there are any. Every call raises
+    :class:`InnerModelError` with the inner model's message."""
 
     def __init__(self, preprocessing: str, llm: str, postprocessing: str, draft: str = "", encoder: str = "") -> None:
         self.preprocessing, self.llm, self.postprocessing, self.draft = preprocessing, llm, postprocessing, draft

@@ -139,11 +139,13 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
 
 
 def _prompt_table(inputs: Tensors, row: int, rows: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The table [rows, hidden] of one row of the batch, and the extra ids of its prompt, padded as input_ids are. Without
-    a table those mean nothing: the ensemble sends them whether wanted or not."""
+    """The table [rows, hidden] of one row of the batch, and the extra ids of its prompt, padded as input_ids are.
+    Without a table those mean nothing: the ensemble sends them whether wanted or not."""
     table, extra_ids = inputs.get("prompt_embedding_table"), inputs.get("prompt_table_extra_ids")
     if table is None:
         return None, None
+    if table.ndim != 3:
+        raise InputError(f"prompt_embedding_table is {list(table.shape)}; it must be [batch, rows, hidden].")
     if len(table) != rows:
         raise InputError(f"prompt_embedding_table holds {len(table)} tables; send one for each of the {rows} rows.")
     size = scalars(inputs, "prompt_vocab_size", rows, table.shape[1])[row]
@@ -151,7 +153,7 @@ def _prompt_table(inputs: Tensors, row: int, rows: int) -> tuple[np.ndarray | No
         raise InputError(f"prompt_vocab_size is {size}, but prompt_embedding_table has {table.shape[1]} rows.")
     if extra_ids is not None and extra_ids.shape != inputs["input_ids"].shape:
         raise InputError(
-            f"prompt_table_extra_ids has the shape {list(extra_ids.shape)}, but input_ids {list(inputs['input_ids'].shape)}; "
-            "send an extra id for each id."
+            f"prompt_table_extra_ids has the shape {list(extra_ids.shape)}, but input_ids "
+            f"{list(inputs['input_ids'].shape)}; send an extra id for each id."
         )
     return table[row], None if extra_ids is None else extra_ids[row]
