@@ -89,7 +89,7 @@ def test_seeds_and_temperatures_reach_the_model(web):
     [
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "user"}]}, "messages.0.content: Field required."),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "image_url.url: Field required."),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "url: Field required."),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'text', 'image_url'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},

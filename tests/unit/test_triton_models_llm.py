@@ -239,7 +239,7 @@ def test_each_row_has_its_own_table_and_extra_ids_as_long_as_its_prompt(make):
     ("change", "said"),
     [
         ({"prompt_vocab_size": 3}, "prompt_vocab_size is 3, but prompt_embedding_table has 2 rows."),
-        ({"prompt_embedding_table": np.zeros((2, 2, 4), np.float16)}, "holds 2 tables; send one for each of the 1 rows"),
+        ({"prompt_embedding_table": np.zeros((2, 2, 4), np.float16)}, "holds 2 tables; send one for each of"),
         ({"prompt_embedding_table": np.zeros((1, 2), np.float16)}, "prompt_embedding_table is [1, 2]; it must be"),
         ({"prompt_embedding_table": np.zeros((1, 2, 4), np.int32)}, "prompt_embedding_table is an array of int32"),
         ({"prompt_table_extra_ids": np.ones((1, 2), np.uint64)}, "[1, 2], but input_ids [1, 3]; send an extra id for"),
