@@ -122,7 +122,8 @@ def _encoder(spec: DeploymentSpec, flavour: str) -> pb.ModelConfig:
     config = pb.ModelConfig(name=ENCODER, max_batch_size=spec.max_batch_size)
     on_gpu = flavour == "tensorrt"
     for name in ["pixel_values"] if on_gpu else ["pixel_values", "IMAGE"]:
-        config.input.add(name=name, data_type=pb.TYPE_FP16, dims=(-1, *PIXELS), optional=not on_gpu)
+        dims = (-1, *PIXELS) if on_gpu else (-1,) * 4  # of a plan, those that it was built with
+        config.input.add(name=name, data_type=pb.TYPE_FP16, dims=dims, optional=not on_gpu)
     config.output.add(name=TABLE, data_type=pb.TYPE_FP16, dims=(-1, -1))
     if not on_gpu:
         config.output.add(name=ROWS, data_type=pb.TYPE_INT32, dims=(1,))
