@@ -76,7 +76,8 @@ class InnerModels:
         if not (self.encoder and given):
             return {}
         renamed = table("triton")["from_encoder"]
-        found = _outputs(_request(self.encoder, given, [*renamed]).exec())
+        with self._may_wait:  # an encoder computes for long
+            found = _outputs(_request(self.encoder, given, [*renamed]).exec())
         _check(self.encoder, found, "OUT_PROMPT_EMBEDDING_TABLE")
         return {renamed[name]: array for name, array in found.items()}
 
