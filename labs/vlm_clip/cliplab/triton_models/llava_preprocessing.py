@@ -47,7 +47,10 @@ class TritonPythonModel(preprocessing.TritonPythonModel):
         counts = (ids >= 0).sum(axis=1) // self.rows
         if pictures is not None:
             if wrong := [int(count) for count in counts if count != pictures.shape[1]]:
-                raise InputError(f"The text has {wrong[0]} {MARK}, and {pictures.shape[1]} pictures were given.")
+                raise InputError(
+                    f"The text has {MARK} {wrong[0]} times, and the number of pictures is {pictures.shape[1]}; "
+                    "they must be equal."
+                )
             outputs["PIXEL_VALUES"] = pictures
             if named is None:
                 named = np.array([[_name(picture) for picture in row] for row in pictures])
@@ -73,11 +76,8 @@ class TritonPythonModel(preprocessing.TritonPythonModel):
         if urls is None and pixels is None:
             return None
         rows, read = (urls, _from_url) if pixels is None else (pixels, Image.fromarray)
-        if len(rows) != len(inputs["QUERY"]) or not 1 <= rows.shape[1] <= self.most:
-            raise InputError(
-                f"{rows.shape[1]} pictures for each of {len(rows)} texts; send from 1 to {self.most} for each of the "
-                f"{len(inputs['QUERY'])}."
-            )
+        if not 1 <= rows.shape[1] <= self.most:
+            raise InputError(f"The number of pictures is {rows.shape[1]}; this model takes from 1 to {self.most} a text.")
         found = np.zeros((*rows.shape[:2], 3, SIZE, SIZE), np.float16)
         for place in np.ndindex(*rows.shape[:2]):
             try:
