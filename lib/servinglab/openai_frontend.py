@@ -32,6 +32,7 @@ from servinglab.client import astream, channel_args, explained, inputs
 from servinglab.errors import CourseError
 from servinglab.openai_objects import MOST_ANSWERS, Answer, Chat, Completion
 
+MOST_BYTES = 2**26  # of a body: a few pictures
 _DONE = b"data: [DONE]\n\n"
 _PATHS = {"/v1/chat/completions": Chat, "/v1/completions": Completion}
 _LOG = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class OpenAIFrontend:
 
     async def _serve(self) -> None:
         _LOG.addFilter(_is_ours)
-        app = web.Application(middlewares=[_guard])
+        app = web.Application(middlewares=[_guard], client_max_size=MOST_BYTES)
         app.add_routes([web.get("/v1/models", self._models), web.get("/v1/models/{name:.+}", self._models)])
         app.add_routes(web.post(path, self._answer) for path in _PATHS)
         # A client that leaves cancels its handler, and with it the request in Triton. A small packed body is gigabytes.
@@ -148,6 +149,7 @@ class OpenAIFrontend:
         head = {"id": f"{name}-{uuid.uuid4().hex}", "object": kinds[asked.stream], "created": int(time.time())}
         head["model"] = self._model
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        told = 0  # tokens of a prompt with pictures
         answers = [Answer(asked, prompt) for prompt in prompts for _ in range(asked.n)]
 
         def choice(index: int, text: str | None, tokens: Any = (), reason: Any = None, first: bool = False) -> dict:
@@ -164,6 +166,8 @@ class OpenAIFrontend:
                     async for result in results:
                         log_probs = result.as_numpy("output_log_probs")
                         text = result.as_numpy("text_output").flat[0].decode(errors="replace")
+                        if (count := result.as_numpy("num_input_tokens")) is not None:
+                            told = int(count.flat[0])
                         answers[result.key].take(text, [] if log_probs is None else log_probs.ravel().tolist())
                         if asked.stream and not response.prepared and isinstance(asked, Chat):
                             await send(choices=[choice(number, "", first=True) for number in range(len(answers))])
@@ -176,7 +180,7 @@ class OpenAIFrontend:
             await response.write(b"event: error\n" + _event(_error(*said)) + _DONE)
             return response
         ends = [answer.end(self._count) for answer in answers]
-        before, after = sum(map(self._count, prompts)), sum(tokens for tokens, _ in ends)
+        before, after = told or sum(map(self._count, prompts)), sum(tokens for tokens, _ in ends)
         usage = {"prompt_tokens": before, "completion_tokens": after, "total_tokens": before + after}
         rest = [(number, *answer.more(ended=True)) for number, answer in enumerate(answers)]
         if not asked.stream:

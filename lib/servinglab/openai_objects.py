@@ -7,6 +7,7 @@ answers have one seed after the other; a token's text is what arrived with it, s
 import secrets
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 MOST_ANSWERS = 128
@@ -27,9 +28,20 @@ class Part(_Strict):
     text: str
 
 
+class Address(_Strict):
+    url: str = Field(max_length=2**24)
+    detail: Literal["auto", "low", "high"] = "auto"  # the models know one size
+
+
+class Picture(_Strict):
+    type: Literal["image_url"]
+    image_url: Address
+    text: ClassVar = "<image>"  # where it stands in the prompt
+
+
 class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: str | list[Annotated[Part | Picture, Field(discriminator="type")]]
 
 
 class StreamOptions(_Strict):
@@ -91,6 +103,14 @@ class Chat(Request):
         roles = [m.role.replace("developer", "system") for m in self.messages]
         texts = [m.content if isinstance(m.content, str) else "".join(p.text for p in m.content) for m in self.messages]
         return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+
+    def inputs(self, biased: list[str]) -> list[dict[str, Any]]:
+        parts = [part for message in self.messages if isinstance(message.content, list) for part in message.content]
+        urls = [part.image_url.url for part in parts if isinstance(part, Picture)]
+        # How many tokens a picture takes, only the model knows.
+        row = np.array([[url.encode() for url in urls]], object)
+        pictures = {"image_url_input": row, "return_num_input_tokens": True} if urls else {}
+        return [given | pictures for given in super().inputs(biased)]
 
     def choice(self, text: str | None, tokens: list[Token], first: bool) -> dict[str, Any]:
         """A piece of an answer, the first or all of one; `text` None: nothing but why it ended."""

@@ -89,7 +89,12 @@ def test_seeds_and_temperatures_reach_the_model(web):
     [
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "user"}]}, "messages.0.content: Field required."),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "be 'text', not"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "url: Field required."),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'text', 'image_url'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            "image_url_input was given, but model 'tensorrt_llm_bls' serves text only",
+        ),
         ({"max_tokens": 10**400}, "max_tokens: Input should be less than 2147483648, not '1000"),
         ({"min_tokens": -(10**400)}, "min_tokens: Input should be greater than or equal to -2147483648, not '-1000"),
         ({"model": "gpt"}, "There is no model 'gpt'"),

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from executor_helpers import Collector
 from tiny_models import write_checkpoint, write_engine
 
-from reference_backend.executor import Executor
+from reference_backend.executor import Executor, Request
 from reference_backend.executor.drafters import PromptLookup
 from reference_backend.executor.model import EngineConfig
 
@@ -103,6 +104,23 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
         with start(engine, max_seq_len=64) as executor:
             found.append([executor.generate(PROMPT[:9], 6, end_id=2, **settings) for settings in asked])
     assert found[0] == found[1]
+
+
+def test_rows_of_a_table_replace_embeddings_as_on_the_cpu(llama, cuda_executor):
+    model, engine, _ = llama
+    vocabulary, hidden = model.get_input_embeddings().weight.shape
+    prompt = np.concatenate([PROMPT[:5], vocabulary + np.arange(30) % 20, PROMPT[5:9]])
+    table = np.random.default_rng(1).normal(0, 0.15, (20, hidden)).astype(np.float16)
+    found = []
+    for start in (functools.partial(Executor, device="cpu"), cuda_executor):
+        receiver, asked = Collector(), {"prompt_embedding_table": table, "prompt_table_extra_ids": prompt // vocabulary}
+        with start(engine, max_seq_len=64, prefill_tokens=16) as executor:
+            both = [Request(name, prompt, 6, on_output=receiver, **asked) for name in ("first", "kept")]
+            for one in [*both, Request("text", PROMPT[:9], 6, on_output=receiver)]:
+                executor.submit(one)
+                receiver.wait(one.id)
+        found.append([receiver.tokens(name) for name in ("first", "kept", "text")])
+    assert found[0] == found[1] and found[0][0] == found[0][1] != found[0][2]
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])

@@ -87,8 +87,8 @@ def test_request_out_of_range(change, says):
     ("change", "says"),
     [
         ({"prompt": [1, -1]}, "The prompt holds token id -1; ids must be from 0 to 99."),
-        ({"prompt": [100]}, "The prompt holds token id 100; ids must be from 0 to 99."),
-        ({"prompt": [2**32 + 5]}, "The prompt holds token id 4294967301; ids must be from 0 to 99."),
+        ({"prompt": [100]}, "The prompt holds token id 100; ids must be from 0 to 99, and"),
+        ({"prompt": [2**32 + 5]}, "The prompt holds token id 4294967301; ids must be from 0 to 99, and"),
         ({"end_id": 100}, "end_id holds token id 100; ids must be from 0 to 99."),
         ({"stop_words": [[3], [4, 100]]}, "stop_words holds token id 100; ids must be from 0 to 99."),
         ({"bad_words": [[-1]]}, "bad_words holds token id -1; ids must be from 0 to 99."),

@@ -225,14 +225,39 @@ def test_what_the_ensemble_always_sends_counts_as_absent(make):
     assert model.executor.requests[0].stop_words == model.executor.requests[0].bad_words == []
 
 
+def test_each_row_has_its_own_table_and_extra_ids_as_long_as_its_prompt(make):
+    model, rows = make(), ((5, 50_001, 50_000), (50_001,))
+    tables = np.arange(2 * 2 * 4, dtype=np.float16).reshape(2, 2, 4)
+    extra_ids = np.array([[0, 8, 8], [9, 0, 0]], np.uint64)
+    send(model, rows=rows, prompt_embedding_table=tables, prompt_table_extra_ids=extra_ids, prompt_vocab_size=2)
+    for submitted, table, ids in zip(model.executor.requests, tables, ([0, 8, 8], [9]), strict=True):
+        assert np.array_equal(submitted.prompt_embedding_table, table)
+        assert submitted.prompt_table_extra_ids.tolist() == ids
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prompt_vocab_size": 3}, "prompt_vocab_size is 3, but prompt_embedding_table has 2 rows."),
+        ({"prompt_embedding_table": np.zeros((2, 2, 4), np.float16)}, "holds 2 tables; send one for each of"),
+        ({"prompt_embedding_table": np.zeros((1, 2), np.float16)}, "prompt_embedding_table is [1, 2]; it must be"),
+        ({"prompt_embedding_table": np.zeros((1, 2, 4), np.int32)}, "prompt_embedding_table is an array of int32"),
+        ({"prompt_table_extra_ids": np.ones((1, 2), np.uint64)}, "[1, 2], but input_ids [1, 3]; send an extra id for"),
+        ({"prompt_table_extra_ids": np.ones((1, 3), np.float32)}, "[3] of float32, but the prompt has 3 ids"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_sentence(make, change, said):
+    table = np.zeros((1, 2, 4), np.float16)
+    assert said in refused(make(), **{"prompt_embedding_table": table, **change})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("lora_task_id", np.array([0], np.uint64), "LoRA"),
         ("lora_weights", np.ones((1, 2, 2), np.float16), "LoRA"),
         ("encoder_input_features", np.ones((1, 2, 2), np.float16), "encoder-decoder"),
-        ("prompt_embedding_table", np.ones((1, 2, 2), np.float16), "multimodal"),
-        ("mrope_rotary_cos_sin", np.ones((1, 2), np.float32), "multimodal"),
+        ("mrope_rotary_cos_sin", np.ones((1, 2), np.float32), "M-RoPE"),
         ("cross_attention_mask", np.ones((1, 2, 2), bool), "encoder-decoder"),
         ("guided_decoding_guide", strings("{}"), "guided decoding"),
         ("lookahead_window_size", np.array([[1]], INT), "lookahead"),

@@ -229,10 +229,11 @@ def test_special_tokens_are_left_out_unless_asked_for(post, hf_tokenizer, smollm
     assert decoded(keeping, [[ids]], [[len(ids)]]) == ["a<|im_end|>b"]
 
 
-@pytest.mark.parametrize("wrong", [-1, 49152, 2**31 - 1])
-def test_an_id_outside_the_vocabulary_is_named(post, wrong):
-    said = refused(post, TOKENS_BATCH=np.array([[[5, wrong]]], np.int32), SEQUENCE_LENGTH=np.array([[2]], np.int32))
-    assert said == f"Token id {wrong} is outside the tokenizer's vocabulary of 49152 tokens."
+def test_an_id_below_the_vocabulary_is_named_and_one_behind_it_has_no_text(post, hf_tokenizer):
+    said = refused(post, TOKENS_BATCH=np.array([[[5, -1]]], np.int32), SEQUENCE_LENGTH=np.array([[2]], np.int32))
+    assert said == "Token id -1 is outside the tokenizer's vocabulary of 49152 tokens."
+    ids = [49152, *hf_tokenizer.encode("a cat"), 2**31 - 1]
+    assert decoded(post, [[ids]], [[len(ids)]]) == ["a cat"] == [hf_tokenizer.decode(ids)]
 
 
 def test_shapes_that_do_not_fit(post):

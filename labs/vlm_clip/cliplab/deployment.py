@@ -109,9 +109,9 @@ def write_repository(
                 keeper.make_room(f"1/{left}")
                 (version / left).unlink(missing_ok=True)  # of another flavour
             for name, content in files[model].items():
-                _put(keeper, version / name, content)
+                put(keeper, version / name, content)
             text = text_format.MessageToString(config, use_short_repeated_primitives=True)
-            _put(keeper, repository / model / "config.pbtxt", text)
+            put(keeper, repository / model / "config.pbtxt", text)
     except OSError as error:
         raise DeploymentError(f"{error.filename or repository} cannot be read or written: {error.strerror}.") from None
     return repository
@@ -174,7 +174,7 @@ def _label_vectors(towers: encoders.Encoders, labels: list[str]) -> bytes:
     return out.getvalue()
 
 
-def _put(keeper: Keeper, target: Path, content: str | bytes | Path) -> None:
+def put(keeper: Keeper, target: Path, content: str | bytes | Path) -> None:
     """Write text or bytes, or link the file (a copy on another disk); never a half-written file for a server."""
     if not isinstance(content, Path) or content.suffix in (".py", ".json"):
         data = content.read_bytes() if isinstance(content, Path) else content

@@ -116,6 +116,11 @@ class Executor(AbstractContextManager):
     def submit(self, request: Request) -> None:
         """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
         max_tokens = request.fit(self.limits)
+        if self._reuse.enabled and not request.tells_tables_apart(self.limits.vocab_size):
+            raise RequestError(
+                "prompt_table_extra_ids must give each fake id of the prompt a number above 0, the same only for the "
+                "same table, because enable_kv_cache_reuse is on: give them, or turn it off."
+            )
         width, pool = request.sampling.beam_width, self._scheduler.pool
         sequence = Sequence(request, max_tokens, self.limits.vocab_size)
         if sequence.blocks(pool) > pool.total:

@@ -4,6 +4,7 @@ The graph says where in rank0.engine each weight lies; ONNX Runtime maps it from
 updates the caller's key and value buffers in place. Logits are computed only where somebody wants them.
 
 Inputs:  input_ids int64 [B, S], attention_mask int64 [B, T], logit_rows int64 [N],
+         prompt_places int64 [M, 2], prompt_rows float32 [M, hidden]: embeddings that replace those of ids at (b, s),
          past_key_values.L.key|value float32 [B, kv_heads, P, head_size]
 Outputs: logits float32 [N, vocab], present.L.key|value float32 [B, kv_heads, P', head_size]
 `logit_rows` holds flat positions b * S + s. A row shorter than the others is padded on the right of its mask.
@@ -66,6 +67,8 @@ class Decoder:
             info("input_ids", "batch", "tokens", kind=TensorProto.INT64),
             info("attention_mask", "batch", "total_tokens", kind=TensorProto.INT64),
             info("logit_rows", "logit_count", kind=TensorProto.INT64),
+            info("prompt_places", "prompt_count", 2, kind=TensorProto.INT64),
+            info("prompt_rows", "prompt_count", model["hidden_size"]),
             *(info(f"past_key_values.{name}", *cache) for name in caches),
         ]
         outputs = [
@@ -105,6 +108,7 @@ class Decoder:
             x = self._add("Gather", [self._concat(table, axis=0), "input_ids"])
             if self._ranks[0][name].dtype != "F32":
                 x = self._add("Cast", [x], to=TensorProto.FLOAT)
+        x = self._add("ScatterND", [x, "prompt_places", "prompt_rows"])
         if self._model["architecture"].startswith("Gemma"):
             scale = np.float32(math.sqrt(self._model["hidden_size"]))
             x = self._add("Mul", [x, self._constant("embedding_scale", scale)])

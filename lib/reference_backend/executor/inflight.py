@@ -80,7 +80,9 @@ class InflightBatch:
             ids = np.append(piece, np.array(draft, np.int64))
             rows = np.arange(0 if all_logits else len(piece) - 1, len(ids) if complete or all_logits else 0)
             try:
-                logits = self._model.forward(ids[None], np.array([end + len(draft)]), sequence.slots[0], rows)
+                table = sequence.request.prompt_embedding_table
+                where = np.array([end + len(draft)]), sequence.slots[0], rows, *([] if table is None else [table])
+                logits = self._model.forward(ids[None], *where)
                 sequence.context_logits += [logits[: len(piece)].copy()] if all_logits else []
                 self._behind = (tokens, logits[-1 - len(draft), None].copy()) if complete else self._behind
             except Exception as error:
@@ -98,6 +100,7 @@ class InflightBatch:
         values are copied from one that runs. Returns whether nothing is left to read."""
         request, tokens = sequence.request, sequence.tokens
         own = sequence.wants_context or request.drafter or request.draft_tokens
+        own = own or request.prompt_embedding_table is not None  # another request's may have the same ids
         if own or self._behind is None or tokens is not self._behind[0]:
             return False
         source = next((other for other in self._scheduler.running if other.tokens is tokens), None)

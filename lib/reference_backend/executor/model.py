@@ -73,6 +73,7 @@ class EngineConfig(Limits):
                 architecture=model.get("architecture", ""),
                 precision={"W8": "int8", "W4": "int4"}.get(bits) or _PRECISIONS[model.get("dtype", "float32")],
                 vocab_size=model["vocab_size"],
+                hidden_size=model.get("hidden_size", 0),
                 layers=model["num_hidden_layers"],
                 kv_heads=model["num_key_value_heads"],
                 head_size=model["head_size"],
@@ -94,6 +95,18 @@ class EngineConfig(Limits):
     def ranks(self) -> list[dict[str, Tensor]]:
         """The tensors of each rank's file. Raises BackendError when one cannot be read."""
         return [tensors(self.folder.resolve() / f"rank{rank}.engine") for rank in range(self.tp_size)]
+
+
+def split_fake(
+    ids: np.ndarray, limits: Limits, table: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ids [B, S] with 0 for fake ones, the places of those, int64 [M, 2], and their rows of the table, float32
+    [M, hidden]."""
+    if table is None:
+        return ids, np.empty((0, 2), np.int64), np.empty((0, limits.hidden_size), np.float32)
+    fake = ids >= limits.vocab_size
+    places = np.ascontiguousarray(np.argwhere(fake))  # numpy makes it by columns
+    return np.where(fake, 0, ids), places, table[ids[fake] - limits.vocab_size].astype(np.float32)
 
 
 def default_threads() -> int:
@@ -126,17 +139,21 @@ class Model:
             raise ExecutorError(f"{config.folder} cannot be loaded: {str(error).splitlines()[0]}") from error
         if len(ranks) > 1:
             log.info("%s: its %d ranks run in this process, their partial sums added here.", config.folder, len(ranks))
-        self._cache = cache
+        self._config, self._cache = config, cache
         self._bindings: dict[tuple[int, int], onnxruntime.IOBinding] = {}
         self._logits = np.empty((cache.buffers.shape[1], config.vocab_size), np.float32)
 
-    def forward(self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray) -> np.ndarray:
+    def forward(
+        self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray,
+        table: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """Runs the new tokens of `B` neighbouring slots, `S` for each.
 
         ids: int64 [B, S], the new tokens. With S > 1, B must be 1 (a limit of the operator once the cache is in use).
         lengths: int64 [B], tokens in the cache after this call, the new ones included.
         first_slot: row b uses cache slot first_slot + b.
         logit_rows: int64 [N]: the positions whose logits are wanted, as flat b * S + s; may be empty.
+        table: float [rows, hidden], what ids from vocab_size on stand for.
         Returns float32 [N, vocab].
         """
         batch = len(ids)
@@ -145,9 +162,11 @@ class Model:
             self._logits = np.empty((len(logit_rows), self._logits.shape[1]), np.float32)
         logits = self._logits[: len(logit_rows)]
         binding = self._bindings.get((first_slot, batch)) or self._bind_cache(first_slot, batch)
+        ids, places, rows = split_fake(ids, self._config, table)
         inputs = {"input_ids": ids, "attention_mask": mask, "logit_rows": logit_rows}
+        inputs |= {"prompt_places": places, "prompt_rows": rows}
         for name, array in inputs.items():
-            binding.bind_input(name, "cpu", 0, np.int64, array.shape, array.ctypes.data)
+            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
         self._session.run_with_iobinding(binding)
         return logits

@@ -132,6 +132,7 @@ class Limits:
     max_input_len: int
     gather_context_logits: bool = True
     gather_generation_logits: bool = True
+    hidden_size: int = 0
 
 
 class Drafter(Protocol):
@@ -157,6 +158,10 @@ class Request:
         right. That is what the target model of TensorRT-LLM does.
     generated: how many of the prompt's last tokens are the answer of an earlier request that this one goes on with: the
         random numbers go on too, and min_tokens counts them.
+    prompt_embedding_table: float [rows, hidden], of a picture or a tuned prompt. An id of the prompt from vocab_size on
+        is a fake one: it stands for row id - vocab_size, whatever its name. It counts in no penalty and no word.
+    prompt_table_extra_ids: uint64 [prompt], above 0 for fake ids. Fake ids mean the same only where these are equal,
+        too: else kept blocks of one picture would answer for another.
 
     Raises RequestError for a value that no engine could serve.
     """
@@ -178,6 +183,8 @@ class Request:
     draft_tokens: Sequence[int] = ()
     end_after_draft: bool = False
     generated: int = 0
+    prompt_embedding_table: np.ndarray | None = None
+    prompt_table_extra_ids: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         prompt = np.asarray(self.prompt)
@@ -207,6 +214,17 @@ class Request:
                 raise RequestError("embedding_bias must be one row of numbers, one for each token of the vocabulary.")
             if np.isnan(bias).any() or np.isposinf(bias).any():
                 raise RequestError("embedding_bias holds nan or +inf; a number or -inf (never this token) is needed.")
+        table, extra_ids = self.prompt_embedding_table, self.prompt_table_extra_ids
+        if table is not None and (table.ndim != 2 or table.dtype.kind != "f"):
+            raise RequestError(
+                f"prompt_embedding_table is an array of {table.dtype} with {table.ndim} dimension(s); it must be "
+                "[rows, hidden] of floating-point numbers."
+            )
+        if extra_ids is not None and (extra_ids.shape != prompt.shape or extra_ids.dtype.kind not in "iu"):
+            raise RequestError(
+                f"prompt_table_extra_ids is {list(extra_ids.shape)} of {extra_ids.dtype}, but the prompt has {length} "
+                "ids; give a whole number for each."
+            )
         self.draft_tokens = _words("draft_tokens", [self.draft_tokens])[0] if len(self.draft_tokens) else []
         if (self.drafter or self.draft_tokens) and self.sampling.beam_width > 1:
             raise RequestError("A draft is for one path; leave out drafter and draft_tokens, or beam_width.")
@@ -217,7 +235,19 @@ class Request:
         A prompt plus `max_tokens` beyond `max_seq_len` is clamped with a warning in the log, as TensorRT-LLM does.
         """
         vocab_size, max_beam_width = limits.vocab_size, limits.max_beam_width
-        ids = {"The prompt": self.prompt.tolist(), "draft_tokens": self.draft_tokens}
+        table = self.prompt_embedding_table
+        if table is not None and table.shape[1] != limits.hidden_size:
+            raise RequestError(
+                f"prompt_embedding_table has rows of {table.shape[1]} numbers, but the model's hidden size is "
+                f"{limits.hidden_size}; project the picture's features to that."
+            )
+        fake, rows = self.prompt[self.prompt >= vocab_size], 0 if table is None else len(table)
+        if fake.size and fake.max() >= vocab_size + rows:
+            raise RequestError(
+                f"The prompt holds token id {fake.max()}; ids must be from 0 to {vocab_size - 1}, and those behind "
+                f"name the rows of prompt_embedding_table, which has {rows or 'not been given'}."
+            )
+        ids = {"The prompt": self.prompt[self.prompt < vocab_size].tolist(), "draft_tokens": self.draft_tokens}
         ids |= {"end_id": [] if self.end_id is None else [self.end_id]}
         ids |= {name: [token for word in getattr(self, name) for token in word] for name in ("stop_words", "bad_words")}
         for name, tokens in ids.items():
@@ -252,6 +282,12 @@ class Request:
                 self.id, length, self.max_tokens, max_seq_len, room,
             )  # fmt: skip
         return room
+
+    def tells_tables_apart(self, vocab_size: int) -> bool:
+        """Whether each fake id has an extra id. TensorRT-LLM asks for them, too, where there is a table and blocks are
+        kept, but lets 0 pass."""
+        fake, extra_ids = self.prompt >= vocab_size, self.prompt_table_extra_ids
+        return not fake.any() or (extra_ids is not None and bool(extra_ids[fake].all()))
 
 
 def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -35,7 +35,7 @@ class BlockReuse:
     ) -> None:
         pool = scheduler.pool
         self._cache, self._scheduler, self._pool = cache, scheduler, pool
-        self._enabled, self._partial, self._aligned = enabled, partial, aligned
+        self.enabled, self._partial, self._aligned = enabled, partial, aligned
         self._tree = PrefixTree(pool.tokens_per_block, cache.forget)
         self._counts = {"reused_blocks": 0, "reused_tokens": 0}
         if enabled:
@@ -51,9 +51,9 @@ class BlockReuse:
         always left to read, for its logits."""
         sequence.begun = True
         slot, most = sequence.slots[0], len(sequence.tokens) - 1
-        if self._enabled and not sequence.wants_context:
+        if self.enabled and not sequence.wants_context:
             exact = not self._is_partial(sequence)
-            spans = self._tree.match(sequence.tokens[:most].tolist(), exact=exact)
+            spans = self._tree.match(sequence.keys()[:most].tolist(), exact=exact)
             running, common = self._most_alike(sequence)
             if exact:
                 common -= common % self._pool.tokens_per_block
@@ -72,10 +72,10 @@ class BlockReuse:
 
     def insert(self, sequences: list[Sequence]) -> None:
         """Keeps the blocks of sequences that have given theirs back, while their slots still hold them."""
-        for sequence in sequences if self._enabled else ():
+        for sequence in sequences if self.enabled else ():
             if sequence.slots and sequence.cached:
                 exact = 0 if self._is_partial(sequence) or not self._aligned else len(sequence.tokens)
-                for span in self._tree.insert(sequence.cached_tokens(), self._pool.free, exact):
+                for span in self._tree.insert(sequence.cached_keys(), self._pool.free, exact):
                     self._cache.save(sequence.slots[0], span.place, span.first, span.count)
 
     def evict(self) -> int:
@@ -88,12 +88,12 @@ class BlockReuse:
     def _most_alike(self, sequence: Sequence) -> tuple[Sequence | None, int]:
         """The running one that has read the longest prefix of the sequence's tokens, the last one aside, and its
         length."""
-        found, longest, ours = None, 0, sequence.tokens[:-1]
+        found, longest, ours = None, 0, sequence.keys()[:-1]
         for other in self._scheduler.running:
             if not self._is_partial(sequence) and (self._is_partial(other) or not self._aligned):
                 continue
             length = min(len(ours), len(other.tokens))
-            same = ours[:length] == other.tokens[:length]
+            same = ours[:length] == other.keys()[:length]
             common = length if same.all() else int(same.argmin())
             if common > longest:
                 found, longest = other, common

@@ -53,7 +53,8 @@ class LogitsProcessor:
             with np.errstate(over="ignore"):
                 logits /= self._temperature
         if self._counts is not None:
-            np.add.at(self._counts, np.array(tokens[self._counted :], np.int64), 1)
+            new = np.array(tokens[self._counted :], np.int64)
+            np.add.at(self._counts, new[new < len(self._counts)], 1)  # not those of a prompt_embedding_table
             self._counted = len(tokens)
             penalise(logits, self._counts, self._params)
         banned = self._bad_words.completed_by(tokens)

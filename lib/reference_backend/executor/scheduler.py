@@ -67,11 +67,20 @@ class Sequence:
         """KV blocks that it needs at most."""
         return pool.blocks(len(self.request.prompt) + self.max_tokens) * self.width
 
-    def cached_tokens(self) -> list[int]:
-        """The tokens in its first slot; of a beam search those of the prompt, which all its slots share."""
-        if self.width > 1 or self.cached <= len(self.tokens):
-            return self.tokens[: self.cached].tolist()
-        return self.decoder.tokens[: self.cached]
+    def keys(self, tokens: np.ndarray | None = None) -> np.ndarray:
+        """What tells the KV memory of these tokens, by default those it reads, from that of others: the ids, and with a
+        fake id whose table it means."""
+        tokens, extra_ids = self.tokens if tokens is None else tokens, self.request.prompt_table_extra_ids
+        if extra_ids is None:
+            return tokens
+        keys = tokens.astype(object)  # whole numbers of any size
+        keys[: len(extra_ids)] += extra_ids.astype(object) << 64
+        return keys
+
+    def cached_keys(self) -> list[int]:
+        """The keys in its first slot; of a beam search those of the prompt, which all its slots share."""
+        whole = self.width > 1 or self.cached <= len(self.tokens)
+        return self.keys(None if whole else np.array(self.decoder.tokens))[: self.cached].tolist()
 
 
 @dataclass(frozen=True)

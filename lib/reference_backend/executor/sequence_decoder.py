@@ -6,6 +6,7 @@ greedy and seeded outputs are the same with and without a draft. That is what Te
 """
 
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class SequenceDecoder:
         try:
             if self._request.drafter and not proposed and at_most > 0:
                 proposed = [int(token) for token in self._request.drafter.propose(self.tokens, at_most)]
+                if self._request.prompt_embedding_table is not None:  # a repeated fake id is no token
+                    proposed = list(takewhile(lambda token: token < self._vocab_size, proposed))
                 for token in proposed:
                     if not 0 <= token < self._vocab_size:
                         raise RequestError(

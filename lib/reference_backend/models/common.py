@@ -76,9 +76,10 @@ def require(inputs: Tensors, *names: str) -> None:
             raise InputError(f"{name} is missing; this model cannot do without it.")
 
 
-def text_only(inputs: Tensors, model: str) -> None:
-    """Raise InputError for a picture or a video, and for a table of prompts, of which 0 says that there is none."""
-    for name in table("triton")["not_text"]:
+def text_only(inputs: Tensors, model: str, *, pictures: bool = False) -> None:
+    """Raise InputError for a video, unless `pictures` are served for a picture, and for a table of prompts, of which 0
+    says that there is none."""
+    for name in table("triton")["not_text" if not pictures else "not_pictures"]:
         if name in inputs and (name != "PROMPT_TABLE_EXTRA_ID" or inputs[name].any()):
             raise InputError(f"{name} was given, but model '{model}' serves text only; leave the input out.")
 

@@ -1,4 +1,5 @@
-"""`tensorrt_llm_bls`: text in, text out, by calling the other three models (taught in notebooks 03 and 05).
+"""`tensorrt_llm_bls`: text in, text out, by calling the other three models (taught in notebooks 03 and 05), and where
+multimodal_encoders_name names one, a fourth that encodes pictures.
 
 Unlike NVIDIA's, it needs no torch, serves many requests at once with one instance (a thread each), takes the names of
 all three inner models as parameters, streams whole characters, finds a stop word across chunks, stops the inner request
@@ -37,6 +38,7 @@ class TritonPythonModel:
             common.parameter(config, "tensorrt_llm_model_name", "tensorrt_llm"),
             common.parameter(config, "postprocessing_model_name", "postprocessing"),
             common.parameter(config, "tensorrt_llm_draft_model_name"),
+            common.parameter(config, "multimodal_encoders_name"),
         )
         self.detokenizer = Detokenizer(*self._decoder(config))
         self.monitor = Monitor(self.models.stop, self.models.check_alive)
@@ -73,7 +75,7 @@ class TritonPythonModel:
 
     def _check(self, inputs):
         common.require(inputs, "text_input", "max_tokens")
-        common.text_only(inputs, self.name)
+        common.text_only(inputs, self.name, pictures=bool(self.models.encoder))
         check_draft(inputs, self.models.draft)
         if self.accumulate and common.any_true(inputs, "stream") and (inputs.get("beam_width", np.ones(1)) > 1).any():
             raise InputError(
@@ -86,7 +88,10 @@ class TritonPythonModel:
         reply.rows = len(inputs["text_input"])
         counts = common.sequences_of(inputs, reply.rows)
         reply.parts = sum(counts)
-        given = llm_inputs(inputs, self.models.preprocess(inputs))
+        prepared = self.models.preprocess(inputs)
+        prepared |= self.models.encode(inputs | prepared)
+        prepared.pop("pixel_values", None)
+        given = llm_inputs(inputs, prepared)
         places = [(index, sequence) for index, count in enumerate(counts) for sequence in range(count)]
         rows = {place: Row(reply, inputs, given, place[0], self.accumulate) for place in places}
         try:

@@ -45,10 +45,10 @@ class Tokenizer:
         return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        """Text of `ids`; an incomplete UTF-8 character becomes U+FFFD."""
-        if ids and not 0 <= min(ids) <= max(ids) < self.size:
-            wrong = next(token for token in ids if not 0 <= token < self.size)
-            raise InputError(f"Token id {wrong} is outside the tokenizer's vocabulary of {self.size} tokens.")
+        """Text of `ids`; an incomplete UTF-8 character becomes U+FFFD. As in transformers, ids behind the vocabulary
+        have no text: in a prompt they stand for pictures."""
+        if ids and min(ids) < 0:
+            raise InputError(f"Token id {min(ids)} is outside the tokenizer's vocabulary of {self.size} tokens.")
         return self._fast.decode(ids, skip_special_tokens=skip_special_tokens)
 
 

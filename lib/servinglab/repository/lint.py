@@ -20,7 +20,8 @@ from servinglab.repository import contract, templates
 from servinglab.root import data
 
 _FINDINGS = data("repository.toml")["findings"]
-VARY = ("prompt_embedding_table", "IMAGE_SIZES", "IMAGE_URL")  # tensors that differ from release to release
+# Tensors that differ from release to release, and from model to model.
+VARY = ("prompt_embedding_table", "IMAGE_SIZES", "IMAGE_URL", "image_url_input")
 MOST_RANKS = 1024
 _NEW_NAMES = {old: new for new, old in contract.OLD_NAMES.items()}
 

@@ -17,7 +17,7 @@ import torch
 from reference_backend.executor.cuda import kernels
 from reference_backend.executor.cuda.memory import CudaCache, load
 from reference_backend.executor.device import CUDA_PRECISIONS
-from reference_backend.executor.model import EngineConfig
+from reference_backend.executor.model import EngineConfig, split_fake
 
 # Several executors may live in one process: what one records must not meet what another launches.
 _one_at_a_time = threading.RLock()
@@ -42,11 +42,14 @@ class CudaModel:
         self._weights = load(config, self._device, self._dtype)
         self._hidden, self._width = config.pretrained["hidden_size"], config.pretrained["intermediate_size"]
         self._heads = config.pretrained["num_attention_heads"]
-        self._steps: dict[tuple[int, int], _Step] = {}
+        self._steps: dict[Any, _Step] = {}
 
-    def forward(self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray) -> np.ndarray:
+    def forward(
+        self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray,
+        table: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         """As `model.Model.forward`; with S > 1, B may be anything."""
-        return self._run(ids, lengths, first_slot, logit_rows, logit_rows)[0]
+        return self._run(ids, lengths, first_slot, logit_rows, logit_rows, table)[0]
 
     def decode(
         self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, wanted: np.ndarray
@@ -60,14 +63,19 @@ class CudaModel:
         """Records the steps of up to `rows` running requests, so that none of them waits for the compiler."""
         size = 1
         while size < 2 * rows and size <= MAX_ROWS:
-            self._step(size, size)
+            self._step(size, size, False)
             size *= 2
 
-    def _run(self, ids: Any, lengths: Any, first_slot: int, picked: Any, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _run(
+        self, ids: Any, lengths: Any, first_slot: int, picked: Any, wanted: Any, table: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """In pieces of MAX_ROWS tokens."""
         batch, new = ids.shape
+        ids, places, replaced = split_fake(ids.reshape(1, -1), self._config, table)
+        fake = places[:, 1]
         rows = np.empty((3, batch * new), np.int32)  # ids, slots, lengths
-        rows[0] = ids.reshape(-1)
+        rows[0] = ids
+        rows[0, fake] = -1
         rows[1] = np.repeat(np.arange(first_slot, first_slot + batch), new)
         rows[2] = (lengths[:, None] - np.arange(new)[::-1]).reshape(-1)
         logits = np.empty((len(wanted), self._config.vocab_size), np.float32)
@@ -76,8 +84,10 @@ class CudaModel:
             for first in range(0, batch * new, MAX_ROWS):
                 piece = rows[:, first : first + MAX_ROWS]
                 heads, due = (np.flatnonzero((some >= first) & (some < first + MAX_ROWS)) for some in (picked, wanted))
-                step = self._step(_bucket(piece.shape[1]), _bucket(len(heads)))
+                here = (fake >= first) & (fake < first + MAX_ROWS)
+                step = self._step(_bucket(piece.shape[1]), _bucket(len(heads)), bool(here.any()))
                 step.host[2] = 0  # no tokens but those that follow
+                step.replaced[fake[here] - first] = replaced[here]
                 step.host[:3, : piece.shape[1]] = piece
                 step.host[3, : len(heads)] = picked[heads] - first
                 step.replay()
@@ -89,18 +99,19 @@ class CudaModel:
                 best[heads] = step.best[: len(heads)]
         return logits, best
 
-    def _step(self, rows: int, heads: int) -> "_Step":
-        """The recorded step for `rows` tokens, of which up to `heads` get logits."""
+    def _step(self, *kind: Any) -> "_Step":
+        """The recorded step for `rows` tokens, of which up to `heads` get logits, some with embeddings of a table."""
         with _one_at_a_time:
-            if (rows, heads) not in self._steps:
-                self._steps[rows, heads] = self._record(rows, heads)
-            return self._steps[rows, heads]
+            if kind not in self._steps:
+                self._steps[kind] = self._record(*kind)
+            return self._steps[kind]
 
-    def _record(self, rows: int, heads: int) -> "_Step":
+    def _record(self, rows: int, heads: int, fake: bool) -> "_Step":
         config, on_cuda = self._config, self._device.type == "cuda"
         splits = 16 if rows <= SPLIT_ROWS else 1
         host = torch.zeros((4, max(rows, heads)), dtype=torch.int32, pin_memory=on_cuda)
         best = torch.zeros(heads, dtype=torch.int64, pin_memory=on_cuda)
+        replaced = torch.zeros((rows * fake, self._hidden), pin_memory=on_cuda)
         part = (rows, self._heads, splits)
 
         def empty(*shape: int, dtype: Any = torch.float32) -> Any:
@@ -108,6 +119,7 @@ class CudaModel:
 
         scratch = SimpleNamespace(  # device memory; inputs int32 [4, n]: ids, slots, lengths, rows that get logits
             inputs=host.to(self._device),
+            replaced=replaced.to(self._device),
             queries=empty(rows, self._heads, config.head_size, dtype=self._dtype),
             attended=empty(rows, self._heads, config.head_size, dtype=self._dtype),
             parts=empty(*part, config.head_size),
@@ -119,6 +131,7 @@ class CudaModel:
 
         def launch() -> None:
             scratch.inputs.copy_(host, non_blocking=True)
+            scratch.replaced.copy_(replaced, non_blocking=True)
             x = self._layers(scratch, rows, splits)
             if heads:
                 best.copy_(self._vocabulary(scratch, x, heads), non_blocking=True)
@@ -129,8 +142,8 @@ class CudaModel:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 launch()
-            return _Step(host.numpy(), best.numpy(), scratch, graph.replay)
-        return _Step(host.numpy(), best.numpy(), scratch, launch)
+            return _Step(host.numpy(), best.numpy(), replaced.numpy(), scratch, graph.replay)
+        return _Step(host.numpy(), best.numpy(), replaced.numpy(), scratch, launch)
 
     def _layers(self, scratch: SimpleNamespace, rows: int, splits: int) -> Any:
         """The residual stream float32 [rows, hidden] behind the last layer."""
@@ -139,7 +152,9 @@ class CudaModel:
         seq, eps, tiles = buffers.shape[3], config.norm_epsilon, _Tiles(rows, self._dtype.itemsize)
         kv = {"HEADS": self._heads, "KV_HEADS": config.kv_heads, "D": config.head_size}
         qkv_pairs = (self._heads + 2 * config.kv_heads) * config.head_size // 2
-        x = self._weights.embed.index_select(0, ids[:rows]).float()
+        x = self._weights.embed.index_select(0, ids[:rows].clamp(min=0)).float()
+        if len(scratch.replaced):
+            x = torch.where(ids[:rows, None] < 0, scratch.replaced, x)
         pieces = scratch.attended, scratch.parts, scratch.peaks, scratch.sums
         for index, layer in enumerate(self._weights.layers):
             keys, values = buffers[2 * index], buffers[2 * index + 1]
@@ -179,11 +194,12 @@ class CudaModel:
 
 @dataclass(frozen=True)
 class _Step:
-    """host int32 [4, n] and best int64 [heads] are the host's sides. The recorded graph knows the memory of `scratch`
-    by its addresses only, so it must not be freed."""
+    """The host's sides: host int32 [4, n], best int64 [heads], and replaced float32 [rows, hidden], the embeddings of
+    ids below 0. The recorded graph knows the memory of `scratch` by its addresses only, so it must not be freed."""
 
     host: np.ndarray
     best: np.ndarray
+    replaced: np.ndarray
     scratch: SimpleNamespace
     replay: Callable[[], None]
 

@@ -50,23 +50,35 @@ class InnerModelError(BackendError):
 
 
 class InnerModels:
-    """The three models by name, and the draft model if there is one. Every call raises :class:`InnerModelError` with
-    the inner model's message."""
+    """The three models by name, the draft model and the encoder of pictures if there are any. Every call raises
+    :class:`InnerModelError` with the inner model's message."""
 
-    def __init__(self, preprocessing: str, llm: str, postprocessing: str, draft: str = "") -> None:
+    def __init__(self, preprocessing: str, llm: str, postprocessing: str, draft: str = "", encoder: str = "") -> None:
         self.preprocessing, self.llm, self.postprocessing, self.draft = preprocessing, llm, postprocessing, draft
+        self.encoder = encoder
         self._may_wait = threading.BoundedSemaphore(MAX_WAITING_FOR_FIRST)
         self._may_draft = threading.BoundedSemaphore(MAX_WAITING_FOR_DRAFT)
         self._ended: deque = deque()  # (when, stream of responses), oldest first
         self._ending = threading.Lock()
 
     def preprocess(self, inputs: Tensors) -> Tensors:
-        """Client inputs -> the inputs of `tensorrt_llm` that come from text."""
+        """Client inputs -> the inputs of `tensorrt_llm` that come from text, and prepared pictures."""
         renamed, causes = table("triton")["from_preprocessing"], table("triton")["worth_asking"]
-        wanted = [name for name in renamed if name not in causes or causes[name] in inputs]
+        wanted = [name for name in renamed if name not in causes or inputs.keys() & causes[name]]
         given = {TO_PREPROCESSING[name]: array for name, array in inputs.items() if name in TO_PREPROCESSING}
         found = _outputs(_request(self.preprocessing, given, wanted).exec())
         _check(self.preprocessing, found, "INPUT_ID", "REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN")
+        return {renamed[name]: array for name, array in found.items()}
+
+    def encode(self, inputs: Tensors) -> Tensors:
+        """Client inputs and prepared pictures -> the inputs of `tensorrt_llm` that come from pictures, none without."""
+        given = {name: inputs[old] for old, name in table("triton")["to_encoder"].items() if old in inputs}
+        if not (self.encoder and given):
+            return {}
+        renamed = table("triton")["from_encoder"]
+        with self._may_wait:  # an encoder computes for long
+            found = _outputs(_request(self.encoder, given, [*renamed]).exec())
+        _check(self.encoder, found, "OUT_PROMPT_EMBEDDING_TABLE")
         return {renamed[name]: array for name, array in found.items()}
 
     def generate(
@@ -156,7 +168,7 @@ def _has_process(model: str) -> bool:
 def llm_inputs(inputs: Tensors, preprocessed: Tensors) -> Tensors:
     """Everything that `tensorrt_llm` gets for a client's request."""
     rows = len(inputs["text_input"])
-    own = {*TO_PREPROCESSING, "num_draft_tokens", "use_draft_logits"}
+    own = {*TO_PREPROCESSING, *table("triton")["to_encoder"], "num_draft_tokens", "use_draft_logits"}
     passed = {RENAMED.get(name, name): array for name, array in inputs.items() if name not in own}
     # A scalar that our config reshapes arrives as [rows]; on the wire it is [rows, 1].
     return preprocessed | {name: array.reshape(rows, 1) if array.ndim == 1 else array for name, array in passed.items()}

@@ -83,8 +83,8 @@ def _check_features(inputs: Tensors) -> None:
 
 
 def _is_used(name: str, array: np.ndarray) -> bool:
-    """False for what the ensemble sends whether wanted or not: empty tensors, False, extra ids of 0, empty strings."""
-    if array.dtype.kind in "iu" and name != "prompt_table_extra_ids":
+    """False for what the ensemble sends whether wanted or not: empty tensors, False, empty strings."""
+    if array.dtype.kind in "iu":
         return array.size > 0
     return bool(array.astype(bool).any())
 
@@ -112,6 +112,7 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
         )
     if params.beam_width > 1 and streaming and wanted["return_generation_logits"]:
         raise InputError("return_generation_logits with beam_width above 1 needs streaming false: beams may change.")
+    table, extra_ids = _prompt_table(inputs, row, rows)
     bias = inputs.get("embedding_bias", np.zeros((rows, 0)))[row]
     draft = inputs["draft_input_ids"][row].tolist() if "draft_input_ids" in inputs else []
     request = Request(
@@ -125,6 +126,8 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
         embedding_bias=bias if bias.size else None,
         draft_tokens=draft,
         end_after_draft=bool(draft),
+        prompt_embedding_table=table,
+        prompt_table_extra_ids=None if extra_ids is None else extra_ids[:length],
         **wanted,
     )
     excluded = streaming or scalar("exclude_input_in_output", exclude_input)
@@ -133,3 +136,24 @@ def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequenc
     beams = beams if params.beam_width > 1 else 0
     about = {"log_probs": request.return_log_probs, "metrics": request.return_perf_metrics}
     return Row(request, sequences, ResponseFormat(streaming, before, length, beams, frozenset(counts), **about))
+
+
+def _prompt_table(inputs: Tensors, row: int, rows: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The table [rows, hidden] of one row of the batch, and the extra ids of its prompt, padded as input_ids are.
+    Without a table those mean nothing: the ensemble sends them whether wanted or not."""
+    table, extra_ids = inputs.get("prompt_embedding_table"), inputs.get("prompt_table_extra_ids")
+    if table is None:
+        return None, None
+    if table.ndim != 3:
+        raise InputError(f"prompt_embedding_table is {list(table.shape)}; it must be [batch, rows, hidden].")
+    if len(table) != rows:
+        raise InputError(f"prompt_embedding_table holds {len(table)} tables; send one for each of the {rows} rows.")
+    size = scalars(inputs, "prompt_vocab_size", rows, table.shape[1])[row]
+    if size != table.shape[1]:
+        raise InputError(f"prompt_vocab_size is {size}, but prompt_embedding_table has {table.shape[1]} rows.")
+    if extra_ids is not None and extra_ids.shape != inputs["input_ids"].shape:
+        raise InputError(
+            f"prompt_table_extra_ids has the shape {list(extra_ids.shape)}, but input_ids "
+            f"{list(inputs['input_ids'].shape)}; send an extra id for each id."
+        )
+    return table[row], None if extra_ids is None else extra_ids[row]
