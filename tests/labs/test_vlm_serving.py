@@ -170,7 +170,7 @@ def test_a_bad_picture_is_one_sentence(client, model, said):
         (asked(url(picture(0)), text="<image> and <image>"), "<image> 2 times, and the number of pictures is 1"),
         (asked(url(picture(0)), text="What is it?"), "<image> 0 times, and the number of pictures is 1"),
         (asked(text="What is <image>?"), "prompt_embedding_table, which has not been given"),
-        (asked(*[url(picture(0))] * 5, text="<image>" * 5), "The number of pictures is 5; this model takes from 1 to 4"),
+        (asked(*[url(picture(0))] * 5, text="<image>" * 5), "The number of pictures is 5; this model takes"),
         (asked(image_input=np.zeros((1, 1, 3, 8, 8), np.float16), text="<image>"), "takes pixel_values"),
         (asked(image_input=np.full((1, 1, 3, 224, 224), np.nan, np.float16), text="<image>"), "finite"),
         (asked(url(picture(0)), num_draft_tokens=4), "not supported with speculative decoding"),
