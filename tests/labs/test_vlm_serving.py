@@ -22,7 +22,7 @@ from servinglab.server import TritonServer
 
 pytestmark = pytest.mark.integration
 BLS, GRAPH = "tensorrt_llm_bls", "llava_ensemble"
-NEW = 12
+NEW = 10
 QUESTION = "<image>\nWhat is it? It is"
 BROKEN = {
     "Picture 1 of 1 of text 1: These 3 bytes are no picture": url(b"???"),
@@ -55,20 +55,29 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def expected(hf_model, hf_tokenizer, tower):
-    def answer(question, *pictures, count=NEW):
-        """Greedy, of transformers, fed with embeddings."""
-        embed, parts, rows = hf_model.get_input_embeddings(), question.split("<image>"), []
-        for number, part in enumerate(parts):
+    known = {}
+
+    def answer(question, *pictures):
+        """Greedy, of transformers, fed with embeddings; those to QUESTION in one batch, for they are as long."""
+        if (question, *pictures) not in known:
+            groups = [(picture(seed),) for seed in range(8)] if question == QUESTION else [pictures]
+            whole = torch.stack([embedded(question, group) for group in groups])
+            with torch.inference_mode():
+                out = hf_model.generate(
+                    inputs_embeds=whole, attention_mask=torch.ones(whole.shape[:2]), do_sample=False,
+                    max_new_tokens=NEW, pad_token_id=hf_tokenizer.pad_token_id,
+                )  # fmt: skip
+            for group, ids in zip(groups, out, strict=True):
+                known[(question, *group)] = hf_tokenizer.decode(ids, skip_special_tokens=True)
+        return known[(question, *pictures)]
+
+    def embedded(question, pictures):
+        embed, rows = hf_model.get_input_embeddings(), []
+        for number, part in enumerate(question.split("<image>")):
             rows += [table(tower, pictures[number - 1])] if number else []
             ids = hf_tokenizer(part, add_special_tokens=False).input_ids
             rows += [embed(torch.tensor(ids))] if ids else []
-        whole = torch.cat(rows)[None]
-        with torch.inference_mode():
-            out = hf_model.generate(
-                inputs_embeds=whole, attention_mask=torch.ones(whole.shape[:2]), do_sample=False, max_new_tokens=count,
-                pad_token_id=hf_tokenizer.pad_token_id,
-            )  # fmt: skip
-        return hf_tokenizer.decode(out[0], skip_special_tokens=True)
+        return torch.cat(rows)
 
     return answer
 
@@ -90,9 +99,8 @@ def test_streamed_text_is_that_of_transformers(client, expected, model):
 
 def test_two_pictures_and_none(client, expected):
     two = "First <image> then <image>. The"
-    assert "".join(texts(stream(client, BLS, asked(url(picture(1)), url(picture(2)), text=two)))) == expected(
-        two, picture(1), picture(2)
-    )
+    found = "".join(texts(stream(client, BLS, asked(url(picture(1)), url(picture(2)), text=two))))
+    assert found == expected(two, picture(1), picture(2)) != expected(two, picture(2), picture(1))
     assert "".join(texts(stream(client, BLS, asked(text="Once upon")))) == expected("Once upon")
 
 
@@ -170,7 +178,7 @@ def test_a_bad_picture_is_one_sentence(client, model, said):
         (asked(url(picture(0)), text="<image> and <image>"), "<image> 2 times, and the number of pictures is 1"),
         (asked(url(picture(0)), text="What is it?"), "<image> 0 times, and the number of pictures is 1"),
         (asked(text="What is <image>?"), "prompt_embedding_table, which has not been given"),
-        (asked(*[url(picture(0))] * 5, text="<image>" * 5), "The number of pictures is 5; this model takes from 1 to 4"),
+        (asked(*[url(picture(0))] * 5, text="<image>" * 5), "The number of pictures is 5; this model takes"),
         (asked(image_input=np.zeros((1, 1, 3, 8, 8), np.float16), text="<image>"), "takes pixel_values"),
         (asked(image_input=np.full((1, 1, 3, 224, 224), np.nan, np.float16), text="<image>"), "finite"),
         (asked(url(picture(0)), num_draft_tokens=4), "not supported with speculative decoding"),

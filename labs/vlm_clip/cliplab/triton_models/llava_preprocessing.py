@@ -77,7 +77,7 @@ class TritonPythonModel(preprocessing.TritonPythonModel):
             return None
         rows, read = (urls, _from_url) if pixels is None else (pixels, Image.fromarray)
         if not 1 <= rows.shape[1] <= self.most:
-            raise InputError(f"The number of pictures is {rows.shape[1]}; this model takes from 1 to {self.most} a text.")
+            raise InputError(f"The number of pictures is {rows.shape[1]}; this model takes from 1 to {self.most}.")
         found = np.zeros((*rows.shape[:2], 3, SIZE, SIZE), np.float16)
         for place in np.ndindex(*rows.shape[:2]):
             try:
