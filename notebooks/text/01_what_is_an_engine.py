@@ -24,12 +24,12 @@
 # - drive `Builder`, `OnnxParser`, `IBuilderConfig`, `Runtime` and `Refitter` yourself
 # - read which nodes were fused, in fp32 and in fp16
 # - find weights in an engine file, and say when new weights need a new build
-# - say from a file's first bytes where it will run
+# - build for the sizes and GPUs of your users, and say from a file's first bytes where it will run
 # - tell a checkpoint from an engine
 #
 # **Time:** 45 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
-# read: 12 min, do: 14 min
+# read: 12 min, do: 33 min
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb)
 
@@ -43,6 +43,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import onnx.parser
 import onnxruntime
@@ -58,7 +59,7 @@ from engines.convert import convert
 from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.figures import engines as figures
-from servinglab.figures.style import show
+from servinglab.figures.style import show, table
 from servinglab.root import find_root
 
 # %% tags=["parameters"]
@@ -141,8 +142,11 @@ log = Log()
 
 # %% [markdown]
 # Every TensorRT program goes on like this: a *builder* makes an empty *network*, a *parser* fills it from ONNX, a
-# *config* says how to build, and the builder writes the plan. **Predict:** is the plan smaller than the ONNX file, as
-# large, or larger?
+# *config* says how to build, and the builder writes the plan.
+#
+# ![OnnxParser makes a network, Builder and config a plan, Runtime an engine with contexts](pictures/01_life.svg)
+#
+# **Predict:** is the plan smaller than the ONNX file, as large, or larger?
 
 # %%
 began = time.perf_counter()
@@ -199,8 +203,15 @@ for layer in layers():
 check("01.1", my_layers)
 
 # %% [markdown]
-# Four nodes became two layers. Bias and ReLU are applied before the product's numbers leave the chip, which saves two
-# trips to memory and back.
+# Each row is a layer of the engine, each box a node of the file:
+
+# %%
+nodes = {node.name: node.op_type for node in mlp_onnx.graph.node}
+title = f"{len(nodes)} ONNX nodes, {len(layers())} engine layers"
+show(figures.fusions({"engine": layers()}, nodes), title, f"{title}: the first product, bias and ReLU share one")
+
+# %% [markdown]
+# Bias and ReLU are applied before the product's numbers leave the chip, which saves two trips to memory and back.
 #
 # The usual way to this list is the *engine inspector*. It needs a loaded engine, and so a GPU.
 
@@ -579,8 +590,8 @@ print(f"largest difference {np.abs(hidden - hidden16).max():.1e}, smallest cosin
 # %% tags=["nbval-check-output"]
 checkpoint = assets.resolve("minilm") / "model.safetensors"
 tensors = load_file(checkpoint)
-attention = "encoder.layer.1.attention.self."
-query, key, value = (tensors[f"{attention}{name}.weight"].T for name in ("query", "key", "value"))
+prefix = "encoder.layer.1.attention.self."
+query, key, value = (tensors[f"{prefix}{name}.weight"].T for name in ("query", "key", "value"))
 print("alone:", [array.tobytes() in minilm for array in (query, key, value)])
 together = np.concatenate([value, key, query], axis=1)
 print("side by side:", together.shape, "found:", together.tobytes() in minilm)
@@ -711,9 +722,23 @@ def compute(*kinds):
 
 
 CC = trt.ComputeCapability
+made_for = {}
 for kinds in ((), (CC.SM80,), (CC.SM120,), (CC.SM80, CC.SM120)):
     plan = build(tiny_onnx, compute(*kinds))
-    print(f"{'+'.join(kind.name for kind in kinds) or 'none given':11} {len(plan)} bytes, made for", *targets(plan))
+    made_for[" + ".join(kind.name for kind in kinds) or "none given"] = targets(plan)
+    print(f"{len(plan)} bytes, made for", *targets(plan))
+
+# %% [markdown]
+# The same as a table: a row for what you asked for, a column for a kind of GPU.
+
+# %%
+every = [*made_for["none given"], "SM90"]
+assert not any("SM90" in kinds for kinds in made_for.values())
+cells = {(asked, kind): ("runs", "#B3E2D1") if kind in kinds else ("", "#E4E4E4")
+         for asked, kinds in made_for.items() for kind in every}  # fmt: skip
+fig, axes = plt.subplots(figsize=(7.5, 2.5))
+table(axes, list(made_for), every, cells)
+show(fig, "A plan runs on the kinds it was built for, and no H100 (SM90)", "plans by the targets in their headers")
 
 # %% [markdown]
 # An H100 (9.0) is in no list. Its runtime said, about a plan built without targets:
@@ -723,29 +748,35 @@ print(there["runtime_says"])
 
 
 # %% [markdown]
-# **Exercise 01.2** (●○○, 5 minutes) Write a function that says whether a plan with named targets runs, for calls like
-# `runs_here("1.7.1", ("sm80", "sm86"), "1.7.1", "sm86")`.
+# **Exercise 01.2** (●●○, 8 minutes) Your users have an RTX 4090 or an RTX 5090. They send 1 to 32 sentences of 1 to 128
+# tokens, mostly 4 of 16. Write the options for a build of section 6's attention, whose input `x` is `[B, T, 64]`.
 #
 # <details><summary>Hint 1</summary>
 #
-# There are two conditions, and both must hold. Is a newer version the same version?
+# Sections 6 and 10 have the calls; put your own numbers there. Which compute capabilities are those GPUs?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Compare the versions whole, not only their first numbers. A GPU that is newer than a target, or lies between two of
-# them, is not one of the targets.
+# min, opt and max are three shapes of three numbers each. A profile that is made must still be added. Is an older GPU's
+# plan good enough for a newer one?
 #
 # </details>
 
 # %% tags=["exercise:01.2"]
-def runs_here(plan_version, plan_targets, runtime_version, gpu):
-    """Returns True or False."""
-
+def for_users(builder, config):
+    """Adds a profile and two targets to the config."""
 
 # %% tags=["check:01.2", "nbval-check-output"]
-check("01.2", runs_here)
+check("01.2", for_users)
+
+# %% [markdown]
+# Build with it:
+
+# %%
+plan = build(attention, for_users)
+print(*(["made for", *targets(plan)] if plan else [problem()]))
 
 # %% [markdown]
 # ## 11 Floats or code?

@@ -27,9 +27,9 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 65 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 57 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 12 min, do: 25 min
+# read: 12 min, do: 38 min
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -66,11 +66,12 @@ prompt: str = "The capital of France is"  # a few words that the model continues
 seed: int = 0  # seed of the small random models
 
 # %% [markdown]
-# A *converter* renames, fuses and cuts weights; `trtllm-build` turns them into an engine; a server loads it. `course
-# convert` and `course build` do the first two here, with the flags and files of NVIDIA's programs. (In the lane
-# `trtllm`, the build is `trtllm-build` itself.)
+# A *converter* renames, fuses and cuts weights; `trtllm-build` turns them into an engine; a server loads it.
 #
-# `course` runs such a command line.
+# ![convert makes a checkpoint of a Hugging Face folder, build an engine of the checkpoint](pictures/02_commands.svg)
+#
+# `course convert` and `course build` do both here, with the flags and files of NVIDIA's programs. (In the lane
+# `trtllm`, the build is `trtllm-build` itself.) `course` runs such a command line.
 
 # %%
 lane = notebook.begin("02", lane, seed=seed, weights=dtype)
@@ -204,9 +205,21 @@ for name in ("float32", "float16", "bfloat16"):
     print(f"{name:9} largest difference {differences[name]:.6f}, same next token at every position: {same}")
 
 # %% [markdown]
-# With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding,
-# bfloat16 several times more, because its steps are 8 times as wide. For this prompt greedy decoding gives the same
-# tokens with all three. (The hub's own weights are bfloat16, and lose nothing in it.)
+# As bars, each tenfold a step of the axis:
+
+# %%
+fig, axes = plt.subplots(figsize=(7.5, 2.1))
+axes.barh(list(differences), list(differences.values()), color="#56B4E9", height=0.6)
+axes.bar_label(axes.containers[0], fmt="%.2g", padding=4)
+axes.invert_yaxis()
+axes.set(xscale="log", xlim=(1e-5, 3), xlabel="largest difference of a logit (logarithmic)")
+wider = differences["bfloat16"] / differences["float16"]
+show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", "largest difference of a logit in three precisions")
+
+# %% [markdown]
+# With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding:
+# bfloat16's steps are 8 times as wide. For this prompt greedy decoding gives the same tokens with all three. (The hub's
+# own weights are bfloat16, and lose nothing in it.)
 #
 # What does the converter do with a download that was cut short?
 
@@ -320,8 +333,8 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 #
 # <details><summary>Hint 2</summary>
 #
-# Queries and key-value heads are both divided by the ranks, but the key-value heads of a rank are at least one. They
-# count twice. Divide with `//`.
+# Try 8 query heads and 1 key-value head on 4 ranks: what does each rank hold? And how many tensors does a key-value
+# head bring?
 #
 # </details>
 
@@ -590,9 +603,9 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
 
 # %% [markdown]
 # **Exercise 02.2** (●●○, 8 minutes) This line is from a guide for 0.9.0. Write it for 1.2.1, with no refusal and no
-# warning, so that the engine can do the same.
+# warning, so that the engine can do the same. The cell after the check builds it.
 #
-# `trtllm-build --checkpoint_dir ck --output_dir engine --max_batch_size 8 --max_input_len 1000 --max_output_len 200
+# `trtllm-build --checkpoint_dir float16 --output_dir mine --max_batch_size 8 --max_input_len 1000 --max_output_len 200
 # --paged_kv_cache enable`
 #
 # <details><summary>Hint 1</summary>
@@ -603,7 +616,7 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
 #
 # <details><summary>Hint 2</summary>
 #
-# Section 6 printed the new name of both. The new limit counts prompt and answer together; everything else stays.
+# Section 6 printed the new name of both. What is the longest sequence that this guide allows?
 #
 # </details>
 
@@ -612,6 +625,11 @@ command = None  # a text that begins with "trtllm-build"
 
 # %% tags=["check:02.2", "nbval-check-output"]
 check("02.2", command)
+
+# %%
+if command:
+    course(command.replace("\\\n", " ").replace("trtllm-build", "build", 1))
+    course("engine diff plain mine")
 
 # %% [markdown]
 # Each of NVIDIA's containers holds matching versions of TensorRT-LLM, TensorRT, CUDA and Triton, and needs a driver of
@@ -639,7 +657,9 @@ for name, (layers, kv_heads, head_size) in shapes.items():
 
 
 # %% [markdown]
-# No: its cache is less than a fifth as large, because it has a single KV head.
+# No: its cache is less than a fifth as large, because all its query heads share a single KV head.
+#
+# ![Eight query heads with eight key-value heads, nine with three, eight with one](pictures/02_shared.svg)
 #
 # **Exercise 02.3** (●●○, 8 minutes) `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens go
 # into it?
@@ -652,7 +672,8 @@ for name, (layers, kv_heads, head_size) in shapes.items():
 #
 # <details><summary>Hint 2</summary>
 #
-# The formula gives one token; multiply by `tokens`. A part of a sequence does not count, so divide with `//`.
+# The formula gives the bytes of one token. For 10 GB, 32 layers, 32 heads, 8 KV heads of 128 numbers of two bytes and
+# 2,048 tokens the answer is 37.
 #
 # </details>
 
