@@ -213,7 +213,7 @@ show(figures.fusions({"engine": layers()}, nodes), title, f"{title}: the first p
 # %% [markdown]
 # Bias and ReLU are applied before the product's numbers leave the chip, which saves two trips to memory and back.
 #
-# The usual way to this list is the *engine inspector*. It needs a loaded engine, and so a GPU.
+# The usual way to this list is the *engine inspector*, which needs a loaded engine.
 
 # %%
 log.lines.clear()
@@ -309,23 +309,19 @@ for name, array in weights.items():
     print(f"{name} {str(array.shape):10} {array.nbytes:6} bytes, found at byte {mlp.find(array.tobytes())}")
 
 # %% [markdown]
-# All three are there, float by float: **weights are inside the engine**. And the other section?
+# All three are there, float by float: **weights are inside the engine**. And the other section? Is it machine code?
 
 # %% tags=["nbval-check-output"]
 program = sections(mlp)["ENGN"].decode("latin-1")
 for line in program.splitlines():
     if line.strip().startswith(("runtime_fusion=", "fully_connected=", "add=", "relu=")):
         print(line.strip()[:100])
-
-# %% [markdown]
-# A program in plain text: two lines for the layers, three for what happens inside the fused one. Is there machine code
-# too? It would begin with the letters `ELF`.
-
-# %% tags=["nbval-check-output"]
 print("pieces of machine code:", mlp.count(b"\x7fELF"))
 
 # %% [markdown]
-# There is none. **Predict:** take both products away, so that `Add`, `Relu` and one bias stay. Is that plan smaller?
+# A program in plain text: two lines for the layers, three for what happens inside the fused one. Machine code would
+# begin with `ELF`: there is none. **Predict:** take both products away, so that `Add`, `Relu` and one bias stay. Is
+# that plan smaller?
 
 # %% tags=["nbval-check-output"]
 TINY = "tiny (float[4, WIDTH] x) => (float[4, WIDTH] y) { b = Add(x, b1) y = Relu(b) }".replace("WIDTH", str(width))
@@ -541,7 +537,7 @@ print("engine     ", len(minilm_layers), "layers:", dict(kinds))
 
 # %% [markdown]
 # Far fewer: constants and most arithmetic on shapes are gone; the rest was fused. (`gemm` is a matrix product, `kgen` a
-# generated kernel, `runtime_fusion` a product with something fused to it.)
+# generated kernel.)
 #
 # Convert to fp16. **Predict:** will the layers be the same, as with the small network?
 
@@ -571,7 +567,7 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
 # kernel. The table of all pairs of tokens never goes to memory. That is the idea of
 # [FlashAttention](https://arxiv.org/abs/2205.14135), and of TensorRT-LLM's
 # [`--context_fmha`](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html). In fp32 the builder used no
-# such kernel (boxes named *for MatMul* copy tensors), so fp16 saves more than bytes.
+# such kernel, so fp16 saves more than bytes.
 #
 # And the accuracy? Compute the fp16 graph on the CPU.
 
@@ -597,14 +593,12 @@ together = np.concatenate([value, key, query], axis=1)
 print("side by side:", together.shape, "found:", together.tobytes() in minilm)
 
 # %% [markdown]
-# None: they were laid side by side, in the order value, key, query. The layer's name says so too:
+# None: they were laid side by side, in the order value, key, query, as TensorRT-LLM's converter does (notebook 02). The
+# layer's name says so too:
 
 # %% tags=["nbval-check-output"]
 name = re.search("Name: (.*?), LayerType", rows["fp32"][0])[1]
 print(*name.replace("/m/", "/").split("+"), sep="\n")
-
-# %% [markdown]
-# TensorRT-LLM's converter does the same: its tensor `qkv` comes in notebook 02.
 
 # %% [markdown]
 # ## 8 An operation that TensorRT does not know
@@ -823,9 +817,6 @@ for name, plan in (("MiniLM plan, fp32", minilm), ("MiniLM plan, fp16", minilm16
 held["SmolLM2 converted"] = (floats, head)
 title = f"A plan holds {held['MiniLM plan, fp32'][1] / 1e6:.1f} MB of program beside its numbers, a checkpoint none"
 show(figures.sizes(held), title, "checkpoints are numbers and a few kB of names; plans hold megabytes of program too")
-
-# %% [markdown]
-# MiniLM's checkpoint holds slightly more numbers than its fp32 plan: a last layer that our graph does not use.
 
 # %% [markdown]
 # **Exercise 01.3** (●●○, 5 minutes) Which of these changes to a running encoder need a new build? Put their names into

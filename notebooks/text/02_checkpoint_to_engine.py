@@ -107,7 +107,7 @@ for name, array in hub.items():
 print("different numbers:", len(np.unique(hub["model.layers.0.self_attn.q_proj.weight"][0, :32])), "in 32")
 
 # %% [markdown]
-# At most $2^4 = 16$. So later sections measure rounding on other weights, too.
+# At most $2^4 = 16$.
 #
 # A weight is stored as [outputs, inputs]: `q_proj` makes $9 \cdot 64 = 576$ numbers, `k_proj` $3 \cdot 64 = 192$.
 # TensorRT-LLM stacks query, key and value into one tensor `qkv`. **Predict:** how many rows does it have? And how many
@@ -170,12 +170,16 @@ for key, value in config.items():
     print(f"{key:32} {json.dumps(value)[:78]}")
 
 # %% [markdown]
+# <details><summary>What the keys mean</summary>
+#
 # - `architecture`, `hidden_act`, `norm_epsilon`, `attn_bias`: how the network is built
 # - `dtype`, `logits_dtype`: precision of weights and arithmetic; logits stay float32
 # - `num_attention_heads`, `num_key_value_heads`, `head_size`: how 960 rows are cut into heads
 # - `position_embedding_type` and the `rotary` keys: how a token knows its position
 # - `mapping`: how many ranks (GPUs), and so how many `rankN.safetensors`
 # - `quantization`: fewer bits for the weights (section 5)
+#
+# </details>
 #
 # Is it still the same model? Compare its **logits**, one score for each token of the vocabulary. First come those of
 # Hugging Face's code on the original file.
@@ -218,8 +222,7 @@ show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", "largest diffe
 
 # %% [markdown]
 # With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding:
-# bfloat16's steps are 8 times as wide. For this prompt greedy decoding gives the same tokens with all three. (The hub's
-# own weights are bfloat16, and lose nothing in it.)
+# bfloat16's steps are 8 times as wide. For this prompt greedy decoding gives the same tokens with all three.
 #
 # What does the converter do with a download that was cut short?
 
@@ -317,8 +320,7 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 
 
 # %% [markdown]
-# Something else entirely, without an error. (On real GPUs the all-reduce waits for every rank, so a dead rank shows as
-# a server that hangs.)
+# Something else entirely, without an error. (On real GPUs the all-reduce would wait for the dead rank.)
 
 # %% [markdown]
 # **Exercise 02.1** (●●○, 8 minutes) How many rows does `qkv` have on *each* rank? When there are fewer key-value heads
@@ -496,8 +498,8 @@ harm = f"layer {most} does {moved[most] / moved[least]:.0f} times the harm of la
 show(fig, f"Four bits in one layer: {harm}", "how far the logits move differs from layer to layer")
 
 # %% [markdown]
-# Some layers do far more harm, and the error of their weights does not show which (other prompts may pick others). So
-# finer methods measure with real text: *calibration*.
+# Some layers do far more harm, and the error of their weights does not show which. So finer methods measure with real
+# text: *calibration*.
 
 # %% [markdown]
 # ## 6 The build
@@ -510,8 +512,8 @@ if lane == "embedded":  # its heads have 8 numbers; a GPU's kernels may want mor
     course("build --checkpoint_dir gpt2-tp2 --output_dir gpt2-engine")
 
 # %% [markdown]
-# Here that takes under a second: the engine is the weights as the course's own executor wants them. `trtllm-build`
-# takes minutes, and writes what you saw in notebook 01. Its folder looks the same. Read the limits:
+# Here the engine is the weights as the course's own executor wants them. `trtllm-build` takes minutes, and writes what
+# you saw in notebook 01, into the same kind of folder. Read the limits:
 
 # %%
 built = json.loads((root / "plain" / "config.json").read_text())

@@ -573,9 +573,9 @@ show(fig, f"The softmax of z/T lies inside {inside} of {2 * len(row)} intervals 
 
 
 # %% [markdown]
-# One or two misses are normal. A single number says more: **chi-squared** sums the squared distances between counted
-# and expected, each divided by the expected count. Let the exact probabilities play the same game 10,000 times: the
-# share of games in which chance alone gives as much is the **p-value**.
+# One or two misses are normal. One number for all: **chi-squared** sums the squared distances between counted and
+# expected, each divided by the expected count. Let the exact probabilities play the same game 10,000 times: the share
+# of games in which chance alone gives as much is the **p-value**.
 
 # %%
 def chi_squared(counts, p):
@@ -601,8 +601,7 @@ for temperature, row in counts:
 
 # %% [markdown]
 # Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
-# one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart. These draws do
-# not prove the formula; they give no reason to doubt it.
+# one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
 
 # %% [markdown]
 # **Exercise 06.3** (●●○, 8 minutes) Turn the knob until the server does what you want. `logits` is the row of a prompt.

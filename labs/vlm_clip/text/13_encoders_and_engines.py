@@ -465,9 +465,8 @@ summary = "five answers of ConSE, then five of mini-CLIP"
 show(figures.gallery(items, columns=5, rows=list(best)), f"“{question:.60}” finds these", summary, photos=True)
 
 # %% [markdown]
-# mini-CLIP is a stand-in: it looks at a picture with five million weights, CLIP's ViT-B/32 with 88 million. Expect CLIP
-# to be far better. More pictures are harder to search: mini-CLIP's card has the recall over all of them. The aim was a
-# recall at 10 of 0.60.
+# mini-CLIP is a stand-in: it looks at a picture with five million weights, CLIP's ViT-B/32 with 88 million. More
+# pictures are harder to search: mini-CLIP's card has the recall over all of them. The aim was a recall at 10 of 0.60.
 
 # %%
 full = card["evaluation"]
@@ -779,8 +778,7 @@ for name, path in sources.items():
 
 # %% [markdown]
 # Which is the smallest? int8, but barely: it adds a layer wherever it rounds. Between the layers fp16 needs the least,
-# int8 the most. That memory is planned for the largest batch. Whether int8 saves time only a GPU can say: building
-# needs none, running does.
+# int8 the most. That memory is planned for the largest batch. Whether int8 saves time only a GPU can say.
 #
 # Keep the plans (`.rtx.plan`) and their ONNX files in the course's cache:
 
@@ -850,7 +848,7 @@ except ValueError as error:
 
 # %% [markdown]
 # Does anything fail? No, and recall may not show it: many things are known by their shape. But the vectors turned, and
-# the acceptance test notices. Feed it picture *files*, prepared by the server's own code.
+# the acceptance test notices.
 
 # %%
 shutil.rmtree(root)

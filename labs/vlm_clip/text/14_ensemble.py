@@ -25,7 +25,7 @@
 # - write a configuration that loads, and find mistakes with the batch dimension before a server does
 # - answer each kind of broken picture with one sentence, and keep the service alive
 #
-# **Time:** 45 minutes (last run: 31 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 32 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
 # read: 11 min, do: 34 min
 #
@@ -228,8 +228,8 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# Some wrong labels are near: the same kind of thing. A label that comes again and again is a *hub*: its vector is near
-# to many that have no better place to go. The score is a cosine, not a probability.
+# Some wrong labels are near: the same kind of thing. A label that comes again and again is a *hub*. The score is a
+# cosine, not a probability.
 #
 # Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
 # moved to another process.
@@ -391,9 +391,9 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 #
 # Both encoders have `dynamic_batching { }`: waiting requests go through the model together.
 #
-# Several clients at once help in two ways: they use all parts at the same time, and they can share an execution. To
-# tell these apart you need a control: the same clients, and no batching. `load` changes a configuration and makes
-# Triton load the model again.
+# Several clients help in two ways: they use all parts at the same time, and they can share an execution. To tell these
+# apart you need a control: the same clients, and no batching. `load` changes a configuration and makes Triton load the
+# model again.
 
 # %%
 configs = {model: (repository / model / "config.pbtxt").read_text() for model in (*steps, "clip")}
@@ -456,8 +456,7 @@ show(fig, f"Batching on top of company: times {words}", f"requests a second of b
 # %% [markdown]
 # How much is the batching? The control has 1 row per execution, so nothing there is batching's. A factor below 1 is a
 # slow-down. Whether larger batches are also *faster* depends on what one row leaves idle. On a GPU that is nearly
-# everything. Here a picture keeps a core busy by itself; a batch mainly saves trips between processes, which matters
-# more to a short text. Repeat before you believe a factor.
+# everything. Here a picture keeps a core busy by itself. Repeat before you believe a factor.
 
 # %% [markdown]
 # ## 4 The batch dimension
