@@ -27,7 +27,7 @@
 # - build for the sizes and GPUs of your users, and say from a file's first bytes where it will run
 # - tell a checkpoint from an engine
 #
-# **Time:** 45 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+# **Time:** 45 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
 # read: 12 min, do: 33 min
 #
@@ -673,7 +673,7 @@ print(f"{there['device']}: {there['launches']} launches one by one {there['one_b
 # The setting is `cuda_graph_strategy` here, `cuda_graph_mode` in TensorRT-LLM.
 
 # %% [markdown]
-# ## 10 Why an engine does not travel
+# ## 10 Where does a plan run?
 #
 # Show the runtime three files. **Predict:** which will it accept?
 
@@ -761,6 +761,7 @@ print(there["runtime_says"])
 # %% tags=["exercise:01.2"]
 def for_users(builder, config):
     """Adds a profile and two targets to the config."""
+
 
 # %% tags=["check:01.2", "nbval-check-output"]
 check("01.2", for_users)

@@ -217,6 +217,7 @@ axes.barh(list(differences), list(differences.values()), color="#56B4E9", height
 axes.bar_label(axes.containers[0], fmt="%.2g", padding=4)
 axes.invert_yaxis()
 axes.set(xscale="log", xlim=(1e-5, 3), xlabel="largest difference of a logit (logarithmic)")
+axes.xaxis.set_major_formatter("{x:g}")
 wider = differences["bfloat16"] / differences["float16"]
 show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", "largest difference of a logit in three precisions")
 

@@ -27,7 +27,7 @@
 # - say when a TensorRT-LLM server reads `temperature`, and set it to reach a probability
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 25 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 22 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 30 min
 #
@@ -101,7 +101,8 @@ for place, (temperature, colour) in enumerate({0.5: "#8A5F00", 1.0: "#E69F00", 2
     axes.bar(np.arange(3) + 0.27 * (place - 1), p, width=0.25, color=colour, label=f"T = {temperature:g}")
 axes.set(xticks=range(3), xticklabels=["logit 2", "logit 1", "logit 0"], ylabel="probability")
 axes.legend()
-show(fig, "A high temperature levels, a low one sharpens", "three tokens at T = 0.5, 1 and 2; the order stays")
+summary = "three tokens at T = 0.5, 1 and 2; the order stays"
+show(fig, "A high temperature levels, a low one sharpens", summary, drawing=True)
 
 # %% [markdown]
 # The first token loses at T = 2, where all come closer together, and gains at T = 0.5, at the cost of the others. The
@@ -599,6 +600,7 @@ for temperature, row in counts:
         print(f"chi-squared {chi_squared(row, exact(claimed)):6.1f}, p-value", f"{share:.4f}" if share else "< 0.0001")
         assert share or claimed != temperature, "chance never strays so far: the server draws from something else"
 
+
 # %% [markdown]
 # Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
 # one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
@@ -624,6 +626,7 @@ for temperature, row in counts:
 # %% tags=["exercise:06.3"]
 def knob(logits, share):
     ...  # return {"temperature": …, …}
+
 
 # %% tags=["check:06.3", "nbval-check-output"]
 check("06.3", knob)

@@ -21,7 +21,7 @@
 #
 # After this notebook you can
 #
-# - show that encoders which were not trained together share no space
+# - test whether two encoders share a space
 # - compare three cures by recall, with intervals
 # - export an encoder to ONNX, and prove that it computes the same
 # - say what int8 saves and costs, and write the test that refuses a bad engine

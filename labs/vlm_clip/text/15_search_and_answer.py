@@ -22,12 +22,12 @@
 # After this notebook you can
 #
 # - write to MongoDB and Milvus by their own clients, and filter in both languages
-# - build an index that survives `kill -9`
+# - build an index, end it with `kill -9`, and say what is left
 # - search by sentence, picture or both, and decide when a hit is near enough
 # - stream an answer from one record, and count what the model adds
 # - repair two stores that disagree, and choose an index for more pictures
 #
-# **Time:** 45 minutes (last run: 60 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+# **Time:** 45 minutes (last run: 57 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #
 # read: 12 min, do: 33 min
 #
@@ -401,7 +401,6 @@ title = f"The line keeps {kept:.0%} of the captions; {passed} of {len(shown_on)}
 overlap = (best["captions"] < best["other unrelated"].max()).mean()
 summary = f"{overlap:.0%} of the captions score less than the best unrelated sentence"
 show(gallery.two_groups(best, enough_text), title, summary)
-
 
 # %% [markdown]
 # Does a score separate them? Where the groups overlap, none does: it trades wrong answers against missing ones. Set it
