@@ -343,8 +343,8 @@ print(program[program.index(kernel) :].partition("{")[0])
 # So **what is compiled is the graph**: it becomes layers, and layers become kernels. TensorRT-RTX writes their source
 # during the build; the machine with the GPU compiles it when it loads the plan.
 #
-# The TensorRT under TensorRT-LLM does both steps at build time. It times candidate kernels on the GPU, keeps the
-# fastest and stores machine code. So it needs the GPU to build, and its plans are tied to that GPU more closely.
+# The TensorRT under TensorRT-LLM does both at build time: it times candidate kernels on the GPU, keeps the fastest and
+# stores machine code. So it needs the GPU to build, and its plans are tied to that GPU more closely.
 
 # %% [markdown]
 # ## 4 New weights

@@ -407,9 +407,8 @@ print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", 
 print("near T = " + ", ".join(f"{T:.1f}" for T in crossing) if crossing.size else "nowhere")
 
 # %% [markdown]
-# At T = 1 the sure prompt is far lower. But both curves only rise: heat makes even a sure model undecided. At T = 5
-# both lie close to the ceiling, and their order may have changed. At a high T the favourite's lead no longer matters,
-# only how far apart the thousands behind it lie.
+# At T = 1 the sure prompt is far lower. But both curves only rise: heat makes even a sure model undecided. At a high T
+# the favourite's lead no longer matters, only how far apart the thousands behind it lie.
 #
 # $\exp(H)$ makes the number tangible: the model is as undecided as between that many equally likely tokens.
 
@@ -479,7 +478,7 @@ for formula, p in tries.items():
 # Which sum to 1? Four, and only two are right:
 #
 # - **T missing in the denominator**: the sum is not 1. `numpy`'s `choice` refuses such a row, `torch.multinomial`
-#   rescales it without a word, and a log probability read from it is wrong.
+#   rescales it without a word.
 # - **p / T**: the sum is 1/T. Divide by it, and you are back at T = 1.
 # - **$p^{1/T}$** has the right ratios, so dividing by the sum makes it right.
 # - **softmax of probabilities**: as logits, numbers between 0 and 1 hardly differ. Nearly uniform.
@@ -519,8 +518,7 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
 
 
 # %% [markdown]
-# `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample from. (Two more
-# traps: misspelt options, notebook 05, and the default seed, notebook 07.)
+# `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample from.
 #
 # ## 9 Do the samples follow the formula?
 #

@@ -402,7 +402,7 @@ axes.invert_yaxis()
 axes.set(xscale="log", xlim=(0.1, 1e10), xlabel="time for one token (logarithmic)")
 axes.set_xticks([1, 1e3, 1e6, 1e9], ["1 ns", "1 µs", "1 ms", "1 s"])
 times = ns["a step of the model"] / ns["product"]
-show(fig, f"A step of the model takes {times:,.0f} times as long as a product", "five ways, from ns to ms")
+show(fig, f"A step of the model takes {times / 1e6:.0f} million times as long as a product", "five ways, from ns to ms")
 
 # %% [markdown]
 # Is log space faster? Hardly: adding saves about a nanosecond, and taking the logs costs more. All are small beside the

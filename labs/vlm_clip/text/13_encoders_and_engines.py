@@ -321,8 +321,7 @@ with torch.inference_mode():
 print("pictures", two.shape, "· MiniLM", sentences[:2].shape)
 
 # %% [markdown]
-# Can they be compared? No: 512 numbers against 384. *CLIP for pictures and MiniLM for text* does not work as it stands.
-# Towers that share no space need a bridge: the other two cures.
+# Can they be compared? No: 512 numbers against 384. Towers that share no space need a bridge: the other two cures.
 #
 # ## 4 Cure two: a bridge of words
 #
@@ -703,9 +702,8 @@ assert {"the same to everybody", "pixels from 0 to 255"} <= refused and "fp16" n
 
 
 # %% [markdown]
-# Which did it refuse? The vector that is the same for everybody, the wrong range of pixels, and whatever drifts above
-# its limit. In a build script the error stops the deployment. Choose the limit beforehand; 0.1 is an angle of 26
-# degrees.
+# Which did it refuse? The same vector for everybody, the wrong range of pixels, and whatever drifts above its limit.
+# Choose the limit beforehand; 0.1 is an angle of 26 degrees.
 #
 # ## 10 An engine with a dynamic batch
 #

@@ -300,8 +300,8 @@ assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 #
 # ### With only a text
 #
-# With only a text, did the picture's steps run? Yes: an ensemble has no branch, and each step needs its tensors. So
-# both inputs are required, and an empty string stands for "none".
+# Did the picture's steps run? Yes: an ensemble has no branch, and each step needs its tensors. So both inputs are
+# required, and an empty string stands for "none".
 #
 # <details><summary>And optional inputs?</summary>
 #
@@ -382,9 +382,8 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 #
 # </details>
 #
-# You could call the four models yourself. But then the pixels travel twice, 602,112 bytes each way, and every client
-# must know the wiring. If a request decides which way it goes, write a BLS model (notebook 03): it is code, and has an
-# "if".
+# You could call the four models yourself. But then the pixels travel twice, 602,112 bytes each way. If a request
+# decides which way it goes, write a BLS model (notebook 03): it is code, and has an "if".
 
 # %% [markdown]
 # ## 3 Dynamic batching

@@ -368,8 +368,7 @@ for picture, vector in zip(blank, vectors_of(images=[picture.file.read_bytes() f
 
 # %% [markdown]
 # In how many? Far more than ten, and a blank one in most. A picture that is near to very many queries is called a
-# **hub**: whatever is close to the mean of all vectors is close to each, and nothing pulls a blank picture away from
-# there.
+# **hub**: whatever is close to the mean of all vectors is close to each.
 #
 # A search never says "nothing": the nearest come back, however far they are. From which score should a hit count? Every
 # second one of these unrelated sentences chooses, and the others test the choice.
