@@ -475,7 +475,7 @@ print(len(together & first_20(text="made of wood")), "among those of the sentenc
 # %% [markdown]
 # Which decides? Here neither. In general it is the part whose scores differ more between pictures.
 #
-# ## 6 Filter, then take the nearest
+# ## 6 A filter, and the nearest
 #
 # A customer wants something of certain categories, at certain prices. Each store has a language for that (section 2).
 
