@@ -729,13 +729,8 @@ for name, change in loads.items():
     print(f"{name:12}  {found.total_bytes / 1e9:.2f} GB  fits: {found.fits!s:5}  at most {found.largest_batch_size}")
 
 # %% [markdown]
-# All three help. Try 64 sequences of 4,096 tokens, as you would from a terminal:
-
-# %% tags=["nbval-check-output"]
-course("engine estimate llama-7b --gpu 24gb --max-batch-size 64 --max-seq-len 4096")
-
-# %% [markdown]
-# They never fit at once, yet the server accepts them: requests wait while its cache is full.
+# All three help. A server also takes more than fits at once: requests wait while its cache is full. (From a terminal:
+# `course engine estimate llama-7b --gpu 24gb --max-batch-size 64`.)
 
 # %% [markdown]
 # ## Recap
