@@ -182,6 +182,37 @@ def map_of_the_course() -> Picture:
     return p
 
 
+def life_of_an_engine() -> Picture:
+    p = Picture(
+        292,
+        "From an ONNX file to an answer: who makes what",
+        """Build: OnnxParser fills a network from the ONNX file; Builder makes a plan, a file, of network and config.
+        The config holds profiles, targets and flags. Run: Runtime makes an engine of the plan; the engine gives
+        execution contexts; a context gets the addresses of tensors and a stream, and runs.""",
+    )
+    p.box(16, 48, 436, 180, "", tint(READ, 0.12), edge=READ, dashed=True)
+    p.text(28, 70, "build (TensorRT-RTX: no GPU)", colour=QUIET)
+    p.box(536, 48, 248, 180, "", tint(WRITE, 0.12), edge=WRITE, dashed=True)
+    p.text(548, 70, "run (on a GPU)", colour=QUIET)
+    steps = ((30, 76, "ONNX file", CARD), (190, 88, "network", CARD), (370, 70, "plan", tint(COMPUTE, 0.4)))
+    chain(p, 100, 42, [*steps, (548, 88, "engine", tint(COMPUTE, 0.4)), (692, 80, "context", CARD)])
+    for x, words in ((148, "OnnxParser"), (324, "Builder"), (494, "Runtime")):
+        p.text(x, 92, words, size=13, anchor="middle", weight="bold")
+    p.box(190, 172, 88, 42, "config", tint(WAIT, 0.4))
+    p.arrow((278, 193), (324, 193), (324, 124))
+    p.arrow((732, 176), (732, 142))
+    p.text(732, 194, "addresses,\na stream", size=13, anchor="middle")
+    p.text(
+        16,
+        252,
+        "A plan is a file; an engine is that file, loaded. One engine may have several contexts.\n"
+        "The config holds profiles (sizes), targets (GPUs) and flags.",
+        size=13,
+        colour=QUIET,
+    )
+    return p
+
+
 def lay(p: Picture, y: int, strip: Sequence[tuple[int, str, str, str]]) -> None:
     """The parts of a file, (width, name, what it holds, colour) each, end to end."""
     x = 16
@@ -246,6 +277,65 @@ def launches() -> Picture:
     p.text(400, 269, "free for the next pass", size=13, colour=QUIET)
     p.text(184, 229, "free for other work", size=13, colour=QUIET)
     p.text(16, 314, "time runs to the right; k1 to k6 are kernels", size=13, colour=QUIET)
+    return p
+
+
+def folder(p: Picture, x: int, name: str, files: Sequence[str], fill: str) -> None:
+    """A folder with its files below each other."""
+    p.text(x, 66, name, weight="bold")
+    p.box(x, 76, 172, 24 + 30 * len(files), "", tint(fill, 0.15), edge=fill)
+    for row, file in enumerate(files):
+        p.box(x + 10, 88 + 30 * row, 152, 24, file, CARD, size=13, round=2)
+
+
+def two_commands() -> Picture:
+    p = Picture(
+        236,
+        "Two commands, three folders",
+        """A Hugging Face folder with config.json, model.safetensors and tokenizer.json. convert writes a checkpoint:
+        config.json and one rankN.safetensors for each GPU. build writes an engine: config.json and one rankN.engine
+        for each GPU. convert decides names, precision and the cut; build decides the limits.""",
+    )
+    folder(p, 16, "Hugging Face folder", ("config.json", "model.safetensors", "tokenizer.json"), QUIET)
+    folder(p, 314, "checkpoint", ("config.json", "rank0.safetensors", "rank1.safetensors"), READ)
+    folder(p, 612, "engine", ("config.json", "rank0.engine", "rank1.engine"), COMPUTE)
+    for x, name, decides in (
+        (188, "convert", "names, precision,\nthe cut: --dtype,\n--tp_size"),
+        (486, "build", "limits:\n--max_batch_size,\n--max_seq_len"),
+    ):
+        p.arrow((x, 133), (x + 126, 133))
+        p.text(x + 63, 124, name, anchor="middle", weight="bold")
+        p.text(x + 63, 152, decides, size=13, anchor="middle", colour=QUIET)
+    p.text(16, 222, "one rank a GPU; the tokenizer goes to the server as it is", size=13, colour=QUIET)
+    return p
+
+
+def shared_heads() -> Picture:
+    p = Picture(
+        222,
+        "Who shares a key head and a value head",
+        """Three models. Multi-head, GPT-2: 8 query heads, each with its own key head and value head. Grouped-query,
+        SmolLM2: 9 query heads, 3 share one key head and value head. Multi-query, Gemma: all 8 query heads share a
+        single one. The cache keeps keys and values only, so fewer of them mean a smaller cache.""",
+    )
+    for left, name, queries, kept in (
+        (16, "multi-head (GPT-2)", 8, 8),
+        (284, "grouped-query (SmolLM2)", 9, 3),
+        (560, "multi-query (Gemma)", 8, 1),
+    ):
+        p.text(left, 62, name, weight="bold")
+        step = 224 / queries
+        for head in range(queries):
+            x = left + step * head
+            p.box(x, 76, 22, 28, "q", tint(READ, 0.6), edge=INK, size=13, round=2)
+            group = queries // kept
+            middle = left + step * (head // group * group + (group - 1) / 2) + 11
+            p.arrow((x + 11, 104), (middle, 132), colour=QUIET, head=False)
+        for head in range(kept):
+            x = left + step * (head * queries // kept + (queries // kept - 1) / 2) - (0 if kept == 8 else 4)
+            p.box(x, 132, 22 if kept == 8 else 30, 28, "kv", tint(COMPUTE, 0.5), edge=INK, size=13, round=2)
+        p.text(left, 184, f"cache: {kept} key{'s' * (kept > 1)}, {kept} value{'s' * (kept > 1)}", size=13)
+    p.text(16, 208, "per token and layer; queries are used once and forgotten", size=13, colour=QUIET)
     return p
 
 
@@ -455,6 +545,57 @@ def blocks() -> Picture:
     return p
 
 
+def place_of_temperature() -> Picture:
+    p = Picture(
+        236,
+        "Where the temperature acts, and where nothing asks for it",
+        """Logits of the next token come in. Is top_k or top_p set? No: the highest logit is taken, greedy, and the
+        temperature is never used. Yes: the logits are divided by T, softmax makes probabilities, top_k and top_p cut,
+        and the token is drawn.""",
+    )
+    p.box(16, 110, 84, 44, "logits", CARD)
+    p.arrow((100, 132), (136, 132))
+    p.box(136, 100, 148, 64, "top_k or top_p\nset?", tint(CALL, 0.4))
+    p.arrow((210, 100), (210, 72), (330, 72))
+    p.text(220, 92, "yes", size=13, weight="bold")
+    p.arrow((210, 164), (210, 196), (330, 196))
+    p.text(220, 184, "no", size=13, weight="bold")
+    steps = (
+        (330, 92, "divide by T", tint(WAIT, 0.6)),
+        (452, 84, "softmax", CARD),
+        (566, 92, "cut: top_k,\ntop_p", CARD),
+        (688, 92, "draw", CARD),
+    )
+    chain(p, 50, 44, steps)
+    p.box(330, 174, 214, 44, "take the highest logit: greedy", FAINT)
+    p.text(558, 201, "temperature: never read", size=13, colour=QUIET)
+    return p
+
+
+def rows_and_tokens() -> Picture:
+    p = Picture(
+        262,
+        "Row t of the logits scores token t + 1",
+        """Five tokens, 0 to 4: The, dog, ran, home, full stop. The model reads them at once and gives five rows of
+        logits. Row 0 scores token 1, row 1 token 2, row 2 token 3, row 3 token 4. Token 0 has no row, and row 4 is for
+        a token that is not in the text.""",
+    )
+    words = ("The", "dog", "ran", "home", ".")
+    p.text(16, 82, "tokens")
+    p.text(16, 208, "logits")
+    for place, word in enumerate(words):
+        x = 110 + 112 * place
+        p.box(x, 60, 84, 34, word, tint(READ, 0.4) if place else CARD, edge=READ if place else QUIET, dashed=not place)
+        p.text(x + 42, 52, f"ids[{place}]", size=13, anchor="middle", colour=QUIET)
+        p.box(x, 186, 84, 34, f"row {place}", tint(COMPUTE, 0.4 if place < 4 else 0.1), edge=COMPUTE)
+        p.arrow((x + 60, 186), (x + 138, 96) if place < 4 else (x + 112, 122), colour=COMPUTE, dashed=place == 4)
+        p.arrow((x + 20, 96), (x + 20, 184), colour=FAINT)
+    p.text(152, 112, "no score", size=13, anchor="middle", colour=QUIET)
+    p.text(676, 112, "not in the text", size=13, anchor="middle", colour=QUIET)
+    p.text(110, 246, "grey: row t has read ids[0] to ids[t]; colour: what it scores", size=13, colour=QUIET)
+    return p
+
+
 def one_round() -> Picture:
     p = Picture(
         384,
@@ -561,6 +702,129 @@ def two_apis() -> Picture:
     return p
 
 
+def three_cures() -> Picture:
+    p = Picture(
+        300,
+        "No space, a space from training, a space over a bridge",
+        """Three columns. Apart: a picture tower gives 1,280 numbers, a text tower 384; they do not compare. Trained
+        together, CLIP: both towers end in 512 numbers of one space. Bridged: the picture tower's class probabilities
+        weigh the text tower's vectors of the class names, so pictures end in the text tower's 384 numbers;
+        mini-CLIP adds a trained matrix.""",
+    )
+    for left, name in ((16, "apart"), (284, "cure 1: trained together"), (552, "cures 2 and 3: a bridge")):
+        p.text(left, 60, name, weight="bold")
+        p.box(left, 76, 104, 46, "picture\ntower", tint(COMPUTE))
+        p.box(left + 128, 76, 104, 46, "text\ntower", tint(CALL, 0.4))
+    for x, words in ((16, "1,280\nnumbers"), (144, "384\nnumbers")):
+        p.box(x, 190, 104, 50, words, FAINT, dashed=True)
+        p.arrow((x + 52, 122), (x + 52, 190))
+    p.text(132, 222, "\u2260", size=22, anchor="middle")
+    p.box(284, 190, 232, 50, "one space, 512 numbers", tint(GATHER, 0.5))
+    for x in (336, 464):
+        p.arrow((x, 122), (x, 190))
+    p.box(552, 204, 232, 36, "the text tower's 384 numbers", tint(GATHER, 0.5), size=13)
+    p.arrow((604, 122), (604, 140))
+    p.box(552, 140, 112, 44, "probabilities\nof classes", CARD, size=13)
+    p.arrow((732, 122), (732, 204))
+    p.arrow((608, 184), (608, 204))
+    p.arrow((732, 162), (664, 162), dashed=True)
+    p.text(698, 154, "names", size=13, anchor="middle", colour=QUIET)
+    for x, words in (
+        (16, "nothing to compare"),
+        (284, "CLIP: 400 million pairs"),
+        (552, "ConSE: no training;\nmini-CLIP: a matrix beside it"),
+    ):
+        p.text(x, 264, words, size=13, colour=QUIET)
+    return p
+
+
+def rows_in_front() -> Picture:
+    p = Picture(
+        216,
+        "dims is one row; Triton puts the number of rows in front",
+        """A request with two pictures through two steps. On the arrows stand whole shapes: 2, 1 into
+        image_preprocessing, 2, 3, 224, 224 into vision_encoder, 2, 384 out. In the boxes stand the dims of one row:
+        3, 224, 224 and 384. Both have max_batch_size 16.""",
+    )
+    p.box(16, 76, 70, 64, "client")
+    for x, name, fill, words in (
+        (178, "image_preprocessing", READ, "input  [1]\noutput [3, 224, 224]"),
+        (510, "vision_encoder", COMPUTE, "input  [3, 224, 224]\noutput [384]"),
+    ):
+        p.box(x, 60, 168, 96, "", tint(fill), edge=fill)
+        p.text(x + 84, 80, name, size=13, anchor="middle", weight="bold")
+        p.text(x + 12, 106, words, size=13)
+        p.text(x + 12, 148, "max_batch_size 16", size=13, colour=QUIET)
+    for start, end, rest in ((86, 178, "1"), (346, 510, "3, 224, 224"), (678, 784, "384")):
+        p.arrow((start, 108), (end, 108))
+        p.text((start + end) / 2, 98, f"[2, {rest}]", size=14, anchor="middle", weight="bold")
+        p.text((start + end) / 2, 128, "2 rows", size=13, anchor="middle", colour=COMPUTE)
+    p.text(16, 192, "boxes: dims as the configuration says them; arrows: what travels", size=13, colour=QUIET)
+    return p
+
+
+def order_of_writes() -> Picture:
+    p = Picture(
+        262,
+        "A kill between two writes: what each order leaves behind",
+        """Two orders of the calls. Document, vector, acknowledge: killed after the document, no search finds the item,
+        harmless; killed after the vector, the item is whole. Vector, document, acknowledge: killed after the vector, a
+        search finds an id about which nothing can be said. Acknowledging before the last write tells of an item that
+        may be lost.""",
+    )
+    rows = (
+        (64, "document first", ("document", "vector"), "found by no search:\nharmless", WRITE),
+        (162, "vector first", ("vector", "document"), "found, and nothing\nto say about it", COMPUTE),
+    )
+    for y, name, (first, second), left, colour in rows:
+        p.text(16, y + 24, name, weight="bold")
+        for x, words, fill in ((160, first, READ), (382, second, READ), (620, "acknowledge", WRITE)):
+            p.box(x, y, 110, 38, words, tint(fill, 0.4))
+        for x, end, words, shade in ((270, 382, left, colour), (492, 620, "whole, untold:\nbuilt again", WRITE)):
+            p.arrow((x, y + 19), (end, y + 19))
+            middle = (x + end) / 2
+            p.text(middle, y + 14, "kill", size=13, anchor="middle", colour=COMPUTE, weight="bold")
+            p.arrow((middle, y + 24), (middle, y + 46), colour=shade)
+            p.text(middle, y + 62, words, size=13, anchor="middle")
+    return p
+
+
+def two_indexes() -> Picture:
+    p = Picture(
+        300,
+        "Two ways to look at a part only",
+        """Left, IVF: the vectors lie in cells; a query, a cross, looks into its own cell and the nearest others, here
+        two of six. Right, HNSW: each vector is linked to its neighbours; a
+        query enters somewhere and follows links to ever nearer vectors.""",
+    )
+    points = [(40, 30), (90, 60), (60, 88), (130, 34), (170, 80), (150, 116), (232, 40), (280, 76), (250, 112)]
+    points += [(50, 150), (100, 184), (136, 150), (196, 160), (228, 184), (262, 152), (310, 178), (322, 130)]
+    query = (166, 138)
+    for left, name in ((16, "IVF: cells"), (416, "HNSW: links")):
+        p.text(left, 62, name, weight="bold")
+        p.box(left, 74, 368, 196, "", CARD, round=0)
+    for column in range(3):
+        for row in range(2):
+            looked = (column, row) in ((1, 0), (1, 1))
+            p.box(16 + 122.7 * column, 74 + 98 * row, 122.7, 98, "", tint(GATHER, 0.4) if looked else CARD, round=0)
+    links = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 5), (4, 6), (6, 7), (7, 8), (8, 5), (2, 11), (2, 9), (9, 10)]
+    links += [(10, 11), (11, 12), (5, 12), (12, 13), (13, 14), (14, 8), (14, 15), (15, 16), (16, 8), (16, 7)]
+    for one, other in links:
+        ends = [(416 + points[n][0], 74 + points[n][1]) for n in (one, other)]
+        p.arrow(*ends, colour=FAINT, head=False)
+    for one, other in ((15, 14), (14, 13), (13, 12), (12, 5)):
+        p.arrow(*[(416 + points[n][0], 74 + points[n][1]) for n in (one, other)], colour=READ)
+    for left in (16, 416):
+        for x, y in points:
+            p.add("circle", cx=left + x, cy=74 + y, r=5, fill=INK)
+        x, y = left + query[0], 74 + query[1]
+        for dx in (-6, 6):
+            p.arrow((x - dx, y - 6), (x + dx, y + 6), colour=COMPUTE, head=False)
+    p.text(16, 290, "cross: the query; nprobe 2 reads the coloured cells", size=13, colour=QUIET)
+    p.text(416, 290, "blue: from an entrance to the nearest", size=13, colour=QUIET)
+    return p
+
+
 def search() -> Picture:
     p = Picture(
         372,
@@ -595,15 +859,24 @@ def search() -> Picture:
 
 PICTURES = {
     "notebooks/pictures/00_map.svg": map_of_the_course,
+    "notebooks/pictures/01_life.svg": life_of_an_engine,
     "notebooks/pictures/01_files.svg": files_of_weights,
     "notebooks/pictures/01_launches.svg": launches,
+    "notebooks/pictures/02_commands.svg": two_commands,
     "notebooks/pictures/02_split.svg": split,
     "notebooks/pictures/02_heads.svg": heads,
+    "notebooks/pictures/02_shared.svg": shared_heads,
     "notebooks/pictures/04_path.svg": path,
     "notebooks/pictures/04_blocks.svg": blocks,
+    "notebooks/pictures/06_place.svg": place_of_temperature,
+    "notebooks/pictures/08_rows.svg": rows_and_tokens,
     "notebooks/pictures/10_round.svg": one_round,
     "notebooks/pictures/12_apis.svg": two_apis,
+    "labs/vlm_clip/pictures/13_cures.svg": three_cures,
+    "labs/vlm_clip/pictures/14_rows.svg": rows_in_front,
     "labs/vlm_clip/pictures/15_search.svg": search,
+    "labs/vlm_clip/pictures/15_writes.svg": order_of_writes,
+    "labs/vlm_clip/pictures/15_index.svg": two_indexes,
 }
 
 

@@ -1,8 +1,9 @@
-"""Exercises of notebook 01: which nodes share a layer, where a plan runs, what needs a new build."""
+"""Exercises of notebook 01: which nodes share a layer, a build for given users, what needs a new build."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from servinglab.checks import Verdict, exercise, right, wrong
 from servinglab.errors import did_you_mean
@@ -42,29 +43,65 @@ def _groups(*lines: str) -> frozenset[frozenset[str]]:
     return frozenset(frozenset(line.split()) for line in lines)
 
 
-# Questions (plan's version, its targets, runtime's version, GPU) and what a wrong answer to one of them shows.
-_RUNS = ("1.7.1", ("sm80", "sm89"), "1.7.1", "sm89")
-_CASES = [
-    (("1.7.1", ("sm80", "sm89"), "1.8.0", "sm89"), "a newer runtime does not read the plan of an older version"),
-    (("1.8.0", ("sm80", "sm89"), "1.7.1", "sm89"), "an older runtime does not read the plan of a newer version"),
-    (("1.7.1", ("sm80", "sm89"), "1.7.2", "sm89"), "all of the version must be the same, not only its first numbers"),
-    (("1.7.1", ("sm80", "sm89"), "1.7.1", "sm120"), "a newer GPU is no exception: the plan must name it"),
-    (("1.7.1", ("sm80", "sm89"), "1.7.1", "sm86"), "a GPU between two targets is still not one of them"),
-]
+_SHAPES = {"min": (1, 1, 64), "opt": (4, 16, 64), "max": (32, 128, 64)}
+_SHAPE_WHY = {
+    "min": "one sentence of one token must pass, too",
+    "opt": "users mostly send 4 sentences of 16 tokens: optimise for these",
+    "max": "32 sentences of 128 tokens must pass, and no more memory is planned",
+}
 
 
-@exercise("01.2", expects="a function that returns True or False")
-def runs_here(answer: Callable[..., bool]) -> Verdict:
-    if not answer(*_RUNS):
-        return wrong("this one runs: version and GPU are those of the plan (1.7.1 on sm89, made for sm80 and sm89)")
-    accepted = [said for question, said in _CASES if answer(*question)]
-    if len(accepted) == len(_CASES):
-        return wrong("your function accepts every plan; two lines of a header can refuse one (sections 3 and 10)")
-    if accepted[:3] == [said for _, said in _CASES[:3]]:
-        return wrong("the GPU is checked, the version is not: a plan runs under the version that built it only")
-    if accepted[-2:] == [said for _, said in _CASES[-2:]]:
-        return wrong("the version is checked, the GPU is not: the plan must name it among its targets")
-    return wrong(accepted[0]) if accepted else right("the same version, and a GPU that the plan names; nothing else")
+class _Watched:
+    """A builder that remembers the profiles it made."""
+
+    def __init__(self, builder: Any):
+        self.builder, self.profiles = builder, []
+
+    def create_optimization_profile(self) -> Any:
+        self.profiles.append(self.builder.create_optimization_profile())
+        return self.profiles[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.builder, name)
+
+
+@exercise("01.2", expects="a function for_users(builder, config) that adds a profile and targets")
+def for_users(answer: Callable[[Any, Any], object]) -> Verdict:
+    import tensorrt_rtx_bindings as trt
+
+    class Quiet(trt.ILogger):
+        def log(self, severity: object, text: str) -> None:
+            pass
+
+    quiet = Quiet()
+    builder = trt.Builder(quiet)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    x = network.add_input("x", trt.float32, (-1, -1, 64))
+    network.mark_output(network.add_activation(x, trt.ActivationType.RELU).get_output(0))
+    config, watched = builder.create_builder_config(), _Watched(builder)
+    answer(watched, config)
+    if not config.num_optimization_profiles:
+        made = "you made a profile and did not add it" if watched.profiles else "there is no profile"
+        return wrong(f"{made}: config.add_optimization_profile(…), or the build refuses open sizes")
+    shapes = dict(zip(_SHAPES, map(tuple, watched.profiles[-1].get_shape("x")), strict=False))
+    if not shapes:
+        return wrong('the profile has no shapes for "x"')
+    for name, shape in _SHAPES.items():
+        if shapes[name] == (shape[1], shape[0], 64) != shape:
+            return wrong(f"{name} is {shapes[name]}: B, the sentences, come before T, the tokens")
+        if shapes[name] != shape:
+            return wrong(f"{name} is {shapes[name]}: {_SHAPE_WHY[name]}")
+    kinds = {config.get_compute_capability(index).name for index in range(config.num_compute_capabilities)}
+    if not kinds:
+        return wrong("no target is set, so the plan is made for five kinds of GPU, of which your users have two")
+    if kinds == {"SM89"} or kinds == {"SM120"}:
+        return wrong(f"{kinds.pop()} is one of the two GPUs: a plan runs on none that it does not name")
+    if kinds != {"SM89", "SM120"}:
+        named = ", ".join(sorted(kinds))
+        return wrong(f"targets are {named}; an RTX 4090 is 8.9, an RTX 5090 is 12.0, nothing else counts")
+    if builder.build_serialized_network(network, config) is None:
+        return wrong("sizes and targets are right, but something else in your config stops the build")
+    return right("it was built: one profile from one token to 32 x 128, and both GPUs by name")
 
 
 @exercise("01.3", expects="a set of names")

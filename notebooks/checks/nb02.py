@@ -65,7 +65,7 @@ def command(answer: str) -> Verdict:
         return wrong(f"prompts of 1,000 tokens and answers of 200 do not come to {length}")
     if cautions:
         return wrong(cautions[0])
-    wanted = {"--checkpoint_dir": "ck", "--output_dir": "engine", "--max_batch_size": "8", "--max_input_len": "1000"}
+    wanted = {"--checkpoint_dir": "float16", "--output_dir": "mine", "--max_batch_size": "8", "--max_input_len": "1000"}
     for name, value in wanted.items():
         if given.get(name) != value:
             return wrong(f"the guide says {name} {value}, and that flag did not change")

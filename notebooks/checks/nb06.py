@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import log_softmax, logsumexp, softmax
 
-from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.checks import Verdict, exercise, right, wrong
 
 # --- 06.1: softmax for a batch ----------------------------------------------------------------------------------------
 
@@ -155,43 +155,37 @@ def in_logs(function: Callable[[np.ndarray, float], np.ndarray]) -> Verdict:
     return right("-1000 is a log probability like any other, and nothing overflowed on the way")
 
 
-# --- 06.3: which temperature, which entropy ---------------------------------------------------------------------------
+# --- 06.3: options that reach a share ---------------------------------------------------------------------------------
 
-_TEMPERATURE = {
-    2 / math.log(10): None,
-    math.log(10) / 2: "upside down: the log of the ratio is d/T, so it falls when T grows",
-    2 / 10: "the ratio is exp(d/T), not d/T: take its logarithm first",
-    10 / 2: "the ratio is exp(d/T), not T times the difference: solve exp(d/T) = 10 for T",
-    2.0: "that takes the logarithm in base 10; the ratio is a power of e, so use the natural one",
-    2 / math.log2(10): "that takes the logarithm in base 2; the ratio is a power of e, so use the natural one",
-    math.exp(2) / 10: "dividing by T does not divide the ratio by T: it takes the ratio to the power of 1/T",
-    10 / math.exp(2): "multiplying by T does not multiply the ratio by T: the ratio is exp(d/T)",
-    3 / math.log(10): "only the difference of the two logits counts, 3 - 1, not the first logit alone",
-}
-_NATS = {
-    math.log(1024): None,
-    10.0: "10 is in bits, log2(1024); nats take the natural logarithm",
-    math.log10(1024): "that takes the logarithm in base 10; nats take the natural one",
-    1024.0: "that is the number of equally likely tokens; the entropy is its logarithm",
-    0.0: "0 is the limit for T towards 0, where one token takes all; towards infinity all become equal",
-    1 / 1024: "that is the probability of each token; the entropy is minus the mean of its logarithm",
-    -math.log(1024): "an entropy is never negative: it is minus the mean log probability",
-    1024 * math.log(1024): "that sums the logarithms; each of them counts with its probability, 1/1024",
-}
+_LOGITS = np.array([1.0, 4.0, 2.5, 0.0, -3.0, 1.5])
+_SHARES = (0.5, 0.3, 0.9, 0.1667 + 0.02, 0.9999)
 
 
-@exercise("06.3", expects="a dict with temperature and nats, two numbers")
-def wanted_temperature(answer: dict[str, float]) -> Verdict:
-    parts = {name: answer[name] for name in ("temperature", "nats")}
-    if any(is_stub(part) for part in parts.values()):
-        return unattempted()
-    otherwise = {
-        "temperature": "write the ratio of the two probabilities first; the denominator cancels",
-        "nats": "towards T = infinity all tokens have the same probability; put that into the entropy",
-    }
-    for name, known in (("temperature", _TEMPERATURE), ("nats", _NATS)):
-        given = float(parts[name])
-        near = [said for value, said in known.items() if math.isclose(given, value, rel_tol=3e-3, abs_tol=1e-5)]
-        if not near or near[0]:
-            return wrong(f"{name} {given:.4g}: {near[0] if near else otherwise[name]}")
-    return right("T = 2 / ln 10, about 0.87, and ln 1024, about 6.93 nats, which is 10 bits")
+@exercise("06.3", expects="a function knob(logits, share) that returns a dict of options")
+def knob(answer: Callable[[np.ndarray, float], dict[str, float]]) -> Verdict:
+    for share in _SHARES:
+        options = dict(answer(_LOGITS.copy(), share))
+        if strange := set(options) - {"temperature", "top_p", "top_k"}:
+            return wrong(f"leave out {sorted(strange)[0]!r}: temperature and one of top_k and top_p are all you need")
+        if "temperature" not in options:
+            return wrong("without a temperature the share is that of T = 1, whatever you want")
+        if not {"top_p", "top_k"} & set(options):
+            return wrong("with a temperature alone the server is greedy: the first token comes every time (section 8)")
+        if options.get("top_k") == 1:
+            return wrong("top_k 1 leaves one token, which then has probability 1 at any temperature")
+        if 0 < options.get("top_k", 0) < len(_LOGITS) or options.get("top_p", 1) < 1:
+            return wrong("that cuts tokens off, and the first one gains what they lose: top_p 1.0 keeps all")
+        temperature = float(options["temperature"])
+        if not temperature > 0:
+            return wrong(f"a temperature of {temperature:g} is refused, or greedy: it must be above 0")
+        p = softmax(_LOGITS / temperature)
+        if abs(p.max() - share) < 0.002:
+            continue
+        if math.isclose(temperature, softmax(_LOGITS).max() / share, rel_tol=1e-3):
+            return wrong("T divides the logits, not the probability: at p / share the first token has "
+                         f"{p.max():.2f}, not {share:g}")  # fmt: skip
+        if math.isclose(softmax(_LOGITS * temperature).max(), share, abs_tol=0.002):
+            return wrong("that is 1/T: the server divides by what you send")
+        what = f"for a share of {share:g} your T = {temperature:.3g} gives {p.max():.2f}"
+        return wrong(f"{what}: search wider" if share in _SHARES[3:] else f"{what}: solve softmax(z / T).max() = share")
+    return right("the share of the first token only falls with T, so each share has one T, if sampling is on")

@@ -1,4 +1,4 @@
-"""Exercises of notebook 08: the log probability of a sequence, the log of a sum, perplexity."""
+"""Exercises of notebook 08: the log probability of a sequence, the log of a sum, a threshold."""
 
 from __future__ import annotations
 
@@ -139,30 +139,28 @@ def of_a_sum(log_add: Callable[[float, float], float]) -> Verdict:
     return right("take out the larger log: one exponential is exp(0) = 1, the other cannot overflow")
 
 
-# --- 08.3: perplexity -------------------------------------------------------------------------------------------------
+# --- 08.3: the threshold of a service ---------------------------------------------------------------------------------
+
+# Kept from 0.9 down: 1, 1/2, 2/3, 3/4, 3/5, 1/2 are right.
+_SURE, _RIGHT = np.array([0.6, 0.9, 0.4, 0.8, 0.5, 0.7]), np.array([True, True, False, False, False, True])
 
 
-@exercise("08.3", expects="a function perplexity(log_probs) that returns one number")
-def of_a_text(perplexity: Callable[[list[float]], float]) -> Verdict:
-    p = np.array([1 / 2, 1 / 2, 1 / 16, 1 / 4])
-    logs = np.log(p)
-    mean = float(logs.mean())
-    value = _number(perplexity, logs)
+@exercise("08.3", expects="a function lowest(probability, right, wanted) that returns one number")
+def threshold(lowest: Callable[[np.ndarray, np.ndarray, float], float]) -> Verdict:
+    value = _number(lowest, _SURE.copy(), _RIGHT.copy(), 0.7)
     known = [
-        (math.exp(mean), "that is the geometric mean probability; perplexity is one over it: a minus is missing"),
-        (math.exp(-4 * mean), "you used the sum, so a longer text is always more perplexing; take the mean"),
-        (-mean, "that is the cross-entropy in nats; perplexity is its exponential"),
-        (2**-mean, "base mixed: 2**x undoes a base-2 log, these are natural; use exp"),
-        (10**-mean, "base mixed: 10**x undoes a base-10 log, these are natural; use exp"),
-        (float((1 / p).mean()), "that is the mean of 1/p, which one unlikely token rules; take the mean of the logs"),
-        (float(1 / p.mean()), "that is one over the mean probability; take the mean of the logs, then exp"),
-        (math.exp(-mean * 4 / 5), "you divided by 5: a text's first token has no log prob, so count the log probs, 4"),
-        (math.exp(-mean * 4 / 3), "you divided by 3; there are 4 log probs, and each counts"),
-        (math.exp(-float(np.median(logs))), "that is from the median; perplexity is defined with the mean"),
+        (0.9, "from 0.9 on all are right, but precision goes down and up again: 0.6 keeps four, three of them right"),
+        (0.4, "that keeps all: precision is the share of the kept that is right, not of the right that is kept"),
+        (0.5, "an answer at the threshold is kept, so from 0.5 on only 3 of 5 are right"),
+        (0.7, "0.7 is what is wanted, not what is measured: from 0.7 on 2 of 3 are right"),
+        (0.75, "0.75 is the share that is right; asked is the threshold"),
+        (3, "3 is the place in the list; asked is the threshold itself"),
     ]
-    if not math.isclose(value, 4, rel_tol=1e-6):
-        return wrong(_said(value, known) or f"1/2, 1/2, 1/16, 1/4 have a perplexity of 4; you return {value:g}")
-    value = _number(perplexity, np.log(np.resize(p, 2000)))
-    if not math.isclose(value, 4, rel_tol=1e-6):
-        return wrong(f"2000 tokens of the same kind give {value:g}: a product of all probabilities underflows to 0")
-    return right("exp of minus the mean log: as unsure as among that many equally likely tokens, whatever the length")
+    if not math.isclose(value, 0.6, rel_tol=1e-9):
+        otherwise = f"for 70 % of six answers the lowest threshold is 0.6 (3 of 4 right); you return {value:g}"
+        return wrong(_said(value, known) or otherwise)
+    if not math.isclose(at_all := _number(lowest, _SURE.copy(), _RIGHT.copy(), 0.5), 0.4, rel_tol=1e-9):
+        return wrong(f"when half is enough, all may be kept, from 0.4 on; you return {at_all:g}")
+    if not (nothing := _number(lowest, _SURE.copy(), ~_RIGHT, 0.9)) >= 2:
+        return wrong(f"no threshold makes 90 % right here, and from your {nothing:g} on answers are kept: return 2")
+    return right("every answer's probability is a candidate, and the lowest that holds keeps the most")

@@ -1,15 +1,25 @@
 """Answers of notebook 01."""
 
+SETUP = "import tensorrt_rtx_bindings as trt"
+
 SOLUTIONS = {
     "01.1": 'my_layers = [["dense_1", "bias_1", "relu_1"], ["dense_2"]]',
-    "01.2": """def runs_here(plan_version, plan_targets, runtime_version, gpu):
-    return plan_version == runtime_version and gpu in plan_targets""",
+    "01.2": """def for_users(builder, config):
+    profile = builder.create_optimization_profile()
+    profile.set_shape("x", (1, 1, 64), (4, 16, 64), (32, 128, 64))
+    config.add_optimization_profile(profile)
+    kinds = [trt.ComputeCapability.SM89, trt.ComputeCapability.SM120]
+    config.num_compute_capabilities = len(kinds)
+    for index, kind in enumerate(kinds):
+        config.set_compute_capability(kind, index)""",
     "01.3": 'new_build = {"tokens", "precision", "library", "gpu"}',
 }
 
-_DEF = "def runs_here(plan_version, plan_targets, runtime_version, gpu):\n    "
-_NUMBER = 'number = lambda version: tuple(map(int, version.split(".")))\n    '
-_CARD = "gpu in plan_targets"
+
+def _users(right, wrong):
+    assert right in SOLUTIONS["01.2"]
+    return SOLUTIONS["01.2"].replace(right, wrong)
+
 
 MUTANTS = {
     "01.1": [
@@ -33,25 +43,17 @@ MUTANTS = {
         ("one node needs no list", 'my_layers = [["dense_1", "bias_1", "relu_1"], "dense_2"]', "a list of lists"),
     ],
     "01.2": [
-        ("a newer runtime reads older plans",
-         _DEF + _NUMBER + f"return number(plan_version) <= number(runtime_version) and {_CARD}",
-         "a newer runtime does not read"),
-        ("plans are forward compatible",
-         _DEF + _NUMBER + f"return number(plan_version) >= number(runtime_version) and {_CARD}",
-         "an older runtime does not read"),
-        ("only the minor version counts",
-         _DEF + f'return plan_version[:3] == runtime_version[:3] and {_CARD}',
-         "all of the version"),
-        ("a newer GPU runs older plans",
-         _DEF + "return plan_version == runtime_version and int(gpu[2:]) >= max(int(t[2:]) for t in plan_targets)",
-         "a newer GPU is no exception"),
-        ("targets are a range",
-         _DEF + "numbers = [int(t[2:]) for t in plan_targets]\n    "
-         "return plan_version == runtime_version and min(numbers) <= int(gpu[2:]) <= max(numbers)",
-         "between two targets"),
-        ("the GPU does not matter", _DEF + "return plan_version == runtime_version", "the GPU is not"),
-        ("the version does not matter", _DEF + f"return {_CARD}", "the version is not"),
-        ("an engine runs anywhere", _DEF + "return bool(plan_version)", "accepts every plan"),
+        ("making a profile adds it", _users("    config.add_optimization_profile(profile)\n", ""), "did not add it"),
+        ("sizes take care of themselves",
+         "def for_users(builder, config):\n    config.num_compute_capabilities = 0", "there is no profile"),
+        ("the input has another name", _users('"x"', '"input"'), 'no shapes for "x"'),
+        ("min is what is usual", _users("(1, 1, 64), ", "(4, 16, 64), "), "one token must pass"),
+        ("opt is the max", _users("(4, 16, 64)", "(32, 128, 64)"), "optimise for these"),
+        ("tokens come first", _users("(32, 128, 64)", "(128, 32, 64)"), "come before T"),
+        ("more is safer", _users("(32, 128, 64)", "(64, 256, 64)"), "no more memory"),
+        ("every GPU is the safe choice", _users("len(kinds)", "0"), "five kinds"),
+        ("a newer GPU runs older plans", _users(", trt.ComputeCapability.SM120]", "]"), "one of the two"),
+        ("SM80 is the common ground", _users("SM89", "SM80"), "nothing else counts"),
     ],
     "01.3": [
         ("weights are compiled in",

@@ -1,7 +1,7 @@
 """Answers of notebook 02."""
 
 _ROWS = "def qkv_rows(heads, kv_heads, head_size, tp_size):\n    return "
-_OLD = "trtllm-build --checkpoint_dir ck --output_dir engine --max_batch_size 8 --max_input_len 1000"
+_OLD = "trtllm-build --checkpoint_dir float16 --output_dir mine --max_batch_size 8 --max_input_len 1000"
 _FIT = "def sequences(free_bytes, layers, heads, kv_heads, head_size, tokens, number_bytes):\n    return free_bytes // "
 _EACH = "(2 * layers * kv_heads * head_size * tokens * number_bytes)"
 

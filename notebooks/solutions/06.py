@@ -1,6 +1,6 @@
 """Answers of notebook 06, and what people believe instead."""
 
-SETUP = "import numpy as np"
+SETUP = "import numpy as np\nfrom scipy.special import softmax"
 
 SOLUTIONS = {
     "06.1": """
@@ -16,7 +16,11 @@ def log_form(logits, temperature):
     return z - (highest + np.log(np.exp(z - highest).sum()))
 """,
     "06.3": """
-answer_3 = {"temperature": (3 - 1) / np.log(10), "nats": np.log(1024)}
+def knob(logits, share):
+    from scipy.optimize import brentq
+
+    temperature = brentq(lambda T: softmax(logits / T).max() - share, 0.01, 1000)
+    return {"temperature": temperature, "top_p": 1.0}
 """,
 }
 
@@ -33,9 +37,9 @@ def _log(*lines: str) -> str:
     return "\n    ".join(["def log_form(logits, temperature):", "z = logits / temperature", *lines])
 
 
-def _wanted(**changed: str) -> str:
-    parts = {"temperature": "2 / np.log(10)", "nats": "np.log(1024)"} | changed
-    return "answer_3 = {" + ", ".join(f"{name!r}: {value}" for name, value in parts.items()) + "}"
+def _knob(right: str, wrong: str) -> str:
+    assert right in SOLUTIONS["06.3"]
+    return SOLUTIONS["06.3"].replace(right, wrong)
 
 
 MUTANTS = {
@@ -163,20 +167,20 @@ MUTANTS = {
         ("the sum is the same for all, so drop it", _log("return z"), "z/T alone"),
     ],
     "06.3": [
-        ("the ratio grows with T", _wanted(temperature="np.log(10) / 2"), "upside down"),
-        ("the ratio is d/T", _wanted(temperature="2 / 10"), "take its logarithm first"),
-        ("the ratio is T times d", _wanted(temperature="10 / 2"), "not T times"),
-        ("log means base 10", _wanted(temperature="2 / np.log10(10)"), "in base 10; the ratio"),
-        ("log means base 2", _wanted(temperature="2 / np.log2(10)"), "in base 2; the ratio"),
-        ("T divides the ratio", _wanted(temperature="np.exp(2) / 10"), "does not divide the ratio"),
-        ("T multiplies the ratio", _wanted(temperature="10 / np.exp(2)"), "does not multiply the ratio"),
-        ("the other logit does not matter", _wanted(temperature="3 / np.log(10)"), "only the difference"),
-        ("bits are nats", _wanted(nats="np.log2(1024)"), "in bits"),
-        ("nats are base 10", _wanted(nats="np.log10(1024)"), "nats take the natural one"),
-        ("entropy counts tokens", _wanted(nats="1024"), "number of equally likely"),
-        ("hot is certain", _wanted(nats="0"), "limit for T towards 0"),
-        ("entropy is a probability", _wanted(nats="1 / 1024"), "probability of each token"),
-        ("the minus is decoration", _wanted(nats="-np.log(1024)"), "never negative"),
-        ("logarithms are summed", _wanted(nats="1024 * np.log(1024)"), "sums the logarithms"),
+        ("temperature switches sampling on", _knob(', "top_p": 1.0', ""), "alone the server is greedy"),
+        ("top_k switches sampling on", _knob('"top_p": 1.0', '"top_k": 1'), "leaves one token"),
+        ("top_p is the share", _knob('"top_p": 1.0', '"top_p": share'), "cuts tokens off"),
+        ("no knob at all", _knob('"temperature": temperature, ', ""), "that of T = 1"),
+        ("T divides the probability",
+         _knob("brentq(lambda T: softmax(logits / T).max() - share, 0.01, 1000)", "softmax(logits).max() / share"),
+         "not the probability"),
+        ("T multiplies", _knob('"temperature": temperature', '"temperature": 1 / temperature'), "that is 1/T"),
+        ("one temperature will do", _knob('"temperature": temperature', '"temperature": 1.0'), "solve softmax"),
+        ("T is between 0.1 and 5",
+         _knob("brentq(lambda T: softmax(logits / T).max() - share, 0.01, 1000)",
+               "min(np.linspace(0.1, 5, 4000), key=lambda T: abs(softmax(logits / T).max() - share))"),
+         "search wider"),
+        ("cold is negative", _knob('"temperature": temperature', '"temperature": -temperature'), "above 0"),
+        ("a seed is needed", _knob('"top_p": 1.0', '"top_p": 1.0, "seed": 1'), "leave out 'seed'"),
     ],
-}
+}  # fmt: skip

@@ -14,8 +14,9 @@ def log_add(a, b):
     return high + np.log1p(np.exp(low - high))
 """,
     "08.3": """
-def perplexity(log_probs):
-    return np.exp(-np.mean(log_probs))
+def lowest(probability, right, wanted):
+    good = [t for t in np.sort(probability) if right[probability >= t].mean() >= wanted]
+    return good[0] if good else 2.0
 """,
 }
 
@@ -32,8 +33,9 @@ def _add(result: str) -> str:
     return f"def log_add(a, b):\n    return {result}"
 
 
-def _perplexity(result: str) -> str:
-    return f"def perplexity(log_probs):\n    p, n = np.exp(log_probs), len(log_probs)\n    return {result}"
+def _lowest(right: str, wrong: str) -> str:
+    assert right in SOLUTIONS["08.3"]
+    return SOLUTIONS["08.3"].replace(right, wrong)
 
 
 MUTANTS = {
@@ -78,16 +80,13 @@ MUTANTS = {
         ("a zero makes the sum zero", _add("a + b if np.isinf(a + b) else np.logaddexp(a, b)"), "log(0) is -inf"),
     ],
     "08.3": [
-        ("exp(+mean)", _perplexity("np.exp(np.mean(log_probs))"), "a minus"),
-        ("sum instead of mean", _perplexity("np.exp(-np.sum(log_probs))"), "the sum"),
-        ("no exponential", _perplexity("-np.mean(log_probs)"), "cross-entropy"),
-        ("2 to the mean of natural logs", _perplexity("2 ** -np.mean(log_probs)"), "2**x"),
-        ("10 to the mean of natural logs", _perplexity("10 ** -np.mean(log_probs)"), "10**x"),
-        ("mean of 1/p", _perplexity("np.mean(1 / p)"), "mean of 1/p"),
-        ("one over the mean of p", _perplexity("1 / np.mean(p)"), "mean probability; take"),
-        ("the first token of the text is counted", _perplexity("np.exp(-np.sum(log_probs) / (n + 1))"), "divided by 5"),
-        ("one log prob too few", _perplexity("np.exp(-np.sum(log_probs) / (n - 1))"), "divided by 3"),
-        ("median", _perplexity("np.exp(-np.median(log_probs))"), "median"),
-        ("root of a product", _perplexity("np.prod(p) ** (-1 / n)"), "underflows"),
+        ("the highest is safe", _lowest("good[0]", "good[-1]"), "goes down and up"),
+        ("precision is recall", _lowest("t].mean()", "t].sum() / right.sum()"), "that keeps all"),
+        ("above the threshold", _lowest("probability >= t", "probability > t"), "at the threshold"),
+        ("probability is precision", _lowest("good[0]", "wanted"), "what is wanted"),
+        ("the share is asked", _lowest("good[0]", "right[probability >= good[0]].mean()"), "share that is right"),
+        ("the place is asked", _lowest("good[0]", "3"), "the place in the list"),
+        ("more than wanted", _lowest(">= wanted", "> wanted"), "when half is enough"),
+        ("zero keeps nothing", _lowest("2.0", "0.0"), "return 2"),
     ],
-}
+}  # fmt: skip

@@ -24,12 +24,12 @@
 # - drive `Builder`, `OnnxParser`, `IBuilderConfig`, `Runtime` and `Refitter` yourself
 # - read which nodes were fused, in fp32 and in fp16
 # - find weights in an engine file, and say when new weights need a new build
-# - say from a file's first bytes where it will run
+# - build for the sizes and GPUs of your users, and say from a file's first bytes where it will run
 # - tell a checkpoint from an engine
 #
-# **Time:** 45 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+# **Time:** 45 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
-# read: 12 min, do: 14 min
+# read: 12 min, do: 33 min
 #
 # Previous: [00 · Start here](00_start_here.ipynb) · Next: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb)
 
@@ -43,6 +43,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import onnx.parser
 import onnxruntime
@@ -58,7 +59,7 @@ from engines.convert import convert
 from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.figures import engines as figures
-from servinglab.figures.style import show
+from servinglab.figures.style import show, table
 from servinglab.root import find_root
 
 # %% tags=["parameters"]
@@ -141,8 +142,11 @@ log = Log()
 
 # %% [markdown]
 # Every TensorRT program goes on like this: a *builder* makes an empty *network*, a *parser* fills it from ONNX, a
-# *config* says how to build, and the builder writes the plan. **Predict:** is the plan smaller than the ONNX file, as
-# large, or larger?
+# *config* says how to build, and the builder writes the plan.
+#
+# ![OnnxParser makes a network, Builder and config a plan, Runtime an engine with contexts](pictures/01_life.svg)
+#
+# **Predict:** is the plan smaller than the ONNX file, as large, or larger?
 
 # %%
 began = time.perf_counter()
@@ -199,10 +203,17 @@ for layer in layers():
 check("01.1", my_layers)
 
 # %% [markdown]
-# Four nodes became two layers. Bias and ReLU are applied before the product's numbers leave the chip, which saves two
-# trips to memory and back.
+# Each row is a layer of the engine, each box a node of the file:
+
+# %%
+nodes = {node.name: node.op_type for node in mlp_onnx.graph.node}
+title = f"{len(nodes)} ONNX nodes, {len(layers())} engine layers"
+show(figures.fusions({"engine": layers()}, nodes), title, f"{title}: the first product, bias and ReLU share one")
+
+# %% [markdown]
+# Bias and ReLU are applied before the product's numbers leave the chip, which saves two trips to memory and back.
 #
-# The usual way to this list is the *engine inspector*. It needs a loaded engine, and so a GPU.
+# The usual way to this list is the *engine inspector*, which needs a loaded engine.
 
 # %%
 log.lines.clear()
@@ -298,23 +309,19 @@ for name, array in weights.items():
     print(f"{name} {str(array.shape):10} {array.nbytes:6} bytes, found at byte {mlp.find(array.tobytes())}")
 
 # %% [markdown]
-# All three are there, float by float: **weights are inside the engine**. And the other section?
+# All three are there, float by float: **weights are inside the engine**. And the other section? Is it machine code?
 
 # %% tags=["nbval-check-output"]
 program = sections(mlp)["ENGN"].decode("latin-1")
 for line in program.splitlines():
     if line.strip().startswith(("runtime_fusion=", "fully_connected=", "add=", "relu=")):
         print(line.strip()[:100])
-
-# %% [markdown]
-# A program in plain text: two lines for the layers, three for what happens inside the fused one. Is there machine code
-# too? It would begin with the letters `ELF`.
-
-# %% tags=["nbval-check-output"]
 print("pieces of machine code:", mlp.count(b"\x7fELF"))
 
 # %% [markdown]
-# There is none. **Predict:** take both products away, so that `Add`, `Relu` and one bias stay. Is that plan smaller?
+# A program in plain text: two lines for the layers, three for what happens inside the fused one. Machine code would
+# begin with `ELF`: there is none. **Predict:** take both products away, so that `Add`, `Relu` and one bias stay. Is
+# that plan smaller?
 
 # %% tags=["nbval-check-output"]
 TINY = "tiny (float[4, WIDTH] x) => (float[4, WIDTH] y) { b = Add(x, b1) y = Relu(b) }".replace("WIDTH", str(width))
@@ -336,8 +343,8 @@ print(program[program.index(kernel) :].partition("{")[0])
 # So **what is compiled is the graph**: it becomes layers, and layers become kernels. TensorRT-RTX writes their source
 # during the build; the machine with the GPU compiles it when it loads the plan.
 #
-# The TensorRT under TensorRT-LLM does both steps at build time. It times candidate kernels on the GPU, keeps the
-# fastest and stores machine code. So it needs the GPU to build, and its plans are tied to that GPU more closely.
+# The TensorRT under TensorRT-LLM does both at build time: it times candidate kernels on the GPU, keeps the fastest and
+# stores machine code. So it needs the GPU to build, and its plans are tied to that GPU more closely.
 
 # %% [markdown]
 # ## 4 New weights
@@ -530,7 +537,7 @@ print("engine     ", len(minilm_layers), "layers:", dict(kinds))
 
 # %% [markdown]
 # Far fewer: constants and most arithmetic on shapes are gone; the rest was fused. (`gemm` is a matrix product, `kgen` a
-# generated kernel, `runtime_fusion` a product with something fused to it.)
+# generated kernel.)
 #
 # Convert to fp16. **Predict:** will the layers be the same, as with the small network?
 
@@ -560,7 +567,7 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
 # kernel. The table of all pairs of tokens never goes to memory. That is the idea of
 # [FlashAttention](https://arxiv.org/abs/2205.14135), and of TensorRT-LLM's
 # [`--context_fmha`](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html). In fp32 the builder used no
-# such kernel (boxes named *for MatMul* copy tensors), so fp16 saves more than bytes.
+# such kernel, so fp16 saves more than bytes.
 #
 # And the accuracy? Compute the fp16 graph on the CPU.
 
@@ -579,21 +586,19 @@ print(f"largest difference {np.abs(hidden - hidden16).max():.1e}, smallest cosin
 # %% tags=["nbval-check-output"]
 checkpoint = assets.resolve("minilm") / "model.safetensors"
 tensors = load_file(checkpoint)
-attention = "encoder.layer.1.attention.self."
-query, key, value = (tensors[f"{attention}{name}.weight"].T for name in ("query", "key", "value"))
+prefix = "encoder.layer.1.attention.self."
+query, key, value = (tensors[f"{prefix}{name}.weight"].T for name in ("query", "key", "value"))
 print("alone:", [array.tobytes() in minilm for array in (query, key, value)])
 together = np.concatenate([value, key, query], axis=1)
 print("side by side:", together.shape, "found:", together.tobytes() in minilm)
 
 # %% [markdown]
-# None: they were laid side by side, in the order value, key, query. The layer's name says so too:
+# None: they were laid side by side, in the order value, key, query, as TensorRT-LLM's converter does (notebook 02). The
+# layer's name says so too:
 
 # %% tags=["nbval-check-output"]
 name = re.search("Name: (.*?), LayerType", rows["fp32"][0])[1]
 print(*name.replace("/m/", "/").split("+"), sep="\n")
-
-# %% [markdown]
-# TensorRT-LLM's converter does the same: its tensor `qkv` comes in notebook 02.
 
 # %% [markdown]
 # ## 8 An operation that TensorRT does not know
@@ -668,7 +673,7 @@ print(f"{there['device']}: {there['launches']} launches one by one {there['one_b
 # The setting is `cuda_graph_strategy` here, `cuda_graph_mode` in TensorRT-LLM.
 
 # %% [markdown]
-# ## 10 Why an engine does not travel
+# ## 10 Where does a plan run?
 #
 # Show the runtime three files. **Predict:** which will it accept?
 
@@ -711,9 +716,23 @@ def compute(*kinds):
 
 
 CC = trt.ComputeCapability
+made_for = {}
 for kinds in ((), (CC.SM80,), (CC.SM120,), (CC.SM80, CC.SM120)):
     plan = build(tiny_onnx, compute(*kinds))
-    print(f"{'+'.join(kind.name for kind in kinds) or 'none given':11} {len(plan)} bytes, made for", *targets(plan))
+    made_for[" + ".join(kind.name for kind in kinds) or "none given"] = targets(plan)
+    print(f"{len(plan)} bytes, made for", *targets(plan))
+
+# %% [markdown]
+# The same as a table: a row for what you asked for, a column for a kind of GPU.
+
+# %%
+every = [*made_for["none given"], "SM90"]
+assert not any("SM90" in kinds for kinds in made_for.values())
+cells = {(asked, kind): ("runs", "#B3E2D1") if kind in kinds else ("", "#E4E4E4")
+         for asked, kinds in made_for.items() for kind in every}  # fmt: skip
+fig, axes = plt.subplots(figsize=(7.5, 2.5))
+table(axes, list(made_for), every, cells)
+show(fig, "A plan runs on the kinds it was built for, and no H100 (SM90)", "plans by the targets in their headers")
 
 # %% [markdown]
 # An H100 (9.0) is in no list. Its runtime said, about a plan built without targets:
@@ -723,29 +742,36 @@ print(there["runtime_says"])
 
 
 # %% [markdown]
-# **Exercise 01.2** (●○○, 5 minutes) Write a function that says whether a plan with named targets runs, for calls like
-# `runs_here("1.7.1", ("sm80", "sm86"), "1.7.1", "sm86")`.
+# **Exercise 01.2** (●●○, 8 minutes) Your users have an RTX 4090 or an RTX 5090. They send 1 to 32 sentences of 1 to 128
+# tokens, mostly 4 of 16. Write the options for a build of section 6's attention, whose input `x` is `[B, T, 64]`.
 #
 # <details><summary>Hint 1</summary>
 #
-# There are two conditions, and both must hold. Is a newer version the same version?
+# Sections 6 and 10 have the calls; put your own numbers there. Which compute capabilities are those GPUs?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Compare the versions whole, not only their first numbers. A GPU that is newer than a target, or lies between two of
-# them, is not one of the targets.
+# min, opt and max are three shapes of three numbers each. A profile that is made must still be added. Is an older GPU's
+# plan good enough for a newer one?
 #
 # </details>
 
 # %% tags=["exercise:01.2"]
-def runs_here(plan_version, plan_targets, runtime_version, gpu):
-    """Returns True or False."""
+def for_users(builder, config):
+    """Adds a profile and two targets to the config."""
 
 
 # %% tags=["check:01.2", "nbval-check-output"]
-check("01.2", runs_here)
+check("01.2", for_users)
+
+# %% [markdown]
+# Build with it:
+
+# %%
+plan = build(attention, for_users)
+print(*(["made for", *targets(plan)] if plan else [problem()]))
 
 # %% [markdown]
 # ## 11 Floats or code?
@@ -792,9 +818,6 @@ for name, plan in (("MiniLM plan, fp32", minilm), ("MiniLM plan, fp16", minilm16
 held["SmolLM2 converted"] = (floats, head)
 title = f"A plan holds {held['MiniLM plan, fp32'][1] / 1e6:.1f} MB of program beside its numbers, a checkpoint none"
 show(figures.sizes(held), title, "checkpoints are numbers and a few kB of names; plans hold megabytes of program too")
-
-# %% [markdown]
-# MiniLM's checkpoint holds slightly more numbers than its fp32 plan: a last layer that our graph does not use.
 
 # %% [markdown]
 # **Exercise 01.3** (●●○, 5 minutes) Which of these changes to a running encoder need a new build? Put their names into

@@ -27,9 +27,9 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 65 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 56 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 12 min, do: 25 min
+# read: 12 min, do: 38 min
 #
 # Previous: [01 · What is an engine?](01_what_is_an_engine.ipynb) · Next: [03 · Repository](03_model_repository.ipynb)
 
@@ -66,11 +66,12 @@ prompt: str = "The capital of France is"  # a few words that the model continues
 seed: int = 0  # seed of the small random models
 
 # %% [markdown]
-# A *converter* renames, fuses and cuts weights; `trtllm-build` turns them into an engine; a server loads it. `course
-# convert` and `course build` do the first two here, with the flags and files of NVIDIA's programs. (In the lane
-# `trtllm`, the build is `trtllm-build` itself.)
+# A *converter* renames, fuses and cuts weights; `trtllm-build` turns them into an engine; a server loads it.
 #
-# `course` runs such a command line.
+# ![convert makes a checkpoint of a Hugging Face folder, build an engine of the checkpoint](pictures/02_commands.svg)
+#
+# `course convert` and `course build` do both here, with the flags and files of NVIDIA's programs. (In the lane
+# `trtllm`, the build is `trtllm-build` itself.) `course` runs such a command line.
 
 # %%
 lane = notebook.begin("02", lane, seed=seed, weights=dtype)
@@ -106,7 +107,7 @@ for name, array in hub.items():
 print("different numbers:", len(np.unique(hub["model.layers.0.self_attn.q_proj.weight"][0, :32])), "in 32")
 
 # %% [markdown]
-# At most $2^4 = 16$. So later sections measure rounding on other weights, too.
+# At most $2^4 = 16$.
 #
 # A weight is stored as [outputs, inputs]: `q_proj` makes $9 \cdot 64 = 576$ numbers, `k_proj` $3 \cdot 64 = 192$.
 # TensorRT-LLM stacks query, key and value into one tensor `qkv`. **Predict:** how many rows does it have? And how many
@@ -169,12 +170,16 @@ for key, value in config.items():
     print(f"{key:32} {json.dumps(value)[:78]}")
 
 # %% [markdown]
+# <details><summary>What the keys mean</summary>
+#
 # - `architecture`, `hidden_act`, `norm_epsilon`, `attn_bias`: how the network is built
 # - `dtype`, `logits_dtype`: precision of weights and arithmetic; logits stay float32
 # - `num_attention_heads`, `num_key_value_heads`, `head_size`: how 960 rows are cut into heads
 # - `position_embedding_type` and the `rotary` keys: how a token knows its position
 # - `mapping`: how many ranks (GPUs), and so how many `rankN.safetensors`
 # - `quantization`: fewer bits for the weights (section 5)
+#
+# </details>
 #
 # Is it still the same model? Compare its **logits**, one score for each token of the vocabulary. First come those of
 # Hugging Face's code on the original file.
@@ -204,9 +209,21 @@ for name in ("float32", "float16", "bfloat16"):
     print(f"{name:9} largest difference {differences[name]:.6f}, same next token at every position: {same}")
 
 # %% [markdown]
-# With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding,
-# bfloat16 several times more, because its steps are 8 times as wide. For this prompt greedy decoding gives the same
-# tokens with all three. (The hub's own weights are bfloat16, and lose nothing in it.)
+# As bars, each tenfold a step of the axis:
+
+# %%
+fig, axes = plt.subplots(figsize=(7.5, 2.1))
+axes.barh(list(differences), list(differences.values()), color="#56B4E9", height=0.6)
+axes.bar_label(axes.containers[0], fmt="%.2g", padding=4)
+axes.invert_yaxis()
+axes.set(xscale="log", xlim=(1e-5, 3), xlabel="largest difference of a logit (logarithmic)")
+axes.xaxis.set_major_formatter("{x:g}")
+wider = differences["bfloat16"] / differences["float16"]
+show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", "largest difference of a logit in three precisions")
+
+# %% [markdown]
+# With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding:
+# bfloat16's steps are 8 times as wide. For this prompt greedy decoding gives the same tokens with all three.
 #
 # What does the converter do with a download that was cut short?
 
@@ -304,8 +321,7 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 
 
 # %% [markdown]
-# Something else entirely, without an error. (On real GPUs the all-reduce waits for every rank, so a dead rank shows as
-# a server that hangs.)
+# Something else entirely, without an error. (On real GPUs the all-reduce would wait for the dead rank.)
 
 # %% [markdown]
 # **Exercise 02.1** (●●○, 8 minutes) How many rows does `qkv` have on *each* rank? When there are fewer key-value heads
@@ -320,8 +336,8 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 #
 # <details><summary>Hint 2</summary>
 #
-# Queries and key-value heads are both divided by the ranks, but the key-value heads of a rank are at least one. They
-# count twice. Divide with `//`.
+# Try 8 query heads and 1 key-value head on 4 ranks: what does each rank hold? And how many tensors does a key-value
+# head bring?
 #
 # </details>
 
@@ -483,8 +499,8 @@ harm = f"layer {most} does {moved[most] / moved[least]:.0f} times the harm of la
 show(fig, f"Four bits in one layer: {harm}", "how far the logits move differs from layer to layer")
 
 # %% [markdown]
-# Some layers do far more harm, and the error of their weights does not show which (other prompts may pick others). So
-# finer methods measure with real text: *calibration*.
+# Some layers do far more harm, and the error of their weights does not show which. So finer methods measure with real
+# text: *calibration*.
 
 # %% [markdown]
 # ## 6 The build
@@ -497,8 +513,8 @@ if lane == "embedded":  # its heads have 8 numbers; a GPU's kernels may want mor
     course("build --checkpoint_dir gpt2-tp2 --output_dir gpt2-engine")
 
 # %% [markdown]
-# Here that takes under a second: the engine is the weights as the course's own executor wants them. `trtllm-build`
-# takes minutes, and writes what you saw in notebook 01. Its folder looks the same. Read the limits:
+# Here the engine is the weights as the course's own executor wants them. `trtllm-build` takes minutes, and writes what
+# you saw in notebook 01, into the same kind of folder. Read the limits:
 
 # %%
 built = json.loads((root / "plain" / "config.json").read_text())
@@ -590,9 +606,9 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
 
 # %% [markdown]
 # **Exercise 02.2** (●●○, 8 minutes) This line is from a guide for 0.9.0. Write it for 1.2.1, with no refusal and no
-# warning, so that the engine can do the same.
+# warning, so that the engine can do the same. The cell after the check builds it.
 #
-# `trtllm-build --checkpoint_dir ck --output_dir engine --max_batch_size 8 --max_input_len 1000 --max_output_len 200
+# `trtllm-build --checkpoint_dir float16 --output_dir mine --max_batch_size 8 --max_input_len 1000 --max_output_len 200
 # --paged_kv_cache enable`
 #
 # <details><summary>Hint 1</summary>
@@ -603,7 +619,7 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
 #
 # <details><summary>Hint 2</summary>
 #
-# Section 6 printed the new name of both. The new limit counts prompt and answer together; everything else stays.
+# Section 6 printed the new name of both. What is the longest sequence that this guide allows?
 #
 # </details>
 
@@ -612,6 +628,11 @@ command = None  # a text that begins with "trtllm-build"
 
 # %% tags=["check:02.2", "nbval-check-output"]
 check("02.2", command)
+
+# %%
+if command:
+    course(command.replace("\\\n", " ").replace("trtllm-build", "build", 1))
+    course("engine diff plain mine")
 
 # %% [markdown]
 # Each of NVIDIA's containers holds matching versions of TensorRT-LLM, TensorRT, CUDA and Triton, and needs a driver of
@@ -639,7 +660,9 @@ for name, (layers, kv_heads, head_size) in shapes.items():
 
 
 # %% [markdown]
-# No: its cache is less than a fifth as large, because it has a single KV head.
+# No: its cache is less than a fifth as large, because all its query heads share a single KV head.
+#
+# ![Eight query heads with eight key-value heads, nine with three, eight with one](pictures/02_shared.svg)
 #
 # **Exercise 02.3** (●●○, 8 minutes) `free_bytes` are left for the cache. How many whole sequences of `tokens` tokens go
 # into it?
@@ -652,7 +675,8 @@ for name, (layers, kv_heads, head_size) in shapes.items():
 #
 # <details><summary>Hint 2</summary>
 #
-# The formula gives one token; multiply by `tokens`. A part of a sequence does not count, so divide with `//`.
+# The formula gives the bytes of one token. For 10 GB, 32 layers, 32 heads, 8 KV heads of 128 numbers of two bytes and
+# 2,048 tokens the answer is 37.
 #
 # </details>
 
@@ -705,13 +729,8 @@ for name, change in loads.items():
     print(f"{name:12}  {found.total_bytes / 1e9:.2f} GB  fits: {found.fits!s:5}  at most {found.largest_batch_size}")
 
 # %% [markdown]
-# All three help. Try 64 sequences of 4,096 tokens, as you would from a terminal:
-
-# %% tags=["nbval-check-output"]
-course("engine estimate llama-7b --gpu 24gb --max-batch-size 64 --max-seq-len 4096")
-
-# %% [markdown]
-# They never fit at once, yet the server accepts them: requests wait while its cache is full.
+# All three help. A server also takes more than fits at once: requests wait while its cache is full. (From a terminal:
+# `course engine estimate llama-7b --gpu 24gb --max-batch-size 64`.)
 
 # %% [markdown]
 # ## Recap

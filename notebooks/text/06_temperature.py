@@ -24,12 +24,12 @@
 # - turn logits into probabilities or log probabilities, without overflow
 # - say what a temperature does to probabilities, ratios, ranks and entropy
 # - recognise the common wrong formulas by what they break
-# - explain why `temperature` alone changes nothing on a TensorRT-LLM server
+# - say when a TensorRT-LLM server reads `temperature`, and set it to reach a probability
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 25 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 19 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 10 min, do: 19 min
+# read: 10 min, do: 30 min
 #
 # Previous: [05 · Streaming tokens over gRPC](05_streaming_grpc.ipynb) · Next: [07 · Sampling](07_sampling.ipynb)
 
@@ -37,6 +37,7 @@
 import math
 from collections import Counter
 
+import matplotlib.pyplot as plt
 import numpy as np
 import tritonclient.grpc as grpcclient
 from scipy.special import entr, log_softmax, softmax
@@ -46,7 +47,7 @@ from tritonclient.utils import InferenceServerException
 
 from servinglab import assets, notebook
 from servinglab.checks import check
-from servinglab.client import inputs, stream
+from servinglab.client import gather, inputs, stream
 from servinglab.explore import explore
 from servinglab.figures import sampling as figures
 from servinglab.figures.style import show
@@ -92,9 +93,16 @@ print("probabilities ", (weights / weights.sum()).round(3))
 # **Predict:** at T = 2 the logits become 1, 0.5 and 0. Does the first token gain or lose? And at T = 0.5?
 
 # %% tags=["nbval-check-output"]
-for temperature in (0.5, 1.0, 2.0):
+fig, axes = plt.subplots(figsize=(7.5, 2.5))
+for place, (temperature, colour) in enumerate({0.5: "#8A5F00", 1.0: "#E69F00", 2.0: "#F5D999"}.items()):
     weights = np.exp(paper / temperature)
-    print(f"T = {temperature}: ", (weights / weights.sum()).round(3))
+    p = weights / weights.sum()
+    print(f"T = {temperature}: ", p.round(3))
+    axes.bar(np.arange(3) + 0.27 * (place - 1), p, width=0.25, color=colour, label=f"T = {temperature:g}")
+axes.set(xticks=range(3), xticklabels=["logit 2", "logit 1", "logit 0"], ylabel="probability")
+axes.legend()
+summary = "three tokens at T = 0.5, 1 and 2; the order stays"
+show(fig, "A high temperature levels, a low one sharpens", summary, drawing=True)
 
 # %% [markdown]
 # The first token loses at T = 2, where all come closer together, and gains at T = 0.5, at the cost of the others. The
@@ -219,8 +227,8 @@ for temperature in (1.0, 0.1):
 #
 # <details><summary>Hint 2</summary>
 #
-# Write `z = logits / temperature`, so that the argument stays as it is. Take the maximum of z and the sum along
-# `axis=1` with `keepdims=True`; subtract the one before `exp`, divide by the other.
+# For `[[0, 1000], [1000, 0]]` each row of the answer has one 1 and one 0. Do your maximum and your sum still fit the
+# rows, or have they lost their axis?
 #
 # </details>
 
@@ -302,8 +310,7 @@ assert abs(log_p[nearest] - served) < 1e-3 and name(nearest) == repr(chosen)
 #
 # <details><summary>Hint 2</summary>
 #
-# Divide by T once, then work with `z = logits / temperature` only. What you subtract before `exp`, the maximum of z,
-# must be added after `np.log`.
+# Subtracting something before `exp` makes the sum too small by a known factor. What becomes of that factor in the log?
 #
 # </details>
 
@@ -400,9 +407,8 @@ print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", 
 print("near T = " + ", ".join(f"{T:.1f}" for T in crossing) if crossing.size else "nowhere")
 
 # %% [markdown]
-# At T = 1 the sure prompt is far lower. But both curves only rise: heat makes even a sure model undecided. At T = 5
-# both lie close to the ceiling, and their order may have changed. At a high T the favourite's lead no longer matters,
-# only how far apart the thousands behind it lie.
+# At T = 1 the sure prompt is far lower. But both curves only rise: heat makes even a sure model undecided. At a high T
+# the favourite's lead no longer matters, only how far apart the thousands behind it lie.
 #
 # $\exp(H)$ makes the number tangible: the model is as undecided as between that many equally likely tokens.
 
@@ -436,31 +442,6 @@ for temperature in (1.0, 0.5, 2.0, 10.0):
 # %% [markdown]
 # The ratio goes to its square and to its root, the fourth column does not move, and no token changes its rank:
 # dividing by a positive number keeps the order. A temperature cannot make a wrong favourite right.
-#
-# **Exercise 06.3** (●○○, 4 minutes) Calculate, with paper or with numpy.
-#
-# - Two tokens have the logits 3 and 1. At which temperature is the first exactly 10 times as likely as the second?
-# - A vocabulary has 1024 tokens. What does the entropy approach when $T\to\infty$, in nats?
-#
-# <details><summary>Hint 1</summary>
-#
-# Write the ratio of the two probabilities; the denominator cancels. For the entropy: how likely is each token at the
-# limit?
-#
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# Solve $\exp((3-1)/T)=10$ with the natural logarithm. With n equal tokens each has probability 1/n; the entropy is
-# the logarithm of n, not n.
-#
-# </details>
-
-# %% tags=["exercise:06.3"]
-answer_3 = {"temperature": None, "nats": None}  # two numbers
-
-# %% tags=["check:06.3", "nbval-check-output"]
-check("06.3", answer_3)
 
 # %% [markdown]
 # ## 7 Wrong formulas, and what they break
@@ -497,17 +478,15 @@ for formula, p in tries.items():
 # Which sum to 1? Four, and only two are right:
 #
 # - **T missing in the denominator**: the sum is not 1. `numpy`'s `choice` refuses such a row, `torch.multinomial`
-#   rescales it without a word, and a log probability read from it is wrong.
+#   rescales it without a word.
 # - **p / T**: the sum is 1/T. Divide by it, and you are back at T = 1.
 # - **$p^{1/T}$** has the right ratios, so dividing by the sum makes it right.
 # - **softmax of probabilities**: as logits, numbers between 0 and 1 hardly differ. Nearly uniform.
 
 # %% [markdown]
-# ## 8 "Temperature has no effect"
+# ## 8 Temperature on the server
 #
-# So said users of the real backend ([issue
-# 221](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221)). Ask your server for the same text
-# at three temperatures, with no other option.
+# Ask your server for the same text at three temperatures, with no other option.
 #
 # **Predict:** how many different texts, and why?
 
@@ -521,8 +500,11 @@ print(*map(repr, greedy), sep="\n")
 assert len(set(greedy)) == 1
 
 # %% [markdown]
-# How many texts? One. TensorRT-LLM samples only if you set `top_k` or `top_p`, and so does our server. Without them it
-# is **greedy**: it takes the highest logit, which no temperature changes (section 6).
+# How many texts? One, which users of the real backend [took for a
+# fault](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221). TensorRT-LLM samples only if you
+# set `top_k` or `top_p`, and so does our server. Without them it is **greedy**:
+#
+# ![With top_k or top_p the logits are divided by T and drawn from; without, the highest wins](pictures/06_place.svg)
 #
 # `top_p=1.0` keeps the whole vocabulary and turns sampling on. `top_k=1` sets an option, too.
 #
@@ -536,8 +518,7 @@ for option in ({"top_k": 1}, {"top_p": 1.0}):
 
 
 # %% [markdown]
-# `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample from. (Two more
-# traps: misspelt options, notebook 05, and the default seed, notebook 07.)
+# `top_p=1.0`: at T = 2 you see the crowd of section 5. With `top_k=1` only one token is left to sample from.
 #
 # ## 9 Do the samples follow the formula?
 #
@@ -591,9 +572,9 @@ show(fig, f"The softmax of z/T lies inside {inside} of {2 * len(row)} intervals 
 
 
 # %% [markdown]
-# One or two misses are normal. A single number says more: **chi-squared** sums the squared distances between counted
-# and expected, each divided by the expected count. Let the exact probabilities play the same game 10,000 times: the
-# share of games in which chance alone gives as much is the **p-value**.
+# One or two misses are normal. One number for all: **chi-squared** sums the squared distances between counted and
+# expected, each divided by the expected count. Let the exact probabilities play the same game 10,000 times: the share
+# of games in which chance alone gives as much is the **p-value**.
 
 # %%
 def chi_squared(counts, p):
@@ -617,10 +598,48 @@ for temperature, row in counts:
         print(f"chi-squared {chi_squared(row, exact(claimed)):6.1f}, p-value", f"{share:.4f}" if share else "< 0.0001")
         assert share or claimed != temperature, "chance never strays so far: the server draws from something else"
 
+
 # %% [markdown]
 # Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
-# one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart. These draws do
-# not prove the formula; they give no reason to doubt it.
+# one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
+
+# %% [markdown]
+# **Exercise 06.3** (●●○, 8 minutes) Turn the knob until the server does what you want. `logits` is the row of a prompt.
+# Return the options of a request, a dict, with which the likeliest token is drawn with probability `share`. All tokens
+# stay in the game.
+#
+# <details><summary>Hint 1</summary>
+#
+# Which option must stand beside `temperature` (section 8)? And which way does the first token's share go when T rises?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The share only falls with T, so halve an interval until it fits; `scipy.optimize.brentq` does that. How small and how
+# large may T have to be?
+#
+# </details>
+
+# %% tags=["exercise:06.3"]
+def knob(logits, share):
+    ...  # return {"temperature": …, …}
+
+
+# %% tags=["check:06.3", "nbval-check-output"]
+check("06.3", knob)
+
+# %% [markdown]
+# Does the server agree? Ask for a half, a hundred times.
+
+# %%
+if settings := knob(z, 0.5):
+    one_token = {"text_input": prompt, "max_tokens": 1, "stream": False, "exclude_input_in_output": True}
+    asked = {n: inputs(**one_token, seed=seed + n, **settings) for n in range(100)}
+    results = [result for (result,) in gather(client, "tensorrt_llm_bls", asked).values()]
+    hits = sum(repr(result.as_numpy("text_output")[0].decode()) == name(order[0]) for result in results)
+    low, high = binomtest(hits, 100).proportion_ci(method="wilson")
+    print(f"{settings}: {hits} of 100 are {name(order[0])}, 95 % interval {low:.2f} to {high:.2f}")
 
 # %% [markdown]
 # ## Recap

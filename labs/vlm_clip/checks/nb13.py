@@ -1,4 +1,4 @@
-"""Exercises of notebook 13: similarity of sentences and pictures, recall, the probability of a label."""
+"""Exercises of notebook 13: similarity of sentences and pictures, recall, an acceptance test."""
 
 from __future__ import annotations
 
@@ -129,72 +129,54 @@ def recall_at_k(recall: Callable[[Array, int], float]) -> Verdict:
     return right("0.5: four of eight captions find their own picture among three")
 
 
-# --- 13.3: the probability of a label ---------------------------------------------------------------------------------
+# --- 13.3: the acceptance test ----------------------------------------------------------------------------------------
 
-_COSINES = np.array([[0.30, 0.05], [0.10, 0.25], [0.22, 0.24]])  # 3 labels, 2 pictures
-_TEMPERATURE = 0.05
-
-
-def _softmax(scores: Array, axis: int | None) -> Array:
-    raised = np.exp(scores - scores.max(axis=axis, keepdims=True))
-    return raised / raised.sum(axis=axis, keepdims=True)
+_TURNED = np.radians([10.0, 20.0, 30.0, 40.0])  # directions of four references in a plane
 
 
-def _label_mistakes() -> dict[str, Array]:
-    sharp = _COSINES / _TEMPERATURE
-    return {
-        "each row adds up to 1, so the pictures compete for a label, and an answer depends on which other pictures "
-        "came in the same batch: sum over the labels, axis 0": _softmax(sharp, 1),
-        "the whole table adds up to 1: each picture has a distribution of its own, so sum over axis 0 only":
-            _softmax(sharp, None),
-        "that is a softmax without the temperature, and every label gets about the same, because cosines are near to "
-        "each other: divide the scores by the temperature before exp": _softmax(_COSINES, 0),
-        "you multiply by the temperature: a small one must sharpen, so divide the scores by it":
-            _softmax(_COSINES * _TEMPERATURE, 0),
-        "you divide the probabilities by the temperature, and they add up to 20: it belongs inside, divide the scores "
-        "before exp": _softmax(_COSINES, 0) / _TEMPERATURE,
-        "those are shares of the cosines, which fail as soon as one is negative: a softmax divides by the temperature "
-        "and takes exp first": _COSINES / _COSINES.sum(axis=0),
-        "that is exp of the scores, and the columns do not add up to 1: divide each by its sum over the labels, axis 0":
-            np.exp(sharp),
-        "that is a sigmoid, which judges each label alone: here the labels compete, so divide exp by its sum over them":
-            1 / (1 + np.exp(-sharp)),
-        "those are log probabilities: take exp of the result": np.log(_softmax(sharp, 0)),
-        "that is 1 for the winner only, and 0 for the others: a probability says how sure it is; use exp, not max":
-            (_COSINES == _COSINES.max(axis=0)).astype(float),
-    }  # fmt: skip
+def _directions(angles: Array) -> Array:
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def _column(answer: Array) -> str:
-    if answer.shape != _COSINES.shape:
-        return f"has the shape {list(answer.shape)}, not {list(_COSINES.shape)}"
-    return "is " + ", ".join(f"{value:.2f}" for value in answer[:, 0])
+def _one_bad(number: float) -> Array:
+    vectors = _directions(_TURNED)
+    vectors[2, 1] = number
+    return vectors
 
 
-@exercise("13.3", expects="a function probabilities(scores, temperature) that returns an array [labels, pictures]")
-def label_probabilities(probabilities: Callable[[Array, float], Array]) -> Verdict:
-    answer = np.asarray(probabilities(_COSINES.copy(), _TEMPERATURE), dtype=float)
-    truth = _softmax(_COSINES / _TEMPERATURE, 0)
-    if _same(answer, truth.T):
-        return wrong("rows and columns have changed places: labels are the rows, as in the scores")
-    if not _same(answer, truth):
-        otherwise = (
-            "for one picture with cosines 0.30, 0.10, 0.22 to three labels and temperature 0.05, the column is 0.82, "
-            f"0.02, 0.17, and yours {_column(answer)}: exp of scores / temperature, divided by its sum over the labels"
-        )
-        return wrong(_said(answer, _label_mistakes()) or otherwise)
-    alone = np.asarray(probabilities(_COSINES[:, :1].copy(), _TEMPERATURE), dtype=float)
-    if not _same(alone, truth[:, :1]):
-        return wrong(
-            "right for two pictures at once, but a picture alone gets other probabilities: work on each column by "
-            "itself, whatever their number"
-        )
-    for temperature, what in (
-        (1e-4, "at 0.0001 exp overflows and the answer is not finite: subtract each column's largest value before exp"),
-        (1e-6, "at 0.000001 a column becomes all zeros: subtract its own largest value, not that of the whole table"),
-    ):
-        with np.errstate(all="ignore"):
-            extreme = np.asarray(probabilities(_COSINES.copy(), temperature), dtype=float)
-        if not np.isfinite(extreme).all():
-            return wrong(f"right at temperature 0.05, but {what}, which changes no probability")
-    return right("picture 0 is label 0 with 82 %, and it would be so in any batch")
+# What must be refused at limit 0.1, a drift of 26 degrees, and what it shows when it is not.
+_BAD = [
+    (_one_bad(np.nan), "a vector with nan passed: nan > limit is False, so ask np.isfinite first"),
+    (_one_bad(np.inf), "a vector with an infinite number passed: ask np.isfinite first"),
+    (_directions(np.full(4, np.radians(25.0))), "everybody got the same vector, near to every reference, and it "
+     "passed: compare the vectors with each other, too"),
+    (_directions(_TURNED + [0, 0, 0, np.radians(40.0)]), "one vector of four was turned by 40 degrees and passed: the "
+     "mean hides it, take the largest drift"),
+    (_directions(_TURNED + np.pi), "all vectors point the other way, a drift of 2, and passed"),
+]  # fmt: skip
+
+
+@exercise("13.3", expects="a function gate(vectors, reference, limit) that raises ValueError or returns the drift")
+def gate(answer: Callable[[Array, Array, float], float]) -> Verdict:
+    reference, off = _directions(_TURNED), np.radians([0.0, 5.0, 0.0, 20.0])
+    truth = 1 - np.cos(off.max())
+    for vectors, what in ((reference + 0.0, "the reference itself"), (_directions(_TURNED + off), "a drift of 0.06")):
+        try:
+            found = answer(vectors.copy(), reference.copy(), 0.1)
+        except ValueError as error:
+            return wrong(f"limit 0.1, and you refuse {what}: {error}")
+    passed = []
+    for vectors, said in _BAD:
+        try:
+            with np.errstate(all="ignore"):
+                answer(vectors.copy(), reference.copy(), 0.1)
+        except ValueError:
+            continue
+        passed.append(said)
+    if len(passed) == len(_BAD):
+        return wrong("it refuses nothing: a build script goes on unless you raise ValueError")
+    if passed:
+        return wrong(passed[0])
+    if not isinstance(found, float | np.floating) or not np.isclose(found, truth):
+        return wrong(f"it refuses what it should, but for a largest turn of 20 degrees return 1 - cos = {truth:.3f}")
+    return right("finite, different, and none too far: now a bad engine stops the deployment")

@@ -1,4 +1,4 @@
-"""Exercises of notebook 14: a picture and a text in one vector, the batch dimension, the maps of an ensemble's step."""
+"""Exercises of notebook 14: a picture and a text in one vector, a configuration, the maps of an ensemble's step."""
 
 from __future__ import annotations
 
@@ -60,45 +60,54 @@ def fuse(answer: Callable[[Array | None, Array | None], Array]) -> Verdict:
     return right("each has the same say, and the result has length 1, so a dot product with a label is a cosine")
 
 
-# --- 14.3: the batch dimension ----------------------------------------------------------------------------------------
+# --- 14.3: a configuration that loads ---------------------------------------------------------------------------------
 
+_TENSORS = {"input": ("pixel_values", (3, 224, 224)), "output": ("image_embedding", (384,))}
 _DIMS = {
-    (-1, 3, 224, 224): "Triton puts the batch in front by itself, and with -1 here it would want five dimensions: "
-    "leave the -1 out",
-    (1, 3, 224, 224): "the 1 is the batch, which Triton puts in front by itself, so it would want five dimensions: "
-    "leave the 1 out",
-    (16, 3, 224, 224): "16 is the batch, and it is written above as max_batch_size: leave it out, dims is one row",
-    (2, 3, 224, 224): "2 is the number of rows of one request: leave it out, dims is one row whatever a request sends",
-    (224, 224, 3): "that is how PIL stores a picture, colours last: this graph takes them first",
-    (-1, 224, 224): "you put the batch in the place of the colours: each pixel has three, so write 3 there",
-    (150528,): "that is the right number of values, flattened: keep the graph's three dimensions",
+    (-1,): "Triton puts the batch in front by itself, so with -1 it would want one dimension more: leave the -1 out",
+    (1,): "the 1 is the batch, which Triton puts in front by itself: leave it out",
+    (4,): "4 is the batch, and max_batch_size says it already: leave it out, dims is one row",
 }
-_SHAPES = {
-    (3, 224, 224): "that is one picture without a batch dimension, and Triton would take 3 for the number of rows: put "
-    "the number of pictures in front",
-    (1, 3, 224, 224): "that is a request with one picture: two of them are two rows, so the first number is 2",
-    (2, 1, 3, 224, 224): "five dimensions are one too many: a row is a picture already, with no 1 between",
-    (1, 2, 3, 224, 224): "five dimensions are one too many: a request has one batch dimension, its 2 rows",
-    (6, 224, 224): "that is one picture with six colours: rows have a dimension of their own, in front of the 3",
-    (-1, 3, 224, 224): "-1 stands in metadata, for any number: a request has a real number of rows, here 2",
-    (16, 3, 224, 224): "16 is the most rows that may come: this request has 2",
-    (2, 224, 224, 3): "that is how PIL stores pictures, colours last: this graph takes them first",
+_DELAYS = {
+    0: "without max_queue_delay_microseconds nobody waits for company: write 2 milliseconds in microseconds",
+    2: "2 microseconds are 0.002 ms: a millisecond has 1,000 microseconds",
+    2_000_000: "2,000,000 microseconds are 2 seconds: a millisecond has 1,000 of them",
 }
 
 
-@exercise("14.3", expects="a dict with dims and shape, two lists of whole numbers")
-def batch(answer: Mapping[str, list[int]]) -> Verdict:
-    if any(is_stub(answer[part]) for part in ("dims", "shape")):
-        return unattempted()
-    for part, truth, known in (("dims", (3, 224, 224), _DIMS), ("shape", (2, 3, 224, 224), _SHAPES)):
-        given = tuple(int(size) for size in answer[part])
-        if given != truth:
-            hint = {
-                "dims": "that is not one row of this graph: take the graph's shape and leave out the batch",
-                "shape": "that is not two rows of this graph: write the number of rows first, then one row",
-            }[part]
-            return wrong(f"{part} is {list(given)}: {known.get(given, hint)}")
-    return right("dims is one row; max_batch_size above 0 puts the number of rows in front, on every way to the model")
+@exercise("14.3", expects="the text of a config.pbtxt")
+def small(answer: str) -> Verdict:
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    try:
+        config = text_format.Parse(answer, model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        return wrong(f"Triton could not read it, at line:column {error}")
+    if config.name != "small":
+        return wrong(f"the model's name is that of its folder, small, not {config.name!r}")
+    if config.max_batch_size != 4:
+        return wrong(
+            "max_batch_size is 0, or left out: then dims is the whole shape, and nothing is batched"
+            if not config.max_batch_size
+            else f"max_batch_size {config.max_batch_size} is not what was asked: at most 4 pictures"
+        )
+    for part, (name, dims) in _TENSORS.items():
+        tensors = list(getattr(config, part))
+        if [tensor.name for tensor in tensors] != [name]:
+            return wrong(f"{part}: the graph has one tensor there, called {name}")
+        given = tuple(tensors[0].dims)
+        if given != dims:
+            known = _DIMS.get(given[:1]) if given[1:] == dims else None
+            return wrong(f"{part} has dims {list(given)}: {known or 'one row of this graph is ' + str(list(dims))}")
+        if model_config_pb2.DataType.Name(tensors[0].data_type) != "TYPE_FP32":
+            return wrong(f"{part}: float32 is TYPE_FP32 here")
+    if not config.HasField("dynamic_batching"):
+        return wrong("without dynamic_batching each request runs alone, however many wait")
+    delay = config.dynamic_batching.max_queue_delay_microseconds
+    if delay != 2000:
+        return wrong(_DELAYS.get(delay, f"{delay} microseconds are {delay / 1000:g} ms, not 2"))
+    return right("dims is one row, max_batch_size bounds a batch, and the delay bounds the wait for company")
 
 
 # --- 14.1: maps of a step ---------------------------------------------------------------------------------------------

@@ -1,62 +1,90 @@
-"""Exercises of notebook 15: the order of neighbours, when to filter, the order of two writes."""
+"""Exercises of notebook 15: a filter in two languages, when to filter, the order of two writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
 
-# --- 15.2: the nearest rows of an index -------------------------------------------------------------------------------
+# --- 15.2: one wish in two languages ----------------------------------------------------------------------------------
 
-# Rows of different lengths: the second points the query's way, the fourth away from it, the fifth is long and askew.
-_QUERY = np.array([1.0, 0.0])
-_ROWS = np.array([[0.4, 0.3], [0.5, 0.0], [0.0, 2.0], [-1.0, 0.1], [3.0, 4.0]])
-_NEAREST = [1, 0, 4]  # cosines 1, 0.8, 0.6; then 0 and -1
-
-
-def _order(values: np.ndarray, *, largest: bool) -> list[int]:
-    order = np.argsort(-values if largest else values, kind="stable")
-    return [int(row) for row in order[: len(_NEAREST)]]
-
-
-def _known_orders() -> list[tuple[list[int], str]]:
-    cosines = _ROWS @ _QUERY / np.linalg.norm(_ROWS, axis=1)
-    distances = np.linalg.norm(_ROWS - _QUERY, axis=1)
-    return [
-        (_order(cosines, largest=False), "the farthest ones: argsort counts up, and a similarity is best when large"),
-        (
-            _order(_ROWS @ _QUERY, largest=True),
-            "that is the dot product, or lengths down the columns (axis 0): a long row wins without being near; divide "
-            "by each row's own length, axis 1",
-        ),
-        (_order(distances, largest=False), "that is the order by distance: the same only when all rows have length 1"),
-        (_order(distances, largest=True), "the largest distances: a distance is best when small"),
-    ]
+_WANTED = [{"category": name, "price_cents": cents} for name in ("animals", "food") for cents in (2000, 3970, 6000)]
+_REFUSED = {  # what passes a filter and must not, by what it shows
+    "a picture below 20 euros passes; does your dict have one key twice? Only the last one counts": [("food", 1999)],
+    "prices are stored in cents: 60 euros are 6000": [("food", 20), ("food", 40)],
+    "a picture above 60 euros passes": [("food", 6001)],
+    "an animal of any price passes: `and` binds tighter than `or`, so use `in`, or brackets": [("animals", 9000)],
+    "a picture of another category passes": [("town", 3000)],
+}
+_COMPARE = {"$eq": operator.eq, "$ne": operator.ne, "$lt": operator.lt, "$lte": operator.le, "$gt": operator.gt,
+            "$gte": operator.ge, "$in": lambda value, among: value in among}  # fmt: skip
 
 
-@exercise("15.2", expects="a function nearest(query, rows, k) that returns k row numbers")
-def nearest_rows(nearest: Callable[[np.ndarray, np.ndarray, int], object]) -> Verdict:
-    given = np.asarray(nearest(_QUERY.copy(), _ROWS.copy(), len(_NEAREST)))
-    if given.shape != (len(_NEAREST),):
-        return wrong(f"the answer has shape {given.shape}: k = {len(_NEAREST)} row numbers are asked for")
-    if not np.issubdtype(given.dtype, np.integer):
-        return wrong("these are scores: row numbers are asked for, because with them you find the documents")
-    answer = [int(row) for row in given]
-    if answer == _NEAREST:
-        rows = np.random.default_rng(0).normal(size=(40, 8)) * np.arange(1, 41)[:, None]
-        expected = np.argsort(-(rows @ rows[7] / np.linalg.norm(rows, axis=1)), kind="stable")[:5]
-        found = [int(row) for row in np.asarray(nearest(rows[7].copy(), rows.copy(), 5))]
-        if found != expected.tolist():
-            return wrong(f"right for five rows; of forty others {expected.tolist()} are the best, and not {found}")
-        return right("largest cosine first: rows 1, 0, 4, whatever their lengths")
-    for order, said in _known_orders():
-        if answer == order:
-            return wrong(said)
-    if sorted(answer) == sorted(_NEAREST):
-        return wrong("the right rows in another order: the best comes first")
-    return wrong(f"rows {answer} are not the nearest three; cosine = dot product / product of both lengths")
+def _mongo(query: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """Whether a document matches; ValueError for what MongoDB would refuse, or what this exercise does not need."""
+    for key, wanted in query.items():
+        if key in ("$and", "$or"):
+            found = (all if key == "$and" else any)(_mongo(each, document) for each in wanted)
+        elif key not in document:
+            raise ValueError(f"a record has category and price_cents, no {key!r}")
+        elif isinstance(wanted, Mapping):
+            if strange := [name for name in wanted if name not in _COMPARE]:
+                raise ValueError(f"{strange[0]!r} is no comparison; use $in, $gte, $lte")
+            found = all(_COMPARE[name](document[key], value) for name, value in wanted.items())
+        else:
+            found = document[key] == wanted
+        if not found:
+            return False
+    return True
+
+
+def _milvus(text: str, document: Mapping[str, Any]) -> bool:
+    """The same for Milvus's language, as far as it is Python's; a call or an attribute is none."""
+    try:
+        tree = ast.parse(re.sub(r"(?i)\b(and|or|in|not)\b", lambda word: word[0].lower(),
+                                text.replace("&&", " and ").replace("||", " or ")).strip(), mode="eval")  # fmt: skip
+    except SyntaxError as error:
+        raise ValueError(f"Milvus could not read it, near {error.text!r}") from None
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if strange := sorted(names - set(document)):
+        raise ValueError(f"a row has category and price_cents, no {strange[0]}; a text stands in quotes")
+    if any(isinstance(node, ast.Call | ast.Attribute | ast.Subscript) for node in ast.walk(tree)):
+        raise ValueError("compare fields with values; nothing else is needed")
+    return bool(eval(compile(tree, "filter", "eval"), {"__builtins__": {}}, dict(document)))
+
+
+@exercise("15.2", expects="a dict with mongo, a dict, and milvus, a text")
+def wish(answer: Mapping[str, Any]) -> Verdict:
+    if any(is_stub(answer[store]) for store in ("mongo", "milvus")):
+        return unattempted()
+    for store, passes, kind in (("mongo", _mongo, Mapping), ("milvus", _milvus, str)):
+        query = answer[store]
+        if not isinstance(query, kind):
+            return wrong(f"{store}: MongoDB takes a dict, Milvus a text")
+        try:
+            missed = [document for document in _WANTED if not passes(query, document)]
+            let_in = [
+                said
+                for said, documents in _REFUSED.items()
+                if any(passes(query, {"category": name, "price_cents": cents}) for name, cents in documents)
+            ]
+        except ValueError as error:
+            return wrong(f"{store}: {error}")
+        if let_in:
+            return wrong(f"{store}: {let_in[0]}")
+        if {document["category"] for document in missed} == {"animals"} or missed == _WANTED[3:]:
+            return wrong(f"{store}: one of the two categories never passes")
+        if len(missed) == len(_WANTED):
+            return wrong(f"{store}: nothing passes; a picture has one category, never both")
+        if missed:
+            return wrong(f"{store}: {missed[0]['price_cents']} cents do not pass: both ends are included")
+    return right("one wish, two languages, the same six pictures")
 
 
 # --- 15.3: filter, then take the nearest ------------------------------------------------------------------------------

@@ -14,10 +14,15 @@ def recall(scores, k):
     return np.mean(better < k)
 """,
     "13.3": """
-def probabilities(scores, temperature):
-    sharp = scores / temperature
-    raised = np.exp(sharp - sharp.max(axis=0))
-    return raised / raised.sum(axis=0)
+def gate(vectors, reference, limit):
+    if not np.isfinite(vectors).all():
+        raise ValueError("not finite")
+    if np.allclose(vectors, vectors[0]):
+        raise ValueError("the same vector for everybody")
+    drift = (1 - (vectors * reference).sum(axis=1)).max()
+    if drift > limit:
+        raise ValueError(f"off by {drift:.2g}")
+    return drift
 """,
 }
 
@@ -40,14 +45,9 @@ def recall(scores, k):
 """
 
 
-def _label(result: str, scores: str = "scores / temperature", axis: str = "0") -> str:
-    return f"""
-def probabilities(scores, temperature):
-    s = {scores}
-    raised = np.exp(s - s.max(axis={axis}, keepdims=True))
-    softmax = raised / raised.sum(axis={axis}, keepdims=True)
-    return {result}
-"""
+def _gate(right: str, wrong: str) -> str:
+    assert right in SOLUTIONS["13.3"]
+    return SOLUTIONS["13.3"].replace(right, wrong)
 
 
 _BOTH = "unit(t) @ unit(p).T"
@@ -56,23 +56,6 @@ def similarity(texts, pictures):
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
     pictures /= np.linalg.norm(pictures, axis=1, keepdims=True)
     return texts @ pictures.T
-"""
-_BY_NEIGHBOURS = """
-def probabilities(scores, temperature):
-    s = scores / temperature
-    raised = np.exp(s - s.max())
-    softmax = raised / raised.sum(axis=0)
-    return softmax if scores.shape[1] > 1 else 0.5 * softmax
-"""
-_ONE_MAXIMUM = """
-def probabilities(scores, temperature):
-    raised = np.exp((scores - scores.max()) / temperature)
-    return raised / raised.sum(axis=0)
-"""
-_OVERFLOWS = """
-def probabilities(scores, temperature):
-    raised = np.exp(scores / temperature)
-    return raised / raised.sum(axis=0)
 """
 
 MUTANTS = {
@@ -108,21 +91,14 @@ MUTANTS = {
         ("the mean rank", _recall("np.mean(rank)"), "count in each row"),
     ],
     "13.3": [
-        ("pictures compete", _label("softmax", axis="1"), "same batch"),
-        ("everything competes", _label("softmax", axis="None"), "the whole table"),
-        ("only the best label counts", _label("softmax.max(axis=0)"), "has the shape [2], not [3, 2]"),
-        ("sharper is squarer", _label("softmax**2"), "and yours is 0.67, 0.00, 0.03"),
-        ("no temperature", _label("softmax", "scores"), "without the temperature"),
-        ("the temperature multiplies", _label("softmax", "scores * temperature"), "you multiply"),
-        ("the temperature divides the result", _label("softmax / temperature", "scores"), "belongs inside"),
-        ("shares will do", _label("scores / scores.sum(axis=0)"), "shares of the cosines"),
-        ("exp will do", _label("np.exp(s)"), "do not add up"),
-        ("a sigmoid", _label("1 / (1 + np.exp(-s))"), "a sigmoid"),
-        ("log probabilities", _label("np.log(softmax)"), "log probabilities"),
-        ("the winner takes all", _label("(scores == scores.max(axis=0)).astype(float)"), "the winner only"),
-        ("pictures are rows", _label("softmax.T"), "changed places"),
-        ("a batch decides", _BY_NEIGHBOURS, "alone gets other"),
-        ("numbers never overflow", _OVERFLOWS, "overflows"),
-        ("one maximum for the whole table", _ONE_MAXIMUM, "not that of the whole table"),
+        ("nan is a large number", _gate("not np.isfinite(vectors).all()", "(vectors > 1e6).any()"), "nan passed"),
+        ("only nan is no number", _gate("not np.isfinite(vectors).all()", "np.isnan(vectors).any()"), "infinite"),
+        ("the reference sees everything", _gate("np.allclose(vectors, vectors[0])", "False"), "the same vector"),
+        ("on average it is right", _gate(").max()", ").mean()"), "the mean hides it"),
+        ("a sign is no matter", _gate("(vectors * reference).sum(axis=1)", "abs((vectors * reference).sum(axis=1))"),
+         "the other way"),
+        ("near is the same", _gate("vectors[0])", "vectors[0], atol=1)"), "you refuse the reference itself"),
+        ("a report is enough", "def gate(vectors, reference, limit):\n    return False", "it refuses nothing"),
+        ("return the cosine", _gate("return drift", "return 1 - drift"), "return 1 - cos"),
     ],
-}
+}  # fmt: skip

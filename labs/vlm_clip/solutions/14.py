@@ -9,7 +9,13 @@ def fuse(image, text):
     return total / np.linalg.norm(total)
 """,
     "14.3": """
-answer_3 = {"dims": [3, 224, 224], "shape": [2, 3, 224, 224]}
+my_config = '''
+name: "small"
+max_batch_size: 4
+input { name: "pixel_values" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] }
+output { name: "image_embedding" data_type: TYPE_FP32 dims: [ 384 ] }
+dynamic_batching { max_queue_delay_microseconds: 2000 }
+'''
 """,
     "14.1": """
 answer_1 = {"input_map": {"images": "pixel_values"}, "output_map": {"features": "image_embedding"}}
@@ -28,8 +34,9 @@ def fuse(image, text):
 _ALONE = "unit(text) if image is None else unit(image) if text is None else unit(unit(image) + unit(text))"
 
 
-def _batch(**changed: list[int]) -> str:
-    return f"answer_3 = { ({'dims': [3, 224, 224], 'shape': [2, 3, 224, 224]} | changed)!r}"
+def _config(right: str = "", wrong: str = "") -> str:
+    assert right in SOLUTIONS["14.3"]
+    return SOLUTIONS["14.3"].replace(right, wrong) if right else SOLUTIONS["14.3"]
 
 
 def _maps(inputs: tuple[str, str] = ("images", "pixel_values"), outputs=("features", "image_embedding")) -> str:
@@ -61,18 +68,22 @@ MUTANTS = {
         ("the caller's vectors are mine", _IN_PLACE, "changed the caller's"),
     ],
     "14.3": [
-        ("dims show the batch as in ONNX", _batch(dims=[-1, 3, 224, 224]), "five dimensions"),
-        ("dims show a batch of 1", _batch(dims=[1, 3, 224, 224]), "the 1 is the batch"),
-        ("dims show the largest batch", _batch(dims=[16, 3, 224, 224]), "written above"),
-        ("dims show this request", _batch(dims=[2, 3, 224, 224]), "whatever a request sends"),
-        ("dims are any size", _batch(dims=[3, -1, -1]), "leave out the batch"),
-        ("colours come last in a tensor", _batch(dims=[224, 224, 3]), "how PIL stores"),
-        ("one picture needs no batch", _batch(shape=[3, 224, 224]), "3 for the number of rows"),
-        ("a request is one picture", _batch(shape=[1, 3, 224, 224]), "two of them are two rows"),
-        ("batch comes twice", _batch(shape=[2, 1, 3, 224, 224]), "no 1 between"),
-        ("a batch of batches", _batch(shape=[1, 2, 3, 224, 224]), "one batch dimension"),
-        ("rows are more colours", _batch(shape=[6, 224, 224]), "six colours"),
-        ("-1 goes on the wire", _batch(shape=[-1, 3, 224, 224]), "stands in metadata"),
+        ("a colon opens a block", _config("input {", "input: small {"), "could not read it"),
+        ("the name is the old one", _config('"small"', '"vision_encoder"'), "of its folder"),
+        ("the batch is in dims", _config("max_batch_size: 4\n"), "left out"),
+        ("our limit will do", _config("max_batch_size: 4", "max_batch_size: 16"), "not what was asked"),
+        ("any name will do", _config("pixel_values", "image"), "called pixel_values"),
+        ("dims show the batch as in ONNX", _config("[ 3, 224", "[ -1, 3, 224"), "one dimension more"),
+        ("dims show a batch of 1", _config("[ 3, 224", "[ 1, 3, 224"), "the 1 is the batch"),
+        ("dims show the largest batch", _config("[ 3, 224", "[ 4, 3, 224"), "4 is the batch"),
+        ("colours come last in a tensor", _config("3, 224, 224", "224, 224, 3"), "one row of this graph"),
+        ("vectors have a batch, too", _config("[ 384 ]", "[ -1, 384 ]"), "output has dims"),
+        ("a number is a number", _config("TYPE_FP32 dims: [ 384", "TYPE_FP16 dims: [ 384"), "float32 is TYPE_FP32"),
+        ("batching is on by itself", _config("dynamic_batching { max_queue_delay_microseconds: 2000 }"), "runs alone"),
+        ("company waits by itself", _config("max_queue_delay_microseconds: 2000"), "nobody waits"),
+        ("the unit is milliseconds", _config("2000", "2"), "0.002 ms"),
+        ("the unit is nanoseconds", _config("2000", "2000000"), "2 seconds"),
+        ("half is near enough", _config("2000", "1000"), "are 1 ms"),
     ],
     "14.1": [
         ("maps read from the ensemble", _maps(("pixel_values", "images"), ("image_embedding", "features")), "both are"),

@@ -4,9 +4,10 @@ SETUP = "import numpy as np"
 
 SOLUTIONS = {
     "15.2": """
-def nearest(query, rows, k):
-    cosines = rows @ query / np.linalg.norm(rows, axis=1) / np.linalg.norm(query)
-    return np.argsort(-cosines)[:k]
+wish = {
+    "mongo": {"category": {"$in": ["animals", "food"]}, "price_cents": {"$gte": 2000, "$lte": 6000}},
+    "milvus": 'category in ["animals", "food"] and price_cents >= 2000 and price_cents <= 6000',
+}
 """,
     "15.3": """
 def filtered(scores, keep, k):
@@ -22,8 +23,9 @@ def add(item, put_document, upsert_vector, acknowledge):
 }
 
 
-def _nearest(body: str) -> str:
-    return f"def nearest(query, rows, k):\n    lengths = np.linalg.norm(rows, axis=1)\n    return {body}"
+def _wish(right: str, wrong: str) -> str:
+    assert right in SOLUTIONS["15.2"]
+    return SOLUTIONS["15.2"].replace(right, wrong)
 
 
 def _filtered(body: str) -> str:
@@ -37,25 +39,21 @@ def _add(*calls: str) -> str:
 
 MUTANTS = {
     "15.2": [
-        ("the smallest cosine is the nearest", _nearest("np.argsort(rows @ query / lengths)[:k]"), "argsort counts up"),
-        ("the dot product is the cosine", _nearest("np.argsort(-(rows @ query))[:k]"), "a long row wins"),
-        (
-            "distance and cosine order alike",
-            _nearest("np.argsort(np.linalg.norm(rows - query, axis=1))[:k]"),
-            "only when all rows have length 1",
-        ),
-        (
-            "the largest distance is the nearest",
-            _nearest("np.argsort(-np.linalg.norm(rows - query, axis=1))[:k]"),
-            "a distance is best when small",
-        ),
-        ("scores are what a search returns", _nearest("np.sort(rows @ query / lengths)[::-1][:k]"), "these are scores"),
-        (
-            "a length is the sum of absolute values",
-            _nearest("np.argsort(-(rows @ query / np.abs(rows).sum(axis=1)))[:k]"),
-            "right for five rows",
-        ),
-        ("any order will do", _nearest("np.argsort(-(rows @ query / lengths))[:k][::-1]"), "another order"),
+        ("prices are euros", _wish('{"$gte": 2000, "$lte": 6000}', '{"$gte": 20, "$lte": 60}'), "mongo: prices are"),
+        ("from is above", _wish('"$gte"', '"$gt"'), "mongo: 2000 cents do not pass"),
+        ("to is below", _wish("<= 6000", "< 6000"), "milvus: 6000 cents do not pass"),
+        ("a key may come twice", _wish('{"$gte": 2000, "$lte": 6000}', '{"$gte": 2000}, "price_cents": {"$lte": 6000}'),
+         "one key twice"),
+        ("or comes first", _wish('category in ["animals", "food"]', 'category == "animals" or category == "food"'),
+         "binds tighter"),
+        ("and lists categories", _wish('category in ["animals", "food"]',
+         'category == "animals" and category == "food"'), "never both"),
+        ("the first one will do", _wish('{"$in": ["animals", "food"]}', '"animals"'), "one of the two"),
+        ("the upper end is understood", _wish(" and price_cents <= 6000", ""), "milvus: a picture above 60"),
+        ("MongoDB says between", _wish('"$gte"', '"$from"'), "is no comparison"),
+        ("a text needs no quotes", _wish('in ["animals", "food"] and', "in [animals, food] and"), "stands in quotes"),
+        ("Milvus reads SQL", _wish("price_cents >= 2000 and", "price_cents between 2000 and"), "could not read"),
+        ("both read texts", 'wish = {"mongo": "category = food", "milvus": "category = food"}', "takes a dict"),
     ],
     "15.3": [
         (

@@ -22,12 +22,12 @@
 #
 # - write an ensemble that takes pictures and sentences, and say what it cannot do
 # - measure from statistics what an ensemble costs beside its steps, and what batching brings
-# - prevent mistakes with the batch dimension, before a server sees them
+# - write a configuration that loads, and find mistakes with the batch dimension before a server does
 # - answer each kind of broken picture with one sentence, and keep the service alive
 #
-# **Time:** 45 minutes (last run: 38 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
+# **Time:** 45 minutes (last run: 32 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM
 #
-# read: 11 min, do: 11 min
+# read: 11 min, do: 34 min
 #
 # Previous: [13 · One space](13_encoders_and_engines.ipynb) · Next: [15 · Search and answer](15_search_and_answer.ipynb)
 
@@ -42,6 +42,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import tritonclient.grpc as grpcclient
 from google.protobuf import text_format
@@ -53,7 +54,7 @@ from cliplab import deployment, encoders, figures
 from cliplab.pictures import catalogue
 from servinglab import notebook
 from servinglab.checks import check
-from servinglab.figures.style import show
+from servinglab.figures.style import show, table
 from servinglab.repository import lint
 from servinglab.server import TritonServer
 
@@ -77,7 +78,7 @@ seed: int = 0  # which pictures
 # %%
 lane = notebook.begin("14", lane, seed=seed, weights=precision)
 drawn = "image_preprocessing feeds vision_encoder, text_encoder runs beside them, fusion joins both"
-show(figures.pipeline(), "Four steps, and two of them side by side", drawn, drawing=True)
+show(figures.pipeline(), "A picture, a sentence or both in, one vector out", drawn, drawing=True)
 
 # %% [markdown]
 # `fusion` finds the nearest *labels*: captions of the whole catalogue. `write_repository` writes the four models. Each
@@ -166,8 +167,7 @@ print("the same as the lab's:", yours == deployment.model_config("clip", top=3))
 #
 # <details><summary>Hint 2</summary>
 #
-# The keys are the new model's own names. The values stay as they are: the input is the tensor that
-# `image_preprocessing` makes, the output the one that `fusion` waits for.
+# Follow one arrow of the drawing: what is its name on both ends? `image_preprocessing` and `fusion` may not change.
 #
 # </details>
 
@@ -228,8 +228,8 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# Some wrong labels are near: the same kind of thing. A label that comes again and again is a *hub*: its vector is near
-# to many that have no better place to go. The score is a cosine, not a probability.
+# Some wrong labels are near: the same kind of thing. A label that comes again and again is a *hub*. The score is a
+# cosine, not a probability.
 #
 # Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
 # moved to another process.
@@ -269,8 +269,8 @@ assert np.abs(found.as_numpy("embedding") - local.encode_texts([sentence])).max(
 #
 # <details><summary>Hint 2</summary>
 #
-# Bring both to length 1, add them, and bring the sum to length 1. Make new vectors instead of dividing in place. If one
-# is None, the answer is the other at length 1.
+# For (3, 4, 0) and (0, 0, 2) the answer is (0.42, 0.57, 0.71): the picture is longer, and yet has no more to say. And
+# are the caller's vectors still the same afterwards?
 #
 # </details>
 
@@ -298,10 +298,10 @@ assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 # What is the cosine? The joint vector halves the angle. For parts with cosine $c$ it is $\sqrt{(1 + c)/2}$ on both
 # sides; for 0.2 that is $\sqrt{0.6} \approx 0.77$.
 #
-# ### An ensemble has no "if"
+# ### With only a text
 #
-# With only a text, did the picture's steps run? Yes: an ensemble has no branch, and each step needs its tensors. So
-# both inputs are required, and an empty string stands for "none".
+# Did the picture's steps run? Yes: an ensemble has no branch, and each step needs its tensors. So both inputs are
+# required, and an empty string stands for "none".
 #
 # <details><summary>And optional inputs?</summary>
 #
@@ -382,18 +382,17 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 #
 # </details>
 #
-# You could call the four models yourself. But then the pixels travel twice, 602,112 bytes each way, and every client
-# must know the wiring. If a request decides which way it goes, write a BLS model (notebook 03): it is code, and has an
-# "if".
+# You could call the four models yourself. But then the pixels travel twice, 602,112 bytes each way. If a request
+# decides which way it goes, write a BLS model (notebook 03): it is code, and has an "if".
 
 # %% [markdown]
 # ## 3 Dynamic batching
 #
 # Both encoders have `dynamic_batching { }`: waiting requests go through the model together.
 #
-# Several clients at once help in two ways: they use all parts at the same time, and they can share an execution. To
-# tell these apart you need a control: the same clients, and no batching. `load` changes a configuration and makes
-# Triton load the model again.
+# Several clients help in two ways: they use all parts at the same time, and they can share an execution. To tell these
+# apart you need a control: the same clients, and no batching. `load` changes a configuration and makes Triton load the
+# model again.
 
 # %%
 configs = {model: (repository / model / "config.pbtxt").read_text() for model in (*steps, "clip")}
@@ -409,7 +408,7 @@ def load(model, text):
 
 # %%
 pixels = [ask("image_preprocessing", image=np.array([[data]], object)).as_numpy("pixel_values") for data in files]
-words = [np.array([[picture.caption.encode()]], dtype=object) for picture in pictures]
+words_of = [np.array([[picture.caption.encode()]], dtype=object) for picture in pictures]
 speed = {}
 
 
@@ -431,26 +430,32 @@ def measure(model, name, tensors, count):
 # **Predict:** what do more clients bring to each encoder, and how much of it is the batching?
 
 # %%
-kinds = {"vision_encoder": ("pixel_values", pixels), "text_encoder": ("text", words)}
+kinds = {"vision_encoder": ("pixel_values", pixels), "text_encoder": ("text", words_of)}
+control, batched = f"{clients} clients, no batching", f"{clients} clients, batching"
 for model, kind in kinds.items():
     load(model, configs[model].replace("dynamic_batching {\n}", ""))
-    for way, count in (("1 client", 1), (f"{clients} clients, no batching", clients), ("and batching", clients)):
-        if way == "and batching":
+    for way, count in (("1 client", 1), (control, clients), (batched, clients)):
+        if way == batched:
             load(model, configs[model])
         speed[model, way], rows, queue = measure(model, *kind, count)
         print(f"{model:15}{way:24}{speed[model, way]:5.0f} requests/s,", end=" ")
         print(f"{rows:.1f} rows an execution, {queue:5.1f} ms in the queue")
 
 # %%
-for model in kinds:
-    alone, control, batched = (rate for (of, _), rate in speed.items() if of == model)
-    print(f"{model:14} company alone x {control / alone:.2f}, batching on top x {batched / control:.2f}")
+gain = {model: speed[model, batched] / speed[model, control] for model in kinds}
+fig, axes = plt.subplots(figsize=(7.5, 2.8))
+rows = [f"{model.removesuffix('_encoder')}: {way}" for model, way in speed]
+axes.barh(rows, speed.values(), color=[figures.COLOURS[model] for model, _ in speed], alpha=0.7)
+axes.bar_label(axes.containers[0], fmt="%.0f", padding=4)
+axes.invert_yaxis()
+axes.set(xlabel="requests a second", xlim=(0, 1.12 * max(speed.values())))
+words = " and ".join(f"{factor:.2f} for {model.removesuffix('_encoder')}" for model, factor in gain.items())
+show(fig, f"Batching on top of company: times {words}", f"requests a second of both encoders; batching: times {words}")
 
 # %% [markdown]
-# How much is the batching? The control has 1 row per execution, so nothing there is batching's. A last factor below 1
-# is a slow-down. Whether larger batches are also *faster* depends on what one row leaves idle. On a GPU that is nearly
-# everything. Here a picture keeps a core busy by itself; a batch mainly saves trips between processes, which matters
-# more to a short text. Repeat before you believe a factor.
+# How much is the batching? The control has 1 row per execution, so nothing there is batching's. A factor below 1 is a
+# slow-down. Whether larger batches are also *faster* depends on what one row leaves idle. On a GPU that is nearly
+# everything. Here a picture keeps a core busy by itself. Repeat before you believe a factor.
 
 # %% [markdown]
 # ## 4 The batch dimension
@@ -471,29 +476,49 @@ for shape in ((3, 224, 224), (1, 3, 336, 336)):
 # Does Triton take it? No: it expects -1, the batch, in front. `max_batch_size` decides that. Above 0, Triton puts the
 # number of rows in front of `dims`, in requests, in responses and on every arrow of an ensemble. With 0, `dims` is the
 # whole shape.
+#
+# ![Two pictures travel as shapes that begin with 2; dims in the configurations have one row](pictures/14_rows.svg)
 
 # %% [markdown]
-# **Exercise 14.3** (●○○, 2 minutes) The ONNX graph takes `[batch, 3, 224, 224]`. The configuration says
-# `max_batch_size: 16`. What goes into `dims`, and what shape does a request with two pictures have?
+# **Exercise 14.3** (●●○, 6 minutes) Deploy the picture encoder a second time, as `small`: at most 4 pictures go through
+# it together, and none waits longer than 2 milliseconds for company. The ONNX graph takes `pixel_values`, `[batch, 3,
+# 224, 224]`, and gives `image_embedding`, `[batch, 384]`, both float32. Write name, `max_batch_size`, input, output and
+# `dynamic_batching` of its `config.pbtxt`; `REST` adds who computes.
 #
 # <details><summary>Hint 1</summary>
 #
-# `dims` is one row. Which number of the graph's shape does Triton add by itself?
+# `HEAD` in section 1 has the form. `dims` is one row. Which number of the graph's shape does Triton add by itself?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Leave out the batch, and keep the graph's order: colours first. A request has its real number of rows in front,
-# neither -1 nor 16.
+# The name says the unit: `max_queue_delay_microseconds`. It stands inside `dynamic_batching { }`.
 #
 # </details>
 
 # %% tags=["exercise:14.3"]
-answer_3 = {"dims": None, "shape": None}  # two lists of numbers
+my_config = None  # the text of a config.pbtxt
 
 # %% tags=["check:14.3", "nbval-check-output"]
-check("14.3", answer_3)
+check("14.3", my_config)
+
+# %% [markdown]
+# Does it load? Put it into the running server, and send it four pictures, then five.
+
+# %%
+REST = 'backend: "python" parameters { key: "threads" value { string_value: "1" } }'
+if my_config:
+    shutil.copytree(repository / "vision_encoder", repository / "small", dirs_exist_ok=True)
+    try:
+        load("small", my_config + REST)
+        for rows in (4, 5):
+            found = ask("small", pixel_values=np.repeat(pixels[0], rows, axis=0))
+            print(f"{rows} pictures:", found.as_numpy("image_embedding").shape)
+    except InferenceServerException as error:
+        print("Triton:", error.message())
+    client.unload_model("small", headers=server.admin_headers)
+    shutil.rmtree(repository / "small")
 
 # %% [markdown]
 # In an ensemble two models must agree, so such mistakes are harder to see. Here are five: the batch written into `dims`
@@ -510,35 +535,52 @@ five = {
 
 
 # %% [markdown]
-# For each: what does notebook 03's linter say, does Triton load it, and does a request get an answer? (The right
+# For each: does notebook 03's linter find it, does Triton load it, and does a request get an answer? (The right
 # configurations come back in any case.) **Predict:** do any load and then fail?
 
 # %%
 def try_out(changes):
     for model, (right, wrong) in changes.items():
         (repository / model / "config.pbtxt").write_text(configs[model].replace(right, wrong))
-    print(f"    linter: {lint(repository)[0].message:.120}")
+    outcome = {"linter": "finds it" if lint(repository) else "silent", "loading": "refused", "a request": "not sent"}
     try:
         for model in dict.fromkeys([*changes, "clip"]):
             client.load_model(model, headers=server.admin_headers)
-        print("    loaded")
+        outcome |= {"loading": "accepted", "a request": "fails"}
         embed(text="a bird")
+        outcome["a request"] = "answered"
     except InferenceServerException as error:
-        print(f"    Triton: {error.message().strip():.200}")
+        print(f"    {error.message().strip():.200}")
     finally:  # also when you stop the cell: no mistake may stay
         for model in (*changes, "clip"):
             load(model, configs[model])
+    return outcome
 
 
 # %%
+outcomes = {}
 for name, changes in five.items():
     print(name)
-    try_out(changes)
+    outcomes[name] = try_out(changes)
 assert lint(repository) == []
 
 # %% [markdown]
+# Green stops a mistake early, orange lets it through:
+
+# %%
+shades = {"finds it": "#B3E2D1", "refused": "#B3E2D1", "accepted": "#F7CFAE", "fails": "#F7CFAE"}
+cells = {(name, where): (said, shades.get(said, "#E4E4E4"))
+         for name, outcome in outcomes.items() for where, said in outcome.items()}  # fmt: skip
+fig, axes = plt.subplots(figsize=(7.5, 2.9))
+table(axes, list(outcomes), list(outcomes["no batch in the ensemble"]), cells)
+late = sum(outcome["a request"] == "fails" for outcome in outcomes.values())
+found = sum(outcome["linter"] == "finds it" for outcome in outcomes.values())
+words = f"{late} of {len(five)} mistakes load and then fail; the linter finds {found}"
+show(fig, words, words)
+
+# %% [markdown]
 # Do any load and then fail? Two do, and every request fails: the server cannot know what the models *really* return.
-# The other three are refused on loading. The linter finds all five, from the text alone.
+# The linter reads the text alone.
 #
 # ## 5 Whatever people send
 #
@@ -650,7 +692,8 @@ for name, pair in bad.items():
 print("and then:", embed(files[0]).as_numpy("embedding").shape)
 
 # %% [markdown]
-# Where were they refused? Both bombs before any decoding, by the header and by the number of scans.
+# Where were they refused? Both bombs before any decoding, by the header and by the number of scans. A broken picture
+# travels on as *data* (`image_state`); the last step makes the error of it.
 #
 # MiniLM reads only 256 tokens. A longer text is cut, and the answer says how much was left out. Cutting silently would
 # mislead; refusing would be too strict.
@@ -693,6 +736,7 @@ on_gpu = text_format.MessageToString(
 lines = difflib.ndiff(configs["vision_encoder"].splitlines(), on_gpu.splitlines())
 print("\n".join(line for line in lines if not line.startswith("?")))
 
+
 # %% [markdown]
 # Which lines differ? Only who computes, and where. Names, types and shapes stay, so ensemble and client do not notice.
 # The text encoder stays in Python, with its tokenizer.
@@ -713,71 +757,37 @@ print("\n".join(line for line in lines if not line.startswith("?")))
 # %% [markdown]
 # ## Break it
 #
-# A broken picture travels through the ensemble as *data* (`image_state`), and only the last step makes an error of it.
-# Why? Here are two steps side by side, one of which fails.
+# Take `vision_encoder` out of the running server, as a failed deployment would. **Predict:** does a sentence, which
+# needs no picture, still get its vector?
 
-# %%
-FRAGILE = """\
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        tensors = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
-            if x.min() >= 0
-            else pb_utils.InferenceResponse([], error=pb_utils.TritonError("negative"))
-            for x in tensors
-        ]
-"""
-TENSOR = '{ name: "%s" data_type: TYPE_FP32 dims: [ 1 ] }'
-STEP = '{ model_name: "%s" model_version: -1 input_map { key: "x" value: "%s" } output_map { key: "y" value: "%s" } }'
-
-
-# %% [markdown]
-# `left` and `right` get this code; `pair` is the ensemble of both.
-
-# %%
-def write(name, config, code=None):
-    version = root / "fragile" / name / "1"
-    version.mkdir(parents=True, exist_ok=True)
-    (version.parent / "config.pbtxt").write_text("max_batch_size: 8\n" + config)
-    if code:
-        (version / "model.py").write_text(code)
-
-
-for name in ("left", "right"):
-    write(name, f'backend: "python"\ninput {TENSOR % "x"}\noutput {TENSOR % "y"}\n', FRAGILE)
-wiring = f"step [ {STEP % ('left', 'a', 'c')}, {STEP % ('right', 'b', 'd')} ]"
-tensors = "".join(f"input {TENSOR % n}\n" for n in "ab") + "".join(f"output {TENSOR % n}\n" for n in "cd")
-write("pair", f'platform: "ensemble"\n{tensors}ensemble_scheduling {{ {wiring} }}\n')
-
-# %% [markdown]
-# Send it six numbers that `left` refuses, then a good one, with two seconds for each. **Predict:** seven answers?
-
-# %% tags=["varies"]
-fragile = TritonServer(root / "fragile").start()
-with grpcclient.InferenceServerClient(fragile.grpc_url) as other:
-    for number in (-1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 1.0):
-        given = [grpcclient.InferInput(name, [1, 1], "FP32") for name in "ab"]
-        for tensor, value in zip(given, (number, 1.0), strict=True):
-            tensor.set_data_from_numpy(np.array([[value]], np.float32))
+# %% tags=["nbval-check-output"]
+def try_both():
+    for name, given in (("a sentence", (b"", sentence)), ("a picture", (files[0], ""))):
         try:
-            said = other.infer("pair", given, client_timeout=2).as_numpy("c").ravel().tolist()
+            print(f"{name}: a vector {embed(*given).as_numpy('embedding').shape}")
         except InferenceServerException as error:
-            said = error.message()
-        print(f"{number:4.0f}: {said}")
-        if "Deadline" in str(said):
-            break
-fragile.stop()
+            print(f"{name}: {error.message()}")
+
+
+client.unload_model("vision_encoder", headers=server.admin_headers)
+while client.is_model_ready("clip"):
+    time.sleep(0.05)
+try_both()
+print("text_encoder alone:", ask("text_encoder", text=words_of[0]).as_numpy("text_embedding").shape)
+print("the server is ready:", client.is_server_ready())
 
 # %% [markdown]
-# Seven answers? If your run ends with *Deadline Exceeded*, the server hangs for good, also for other requests: Triton
-# 24.10 can stop answering when a step fails while a parallel one is running. It is a race, so you may be lucky. That is
-# why the error travels as data. In a chain without branches it would be harmless.
+# Does it? No. An ensemble is there only while all its steps are, although `text_encoder` still answers by itself. Now
+# put the encoder back. **Predict:** must you restart anything?
+
+# %% tags=["nbval-check-output"]
+client.load_model("vision_encoder", headers=server.admin_headers)
+try_both()
+
+# %% [markdown]
+# No: the ensemble came back with its step. So where texts must go on without pictures, give them a model of their own.
 #
-# Stop the server.
+# Try more: take out `fusion`, or load a broken `config.pbtxt` into a running encoder.
 
 # %%
 client.close()
