@@ -688,7 +688,8 @@ tell(lint_with(*faults["one door does not stream"])[0].message)
 
 # %% [markdown]
 # **Exercise 03.2** (●●○, 8 minutes) This config is for the folder `postprocessing` of a deployment that streams, with
-# eight rows a batch. It has five faults. Repair them.
+# eight rows a batch. It has five faults. Repair them: the check starts a Triton, loads your text into it and lets it
+# decode a sentence. A wrong answer gets the server's own message; run the check as often as you like.
 #
 # <details><summary>Hint 1</summary>
 #
