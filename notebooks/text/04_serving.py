@@ -386,30 +386,33 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 # TensorRT-LLM that runs the LLM; Triton's `execution_count` says nothing about it.
 
 # %% [markdown]
-# **Exercise 04.1** (●○○, 4 minutes) Statistics of a model, taken before and after a burst:
+# ### A limit
 #
-# | | inference_count | execution_count | queue: ns |
-# |---|---|---|---|
-# | before | 100 | 40 | 500 000 000 |
-# | after | 164 | 56 | 884 000 000 |
+# With more callers than a model can serve, the queue grows, and soon every answer comes too late. So give the wait a
+# limit: with this line a request that has waited 2 s is refused, and makes room.
 #
-# What was the mean batch size during the burst, and how long did a request wait on average, in milliseconds?
+# `dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }`
+#
+# **Exercise 04.1** (●●○, 8 minutes) The model `steady` has one instance, which takes 100 ms for a batch of 1 to 8 rows.
+# Callers arrive 125 a second and hang up after 500 ms. Write the scheduling lines of its config, so that *no* answer
+# comes too late and at least 90 of 160 callers get one. The check loads them into a Triton, calls, and tells what
+# became of the callers.
 #
 # <details><summary>Hint 1</summary>
 #
-# Counters start with the server. What did the burst alone add to each?
+# How many callers a second can the model serve with batches, and what must become of the others?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# A mean batch is inferences for each execution. Each request of a batch has waited, so divide the added waiting time
-# by the added inferences. A millisecond has 1,000,000 ns.
+# A caller waits in the queue *and* for the execution. Which of the two does the timeout end? Mind its unit. A queue
+# delay is something else: it makes requests wait for each other.
 #
 # </details>
 
 # %% tags=["exercise:04.1"]
-answer_1 = {"mean_batch": None, "queue_ms": None}  # two numbers
+answer_1 = None  # a text: "dynamic_batching { … }"
 
 # %% tags=["check:04.1", "nbval-check-output"]
 check("04.1", answer_1)
