@@ -459,8 +459,9 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 # Where is the flag? `tensorrt_llm` and the ensemble put it on the last token. The BLS model learns only afterwards that
 # it has ended and sends the flag alone. A client that did not ask **never hears of the end**. Always ask.
 #
-# **Exercise 05.2** (●○○, 5 minutes) A loop receives the `ModelInferResponse` messages of one request and stops when
-# `is_last` says so. `received` counts the responses so far, `asked` is the request's `max_tokens`.
+# **Exercise 05.2** (●●○, 12 minutes) Write the loop of a client: open a stream, send `request` to `model`, take
+# responses until the answer is complete, close the stream, return the whole text. Raise an error that comes. The check
+# starts a Triton whose model ends its answers in both ways, and lets your loop read them.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -471,18 +472,18 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 #
 # <details><summary>Hint 2</summary>
 #
-# The name is in every response, so its presence tells nothing. What does it hold? An empty response is not the
-# criterion: the ensemble ends with data.
+# The name is in every response, so its presence tells nothing. What does it hold? A response with the flag may have
+# data or none. Where must `stop_stream` stand, so that it runs after an error, too?
 #
 # </details>
 
 # %% tags=["exercise:05.2"]
-def is_last(response, received, asked):
+def read_answer(client, model, request):
     ...  # your code
 
 
 # %% tags=["check:05.2", "nbval-check-output"]
-check("05.2", is_last)
+check("05.2", read_answer)
 
 
 # %% [markdown]
