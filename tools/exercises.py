@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import functools
 import io
 import re
 import runpy
@@ -22,6 +23,10 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 from notebook_files import NotebookError, notebook_folders, tagged
+from tritonclient.grpc import InferenceServerClient
+
+from servinglab import assets
+from servinglab.serving import serve
 
 _VERDICT = re.compile(r"^(\d\d\.\d+) (right|wrong|not attempted): (.*)$", re.MULTILINE)
 
@@ -47,6 +52,13 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
     if "SOLUTIONS" not in names:
         raise NotebookError(f"solutions/{path.name} must define SOLUTIONS = {{exercise id: code}}")
     return Answers(names["SOLUTIONS"], names.get("MUTANTS", {}), names.get("SETUP", ""))
+
+
+@functools.cache
+def served() -> InferenceServerClient:
+    """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server."""
+    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+    return InferenceServerClient(server.grpc_url)
 
 
 def exercise_ids(notebook: NotebookNode) -> list[str]:

@@ -26,7 +26,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 74 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 14 min, do: 17 min
 #
