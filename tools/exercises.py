@@ -26,6 +26,7 @@ from notebook_files import NotebookError, notebook_folders, tagged
 from tritonclient.grpc import InferenceServerClient
 
 from servinglab import assets
+from servinglab.server import TritonServer
 from servinglab.serving import serve
 
 _VERDICT = re.compile(r"^(\d\d\.\d+) (right|wrong|not attempted): (.*)$", re.MULTILINE)
@@ -55,10 +56,14 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
 
 
 @functools.cache
+def _server() -> TritonServer:
+    return serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+
+
+@functools.cache
 def served() -> InferenceServerClient:
     """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server."""
-    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
-    return InferenceServerClient(server.grpc_url)
+    return InferenceServerClient(_server().grpc_url)
 
 
 def exercise_ids(notebook: NotebookNode) -> list[str]:

@@ -1,13 +1,17 @@
-"""Exercises of notebook 07: top-k, top-p and the repetition penalty, each as a function of one row."""
+"""Exercises of notebook 07: top-k and top-p as functions of one row, and settings that end a loop on a server."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from servinglab import decoding
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import gather, inputs
 
 Row = np.ndarray
 
@@ -225,5 +229,5 @@ def loop(answer: tuple[dict, InferenceServerClient]) -> Verdict:
         return wrong(f"{told}, but after 2, 4, 6, 8 comes {said['count on']!r}: too strong, what the prompt holds is "
                      "pushed away, too")  # fmt: skip
     if "river" not in said["copy"]:
-        return wrong(f"{told}, but the copy of 'river' became {said['copy']!r}: too strong for a word that was just read")
+        return wrong(f"{told}, but the copy of 'river' became {said['copy']!r}: too strong for a word just read")
     return right(f"{told}; counting and copying still work, and every seed tells the same")
