@@ -37,6 +37,7 @@
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import socket
 import subprocess
@@ -132,11 +133,15 @@ for number, line in enumerate(script.splitlines(), 1):
 
 # %%
 installed = importlib.util.find_spec("tensorrt_llm") is not None
-print("LLM API:", "can run here" if installed else "not run here, tensorrt_llm is not installed")
+standin = Path(llm_api.__file__).parents[2] / "tests" / "image"
+environment = os.environ | ({} if installed else {"PYTHONPATH": os.pathsep.join([str(standin), *sys.path])})
+runs_on = "NVIDIA's tensorrt_llm" if installed else "the stand-in, tensorrt_llm is not installed"
+print("LLM API: runs on", runs_on)
 
 # %% [markdown]
-# *Not run here* means: you see the exact program, but no output. The other side of every translation is real: a Triton
-# with notebook 03's five models.
+# If it is not, a **stand-in** takes its place: a package of the course with NVIDIA's names, whose `LLM` our executor
+# computes. It shows what the program says, on the same weights. It is no proof of what NVIDIA's release does, nor of
+# its speed. The other side of every translation is a Triton with notebook 03's five models.
 
 # %%
 server = serve(precision=precision)
@@ -459,16 +464,20 @@ print(program)
 # without an error. Penalties and bad words were ignored, too
 # ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
 #
-# Where `tensorrt_llm` is installed, the program now runs. It was not run for this page.
+# Run it. **Predict:** the engine lane has answered the same words with the same seed, but *with* the chat template. Does
+# `LLM` continue the bare question in the same way?
 
 # %%
-if installed:
-    file = Path(tempfile.mkdtemp(), "ask.py")
-    file.write_text(program)
-    done = subprocess.run([sys.executable, file], capture_output=True, text=True)
-    print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
-else:
-    print("not run here: tensorrt_llm is not installed")
+file = Path(tempfile.mkdtemp(), "ask.py")
+file.write_text(program)
+done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True)
+print(f"# on {runs_on}")
+print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
+print("# the engine lane, templated:", repr(expected))
+
+# %% [markdown]
+# In the same way? No: like an engine, `LLM.generate` takes text as it is, and the model goes on with your question.
+# Send the templated prompt, or call the server's chat path.
 
 # %% [markdown]
 # ### trtllm-serve
@@ -492,8 +501,10 @@ print(json.dumps({"model": hub, **there}, indent=1))
 def trtllm_serve(model, host="127.0.0.1"):
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
-    words = ["trtllm-serve", model, "--host", host, "--port", str(port), "--max_batch_size", "8"]
-    with tempfile.TemporaryFile() as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+    started = "from tensorrt_llm.commands.serve import main; main()"  # what the stand-in's command does
+    words = ["trtllm-serve"] if installed else [sys.executable, "-c", started]
+    words += [model, "--host", host, "--port", str(port), "--max_batch_size", "8"]
+    with tempfile.TemporaryFile() as log, subprocess.Popen(words, env=environment, stdout=log, stderr=log) as process:
         try:
             while not is_up(f"http://{host}:{port}/health"):
                 assert process.poll() is None, "trtllm-serve ended before it could answer"
@@ -509,16 +520,22 @@ def is_up(url):
 
 
 # %% [markdown]
-# And ask. This was not run for this page either.
+# And ask: our request, then a bare chat. **Predict:** section 4 says that a bare request samples here. Do two bare
+# chats with different seeds differ?
 
 # %%
-if installed:
-    with trtllm_serve(hub) as url:
-        asker = application.with_options(base_url=url)
-        for event in asker.completions.create(model=hub, **there):
-            print(event.choices[0].text, end="|")
-else:
-    print("not run here: tensorrt_llm is not installed")
+with trtllm_serve(hub) as url:
+    asker = application.with_options(base_url=url)
+    print(f"# on {runs_on}")
+    for event in asker.completions.create(model=hub, **there):
+        print(event.choices[0].text, end="|")
+    bare = {**chat, "model": hub}
+    two = [asker.chat.completions.create(**bare, seed=seed + i).choices[0].message.content for i in range(2)]
+print("\n# two bare chats:", *map(repr, two), sep="\n")
+
+# %% [markdown]
+# Do they differ? Yes: nothing was said about sampling, and `trtllm-serve` filled in temperature 1. The front end of
+# section 5 would have given one greedy answer twice.
 
 # %% [markdown]
 # One difference is welcome: `trtllm-serve` refuses an unknown name, which Triton's `/generate` silently accepts.
