@@ -33,15 +33,21 @@ def instructor(course: Course) -> Made:
 
 def without_solutions(path: Path) -> str:
     notebook = nbformat.reads(without_outputs(path), as_version=4)
+    return nbformat.writes(_unfolded(notebook)) + "\n"
+
+
+def _unfolded(notebook: NotebookNode) -> NotebookNode:
+    """Without folded solutions, nor the cells that held nothing else."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _FOLDED.sub("", cell.source)
-    return nbformat.writes(notebook) + "\n"
+    notebook.cells = [cell for cell in notebook.cells if cell.source or cell.cell_type == "code"]
+    return notebook
 
 
 def with_solutions(path: Path) -> str:
     """The verdict under a check is that on the solution, asked now; all other outputs are those of the course."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = _unfolded(nbformat.read(path, as_version=4))
     notebook.metadata.pop("jupytext", None)
     ids, cells = exercises.exercise_ids(notebook), []
     answers = exercises.load_answers(path.name[:2], path.parent / "solutions") if ids else exercises.Answers({})

@@ -326,7 +326,7 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
 curves = {name: points for name, (_, points) in rows.items()}
 pairs = {name: zip(points, points[1:], strict=False) for name, points in curves.items()}
 empty = [max((after for (_, n), (after, _) in steps if n), default=0) for steps in pairs.values()]
-title = f"The queue is empty after {empty[0]:.2f} s without batches, {empty[1]:.2f} s with, {empty[2]:.2f} s with a delay"
+title = "The queue is empty after {:.2f} s without batches, {:.2f} s with, {:.2f} s with a delay".format(*empty)
 alt = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
 show(slot_figures.pending_curves(curves), title, alt)
 

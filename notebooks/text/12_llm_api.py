@@ -464,8 +464,8 @@ print(program)
 # without an error. Penalties and bad words were ignored, too
 # ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
 #
-# Run it. **Predict:** the engine lane has answered the same words with the same seed, but *with* the chat template. Does
-# `LLM` continue the bare question in the same way?
+# Run it. **Predict:** the engine lane has answered this question with this seed, but *in* the chat template. Is the
+# answer to the bare question the same?
 
 # %%
 file = Path(tempfile.mkdtemp(), "ask.py")
@@ -476,7 +476,7 @@ print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
 print("# the engine lane, templated:", repr(expected))
 
 # %% [markdown]
-# In the same way? No: like an engine, `LLM.generate` takes text as it is, and the model goes on with your question.
+# The same? No: like an engine, `LLM.generate` takes text as it is, and the model goes on with your question.
 # Send the templated prompt, or call the server's chat path.
 
 # %% [markdown]

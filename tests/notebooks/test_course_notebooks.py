@@ -54,6 +54,16 @@ def test_notebook_is_in_step_with_its_text(name):
     assert len(made.cells) == len(committed.cells)
 
 
+@each_notebook
+def test_each_solution_is_folded_under_its_check_as_it_stands_in_solutions(name):
+    cells = iter(fresh(name).cells)
+    for number, code in answers_of(name).solutions.items():
+        check_cell = next(cell for cell in cells if f"check:{number}" in cell.metadata.get("tags", ()))
+        shown = next(cells).source
+        assert shown.startswith(f"<details><summary>Solution {number}</summary>"), check_cell.source
+        assert shown.split("```")[1] == f"python\n{code.strip()}\n", f"run tools/fold_solutions.py {name[:2]}"
+
+
 def _content(cell):
     return cell.cell_type, cell.source, cell.id, cell.metadata
 
