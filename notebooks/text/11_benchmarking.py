@@ -675,6 +675,9 @@ for name, run in (("alone", alone), ("disturbed", disturbed)):
 # Tokens/s fell by about half, and nothing in the result says why. So write down what else ran, and measure again. Try
 # more: `slack = 1.5`, `batch = 2`, or prompts of 200 `words`: which figure moves most?
 #
+# Then the capstone, [labs/capstone](../labs/capstone/README.md): tune a deployment until its p95 keeps a limit, at the
+# lowest cost. A load test scores it.
+#
 # Stop the servers.
 
 # %%
