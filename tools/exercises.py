@@ -3,6 +3,7 @@
 ``notebooks/solutions/05.py`` holds, by exercise id, the code that replaces the stub cell:
 
     SETUP = "import numpy as np"                     # optional: names the notebook has by then
+    LIVE = {"05.2"}                                  # optional: those whose check takes seconds, as a server judges
     SOLUTIONS = {"05.1": 'answer_1 = "triton_final_response"'}
     MUTANTS = {"05.1": [("output instead of parameter", 'answer_1 = "sequence_end"', "is an output tensor")]}
 
@@ -20,6 +21,7 @@ import re
 import runpy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nbformat import NotebookNode
 from notebook_files import NotebookError, notebook_folders, tagged
@@ -39,6 +41,7 @@ class Answers:
     solutions: dict[str, str]
     mutants: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
     setup: str = ""
+    live: frozenset[str] = frozenset()
 
 
 def load_answers(notebook: str, folder: Path | None = None) -> Answers:
@@ -52,18 +55,25 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
     names = runpy.run_path(str(path))
     if "SOLUTIONS" not in names:
         raise NotebookError(f"solutions/{path.name} must define SOLUTIONS = {{exercise id: code}}")
-    return Answers(names["SOLUTIONS"], names.get("MUTANTS", {}), names.get("SETUP", ""))
+    live = frozenset(names.get("LIVE", ()))
+    return Answers(names["SOLUTIONS"], names.get("MUTANTS", {}), names.get("SETUP", ""), live)
 
 
 @functools.cache
-def _server() -> TritonServer:
-    return serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+def _server() -> tuple[TritonServer, InferenceServerClient]:
+    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+    return server, InferenceServerClient(server.grpc_url)
 
 
-@functools.cache
-def served() -> InferenceServerClient:
-    """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server."""
-    return InferenceServerClient(_server().grpc_url)
+class _Served:
+    """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server. The server is
+    one for all, and starts when the client is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_server()[1], name)
+
+
+served = _Served()
 
 
 def exercise_ids(notebook: NotebookNode) -> list[str]:

@@ -55,7 +55,7 @@ def read(file: Path) -> dict:
         raise CourseError(f"There is no {shorten(str(file))}: capstone.py start writes one.") from None
     except ValueError as error:
         raise CourseError(f"{shorten(str(file))} is not TOML: {error}.") from None
-    for name in found.keys() ^ KNOBS.keys():
+    for name in sorted(found.keys() ^ KNOBS.keys(), key=KNOBS.__contains__):  # what is no knob first
         raise CourseError(f"{shorten(str(file))}: {name} is {'no knob' if name in found else 'missing'}.")
     for name, value in found.items():
         if type(value) is not KNOBS[name]:

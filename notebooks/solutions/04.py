@@ -2,6 +2,8 @@
 
 SETUP = ""
 
+LIVE = {"04.1"}
+
 SOLUTIONS = {
     "04.1": """
 answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 300000 } }"

@@ -2,6 +2,8 @@
 
 SETUP = "import queue\nimport numpy as np"
 
+LIVE = {"05.2"}
+
 SOLUTIONS = {
     "05.1": """
 tail = bytes.fromhex("32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74")

@@ -1,6 +1,8 @@
 """Answers of notebook 07, and what people believe instead."""
 
-SETUP = "import exercises, numpy as np; client = exercises.served()"
+SETUP = "import exercises, numpy as np; client = exercises.served"
+
+LIVE = {"07.3"}
 
 SOLUTIONS = {
     "07.1": """
