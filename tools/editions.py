@@ -46,8 +46,8 @@ def _unfolded(notebook: NotebookNode) -> NotebookNode:
 
 
 def with_solutions(path: Path) -> str:
-    """The verdict under a check is that on the solution, asked now; of those that a server gives there is none before you
-    run the cell. All other outputs are those of the course."""
+    """The verdict under a check is that on the solution, asked now; one that a server gives, when you run the cell.
+    All other outputs are those of the course."""
     notebook = _unfolded(nbformat.read(path, as_version=4))
     notebook.metadata.pop("jupytext", None)
     ids, cells = exercises.exercise_ids(notebook), []

@@ -35,7 +35,7 @@ KNOBS = {"precision": str, "max_batch_size": int, "max_tokens_in_paged_kv_cache"
          "batch_scheduler_policy": str, "enable_kv_cache_reuse": bool, "bls_decodes": bool}  # fmt: skip
 
 # The load: questions about one set of rules, at a rate that one request at a time cannot keep up with.
-REQUESTS, RATE, LIMIT = 24, 2.0, 3.0  # of the rate and of the first token that one request gets alone
+REQUESTS, RATE, LIMIT = 24, 3.0, 4.0  # of the rate and of the first token that one request gets alone
 MAX_TOKENS = 32
 RULES = " ".join(f"Rule {n}: answer in plain words, and name the shop's department number {n}." for n in range(1, 9))
 THINGS = ("a lamp", "a red chair", "two cups", "a garden hose", "a clock", "an old map", "a blue coat", "some bread")
@@ -125,14 +125,15 @@ def score(knobs: dict, say=print) -> dict:
     to_first, to_last = alone()
     gaps = np.random.default_rng(0).exponential(size=REQUESTS - 1)
     due = np.append(0.0, np.cumsum(gaps) / gaps.mean() * to_last / RATE)
-    say(f"a lone request: first token after {1e3 * to_first:.0f} ms, last after {1e3 * to_last:.0f} ms;")
-    say(f"so the limit of p95 is {1e3 * LIMIT * to_first:.0f} ms, at {RATE / to_last:.1f} requests a second")
+    say(f"a lone request: first token after {1e3 * to_first:.0f} ms, last after {1e3 * to_last:.0f} ms")
+    say(f"so the load has {RATE / to_last:.1f} requests a second")
     with tempfile.TemporaryDirectory(prefix="capstone-") as folder:
-        repository = build_default(folder, parameters=reuse, generation="1.1", **fields)
+        repository = build_default(folder, parameters=reuse, generation="1.1", **fields)  # refuses what is no value
         with TritonServer(repository) as server:
             send(server, np.zeros(2))  # warm up
             ttft, waits = send(server, due)
-    found = {"cost_mb": round(cost(knobs), 1), "answered": len(ttft), "limit_ms": round(1e3 * LIMIT * to_first)}
+    limit = LIMIT * max(to_first, alone()[0])  # before and after: something else may have begun to run meanwhile
+    found = {"cost_mb": round(cost(knobs), 1), "answered": len(ttft), "limit_ms": round(1e3 * limit)}
     found["p95_ms"] = round(1e3 * percentile(np.array(ttft), 95)) if ttft else None
     found["in_queue_ms"] = round(1e3 * float(np.mean(waits))) if waits else None
     found["passed"] = len(ttft) == REQUESTS and found["p95_ms"] <= found["limit_ms"]

@@ -199,6 +199,15 @@ for layer in layers():
 check("01.1", my_layers)
 
 # %% [markdown]
+# <details><summary>Solution 01.1</summary>
+#
+# ```python
+# my_layers = [["dense_1", "bias_1", "relu_1"], ["dense_2"]]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Four nodes became two layers. Bias and ReLU are applied before the product's numbers leave the chip, which saves two
 # trips to memory and back.
 #
@@ -748,6 +757,16 @@ def runs_here(plan_version, plan_targets, runtime_version, gpu):
 check("01.2", runs_here)
 
 # %% [markdown]
+# <details><summary>Solution 01.2</summary>
+#
+# ```python
+# def runs_here(plan_version, plan_targets, runtime_version, gpu):
+#     return plan_version == runtime_version and gpu in plan_targets
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 11 Floats or code?
 #
 # Weights are inside the engine, and the graph is what is compiled. One question is left: **is the output of
@@ -826,6 +845,15 @@ new_build = None  # a set of names, for example {"batch", "gpu"}
 
 # %% tags=["check:01.3", "nbval-check-output"]
 check("01.3", new_build)
+
+# %% [markdown]
+# <details><summary>Solution 01.3</summary>
+#
+# ```python
+# new_build = {"tokens", "precision", "library", "gpu"}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Recap

@@ -423,6 +423,15 @@ answer_1 = None  # a list of numbers
 check("03.1", answer_1)
 
 # %% [markdown]
+# <details><summary>Solution 03.1</summary>
+#
+# ```python
+# answer_1 = [1, 1]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # A **decoupled** model may send any number of answers to one request, which is what streaming needs. **Predict:** how
 # many of the five are decoupled?
 
@@ -727,6 +736,15 @@ answer_2 = None  # the repaired text, for example BROKEN.replace("…", "…")
 check("03.2", answer_2)
 
 # %% [markdown]
+# <details><summary>Solution 03.2</summary>
+#
+# ```python
+# answer_2 = BROKEN.replace("postprocess\"", "postprocessing\"").replace("${triton_max_batch_size}", "8").replace("count: 2", "count: 1").replace("[-1, -1, -1]", "[-1, -1]").replace("TYPE_BYTES", "TYPE_STRING")
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 6 Two deployments in one repository
 #
 # Add a second LLM, say a Gemma. Its weights need a licence, so **the same SmolLM2 stands in for it**. Only the names
@@ -787,6 +805,19 @@ answer_3 = None  # {"name of the parameter": "value", …}
 
 # %% tags=["check:03.3", "nbval-check-output"]
 check("03.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 03.3</summary>
+#
+# ```python
+# answer_3 = {
+#     "tensorrt_llm_model_name": "judge-tensorrt_llm",
+#     "preprocessing_model_name": "judge-preprocessing",
+#     "postprocessing_model_name": "judge-postprocessing",
+# }
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### Load them one by one

@@ -420,6 +420,15 @@ check("04.1", answer_1)
 
 
 # %% [markdown]
+# <details><summary>Solution 04.1</summary>
+#
+# ```python
+# answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 300000 } }"
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 3 Instances
 #
 # `instance_group { count: 2 }` starts the model twice: two batches at the same time, and twice the memory, weights
@@ -601,6 +610,15 @@ check("04.2", answer_2)
 
 
 # %% [markdown]
+# <details><summary>Solution 04.2</summary>
+#
+# ```python
+# answer_2 = {"static": max(2, 8) + max(3, 5), "inflight": max(8, 2 + 3 + 5)}
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ### The same times over the wire
 #
 # `return_perf_metrics` sends a client these times, in nanoseconds of a clock without a date: only differences mean
@@ -741,6 +759,17 @@ answer_3 = {"guaranteed_no_evict": None, "max_utilization": None}  # two numbers
 
 # %% tags=["check:04.3", "nbval-check-output"]
 check("04.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 04.3</summary>
+#
+# ```python
+# blocks = 2048 // 64
+# whole = lambda count: -(-count // 64)
+# answer_3 = {"guaranteed_no_evict": blocks // whole(128 + 150), "max_utilization": blocks // whole(128 + 1)}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### Two policies

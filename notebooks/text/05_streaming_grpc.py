@@ -256,6 +256,16 @@ answer_1 = {"field": None, "wire_type": None, "length": None, "text": None}  # t
 check("05.1", answer_1)
 
 # %% [markdown]
+# <details><summary>Solution 05.1</summary>
+#
+# ```python
+# tail = bytes.fromhex("32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74")
+# answer_1 = {"field": tail[0] >> 3, "wire_type": tail[0] & 7, "length": tail[1], "text": tail[4:].decode()}
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ### The same from grpcurl and Postman
 #
 # Such tools need the schema, too. Some servers hand it out ("reflection"). **Predict:** does Triton?
@@ -485,6 +495,30 @@ def read_answer(client, model, request):
 # %% tags=["check:05.2", "nbval-check-output"]
 check("05.2", read_answer)
 
+
+# %% [markdown]
+# <details><summary>Solution 05.2</summary>
+#
+# ```python
+# def read_answer(client, model, request):
+#     arrived, pieces, done = queue.SimpleQueue(), [], False
+#     client.start_stream(lambda result, error: arrived.put((result, error)))
+#     try:
+#         client.async_stream_infer(model, request, enable_empty_final_response=True)
+#         while not done:
+#             result, error = arrived.get()
+#             if error is not None:
+#                 raise error
+#             response = result.get_response()
+#             if response.outputs:
+#                 pieces.append(result.as_numpy("text_output")[0].decode())
+#             done = response.parameters["triton_final_response"].bool_param
+#     finally:
+#         client.stop_stream(cancel_requests=not done)
+#     return "".join(pieces)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### The whole client
@@ -776,6 +810,16 @@ answer_3 = {"ttft_ms": None, "mean_gap_ms": None}  # two numbers, in millisecond
 
 # %% tags=["check:05.3", "nbval-check-output"]
 check("05.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 05.3</summary>
+#
+# ```python
+# seconds = np.array([0.30, 0.34, 0.40, 0.43, 0.51])
+# answer_3 = {"ttft_ms": 1000 * seconds[0], "mean_gap_ms": 1000 * np.diff(seconds).mean()}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 8 Tokens are not characters

@@ -233,6 +233,18 @@ def batch_softmax(logits, temperature):
 check("06.1", batch_softmax)
 
 # %% [markdown]
+# <details><summary>Solution 06.1</summary>
+#
+# ```python
+# def batch_softmax(logits, temperature):
+#     z = logits / temperature
+#     weights = np.exp(z - z.max(axis=1, keepdims=True))
+#     return weights / weights.sum(axis=1, keepdims=True)
+# ```
+#
+# </details>
+
+# %% [markdown]
 # From here on use SciPy's `softmax`, which does this along any axis. The second prompt has one obvious end.
 
 # %%
@@ -314,6 +326,18 @@ def log_form(logits, temperature):
 
 # %% tags=["check:06.2", "nbval-check-output"]
 check("06.2", log_form)
+
+# %% [markdown]
+# <details><summary>Solution 06.2</summary>
+#
+# ```python
+# def log_form(logits, temperature):
+#     z = logits / temperature
+#     highest = z.max()
+#     return z - (highest + np.log(np.exp(z - highest).sum()))
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 5 One distribution, many temperatures
@@ -461,6 +485,15 @@ answer_3 = {"temperature": None, "nats": None}  # two numbers
 
 # %% tags=["check:06.3", "nbval-check-output"]
 check("06.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 06.3</summary>
+#
+# ```python
+# answer_3 = {"temperature": (3 - 1) / np.log(10), "nats": np.log(1024)}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 7 Wrong formulas, and what they break

@@ -287,6 +287,19 @@ check("07.1", top_k)
 
 
 # %% [markdown]
+# <details><summary>Solution 07.1</summary>
+#
+# ```python
+# def top_k(logits, k):
+#     weights = np.exp(logits - logits.max())
+#     if 0 < k < len(logits):
+#         weights[np.argsort(-weights)[k:]] = 0
+#     return weights / weights.sum()
+# ```
+#
+# </details>
+
+# %% [markdown]
 # **Exercise 07.2** (●●●, 10 minutes) Write top-p: from probabilities to probabilities, again in their old places. The
 # crossing token stays whole. `np.argsort` and `np.cumsum` help.
 #
@@ -312,6 +325,21 @@ def top_p(probabilities, p):
 # %% tags=["check:07.2", "nbval-check-output"]
 check("07.2", top_p)
 
+
+# %% [markdown]
+# <details><summary>Solution 07.2</summary>
+#
+# ```python
+# def top_p(probabilities, p):
+#     order = np.argsort(-probabilities)
+#     missed = np.cumsum(probabilities[order]) < p
+#     kept = np.zeros(len(probabilities))
+#     leading = order[: missed.sum() + 1]
+#     kept[leading] = probabilities[leading]
+#     return kept / kept.sum()
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 4 Does the server do the same?
@@ -605,7 +633,6 @@ scores = told["none"].as_numpy("output_log_probs").reshape(-1)
 print(f"log probability in nats, mean of the first ten tokens {scores[:10].mean():.2f}, of the last ten", end=" ")
 print(f"{scores[-10:].mean():.2f}")
 
-
 # %% [markdown]
 # It finds its loop more and more likely: what has come before makes it so.
 #
@@ -631,6 +658,15 @@ answer_3 = None  # {"setting": value, …}
 
 # %% tags=["check:07.3", "nbval-check-output"]
 check("07.3", (answer_3, client))
+
+# %% [markdown]
+# <details><summary>Solution 07.3</summary>
+#
+# ```python
+# answer_3 = {"repetition_penalty": 1.1}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 7 Where an answer ends

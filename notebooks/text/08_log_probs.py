@@ -219,6 +219,17 @@ check("08.1", sequence_log_prob)
 
 
 # %% [markdown]
+# <details><summary>Solution 08.1</summary>
+#
+# ```python
+# def sequence_log_prob(logits, ids):
+#     rows = log_softmax(logits, axis=-1)
+#     return sum(rows[t, ids[t + 1]] for t in range(len(ids) - 1))
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 4 Multiply until it is gone
 #
 # How small can a number be? Start at 1 and halve it. **Predict:** after how many steps is it 0, in float16, float32 and
@@ -374,6 +385,17 @@ def log_add(a, b): ...  # one number
 check("08.2", log_add)
 
 # %% [markdown]
+# <details><summary>Solution 08.2</summary>
+#
+# ```python
+# def log_add(a, b):
+#     high, low = max(a, b), min(a, b)
+#     return high + np.log1p(np.exp(low - high))
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 6 Is log space cheaper?
 #
 # Logs are said to be faster, because adding is cheaper than multiplying. Compare for one token: a product, a sum of
@@ -516,6 +538,16 @@ def perplexity(log_probs): ...  # one number
 
 # %% tags=["check:08.3", "nbval-check-output"]
 check("08.3", perplexity)
+
+# %% [markdown]
+# <details><summary>Solution 08.3</summary>
+#
+# ```python
+# def perplexity(log_probs):
+#     return np.exp(-np.mean(log_probs))
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 8 May you trust an answer's probability?

@@ -323,6 +323,17 @@ check("10.1", rule)
 
 
 # %% [markdown]
+# <details><summary>Solution 10.1</summary>
+#
+# ```python
+# def rule(p, q, token):
+#     missing = np.maximum(p - q, 0)
+#     return min(1, p[token] / q[token]), missing / missing.sum()
+# ```
+#
+# </details>
+
+# %% [markdown]
 # A proof may have a hole, so test it. In this language the next of four words depends on the last. The draft guesses
 # two words, the target verifies, and the first two that come out are counted: 16 pairs.
 #
@@ -648,6 +659,17 @@ def best_length(a, c, v):
 check("10.2", best_length)
 
 # %% [markdown]
+# <details><summary>Solution 10.2</summary>
+#
+# ```python
+# def best_length(a, c, v):
+#     speedups = [sum(a**i for i in range(k + 1)) / (k * c + v[k]) for k in range(len(v))]
+#     return int(np.argmax(speedups))
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Now with the numbers of this machine; $v$ is interpolated between measured lengths. **Predict** the best $k$.
 
 # %%
@@ -746,7 +768,6 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
     print(f"acceptance_rate {found.as_numpy('acceptance_rate').item():.2f}; {plain_seconds / seconds:.2f} × as fast")
     assert precision != "fp32" or text(found) == text(without)
 
-
 # %% [markdown]
 # Does the served draft accept as much? Greedy and in fp32, yes: it makes the same guesses. Sampled, no: the BLS model
 # hands seed, temperature and top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token.
@@ -766,7 +787,6 @@ traffic = {
     ),
     "poem": chat_template.format("Write a poem about rain."),
 }
-
 
 # %% [markdown]
 # **Exercise 10.3** (●●○, 10 minutes) Choose `num_draft_tokens`, from 0 to 4, for answers of 24 tokens (`min_tokens`,
@@ -793,6 +813,21 @@ answer_3 = {"copy": None, "poem": None}  # two numbers of guesses
 # %% tags=["check:10.3", "nbval-check-output"]
 check("10.3", (answer_3, client))
 
+
+# %% [markdown]
+# <details><summary>Solution 10.3</summary>
+#
+# ```python
+# def saved(kind, k):
+#     found = served(text_input=traffic[kind], max_tokens=24, min_tokens=24, num_draft_tokens=k)
+#     guesses, kept = (found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_"))
+#     return kept - 0.3 * guesses
+#
+#
+# answer_3 = {kind: max(range(1, 5), key=lambda k: saved(kind, k)) for kind in traffic}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # A client may draft, too: `draft_input_ids` takes guesses from anywhere, here from prompt lookup in your process.

@@ -198,6 +198,18 @@ check("11.1", measure)
 
 
 # %% [markdown]
+# <details><summary>Solution 11.1</summary>
+#
+# ```python
+# def measure(sent, arrivals, tokens):
+#     arrived = [time for time, count in zip(arrivals, tokens, strict=True) if count]
+#     first, last = arrived[0], arrived[-1]
+#     return first - sent, (last - first) / (sum(tokens) - 1), sum(tokens) / (last - sent)
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 2 Three more mistakes before the first figure
 #
 # **Mistake 2: no warm-up.** The request above was the server's first: memory was touched for the first time, threads
@@ -430,6 +442,20 @@ def felt(due, busy):
 check("11.2", felt)
 
 # %% [markdown]
+# <details><summary>Solution 11.2</summary>
+#
+# ```python
+# def felt(due, busy):
+#     done, waits = 0.0, []
+#     for moment, seconds in zip(due, busy, strict=True):
+#         done = max(moment, done) + seconds
+#         waits.append(done - moment)
+#     return waits
+# ```
+#
+# </details>
+
+# %% [markdown]
 # How many users felt that one stall? Ten of every twenty milliseconds were free, so the queue shrank by 10 ms with each
 # request.
 
@@ -533,6 +559,17 @@ def goodput(ttft, itl, seconds, most_ttft, most_itl):
 
 # %% tags=["check:11.3", "nbval-check-output"]
 check("11.3", goodput)
+
+# %% [markdown]
+# <details><summary>Solution 11.3</summary>
+#
+# ```python
+# def goodput(ttft, itl, seconds, most_ttft, most_itl):
+#     kept = (ttft <= most_ttft) & (itl <= most_itl)
+#     return kept.sum() / seconds
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 7 What a million tokens cost

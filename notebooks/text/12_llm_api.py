@@ -273,6 +273,15 @@ for more in ({"temperature": temperature}, {"temperature": temperature, "top_p":
 check("12.1", answer_1)
 
 # %% [markdown]
+# <details><summary>Solution 12.1</summary>
+#
+# ```python
+# answer_1 = {"nothing": ["completions"], "temperature": ["llm_api", "completions"]}
+# ```
+#
+# </details>
+
+# %% [markdown]
 # `decides` knows the rule of each API, including those that you cannot measure here:
 
 # %% tags=["nbval-check-output"]
@@ -409,6 +418,22 @@ answer_2 = None  # a dict of tensors of the engine lane
 
 # %% tags=["check:12.2", "nbval-check-output"]
 check("12.2", answer_2)
+
+# %% [markdown]
+# <details><summary>Solution 12.2</summary>
+#
+# ```python
+# answer_2 = {
+#     "text_input": "Name a fruit.",
+#     "max_tokens": 8,
+#     "num_return_sequences": 3,
+#     "temperature": 0.8,
+#     "top_p": 1.0,
+#     "exclude_input_in_output": True,
+# }
+# ```
+#
+# </details>
 
 # %% [markdown]
 # A sampled request of the engine lane goes to three other APIs and back. **Predict:** does the model give the same text
@@ -653,6 +678,15 @@ print(answer.status_code, answer.json()["text_output"])
 
 # %% tags=["check:12.3", "nbval-check-output"]
 check("12.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 12.3</summary>
+#
+# ```python
+# answer_3 = {"grpc": "error", "http": 32}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # OpenAI's `stop` holds words. **Predict:** what is `stop` here? Look at the inputs above.

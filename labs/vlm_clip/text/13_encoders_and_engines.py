@@ -213,6 +213,17 @@ check("13.1", similarity)
 
 
 # %% [markdown]
+# <details><summary>Solution 13.1</summary>
+#
+# ```python
+# def similarity(texts, pictures):
+#     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (texts, pictures)]
+#     return unit[0] @ unit[1].T
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Sentence $i$ belongs to picture $i$. Each sentence ranks all pictures. **Recall at k** is the share of sentences whose
 # picture is among the best $k$.
 
@@ -242,6 +253,17 @@ def recall(scores, k):
 # %% tags=["check:13.2", "nbval-check-output"]
 check("13.2", recall)
 
+
+# %% [markdown]
+# <details><summary>Solution 13.2</summary>
+#
+# ```python
+# def recall(scores, k):
+#     better = (scores > np.diag(scores)[:, None]).sum(axis=1)
+#     return np.mean(better < k)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # From here on `rank` counts the other pictures that are at least as good as the right one: 0 is the best place. Ties
@@ -395,6 +417,18 @@ def probabilities(scores, temperature):
 
 # %% tags=["check:13.3", "nbval-check-output"]
 check("13.3", probabilities)
+
+# %% [markdown]
+# <details><summary>Solution 13.3</summary>
+#
+# ```python
+# def probabilities(scores, temperature):
+#     sharp = scores / temperature
+#     raised = np.exp(sharp - sharp.max(axis=0))
+#     return raised / raised.sum(axis=0)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # Choosing among labels that nobody trained for is called *zero-shot*. Take our categories. **Predict:** for what share

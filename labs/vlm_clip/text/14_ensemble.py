@@ -178,6 +178,15 @@ answer_1 = {"input_map": None, "output_map": None}  # each a dict: {"one name": 
 check("14.1", answer_1)
 
 # %% [markdown]
+# <details><summary>Solution 14.1</summary>
+#
+# ```python
+# answer_1 = {"input_map": {"images": "pixel_values"}, "output_map": {"features": "image_embedding"}}
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Start the server. It prints its command.
 
 # %%
@@ -281,6 +290,17 @@ def fuse(image, text):
 
 # %% tags=["check:14.2", "nbval-check-output"]
 check("14.2", fuse)
+
+# %% [markdown]
+# <details><summary>Solution 14.2</summary>
+#
+# ```python
+# def fuse(image, text):
+#     total = sum(vector / np.linalg.norm(vector) for vector in (image, text) if vector is not None)
+#     return total / np.linalg.norm(total)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # **Predict:** the parts have a cosine of, say, 0.2. What is the joint vector's cosine with each of them?
@@ -494,6 +514,15 @@ answer_3 = {"dims": None, "shape": None}  # two lists of numbers
 
 # %% tags=["check:14.3", "nbval-check-output"]
 check("14.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 14.3</summary>
+#
+# ```python
+# answer_3 = {"dims": [3, 224, 224], "shape": [2, 3, 224, 224]}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # In an ensemble two models must agree, so such mistakes are harder to see. Here are five: the batch written into `dims`

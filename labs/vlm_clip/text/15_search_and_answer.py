@@ -320,6 +320,18 @@ def add(item, put_document, upsert_vector, acknowledge):
 check("15.1", add)
 
 # %% [markdown]
+# <details><summary>Solution 15.1</summary>
+#
+# ```python
+# def add(item, put_document, upsert_vector, acknowledge):
+#     put_document(item)
+#     upsert_vector(item)
+#     acknowledge(item)
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 4 Search with a sentence
 #
 # The ensemble turns the sentence into 384 numbers. The vector store returns the ids of the nearest pictures, and the
@@ -441,6 +453,17 @@ def nearest(query, rows, k):
 check("15.2", nearest)
 
 # %% [markdown]
+# <details><summary>Solution 15.2</summary>
+#
+# ```python
+# def nearest(query, rows, k):
+#     cosines = rows @ query / np.linalg.norm(rows, axis=1) / np.linalg.norm(query)
+#     return np.argsort(-cosines)[:k]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 5 Search with a picture, and with both
 #
 # A picture goes through the other tower into the same space. Ask with the ten that were kept out.
@@ -553,6 +576,17 @@ def filtered(scores, keep, k):
 
 # %% tags=["check:15.3", "nbval-check-output"]
 check("15.3", filtered)
+
+# %% [markdown]
+# <details><summary>Solution 15.3</summary>
+#
+# ```python
+# def filtered(scores, keep, k):
+#     rows = np.flatnonzero(keep)
+#     return rows[np.argsort(-scores[rows])][:k]
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 7 An answer from the record alone
