@@ -56,12 +56,12 @@ def test_notebook_is_in_step_with_its_text(name):
 
 @each_notebook
 def test_each_solution_is_folded_under_its_check_as_it_stands_in_solutions(name):
-    cells = iter(fresh(name).cells)
-    for number, code in answers_of(name).solutions.items():
-        check_cell = next(cell for cell in cells if f"check:{number}" in cell.metadata.get("tags", ()))
-        shown = next(cells).source
-        assert shown.startswith(f"<details><summary>Solution {number}</summary>"), check_cell.source
-        assert shown.split("```")[1] == f"python\n{code.strip()}\n", f"run tools/fold_solutions.py {name[:2]}"
+    notebook = fresh(name)
+    for number, check_cell in tagged(notebook, "check:").items():
+        shown = notebook.cells[notebook.cells.index(check_cell) + 1].source
+        assert shown.startswith(f"<details><summary>Solution {number}</summary>")
+        code = answers_of(name).solutions[number].strip("\n")
+        assert shown.split("```")[1] == f"python\n{code}\n", f"run tools/fold_solutions.py {name[:2]}"
 
 
 def _content(cell):
