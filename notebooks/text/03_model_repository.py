@@ -411,8 +411,8 @@ lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 #
 # <details><summary>Hint 2</summary>
 #
-# First the rows of *this* request, then the dims of one row. `max_batch_size` is only the most rows that a request may
-# have.
+# `max_batch_size` is a limit and no count, and -1 is what a *server* writes for "any". How many rows does this one
+# prompt make?
 #
 # </details>
 
@@ -796,7 +796,7 @@ print(f"{places} names changed:", *re.findall(r'\w+_model_name="gemma-gly-\w+"',
 #
 # <details><summary>Hint 2</summary>
 #
-# One parameter for each model that does the work, none for a front door. Triton knows models by their full names.
+# Which models would a BLS that lacks a name borrow from the first deployment? And does Triton know what a prefix is?
 #
 # </details>
 

@@ -597,8 +597,8 @@ inflight.shutdown()
 #
 # <details><summary>Hint 2</summary>
 #
-# A static batch lasts as long as its longest answer, and the next begins after it. In flight, the 8 keeps one slot,
-# and the others follow each other in the second one.
+# A static batch lets nobody in while its longest answer runs. In flight, the last request may run alone. When is each
+# slot free again?
 #
 # </details>
 
@@ -749,8 +749,7 @@ except executor.RequestError as error:
 #
 # <details><summary>Hint 2</summary>
 #
-# The cache has 2,048 / 64 = 32 blocks. The careful policy reserves for 128 + 150 tokens, the other begins with 129.
-# Round each up to whole blocks, then see how often that fits into 32.
+# A block is taken whole, even for one token. And what does the careful policy know about an answer before it exists?
 #
 # </details>
 

@@ -183,8 +183,8 @@ print(len(whole), "response with text;", "as many tokens as asked for:", abs(tok
 #
 # <details><summary>Hint 2</summary>
 #
-# Drop the responses without tokens first. TTFT ends at the first that is left, minus `sent`. ITL runs from that one to
-# the last, divided by *all* tokens but one. The rate divides all tokens by the whole time, with the first wait in it.
+# An empty response arrived and brought nothing. How many waits lie between n tokens? Does the user's rate begin at the
+# first token, or when the request was sent?
 #
 # </details>
 
@@ -428,8 +428,7 @@ print("p50", np.percentile(busy, 50), "s, p95", np.percentile(busy, 95), "s, slo
 #
 # <details><summary>Hint 2</summary>
 #
-# Go through the requests in order and keep the time when the last one was done. Each starts at the later of that time
-# and its own `due`, and is done `busy` later. Subtract `due`, not the start.
+# A late request makes the next one late, too. From which of its three times, due, sent and done, does its user count?
 #
 # </details>
 
@@ -547,8 +546,8 @@ show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 #
 # <details><summary>Hint 2</summary>
 #
-# Compare each array with its limit, `<=`, and join the two with *and*; nan then counts as not kept. Count what is true,
-# and divide by the seconds, not by the number of requests.
+# Two shares, multiplied, are not the share that kept both. What does `<=` say about nan, and what do you divide by to
+# get a rate?
 #
 # </details>
 

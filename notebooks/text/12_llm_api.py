@@ -241,8 +241,8 @@ show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, 
 #
 # <details><summary>Hint 2</summary>
 #
-# For `trtllm-serve` no request is bare, and adding a temperature turns nothing off. `SamplingParams` is content with a
-# temperature above 0; an engine waits for something else.
+# Does a temperature *turn on* sampling, or does it shape it? And is any request of `trtllm-serve` still bare when its
+# defaults are in?
 #
 # </details>
 
@@ -408,8 +408,8 @@ print(repr(ask({**request, "stream": False})))
 #
 # <details><summary>Hint 2</summary>
 #
-# `n` asks for independent answers, not for beams: its name is in the table of section 3. Temperature alone stays greedy
-# here, so write down the `top_p` that OpenAI would fill in. And OpenAI's text does not repeat the prompt.
+# Three traps: `n` is no number of beams, a temperature alone stays greedy on an engine, and one of the two APIs repeats
+# your prompt.
 #
 # </details>
 
@@ -647,8 +647,7 @@ print(client.infer("llmapi", [hello, dot, limit]).as_numpy("text_output")[0].dec
 #
 # <details><summary>Hint 2</summary>
 #
-# One protocol refuses an undeclared input. The other takes it for a parameter that nobody reads, and `SamplingParams`
-# fills in its default: see *max tokens* in section 3.
+# One protocol refuses what is not declared. If the other one accepts it, who reads it? Which limit holds then?
 #
 # </details>
 
