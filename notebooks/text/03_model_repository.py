@@ -987,7 +987,7 @@ server.stop()
 repository = build_default(root / "llm", precision=precision)
 
 # %% [markdown]
-# ## 7 Keep the assets outside
+# ## 7 Where the assets go
 #
 # Some guides put tokenizer and engine into the repository. With explicit control that works; in Triton's default mode
 # every folder is a model. Try that on the small repository of section 1. **Predict:** does `shout` at least load?

@@ -338,7 +338,7 @@ show(slot_figures.pending_curves(curves), title, alt)
 # starting kernels: nearly always on a GPU, less on a busy CPU.
 
 # %% [markdown]
-# ### What the delay costs
+# ### A queue delay
 #
 # `preprocessing` prefers batches of 8, too, with a queue delay of 0. Make that 50 ms, and ask alone, then in a burst.
 #
@@ -457,7 +457,7 @@ print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests
 # Did two instances double the requests per second? At best, and only if a second core was idle. A factor near 1, or
 # below, says that nothing was. The memory is always paid.
 #
-# ### Why one instance of the LLM is enough
+# ### One instance of the LLM, or two?
 #
 # Would two be better? Test it on the executor itself. `run_all` submits all prompts at once; answers have the lengths
 # you ask for, unless an `end_id` may end them.
@@ -974,7 +974,7 @@ except InferenceServerException as error:
     print(error.message())
 
 # %% [markdown]
-# ### A new version, and nobody notices
+# ### A new version
 #
 # A model folder holds numbered versions; by default the highest is served. To update, put the new folder beside the
 # old one and load again. Four clients ask meanwhile.
