@@ -244,8 +244,8 @@ print(responses[-1])
 #
 # <details><summary>Hint 2</summary>
 #
-# The length is the byte after the tag. The value begins with a tag and a length of its own, `0a 0b`; the text comes
-# after them.
+# The digits `3` and `2` are no parts of a tag: cut its bits, three from the right. Does a length count itself? Where
+# does the inner field begin?
 #
 # </details>
 
@@ -800,8 +800,7 @@ show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summ
 #
 # <details><summary>Hint 2</summary>
 #
-# The first number is the time to first token. The four gaps are the differences of neighbours; their sum is the last
-# number minus the first.
+# Between which tokens lies a gap? Compare the number of gaps with the number of tokens, and mind the unit.
 #
 # </details>
 

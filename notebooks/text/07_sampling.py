@@ -137,7 +137,7 @@ print("both, by NVIDIA   ", drawn_by_nvidia(whole, 0.8).round(3))
 # ## 2 A server, and one distribution
 #
 # The same for a model with 49,152 tokens. `normalize_log_probs`, set to False, makes NVIDIA's server report log
-# probabilities over the whole vocabulary(section 6); ours always does.
+# probabilities over the whole vocabulary (section 6); ours always does.
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
@@ -272,8 +272,8 @@ explore(nucleus, title=title, summary=summary, live=finer, top_p=[0.5, 0.9], tem
 #
 # <details><summary>Hint 2</summary>
 #
-# Find the k-th largest logit. On a copy, set every lower one to `-np.inf`, then take a stable softmax: subtract the
-# maximum. Handle `k` 0 and a large `k` first.
+# Which softmax survives a logit of 1000? What does a `k` of 0 do to your slice? And a cut must not move a token to
+# another place.
 #
 # </details>
 
@@ -312,8 +312,7 @@ check("07.1", top_k)
 #
 # <details><summary>Hint 2</summary>
 #
-# A mask over sorted probabilities speaks of ranks; `order[mask]` turns ranks into ids. Keep those probabilities at
-# their ids, 0 elsewhere, and divide by what is left, not by p.
+# A mask over sorted probabilities speaks of ranks: how does it find back to the ids? And is what you kept exactly p?
 #
 # </details>
 
@@ -407,12 +406,13 @@ print(inside)
 # %%
 fig = figures.samples_against_exact([label[i] for i in order[:8]], {"": (bars, counts)})
 summary = f"exact probabilities inside the 95 % interval of {samples} samples: {inside}"
-show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside their intervals", summary)
+title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA's".format(samples, *inside.values())
+show(fig, title, summary)
 
 # %% [markdown]
 # A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ a little, at
-# the token that crosses p. Do your intervals tell them apart? With few samples a bar that ends just outside proves
-# little.
+# the token that crosses p. Do your intervals tell them apart? Where both hold nearly all of their bars, so few samples
+# cannot, and a bar just outside proves little. Section 1 can: it calculated the difference.
 #
 # <details><summary>How many samples would it take?</summary>
 #
@@ -423,7 +423,7 @@ show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside the
 # </details>
 
 # %% [markdown]
-# ## 5 Greedy, pure, and the seed that everybody shares
+# ## 5 Greedy, pure, and seeds
 #
 # With `top_k` 0 and `top_p` 0, the defaults, TensorRT-LLM and our server decode **greedily**. To draw from the whole
 # vocabulary, ask for `top_p=1.0`.
