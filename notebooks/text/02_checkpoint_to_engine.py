@@ -627,7 +627,8 @@ check("02.2", command)
 # <details><summary>Solution 02.2</summary>
 #
 # ```python
-# command = "trtllm-build --checkpoint_dir ck --output_dir engine --max_batch_size 8 --max_input_len 1000 --max_seq_len 1200 --kv_cache_type paged"
+# command = "trtllm-build --checkpoint_dir ck --output_dir engine --max_batch_size 8 --max_input_len 1000 "
+# command += "--max_seq_len 1200 --kv_cache_type paged"
 # ```
 #
 # </details>

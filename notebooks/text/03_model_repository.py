@@ -739,7 +739,12 @@ check("03.2", answer_2)
 # <details><summary>Solution 03.2</summary>
 #
 # ```python
-# answer_2 = BROKEN.replace("postprocess\"", "postprocessing\"").replace("${triton_max_batch_size}", "8").replace("count: 2", "count: 1").replace("[-1, -1, -1]", "[-1, -1]").replace("TYPE_BYTES", "TYPE_STRING")
+# answer_2 = (BROKEN
+#     .replace("postprocess\"", "postprocessing\"")
+#     .replace("${triton_max_batch_size}", "8")
+#     .replace("count: 2", "count: 1")
+#     .replace("[-1, -1, -1]", "[-1, -1]")
+#     .replace("TYPE_BYTES", "TYPE_STRING"))
 # ```
 #
 # </details>
