@@ -39,10 +39,10 @@ def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict
     return right(praise)
 
 
-# --- 04.1: a queue that keeps a limit, on a Triton whose model takes 100 ms whatever the batch ------------------------
+# --- 04.1: a queue that keeps a limit, on a Triton whose model takes 200 ms whatever the batch ------------------------
 
-STEP, LIMIT, GAP = 0.1, 0.5, 0.008  # seconds: of an execution, until a caller hangs up, between callers
-CALLERS, MORE, ENOUGH = 160, 40, 90  # those that count, those behind them who keep the load up, least answers
+STEP, LIMIT, GAP = 0.2, 1.0, 0.01  # seconds: of an execution, until a caller hangs up, between callers
+CALLERS, MORE, ENOUGH = 120, 30, 40  # those that count, those behind them who keep the load up, least answers
 _CONFIG = """\
 name: "steady"
 backend: "python"
@@ -104,7 +104,7 @@ def limit(answer: str) -> Verdict:
     if len(config.instance_group) > 1 or config.max_batch_size != 8:
         return wrong("the machine has room for one instance and batches of 8: change only how requests wait")
     if not config.HasField("dynamic_batching"):
-        return wrong("without dynamic_batching each request is an execution of its own: 10 a second, for 125 callers")
+        return wrong("without dynamic_batching each request is an execution of its own: 5 a second, for 100 callers")
     seconds = _answered(server)
     late = sum(each > LIMIT for each in seconds)
     told = f"{len(seconds)} of {CALLERS} answered, the slowest after {max(seconds, default=0):.2f} s, {late} too late"
@@ -120,7 +120,7 @@ def _why_late(batching: pb.ModelDynamicBatching) -> str:
     if policy.default_timeout_microseconds and policy.timeout_action == pb.ModelQueuePolicy.DELAY:
         return "DELAY puts a request that has waited too long behind the others, and answers it still later"
     if policy.default_timeout_microseconds:
-        return "the timeout ends the wait in the queue; the execution, 100 ms, comes on top"
+        return "the timeout ends the wait in the queue; the execution, 200 ms, comes on top"
     if batching.max_queue_delay_microseconds:
         return "a queue delay lets requests wait for others, and refuses nobody"
     if policy.max_queue_size:

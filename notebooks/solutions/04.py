@@ -6,7 +6,7 @@ LIVE = {"04.1"}
 
 SOLUTIONS = {
     "04.1": """
-answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 300000 } }"
+answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 600000 } }"
 """,
     "04.2": """
 answer_2 = {"static": max(2, 8) + max(3, 5), "inflight": max(8, 2 + 3 + 5)}
@@ -39,12 +39,12 @@ MUTANTS = {
     "04.1": [
         ("Triton batches by itself", 'answer_1 = ""', "an execution of its own"),
         ("batches are enough", _queue(""), "nothing refuses"),
-        ("a delay limits the wait", _queue("max_queue_delay_microseconds: 300000"), "refuses nobody"),
-        ("the timeout is the limit", _queue(_timeout(500_000)), "comes on top"),
-        ("a timeout in milliseconds", _queue(_timeout(300)), "in microseconds"),
-        ("a late answer is better than none", _queue(_timeout(300_000, "timeout_action: DELAY")), "still later"),
+        ("a delay limits the wait", _queue("max_queue_delay_microseconds: 600000"), "refuses nobody"),
+        ("the timeout is the limit", _queue(_timeout(1_000_000)), "comes on top"),
+        ("a timeout in milliseconds", _queue(_timeout(600)), "in microseconds"),
+        ("a late answer is better than none", _queue(_timeout(600_000, "timeout_action: DELAY")), "still later"),
         ("more instances", 'answer_1 = "instance_group [ { count: 4 kind: KIND_CPU } ]"', "room for one instance"),
-        ("the policy stands alone", f'answer_1 = "{_timeout(300_000)}"', "no field named"),
+        ("the policy stands alone", f'answer_1 = "{_timeout(600_000)}"', "no field named"),
     ],
     "04.2": [
         ("static lets others in", _steps(static=10), "lets nobody in"),

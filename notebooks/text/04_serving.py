@@ -394,10 +394,10 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 #
 # `dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }`
 #
-# **Exercise 04.1** (●●○, 8 minutes) The model `steady` has one instance, which takes 100 ms for a batch of 1 to 8 rows.
-# Callers arrive 125 a second and hang up after 500 ms. Write the scheduling lines of its config, so that *no* answer
-# comes too late and at least 90 of 160 callers get one. The check loads them into a Triton, calls, and tells what
-# became of the callers.
+# **Exercise 04.1** (●●○, 8 minutes) The model `steady` has one instance, which takes 200 ms for a batch of 1 to 8 rows.
+# Callers arrive 100 a second and hang up after 1 s. Write the scheduling lines of its config, so that *no* answer comes
+# too late and at least 40 of 120 callers get one. The check loads them into a Triton, calls, and tells what became of
+# the callers.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -423,7 +423,7 @@ check("04.1", answer_1)
 # <details><summary>Solution 04.1</summary>
 #
 # ```python
-# answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 300000 } }"
+# answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 600000 } }"
 # ```
 #
 # </details>
