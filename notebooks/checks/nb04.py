@@ -42,7 +42,7 @@ def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict
 # --- 04.1: a queue that keeps a limit, on a Triton whose model takes 200 ms whatever the batch ------------------------
 
 STEP, LIMIT, GAP = 0.2, 1.0, 0.01  # seconds: of an execution, until a caller hangs up, between callers
-CALLERS, MORE, ENOUGH = 120, 30, 40  # those that count, those behind them who keep the load up, least answers
+CALLERS, MORE, ENOUGH = 120, 30, 30  # those that count, those behind them who keep the load up, least answers
 _CONFIG = """\
 name: "steady"
 backend: "python"

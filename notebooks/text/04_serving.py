@@ -396,7 +396,7 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 #
 # **Exercise 04.1** (●●○, 8 minutes) The model `steady` has one instance, which takes 200 ms for a batch of 1 to 8 rows.
 # Callers arrive 100 a second and hang up after 1 s. Write the scheduling lines of its config, so that *no* answer comes
-# too late and at least 40 of 120 callers get one. The check loads them into a Triton, calls, and tells what became of
+# too late and at least 30 of 120 callers get one. The check loads them into a Triton, calls, and tells what became of
 # the callers.
 #
 # <details><summary>Hint 1</summary>

@@ -308,8 +308,7 @@ show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words 
 #
 # <details><summary>Hint 2</summary>
 #
-# Keep with p over q, but a probability ends at 1; return it, and draw nothing. For the replacement take p − q at every
-# word, count a negative difference as 0, and divide by what is left in all.
+# Draw nothing: a *probability* is asked for, and none is above 1. Where the draft has too much, is anything missing?
 #
 # </details>
 
@@ -645,8 +644,8 @@ print(f"one guess takes {1e3 * min(proposing):.1f} ms, c = {draft_cost:.2f}; on 
 #
 # <details><summary>Hint 2</summary>
 #
-# Calculate $S(k)$ for every index of `v`, 0 and the last included, because it may fall and rise again. The drafts and
-# the verifying step add up in the denominator. Return the index, not the speed-up.
+# Try it on a draft that costs more than it brings: is 0 among your candidates? And may the speed-up fall before it
+# rises?
 #
 # </details>
 
