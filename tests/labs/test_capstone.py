@@ -56,8 +56,9 @@ def test_a_mistake_is_one_sentence(old, new, said, tmp_path, capsys, monkeypatch
     assert said in error and error.count("\n") == 1
 
 
-def test_start_keeps_what_was_tuned(tmp_path, capsys):
-    for _ in range(2):
-        assert capstone.main([f"--home={tmp_path}", "start"]) == 0
-        (tmp_path / "deployment.toml").write_text("mine")
-    assert (tmp_path / "deployment.toml").read_text() == "mine"
+def test_start_writes_the_baseline_and_keeps_what_was_tuned(tmp_path):
+    file = tmp_path / "deployment.toml"
+    assert capstone.main([f"--home={tmp_path}", "start"]) == 0
+    assert capstone.read(file) == capstone.read(LAB / "baseline.toml")
+    file.write_text("mine")
+    assert capstone.main([f"--home={tmp_path}", "start"]) == 0 and file.read_text() == "mine"
