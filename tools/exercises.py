@@ -13,6 +13,7 @@ A mutant is (what the learner believes, the code they would write, words the che
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
 import copy
 import functools
@@ -62,7 +63,9 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
 @functools.cache
 def _server() -> tuple[TritonServer, InferenceServerClient]:
     server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
-    return server, InferenceServerClient(server.grpc_url)
+    client = InferenceServerClient(server.grpc_url)
+    atexit.register(client.close)
+    return server, client
 
 
 class _Served:

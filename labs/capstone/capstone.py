@@ -35,7 +35,7 @@ KNOBS = {"precision": str, "max_batch_size": int, "max_tokens_in_paged_kv_cache"
          "batch_scheduler_policy": str, "enable_kv_cache_reuse": bool, "bls_decodes": bool}  # fmt: skip
 
 # The load: questions about one set of rules, at a rate that one request at a time cannot keep up with.
-REQUESTS, RATE, LIMIT = 24, 3.0, 4.0  # of the rate and of the first token that one request gets alone
+REQUESTS, RATE, LIMIT = 24, 2.0, 4.0  # of the rate and of the first token that one request gets alone
 MAX_TOKENS = 32
 RULES = " ".join(f"Rule {n}: answer in plain words, and name the shop's department number {n}." for n in range(1, 9))
 THINGS = ("a lamp", "a red chair", "two cups", "a garden hose", "a clock", "an old map", "a blue coat", "some bread")
