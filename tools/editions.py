@@ -33,15 +33,22 @@ def instructor(course: Course) -> Made:
 
 def without_solutions(path: Path) -> str:
     notebook = nbformat.reads(without_outputs(path), as_version=4)
+    return nbformat.writes(_unfolded(notebook)) + "\n"
+
+
+def _unfolded(notebook: NotebookNode) -> NotebookNode:
+    """Without folded solutions, nor the cells that held nothing else."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _FOLDED.sub("", cell.source)
-    return nbformat.writes(notebook) + "\n"
+    notebook.cells = [cell for cell in notebook.cells if cell.source or cell.cell_type == "code"]
+    return notebook
 
 
 def with_solutions(path: Path) -> str:
-    """The verdict under a check is that on the solution, asked now; all other outputs are those of the course."""
-    notebook = nbformat.read(path, as_version=4)
+    """The verdict under a check is that on the solution, asked now; one that a server gives, when you run the cell.
+    All other outputs are those of the course."""
+    notebook = _unfolded(nbformat.read(path, as_version=4))
     notebook.metadata.pop("jupytext", None)
     ids, cells = exercises.exercise_ids(notebook), []
     answers = exercises.load_answers(path.name[:2], path.parent / "solutions") if ids else exercises.Answers({})
@@ -54,18 +61,23 @@ def with_solutions(path: Path) -> str:
             code = answers.solutions[number].strip("\n")
             cells.append(new_code_cell(code, id=f"solution-{number.replace('.', '-')}"))
         elif number := checks.get(id(cell)):
-            status, message = exercises.ask(notebook, number, answers.solutions[number], answers.setup)
-            cell.outputs = [new_output("stream", name="stdout", text=f"{number} {status}: {message}\n")]
-            if wrong := answers.mutants.get(number):
-                cells.append(new_markdown_cell(_beliefs(notebook, number, wrong, answers.setup),
+            cell.outputs = []
+            if number not in answers.live:
+                status, message = exercises.ask(notebook, number, answers.solutions[number], answers.setup)
+                cell.outputs = [new_output("stream", name="stdout", text=f"{number} {status}: {message}\n")]
+            if answers.mutants.get(number):
+                cells.append(new_markdown_cell(_beliefs(notebook, number, answers),
                                                id=f"beliefs-{number.replace('.', '-')}"))  # fmt: skip
     notebook.cells = cells
     return nbformat.writes(notebook) + "\n"
 
 
-def _beliefs(notebook: NotebookNode, number: str, mutants: list[tuple[str, str, str]], setup: str) -> str:
-    """What people believe instead, and what the check answers them."""
-    said = {belief: exercises.ask(notebook, number, code, setup)[1] for belief, code, _ in mutants}
+def _beliefs(notebook: NotebookNode, number: str, answers: exercises.Answers) -> str:
+    """What people believe instead, and what the check answers them; of a server's verdict, words that it holds."""
+    said = {}
+    for belief, code, words in answers.mutants[number]:
+        live = number in answers.live
+        said[belief] = f"… {words} …" if live else exercises.ask(notebook, number, code, answers.setup)[1]
     lines = [f"- {_plain(belief)}: “{_plain(message)}”" for belief, message in said.items()]
     return "\n".join(["<details><summary>What people believe instead</summary>", "", *lines, "", "</details>"])
 

@@ -3,6 +3,7 @@
 ``notebooks/solutions/05.py`` holds, by exercise id, the code that replaces the stub cell:
 
     SETUP = "import numpy as np"                     # optional: names the notebook has by then
+    LIVE = {"05.2"}                                  # optional: those whose check takes seconds, as a server judges
     SOLUTIONS = {"05.1": 'answer_1 = "triton_final_response"'}
     MUTANTS = {"05.1": [("output instead of parameter", 'answer_1 = "sequence_end"', "is an output tensor")]}
 
@@ -12,16 +13,24 @@ A mutant is (what the learner believes, the code they would write, words the che
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
 import copy
+import functools
 import io
 import re
 import runpy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nbformat import NotebookNode
 from notebook_files import NotebookError, notebook_folders, tagged
+from tritonclient.grpc import InferenceServerClient
+
+from servinglab import assets
+from servinglab.server import TritonServer
+from servinglab.serving import serve
 
 _VERDICT = re.compile(r"^(\d\d\.\d+) (right|wrong|not attempted): (.*)$", re.MULTILINE)
 
@@ -33,6 +42,7 @@ class Answers:
     solutions: dict[str, str]
     mutants: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
     setup: str = ""
+    live: frozenset[str] = frozenset()
 
 
 def load_answers(notebook: str, folder: Path | None = None) -> Answers:
@@ -46,7 +56,27 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
     names = runpy.run_path(str(path))
     if "SOLUTIONS" not in names:
         raise NotebookError(f"solutions/{path.name} must define SOLUTIONS = {{exercise id: code}}")
-    return Answers(names["SOLUTIONS"], names.get("MUTANTS", {}), names.get("SETUP", ""))
+    live = frozenset(names.get("LIVE", ()))
+    return Answers(names["SOLUTIONS"], names.get("MUTANTS", {}), names.get("SETUP", ""), live)
+
+
+@functools.cache
+def _server() -> tuple[TritonServer, InferenceServerClient]:
+    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+    client = InferenceServerClient(server.grpc_url)
+    atexit.register(client.close)
+    return server, client
+
+
+class _Served:
+    """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server. The server is
+    one for all, and starts when the client is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_server()[1], name)
+
+
+served = _Served()
 
 
 def exercise_ids(notebook: NotebookNode) -> list[str]:

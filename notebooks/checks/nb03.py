@@ -1,16 +1,28 @@
-"""Exercises of notebook 03: a wire shape, a config to repair, the names a BLS must know."""
+"""Exercises of notebook 03: a wire shape, a config that Triton must load, the names a BLS must know."""
 
 from __future__ import annotations
 
+import functools
 import re
+import tempfile
+from pathlib import Path
 
+import numpy as np
 from google.protobuf import text_format
+from tokenizers import Tokenizer
+from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import InferenceServerException
 
+from servinglab import assets
 from servinglab.checks import Verdict, exercise, right, wrong
-from servinglab.repository import contract
+from servinglab.client import inputs
+from servinglab.repository import contract, write_templates
+from servinglab.scratch import shorten
+from servinglab.server import ServerError, TritonServer
 
 BATCH = 8
+MODEL, TEXT = "postprocessing", "A fox ran."
 PREFIX = "judge-"
 
 
@@ -34,15 +46,48 @@ def wire_shape(answer: list[int]) -> Verdict:
 
 @exercise("03.2", expects="the repaired text of the config")
 def repaired(answer: str) -> Verdict:
+    """A Triton must load it, with the course's model.py, and decode the ids of a text."""
     if not isinstance(answer, str):
         return wrong("expected the whole text of the config: a string")
+    server, folder = _server()
+    tokenizer = assets.tokenizer("smollm2")
+    (folder / "config.pbtxt").write_text(answer.replace("/models/tokenizer", str(tokenizer)))
     try:
-        config = text_format.Parse(answer, pb.ModelConfig())
-    except text_format.ParseError as error:
-        return wrong(f"it does not parse: {error}. {_syntax_hint(str(error), answer)}")
-    if fault := _fault(config):
-        return wrong(fault)
-    return right("it parses, its tensors keep the contract, and one instance keeps streamed pieces in order")
+        server.load(MODEL)
+        said = _decoded(server, Tokenizer.from_file(f"{tokenizer}/tokenizer.json").encode(TEXT).ids)
+    except (ServerError, InferenceServerException) as error:
+        said = error.message() if isinstance(error, InferenceServerException) else str(error)
+        reason = re.split(r"\n| NOTE:", shorten(said).split("] ")[-1])[0].rstrip(". ")
+        return wrong(f"{reason}. {_hint(reason, answer)}")
+    if fault := _fault(text_format.Parse(answer, pb.ModelConfig())):
+        return wrong(f"Triton loads it, but {fault}")
+    if said != TEXT:
+        return wrong(f"Triton loads it, but the ids of {TEXT!r} came back as {said!r}")
+    return right(f"Triton loaded it and decoded {said!r}; one instance keeps streamed pieces in order")
+
+
+@functools.cache
+def _server() -> tuple[TritonServer, Path]:
+    """A Triton without a model, and the folder of the one that it may load; they end with this process."""
+    root = write_templates(tempfile.mkdtemp(prefix="repaired-"))
+    return TritonServer(root, models=[]).start(), root / MODEL
+
+
+def _decoded(server: TritonServer, ids: list[int]) -> str:
+    tensors = inputs(TOKENS_BATCH=np.array([[ids]], np.int32), SEQUENCE_LENGTH=np.array([[len(ids)]], np.int32))
+    with InferenceServerClient(server.grpc_url) as client:
+        return client.infer(MODEL, tensors, client_timeout=30).as_numpy("OUTPUT").flat[0].decode()
+
+
+def _hint(reason: str, answer: str) -> str:
+    try:
+        return _sentence(_fault(text_format.Parse(answer, pb.ModelConfig())) or "Compare each line with BROKEN")
+    except text_format.ParseError:
+        return _syntax_hint(reason, answer)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _syntax_hint(reason: str, answer: str) -> str:
@@ -55,7 +100,7 @@ def _syntax_hint(reason: str, answer: str) -> str:
 
 def _fault(config: pb.ModelConfig) -> str | None:
     """The first thing that is still wrong with a config that parses."""
-    model = "postprocessing"
+    model = MODEL
     if config.name != model:
         return f"the name is {config.name!r}, and Triton wants the name of the folder"
     if config.backend != "python":

@@ -1,10 +1,22 @@
-"""Exercises of notebook 04: what statistics say, steps of two ways to batch, requests that fit into a KV cache."""
+"""Exercises of notebook 04: a queue that keeps a limit, steps of two ways to batch, requests that fit a KV cache."""
 
 from __future__ import annotations
 
+import functools
 import math
+import queue
+import tempfile
+import time
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.grpc import model_config_pb2 as pb
 
 from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import inputs
+from servinglab.scratch import shorten
+from servinglab.server import ServerError, TritonServer
 
 
 def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict[str, str], praise: str) -> Verdict:
@@ -27,36 +39,93 @@ def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict
     return right(praise)
 
 
-# --- 04.1: 100 → 164 inferences, 40 → 56 executions, 500 → 884 million ns ---------------------------------------------
+# --- 04.1: a queue that keeps a limit, on a Triton whose model takes 200 ms whatever the batch ------------------------
 
-_STATISTICS = {
-    "mean_batch": {
-        4: None,
-        0.25: "you divided executions by inferences; a batch is inferences for each execution",
-        164 / 56: "that is the mean since the server started; take the differences first",
-        2.5: "that is the mean before the burst",
-        64: "that is how many rows the burst had; divide by the executions they took",
-        16: "that is the number of executions in the burst, not how many rows each one had",
-    },
-    "queue_ms": {
-        6: None,
-        24: "you divided by executions; each request of a batch has waited, so divide by inferences",
-        384: "that is the time of all requests together; divide by their number",
-        884 / 164: "counters start with the server; take the differences first",
-        6_000_000: "that is in nanoseconds",
-        0.006: "that is in seconds",
-    },
-}
+STEP, LIMIT, GAP = 0.2, 1.0, 0.01  # seconds: of an execution, until a caller hangs up, between callers
+CALLERS, MORE, ENOUGH = 120, 30, 30  # those that count, those behind them who keep the load up, least answers
+_CONFIG = """\
+name: "steady"
+backend: "python"
+max_batch_size: 8
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+_CODE = f"""\
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({STEP})
+        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("text", text)]) for text in texts]
+"""
 
 
-@exercise("04.1", expects="a dict with mean_batch and queue_ms")
-def statistics(answer: dict[str, float]) -> Verdict:
-    advice = {
-        "mean_batch": "64 inferences were made in 16 executions",
-        "queue_ms": "the burst added 384 000 000 ns for 64 requests",
-    }
-    praise = "4 rows a batch, and 6 ms in the queue: differences of counters, divided by differences"
-    return _judge(answer, _STATISTICS, advice, praise)
+@functools.cache
+def _server() -> tuple[TritonServer, Path]:
+    """A Triton without a model, and the folder of the one that it may load; they end with this process."""
+    root = Path(tempfile.mkdtemp(prefix="steady-"))
+    (root / "steady" / "1").mkdir(parents=True)
+    (root / "steady" / "1" / "model.py").write_text(_CODE)
+    (root / "steady" / "config.pbtxt").write_text(_CONFIG)
+    return TritonServer(root, models=[]).start(), root / "steady"
+
+
+def _answered(server: TritonServer) -> list[float]:
+    """Seconds until each of the callers that were answered was; the others were refused."""
+    tensors, done = inputs(text="fox"), queue.SimpleQueue()
+    with InferenceServerClient(server.grpc_url) as client:
+        began = time.perf_counter()
+        for number in range(CALLERS + MORE):
+            time.sleep(max(0.0, began + number * GAP - time.perf_counter()))
+            told = functools.partial(_note, done, number, time.perf_counter())
+            client.async_infer("steady", tensors, told)
+        found = [done.get(timeout=60) for _ in range(CALLERS + MORE)]
+    return [seconds for number, seconds, answered in found if answered and number < CALLERS]
+
+
+def _note(done: queue.SimpleQueue, number: int, sent: float, result: object, error: object) -> None:
+    done.put((number, time.perf_counter() - sent, error is None))
+
+
+@exercise("04.1", expects="the text of a dynamic_batching block")
+def limit(answer: str) -> Verdict:
+    if not isinstance(answer, str):
+        return wrong("expected the lines of the config as a text")
+    server, folder = _server()
+    (folder / "config.pbtxt").write_text(_CONFIG + answer)
+    try:
+        server.load("steady")
+    except ServerError as error:
+        return wrong(shorten(str(error)).partition("\n")[0])
+    config = text_format.Parse(_CONFIG + answer, pb.ModelConfig())
+    if len(config.instance_group) > 1 or config.max_batch_size != 8:
+        return wrong("the machine has room for one instance and batches of 8: change only how requests wait")
+    if not config.HasField("dynamic_batching"):
+        return wrong("without dynamic_batching each request is an execution of its own: 5 a second, for 100 callers")
+    seconds = _answered(server)
+    late = sum(each > LIMIT for each in seconds)
+    told = f"{len(seconds)} of {CALLERS} answered, the slowest after {max(seconds, default=0):.2f} s, {late} too late"
+    if late:
+        return wrong(f"{told}: {_why_late(config.dynamic_batching)}")
+    if len(seconds) < ENOUGH:
+        return wrong(f"{told}: the timeout refuses callers who could have been served; it counts in microseconds")
+    return right(f"{told}; the others were refused, and can go elsewhere")
+
+
+def _why_late(batching: pb.ModelDynamicBatching) -> str:
+    policy = batching.default_queue_policy
+    if policy.default_timeout_microseconds and policy.timeout_action == pb.ModelQueuePolicy.DELAY:
+        return "DELAY puts a request that has waited too long behind the others, and answers it still later"
+    if policy.default_timeout_microseconds:
+        return "the timeout ends the wait in the queue; the execution, 200 ms, comes on top"
+    if batching.max_queue_delay_microseconds:
+        return "a queue delay lets requests wait for others, and refuses nobody"
+    if policy.max_queue_size:
+        return "a queue of that length still holds requests that wait too long; give the wait itself a limit"
+    return "nothing refuses a request that has waited too long, so the queue grows as long as the load lasts"
 
 
 # --- 04.2: 2, 8, 3, 5 tokens in two slots -----------------------------------------------------------------------------

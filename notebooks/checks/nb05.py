@@ -1,14 +1,20 @@
-"""Exercises of notebook 05: bytes of a message, the end of a stream, the times of its tokens."""
+"""Exercises of notebook 05: bytes of a message, the loop that reads a stream, the times of its tokens."""
 
 from __future__ import annotations
 
+import functools
 import math
-import struct
+import tempfile
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import inputs
+from servinglab.server import TritonServer
 
 # --- 05.1: 32 0d | 0a 0b "text_output" --------------------------------------------------------------------------------
 
@@ -53,54 +59,105 @@ def wire_field(answer: dict[str, object]) -> Verdict:
     return right("field 6 is outputs, and the message in it names one: text_output")
 
 
-# --- 05.2: which response is the last ---------------------------------------------------------------------------------
+# --- 05.2: the loop, on a Triton whose model ends its answers in both ways --------------------------------------------
+
+_CONFIG = """\
+name: "story"
+backend: "python"
+max_batch_size: 8
+model_transaction_policy { decoupled: true }
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+input [ { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+_CODE = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            way = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().flat[0].decode()
+            *first, last = ("A", " red", "", " fox", " ran")  # the third is half a character
+            for text in first:
+                sender.send(self.piece(text))
+            if way == "fails":
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("out of blocks")), flags=FINAL)
+            elif way == "with data":
+                sender.send(self.piece(last), flags=FINAL)
+            else:
+                sender.send(self.piece(last))
+                sender.send(flags=FINAL)
+
+    def piece(self, text):
+        return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", np.array([text.encode()], object))])
+"""
+_STORY, PATIENCE = "A red fox ran", 3.0
 
 
-def _response(text: str | None, final: bool = False) -> service_pb2.ModelInferResponse:
-    """A response as Triton sends it; None makes an empty one."""
-    response = service_pb2.ModelInferResponse(model_name="tensorrt_llm_bls", model_version="1", id="fox")
-    response.parameters["triton_final_response"].bool_param = final
-    if text is not None:
-        response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
-        response.raw_output_contents.append(struct.pack("<I", len(text.encode())) + text.encode())
-    return response
+@functools.cache
+def _server() -> TritonServer:
+    root = Path(tempfile.mkdtemp(prefix="story-"))
+    (root / "story" / "1").mkdir(parents=True)
+    (root / "story" / "1" / "model.py").write_text(_CODE)
+    (root / "story" / "config.pbtxt").write_text(_CONFIG)
+    return TritonServer(root).start()
 
 
-def _bls() -> list[service_pb2.ModelInferResponse]:
-    """Four tokens, the second half a character; then the flag alone."""
-    return [*map(_response, ["A", "", " fox", " ran"]), _response(None, final=True)]
+def _read(loop: Callable, way: str, times: int = 1) -> object:
+    """What the learner's loop returns, the exception that it raises, or None when it does not end."""
+    client, found = InferenceServerClient(_server().grpc_url), []
+
+    def run() -> None:
+        try:
+            found.append([loop(client, "story", inputs(text_input=way, max_tokens=8)) for _ in range(times)][-1])
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)  # a loop that waits for ever ends with this process
+    thread.start()
+    thread.join(PATIENCE)
+    said = found[0] if found else None
+    client.stop_stream(cancel_requests=True)
+    return said
 
 
-def _ensemble() -> list[service_pb2.ModelInferResponse]:
-    """The model ended by itself after three of eight tokens; the flag is on the last."""
-    return [_response("A"), _response(" fox"), _response(".", final=True)]
-
-
-@exercise("05.2", expects="a function is_last(response, received, asked) that returns True or False")
-def last_response(is_last: Callable[[service_pb2.ModelInferResponse, int, int], bool]) -> Verdict:
-    bls, ensemble = _stop(is_last, _bls(), 4), _stop(is_last, _ensemble(), 8)
-    if (bls, ensemble) == (5, 3):
-        return right("the flag alone decides, wherever it sits")
-    if (bls, ensemble) == (None, None):
-        return wrong(
-            "your loop never ends; Triton sends no [DONE] as OpenAI's protocol does: the end is a response parameter"
-        )
-    if bls == 1:
-        return wrong("it stops at the first response; each one has the parameter, look at its bool_param")
-    if bls == 2:
-        return wrong("an empty text is not the end: it may be half a character, and the rest is lost")
-    if bls == 4:
-        return wrong(
-            "counting to max_tokens leaves before the final response, and waits for ever when the model ends early"
-        )
-    if bls == 5:
+@exercise("05.2", expects="a function read_answer(client, model, request) that returns a text")
+def stream_loop(read_answer: Callable) -> Verdict:
+    if not callable(read_answer):
+        return wrong("expected a function read_answer(client, model, request)")
+    alone, with_data = _read(read_answer, "alone"), _read(read_answer, "with data")
+    for found in (alone, with_data):
+        if isinstance(found, Exception):
+            raise found
+    if alone is None and with_data is None:
+        why = "a model may end before max_tokens, and nothing sends a [DONE]; the end is a response parameter"
+        return wrong(f"your loop never ends: {why}")
+    if alone is None:
+        return wrong("it never hears of the end of a BLS model, whose flag comes alone: ask for empty final responses")
+    if with_data is None:
         return wrong("an empty response is only how the BLS model ends; the ensemble puts the flag on its last data")
-    return wrong(f"of 5 responses it takes {bls} as the last, of 3 responses {ensemble}; ask for the final flag")
+    if not isinstance(alone, str):
+        return wrong(f"it returns {type(alone).__name__}: join the pieces to one text")
+    if (alone, with_data) != (_STORY, _STORY):
+        why = _LOST.get((alone, with_data), "join every text_output, in the order in which they came")
+        return wrong(f"of {_STORY!r} you have {alone!r} and, with the flag on the last data, {with_data!r}: {why}")
+    if not isinstance(_read(read_answer, "alone", times=2), str):
+        return wrong("a second answer fails: a client has one stream, so close it whatever happens")
+    if not isinstance(_read(read_answer, "fails"), InferenceServerException):
+        return wrong("the model failed in the middle of its answer, and your loop does not raise that error")
+    return right("the flag alone decides, wherever it sits; a failure is heard, and the stream is closed")
 
 
-def _stop(is_last: Callable, responses: list, asked: int) -> int | None:
-    """How many responses the loop takes before it stops; None when nothing stops it."""
-    return next((n for n, response in enumerate(responses, 1) if is_last(response, n, asked)), None)
+_LOST = {
+    ("A", "A"): "each response has the parameter; look at its bool_param",
+    ("A red", "A red"): "an empty text is not the end: it may be half a character, and the rest is lost",
+    (_STORY, "A red fox"): "the response with the flag may hold text, too",
+}
 
 
 # --- 05.3: the times of a stream --------------------------------------------------------------------------------------

@@ -1,13 +1,17 @@
-"""Exercises of notebook 07: top-k, top-p and the repetition penalty, each as a function of one row."""
+"""Exercises of notebook 07: top-k and top-p as functions of one row, and settings that end a loop on a server."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from servinglab import decoding
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import gather, inputs
 
 Row = np.ndarray
 
@@ -176,64 +180,54 @@ def top_p(function: Callable[[Row, float], Row]) -> Verdict:
     return right("the crossing token stays, and three tokens share the whole")
 
 
-# --- 07.3: the repetition penalty -------------------------------------------------------------------------------------
+# --- 07.3: end a loop on the server that the notebook runs ------------------------------------------------------------
 
-_LOGITS = np.array([4.0, -2.0, 1.0, -1.0, 3.0])
-_PROMPT, _GENERATED, _PENALTY = [0, 1, 0], [0, 2], 2.0
-
-
-def _penalised(tokens: list[int]) -> Row:
-    return decoding.repetition_penalty(_LOGITS, tokens, _PENALTY)
-
-
-def _penalty_mistakes() -> dict[str, Row]:
-    """What a wrong function gives for _LOGITS: message → values."""
-    seen = np.array([1, 1, 1, 0, 0], bool)
-    often = np.array([3, 1, 1, 0, 0])
-    each = np.where(_LOGITS < 0, _LOGITS * _PENALTY**often, _LOGITS / _PENALTY**often)
-    p = decoding.softmax(_LOGITS)
-    return {
-        "nothing has changed: tokens 0, 1 and 2 have occurred": _LOGITS,
-        "divides negative logits: -2 becomes -1, which is more likely. Multiply them": np.where(
-            seen, _LOGITS / _PENALTY, _LOGITS
-        ),
-        "multiplies positive logits, which makes repetition likelier: divide them": np.where(
-            seen, _LOGITS * _PENALTY, _LOGITS
-        ),
-        "upside down: positive logits are divided and negative ones multiplied, not the reverse": np.where(
-            seen, np.where(_LOGITS < 0, _LOGITS / _PENALTY, _LOGITS * _PENALTY), _LOGITS
-        ),
-        "only generated tokens count: those of the prompt count as well": _penalised(_GENERATED),
-        "only the prompt's tokens count: those generated since count as well": _penalised(_PROMPT),
-        "token 0 is penalised twice, as a token of the prompt and as a generated one: take both lists as one set": (
-            decoding.repetition_penalty(_penalised(_PROMPT), _GENERATED, _PENALTY)
-        ),
-        "applied once for each occurrence: token 0 occurred three times and is still penalised once": each,
-        "subtracting is the presence penalty: this one divides or multiplies": _LOGITS - _PENALTY * seen,
-        "subtracting for each occurrence is the frequency penalty: this one divides or multiplies, once": (
-            _LOGITS - _PENALTY * often
-        ),
-        "every token is penalised: only those that occurred": np.where(
-            _LOGITS < 0, _LOGITS * _PENALTY, _LOGITS / _PENALTY
-        ),
-        "the unseen tokens are penalised: you chose the others": np.where(
-            ~seen, np.where(_LOGITS < 0, _LOGITS * _PENALTY, _LOGITS / _PENALTY), _LOGITS
-        ),
-        "the penalty works on logits, before the softmax, not on probabilities": np.where(seen, p / _PENALTY, p),
-        "return logits, not probabilities: the softmax comes later, after all other steps": decoding.softmax(
-            _penalised(_PROMPT + _GENERATED)
-        ),
-        "a penalty is no ban: a seen token becomes less likely, not impossible": np.where(seen, -np.inf, _LOGITS),
-    }
+_TASKS = {
+    "loop": ("The children played in the park. The children", 40),
+    "count on": ("2, 4, 6, 8,", 4),
+    "copy": ("say cat -> cat\nsay house -> house\nsay river ->", 4),
+}
+_MOST = 0.1  # of the 4-grams may have occurred before
 
 
-@exercise("07.3", expects="a function penalise(logits, prompt, generated, penalty) that returns an array of logits")
-def penalty(function: Callable[[Row, list[int], list[int], float], Row]) -> Verdict:
-    given = _LOGITS.copy()
-    answer = np.asarray(function(given, list(_PROMPT), list(_GENERATED), _PENALTY), dtype=float)
-    if not _near(answer, _penalised(_PROMPT + _GENERATED)):
-        otherwise = "logits 4, -2, 1 of the seen tokens must become 2, -4, 0.5 at penalty 2, the others stay"
-        return _first_match(answer, _penalty_mistakes(), otherwise)
-    if not np.array_equal(given, _LOGITS):
-        return wrong("it changes the logits it was given: work on a copy")
-    return right("less likely, whatever the sign of the logit, and once")
+def _asked(client: InferenceServerClient, settings: dict) -> dict[str, str]:
+    """The answer to each task, and to the first one with another seed."""
+    common = {"stream": False, "exclude_input_in_output": True, **settings}
+    prompts = {name: {"text_input": text, "max_tokens": most} for name, (text, most) in _TASKS.items()}
+    prompts["again"] = prompts["loop"] | {"seed": 1 + int(settings.get("seed", 0))}
+    found = gather(client, "tensorrt_llm_bls", {name: inputs(**common | each) for name, each in prompts.items()})
+    return {name: results[-1].as_numpy("text_output")[0].decode() for name, results in found.items()}
+
+
+def _repeated(text: str) -> float:
+    """Share of the 4-grams, of words and marks, that have occurred before."""
+    words = re.findall(r"\w+|[^\w\s]", text)
+    grams = [tuple(words[at : at + 4]) for at in range(len(words) - 3)]
+    return 1 - len(set(grams)) / max(len(grams), 1)
+
+
+@exercise("07.3", expects="a dict of settings of a request, such as {'top_k': 1}")
+def loop(answer: tuple[dict, InferenceServerClient]) -> Verdict:
+    settings, client = answer
+    if is_stub(settings):
+        return unattempted()
+    if not isinstance(settings, dict) or settings.keys() & {"text_input", "max_tokens", "stop_words", "bad_words"}:
+        return wrong("change only how the next token is chosen: a dict of such settings")
+    try:
+        said = _asked(client, settings)
+    except InferenceServerException as error:
+        return wrong(f"the server refuses it: {error.message()}")
+    rate = _repeated(said["loop"])
+    told = f"{rate:.0%} of the 4-grams repeat, in {said['loop'][-60:]!r}"
+    if rate > _MOST and settings.keys() <= {"temperature", "seed", "random_seed"}:
+        return wrong(f"{told}: without top_k or top_p nothing is drawn, so temperature and seed have no effect")
+    if rate > _MOST:
+        return wrong(f"{told}: the loop's favourite still leads by more than that takes off its logit")
+    if said["again"] != said["loop"]:
+        return wrong(f"{told}, but another seed tells another story: a draw leaves the loop by luck")
+    if "10" not in said["count on"]:
+        return wrong(f"{told}, but after 2, 4, 6, 8 comes {said['count on']!r}: too strong, what the prompt holds is "
+                     "pushed away, too")  # fmt: skip
+    if "river" not in said["copy"]:
+        return wrong(f"{told}, but the copy of 'river' became {said['copy']!r}: too strong for a word just read")
+    return right(f"{told}; counting and copying still work, and every seed tells the same")

@@ -1,13 +1,16 @@
-"""Exercises of notebook 10: the acceptance rule, the tokens that a step brings, the draft length that pays."""
+"""Exercises of notebook 10: the acceptance rule, the draft length that pays, and the lengths of a server."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
+from tritonclient.grpc import InferenceServerClient
 
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import gather, inputs
 
 
 def _expected(a: float, k: int) -> float:
@@ -96,49 +99,7 @@ def answer_rule(rule: Callable[[np.ndarray, np.ndarray, int], tuple[float, np.nd
     return right("p(x)/q(x), at most 1; the replacement makes up for what the draft lacks, and only for that")
 
 
-# --- 10.2: tokens a step ----------------------------------------------------------------------------------------------
-
-_A, _K = 0.6, 3
-_EXPECTED = 1 + 0.6 + 0.36 + 0.216
-_TOKENS = {
-    4.0: "that is the best case: all drafted tokens and one more",
-    1 + 0.6 * 3: "each token counts by itself here, but the second is of use only if the first was kept: a, a², a³",
-    0.6 * 3: "you count every drafted token by itself, and the target's own token is missing",
-    _EXPECTED - 1: "the target's own token is missing: a step brings one even if nothing was kept",
-    1 + 0.6**3 * 3: "you keep all or nothing: the tokens before the first miss stay",
-    0.6**3 * 4: "you keep all or nothing, and nothing is not even the target's own token",
-    1 / 0.4: "that is the limit of an endless draft: stop after k terms",
-    _EXPECTED + 0.6**4: "one term too many: k drafted tokens and the target's own are k + 1 terms, to the power of k",
-    0.6 / 0.4: "that is the limit of an endless draft, without the target's own token",
-}
-
-
-_OTHERS = (
-    (1.0, 3, "a draft that is always right brings k + 1 tokens"),
-    (0.0, 4, "a draft that is never right brings the target's own token, 1"),
-    (0.6, 1, "add 1 + a + … up to a^k, for this k"),
-    (0.3, 5, "add 1 + a + … up to a^k, for this k"),
-)
-
-
-@exercise("10.2", expects="a function tokens_per_step(a, k) that returns a number")
-def answer_tokens(tokens_per_step: Callable[[float, int], float]) -> Verdict:
-    answer = float(tokens_per_step(_A, _K))
-    if not math.isclose(answer, _EXPECTED, rel_tol=1e-6):
-        said = next((text for value, text in _TOKENS.items() if math.isclose(answer, value, rel_tol=1e-6)), "")
-        return wrong(f"{answer:.4g}: {said or 'add 1 + a + a² + … + a^k'}")
-    for a, k, why in _OTHERS:
-        wanted = _expected(a, k)
-        try:
-            other = float(tokens_per_step(a, k))
-        except ZeroDivisionError:
-            return wrong(f"a = {a:g} divides by zero in your formula: {why}")
-        if not math.isclose(other, wanted, rel_tol=1e-6):
-            return wrong(f"right for a = {_A} and k = {_K}, but {other:.4g} for a = {a:g} and k = {k}: {why}")
-    return right("1 + a + a² + … + a^k: at most k + 1, at least 1, and at most 1/(1 - a) for any a < 1")
-
-
-# --- 10.3: the draft length that pays ---------------------------------------------------------------------------------
+# --- 10.2: the draft length that pays ---------------------------------------------------------------------------------
 
 _Case = tuple[float, float, list[float]]  # a, c, v
 _CASES: list[_Case] = [
@@ -187,7 +148,7 @@ _LENGTHS = {
 }
 
 
-@exercise("10.3", expects="a function best_length(a, c, v) that returns a whole number")
+@exercise("10.2", expects="a function best_length(a, c, v) that returns a whole number")
 def answer_length(best_length: Callable[[float, float, list[float]], int]) -> Verdict:
     answers = [float(best_length(a, c, list(v))) for a, c, v in _CASES]
     if odd := [answer for answer in answers if not answer.is_integer()]:
@@ -200,3 +161,55 @@ def answer_length(best_length: Callable[[float, float, list[float]], int]) -> Ve
     a, c, v = _CASES[at]
     said = said or "take the k with the largest (1 + a + … + a^k) / (k c + v[k])"
     return wrong(f"{answers[at]:g} for a = {a}, c = {c}, v = {v}, where {wanted[at]} is the best: {said}")
+
+
+# --- 10.3: draft lengths of a server ----------------------------------------------------------------------------------
+
+LONGEST, GUESS = 4, 0.3  # the longest draft; what a guess costs, in steps of the target
+_CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+_TRAFFIC = {
+    "copy": "Repeat this text exactly: The keeper found a letter in a green bottle on the third of March.",
+    "poem": "Write a poem about rain.",
+}
+
+
+@functools.cache
+def _counts(client: InferenceServerClient, kind: str) -> list[tuple[int, int]]:
+    """(guesses, accepted ones) of one answer of 24 tokens, for each length from 0 to LONGEST."""
+    asked = {"text_input": _CHAT.format(_TRAFFIC[kind]), "max_tokens": 24, "min_tokens": 24, "stream": False}
+    asked["return_perf_metrics"] = True
+    counts = [(0, 0)]
+    for k in range(1, LONGEST + 1):  # one by one: in int4 a text depends on what else is computed
+        (found,) = gather(client, "tensorrt_llm_bls", {k: inputs(**asked, num_draft_tokens=k)})[k]
+        counts.append(tuple(found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_")))
+    return counts
+
+
+@exercise("10.3", expects="a dict with copy and poem, two numbers of guesses")
+def served_lengths(answer: tuple[dict[str, int], InferenceServerClient]) -> Verdict:
+    lengths, client = answer
+    if is_stub(lengths):
+        return unattempted()
+    if set(lengths) != set(_TRAFFIC) or not all(k in range(LONGEST + 1) for k in lengths.values()):
+        return wrong(f"expected copy and poem, each with a whole number from 0 to {LONGEST}")
+    for kind, k in lengths.items():
+        counts = _counts(client, kind)
+        saved = [kept - GUESS * guesses for guesses, kept in counts]
+        if saved[k] >= max(saved) - 0.2:
+            continue
+        guesses, kept = counts[k]
+        told = f"{kind}: with {k} the server accepted {kept} of {guesses} guesses, which saves {saved[k]:.1f} steps"
+        return wrong(f"{told}; {_why(k, saved, counts)}")
+    return right("; ".join(f"{kind} {k}: saves {_counts(client, kind)[k][1] - GUESS * _counts(client, kind)[k][0]:.1f} "
+                           "steps" for kind, k in lengths.items()))  # fmt: skip
+
+
+def _why(k: int, saved: list[float], counts: list[tuple[int, int]]) -> str:
+    shares = [kept / max(guesses, 1) for guesses, kept in counts]
+    if k == 0:
+        return "some length brings more than its guesses cost"
+    if k == LONGEST:
+        return "the longest draft has most guesses accepted, and pays for all that are not"
+    if k == int(np.argmax(shares)):
+        return "the best acceptance rate is not the largest saving: a longer draft may lose more and still save more"
+    return "another length saves more: subtract the cost of all guesses from those accepted, for each length"

@@ -7,7 +7,7 @@ _EACH = "(2 * layers * kv_heads * head_size * tokens * number_bytes)"
 
 SOLUTIONS = {
     "02.1": _ROWS + "(heads // tp_size + 2 * max(1, kv_heads // tp_size)) * head_size",
-    "02.2": f'command = "{_OLD} --max_seq_len 1200 --kv_cache_type paged"',
+    "02.2": f'command = "{_OLD} "\ncommand += "--max_seq_len 1200 --kv_cache_type paged"',
     "02.3": _FIT + _EACH,
 }
 

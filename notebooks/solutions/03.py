@@ -25,8 +25,11 @@ _REPAIRS = {
 
 
 def _without(*left_out: str) -> str:
-    return "answer_2 = BROKEN" + "".join(code for name, code in _REPAIRS.items() if name not in left_out)
+    lines = ["answer_2 = (BROKEN", *(code for name, code in _REPAIRS.items() if name not in left_out)]
+    return "\n    ".join(lines) + ")"
 
+
+LIVE = {"03.2"}
 
 SOLUTIONS = {
     "03.1": "answer_1 = [1, 1]",

@@ -2,10 +2,11 @@
 
 SETUP = ""
 
+LIVE = {"04.1"}
+
 SOLUTIONS = {
     "04.1": """
-inferences, executions, ns = 164 - 100, 56 - 40, 884_000_000 - 500_000_000
-answer_1 = {"mean_batch": inferences / executions, "queue_ms": ns / inferences / 1e6}
+answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 600000 } }"
 """,
     "04.2": """
 answer_2 = {"static": max(2, 8) + max(3, 5), "inflight": max(8, 2 + 3 + 5)}
@@ -18,8 +19,12 @@ answer_3 = {"guaranteed_no_evict": blocks // whole(128 + 150), "max_utilization"
 }
 
 
-def _statistics(**changed: float) -> str:
-    return f"answer_1 = {({'mean_batch': 4, 'queue_ms': 6} | changed)!r}"
+def _queue(policy: str) -> str:
+    return f'answer_1 = "dynamic_batching {{ {policy} }}"'
+
+
+def _timeout(microseconds: int, more: str = "") -> str:
+    return f"default_queue_policy {{ default_timeout_microseconds: {microseconds} {more} }}"
 
 
 def _steps(**changed: float) -> str:
@@ -32,18 +37,14 @@ def _requests(**changed: float) -> str:
 
 MUTANTS = {
     "04.1": [
-        ("a batch is executions by inferences", _statistics(mean_batch=0.25), "inferences for each execution"),
-        ("counters start at the burst", _statistics(mean_batch=164 / 56), "since the server started"),
-        ("the state before is the burst", _statistics(mean_batch=2.5), "before the burst"),
-        ("the burst is one batch", _statistics(mean_batch=64), "how many rows the burst had"),
-        ("executions are batch sizes", _statistics(mean_batch=16), "number of executions"),
-        ("a batch waits once", _statistics(queue_ms=24), "each request of a batch has waited"),
-        ("the clock is a mean already", _statistics(queue_ms=384), "all requests together"),
-        ("nanoseconds are milliseconds", _statistics(queue_ms=6_000_000), "nanoseconds"),
-        ("counters begin at 0", _statistics(queue_ms=884 / 164), "counters start with the server"),
-        ("seconds are milliseconds", _statistics(queue_ms=0.006), "in seconds"),
-        ("half an answer is none", _statistics(queue_ms=None), "queue_ms is still missing"),
-        ("half a wrong answer", _statistics(mean_batch=5, queue_ms=None), "64 inferences were made"),
+        ("Triton batches by itself", 'answer_1 = ""', "an execution of its own"),
+        ("batches are enough", _queue(""), "nothing refuses"),
+        ("a delay limits the wait", _queue("max_queue_delay_microseconds: 600000"), "refuses nobody"),
+        ("the timeout is the limit", _queue(_timeout(1_000_000)), "comes on top"),
+        ("a timeout in milliseconds", _queue(_timeout(600)), "in microseconds"),
+        ("a late answer is better than none", _queue(_timeout(600_000, "timeout_action: DELAY")), "still later"),
+        ("more instances", 'answer_1 = "instance_group [ { count: 4 kind: KIND_CPU } ]"', "room for one instance"),
+        ("the policy stands alone", f'answer_1 = "{_timeout(600_000)}"', "no field named"),
     ],
     "04.2": [
         ("static lets others in", _steps(static=10), "lets nobody in"),

@@ -1,6 +1,8 @@
 """Answers of notebook 05, and what people believe instead."""
 
-SETUP = "import numpy as np"
+SETUP = "import queue\nimport numpy as np"
+
+LIVE = {"05.2"}
 
 SOLUTIONS = {
     "05.1": """
@@ -8,8 +10,22 @@ tail = bytes.fromhex("32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74")
 answer_1 = {"field": tail[0] >> 3, "wire_type": tail[0] & 7, "length": tail[1], "text": tail[4:].decode()}
 """,
     "05.2": """
-def is_last(response, received, asked):
-    return response.parameters["triton_final_response"].bool_param
+def read_answer(client, model, request):
+    arrived, pieces, done = queue.SimpleQueue(), [], False
+    client.start_stream(lambda result, error: arrived.put((result, error)))
+    try:
+        client.async_stream_infer(model, request, enable_empty_final_response=True)
+        while not done:
+            result, error = arrived.get()
+            if error is not None:
+                raise error
+            response = result.get_response()
+            if response.outputs:
+                pieces.append(result.as_numpy("text_output")[0].decode())
+            done = response.parameters["triton_final_response"].bool_param
+    finally:
+        client.stop_stream(cancel_requests=not done)
+    return "".join(pieces)
 """,
     "05.3": """
 seconds = np.array([0.30, 0.34, 0.40, 0.43, 0.51])
@@ -26,8 +42,17 @@ def _times(**changed: float) -> str:
     return f"answer_3 = {({'ttft_ms': 300, 'mean_gap_ms': 52.5} | changed)!r}"
 
 
-def _last(condition: str) -> str:
-    return f"def is_last(response, received, asked):\n    return {condition}"
+_FLAG = 'response.parameters["triton_final_response"].bool_param'
+
+
+def _loop(old: str, new: str) -> str:
+    """The solution with one mistake."""
+    assert old in SOLUTIONS["05.2"]
+    return SOLUTIONS["05.2"].replace(old, new)
+
+
+def _ends(condition: str) -> str:
+    return _loop(f"done = {_FLAG}", f"done = {condition}")
 
 
 MUTANTS = {
@@ -46,11 +71,15 @@ MUTANTS = {
         ("the value is the text", _wire(text="\n\x0btext_output"), "a tag and a length of its own"),
     ],
     "05.2": [
-        ("the parameter is there only at the end", _last('"triton_final_response" in response.parameters'), "each one"),
-        ("an empty text is the end", _last("response.raw_output_contents[0][4:] == b''"), "half a character"),
-        ("there are max_tokens responses", _last("received >= asked"), "counting to max_tokens"),
-        ("the last response is empty", _last("not response.outputs"), "the ensemble puts the flag"),
-        ("[DONE] comes at the end", _last('b"[DONE]" in b"".join(response.raw_output_contents)'), "no [DONE]"),
+        ("the parameter is there only at the end", _ends('"triton_final_response" in response.parameters'), "its bool"),
+        ("an empty text is the end", _ends('pieces[-1] == ""'), "half a character"),
+        ("there are max_tokens responses", _ends("len(pieces) >= 8"), "never ends"),
+        ("the last response is empty", _ends("not response.outputs"), "on its last data"),
+        ("everybody hears of the end", _loop(", enable_empty_final_response=True", ""), "for empty final responses"),
+        ("a response with the flag is empty", _loop("if response.outputs:", f"if not {_FLAG}:"), "may hold text, too"),
+        ("the stream closes itself", _loop("client.stop_stream(cancel_requests=not done)", "pass"), "so close it"),
+        ("an error is the end", _loop("raise error", "break"), "does not raise that error"),
+        ("pieces are an answer", _loop('"".join(pieces)', "pieces"), "it returns list"),
     ],
     "05.3": [
         ("the first gap is the time to first token", _times(ttft_ms=40), "since the request"),

@@ -1,6 +1,8 @@
 """Answers of notebook 07, and what people believe instead."""
 
-SETUP = "import numpy as np"
+SETUP = "import exercises, numpy as np; client = exercises.served"
+
+LIVE = {"07.3"}
 
 SOLUTIONS = {
     "07.1": """
@@ -20,17 +22,12 @@ def top_p(probabilities, p):
     return kept / kept.sum()
 """,
     "07.3": """
-def penalise(logits, prompt, generated, penalty):
-    changed = logits.copy()
-    for token in set(prompt + generated):
-        changed[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
-    return changed
+answer_3 = {"repetition_penalty": 1.1}
 """,
 }
 
 _NORMAL = "return kept / kept.sum()"
 _COUNT = "(np.cumsum(q[order]) < p).sum() + 1"
-_RIGHT = "z[t] * penalty if z[t] < 0 else z[t] / penalty"
 
 
 def _function(head: str, lines: tuple[str, ...]) -> str:
@@ -48,11 +45,6 @@ def _top_p(*lines: str) -> str:
 def _first(count: str, end: str = _NORMAL) -> str:
     """The `count` likeliest tokens are kept."""
     return _top_p(f"n = {count}", "kept = q.copy()", "kept[order[n:]] = 0", end)
-
-
-def _penalise(tokens: str, change: str) -> str:
-    lines = ("z = logits.copy()", f"for t in {tokens}:", f"    z[t] = {change}", "return z")
-    return _function("penalise(logits, prompt, generated, penalty)", lines)
 
 
 MUTANTS = {
@@ -188,39 +180,11 @@ MUTANTS = {
         ),
     ],
     "07.3": [
-        ("nothing to do", _penalise("[]", "0"), "nothing has changed"),
-        ("divide, always", _penalise("set(prompt + generated)", "z[t] / penalty"), "divides negative logits"),
-        ("multiply, always", _penalise("set(prompt + generated)", "z[t] * penalty"), "multiplies positive logits"),
-        (
-            "divide negatives, multiply positives",
-            _penalise("set(prompt + generated)", "z[t] / penalty if z[t] < 0 else z[t] * penalty"),
-            "upside down",
-        ),
-        ("the prompt is innocent", _penalise("set(generated)", _RIGHT), "only generated tokens count"),
-        ("each list once", _penalise("[*set(prompt), *set(generated)]", _RIGHT), "penalised twice"),
-        ("the prompt is all", _penalise("set(prompt)", _RIGHT), "only the prompt's tokens"),
-        ("once per occurrence", _penalise("prompt + generated", _RIGHT), "once for each occurrence"),
-        ("presence", _penalise("set(prompt + generated)", "z[t] - penalty"), "is the presence penalty"),
-        ("frequency", _penalise("prompt + generated", "z[t] - penalty"), "is the frequency penalty"),
-        ("all tokens alike", _penalise("range(len(z))", _RIGHT), "every token is penalised"),
-        ("the unseen", _penalise("set(range(len(z))) - set(prompt + generated)", _RIGHT), "the unseen tokens"),
-        (
-            "after the softmax",
-            _penalise("set(prompt + generated)", "z[t] / penalty").replace(
-                "logits.copy()", "np.exp(logits) / np.exp(logits).sum()"
-            ),
-            "before the softmax",
-        ),
-        (
-            "a penalty ends with a softmax",
-            _penalise("set(prompt + generated)", _RIGHT).replace("return z", "return np.exp(z) / np.exp(z).sum()"),
-            "the softmax comes later",
-        ),
-        ("a penalty is a ban", _penalise("set(prompt + generated)", "-np.inf"), "no ban"),
-        (
-            "the array is mine to change",
-            _penalise("set(prompt + generated)", _RIGHT).replace("logits.copy()", "logits"),
-            "changes the logits",
-        ),
+        ("a temperature brings variety", 'answer_3 = {"temperature": 1.5}', "nothing is drawn"),
+        ("any penalty will do", 'answer_3 = {"presence_penalty": 0.5}', "favourite still leads"),
+        ("drawing is the cure", 'answer_3 = {"top_p": 0.9}', "by luck"),
+        ("more is better", 'answer_3 = {"repetition_penalty": 1.5}', "too strong"),
+        ("shorter answers do not loop", 'answer_3 = {"max_tokens": 8}', "change only"),
+        ("1 is the strongest", 'answer_3 = {"repetition_penalty": -1.0}', "the server refuses it"),
     ],
 }

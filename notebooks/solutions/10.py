@@ -1,6 +1,20 @@
 """Answers of notebook 10, and what people believe instead."""
 
-SETUP = "import numpy as np"
+SETUP = """import exercises, numpy as np
+from servinglab.client import gather, inputs
+client = exercises.served
+chat = "<|im_start|>user\\n{}<|im_end|>\\n<|im_start|>assistant\\n"
+traffic = {
+    "copy": chat.format(
+        "Repeat this text exactly: The keeper found a letter in a green bottle on the third of March."),
+    "poem": chat.format("Write a poem about rain."),
+}
+def served(**more):
+    asked = {"stream": False, "return_perf_metrics": True, **more}
+    return gather(client, "tensorrt_llm_bls", {"": inputs(**asked)})[""][0]
+"""
+
+LIVE = {"10.3"}
 
 SOLUTIONS = {
     "10.1": """
@@ -9,13 +23,18 @@ def rule(p, q, token):
     return min(1, p[token] / q[token]), missing / missing.sum()
 """,
     "10.2": """
-def tokens_per_step(a, k):
-    return sum(a**i for i in range(k + 1))
-""",
-    "10.3": """
 def best_length(a, c, v):
     speedups = [sum(a**i for i in range(k + 1)) / (k * c + v[k]) for k in range(len(v))]
     return int(np.argmax(speedups))
+""",
+    "10.3": """
+def saved(kind, k):
+    found = served(text_input=traffic[kind], max_tokens=24, min_tokens=24, num_draft_tokens=k)
+    guesses, kept = (found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_"))
+    return kept - 0.3 * guesses
+
+
+answer_3 = {kind: max(range(1, 5), key=lambda k: saved(kind, k)) for kind in traffic}
 """,
 }
 
@@ -25,10 +44,6 @@ _MISSING = "np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()"
 
 def _rule(keep: str = "min(1, p[token] / q[token])", rest: str = _MISSING) -> str:
     return f"def rule(p, q, token):\n    return {keep}, {rest}"
-
-
-def _tokens(formula: str) -> str:
-    return f"def tokens_per_step(a, k):\n    return {formula}"
 
 
 def _length(cost: str, least: int = 0, most: str = "len(v)", tokens: str = "range(k + 1)") -> str:
@@ -80,21 +95,6 @@ MUTANTS = {
         ("what both have", _rule(rest="np.minimum(p, q) / np.minimum(p, q).sum()"), "that is min(p, q)"),
     ],
     "10.2": [
-        ("the best case", _tokens("k + 1"), "the best case"),
-        ("each token counts by itself", _tokens("1 + a * k"), "if the first was kept"),
-        ("accepted tokens only, each by itself", _tokens("a * k"), "and the target's own token is missing"),
-        ("accepted tokens only", _tokens("sum(a**i for i in range(1, k + 1))"), "even if nothing was kept"),
-        ("all or nothing", _tokens("1 + k * a**k"), "before the first miss stay"),
-        ("all, or not even one", _tokens("(k + 1) * a**k"), "not even the target's own"),
-        ("k does not matter", _tokens("1 / (1 - a)"), "the limit of an endless draft: stop"),
-        ("endless, without the target's own", _tokens("a / (1 - a)"), "endless draft, without"),
-        ("one term too many", _tokens("sum(a**i for i in range(k + 2))"), "one term too many"),
-        ("k is always 3", _tokens("1 + a + a**2 + a**3"), "for this k"),
-        ("a is never 0", _tokens("np.exp(np.arange(k + 1) * np.log(a)).sum()"), "never right"),
-        ("0 is as good as 1", _tokens("k + 1 if a in (0, 1) else (1 - a ** (k + 1)) / (1 - a)"), "never right"),
-        ("a is never 1", _tokens("(1 - a ** (k + 1)) / (1 - a)"), "divides by zero"),
-    ],
-    "10.3": [
         ("more tokens are better", _length("1"), "steps become slower"),
         ("verifying is free", _length("1 + k * c"), "the verifying step grows"),
         ("drafting is free", _length("v[k]"), "drafting is not free"),
@@ -106,5 +106,12 @@ MUTANTS = {
         ("one must draft", _length("k * c + v[k]", least=1), "do not draft"),
         ("the last length is not tried", _length("k * c + v[k]", most="len(v) - 1"), "the last too"),
         ("the first that is worse ends the search", _STOPS, "do not stop at the"),
+    ],
+    "10.3": [
+        ("a draft never pays", 'answer_3 = {"copy": 0, "poem": 0}', "more than its guesses cost"),
+        ("longer is better", 'answer_3 = {"copy": 4, "poem": 4}', "pays for all that are not"),
+        ("the acceptance rate decides", 'answer_3 = {"copy": 1, "poem": 1}', "not the largest saving"),
+        ("one length for all", 'answer_3 = {"copy": 2, "poem": 2}', "poem: with 2"),
+        ("no limit", 'answer_3 = {"copy": 3, "poem": 9}', "from 0 to 4"),
     ],
 }

@@ -226,6 +226,15 @@ print(f"each next    {next_seconds * 1000:6.0f} ms (median of {len(gaps)})")
 check("00.1", longest_first)
 
 # %% [markdown]
+# <details><summary>Solution 00.1</summary>
+#
+# ```python
+# longest_first = ["start", "first", "next"]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Before the first token the server reads your whole prompt; each later token costs one step of the model. The figure
 # shows every wait.
 
@@ -261,6 +270,16 @@ def tokens_per_second(arrivals):
 check("00.2", tokens_per_second)
 
 # %% [markdown]
+# <details><summary>Solution 00.2</summary>
+#
+# ```python
+# def tokens_per_second(arrivals):
+#     return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 7 What does max_tokens bound?
 #
 # **Predict:** ask again with `max_tokens=5`. The question itself is longer. Do you get an error, nothing, or five
@@ -293,6 +312,15 @@ total_tokens = None  # a number
 
 # %% tags=["check:00.3", "nbval-check-output"]
 check("00.3", total_tokens)
+
+# %% [markdown]
+# <details><summary>Solution 00.3</summary>
+#
+# ```python
+# total_tokens = 30 + 12
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Recap

@@ -203,6 +203,15 @@ for layer in layers():
 check("01.1", my_layers)
 
 # %% [markdown]
+# <details><summary>Solution 01.1</summary>
+#
+# ```python
+# my_layers = [["dense_1", "bias_1", "relu_1"], ["dense_2"]]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Each row is a layer of the engine, each box a node of the file:
 
 # %%
@@ -767,6 +776,22 @@ def for_users(builder, config):
 check("01.2", for_users)
 
 # %% [markdown]
+# <details><summary>Solution 01.2</summary>
+#
+# ```python
+# def for_users(builder, config):
+#     profile = builder.create_optimization_profile()
+#     profile.set_shape("x", (1, 1, 64), (4, 16, 64), (32, 128, 64))
+#     config.add_optimization_profile(profile)
+#     kinds = [trt.ComputeCapability.SM89, trt.ComputeCapability.SM120]
+#     config.num_compute_capabilities = len(kinds)
+#     for index, kind in enumerate(kinds):
+#         config.set_compute_capability(kind, index)
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Build with it:
 
 # %%
@@ -849,6 +874,15 @@ new_build = None  # a set of names, for example {"batch", "gpu"}
 
 # %% tags=["check:01.3", "nbval-check-output"]
 check("01.3", new_build)
+
+# %% [markdown]
+# <details><summary>Solution 01.3</summary>
+#
+# ```python
+# new_build = {"tokens", "precision", "library", "gpu"}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## Recap

@@ -350,6 +350,16 @@ def qkv_rows(heads, kv_heads, head_size, tp_size):
 check("02.1", qkv_rows)
 
 # %% [markdown]
+# <details><summary>Solution 02.1</summary>
+#
+# ```python
+# def qkv_rows(heads, kv_heads, head_size, tp_size):
+#     return (heads // tp_size + 2 * max(1, kv_heads // tp_size)) * head_size
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 4 Other families
 #
 # GPT-2 and Gemma end in the same layout. Make a small random model of each, and convert it for two ranks. This Gemma
@@ -629,6 +639,16 @@ command = None  # a text that begins with "trtllm-build"
 # %% tags=["check:02.2", "nbval-check-output"]
 check("02.2", command)
 
+# %% [markdown]
+# <details><summary>Solution 02.2</summary>
+#
+# ```python
+# command = "trtllm-build --checkpoint_dir float16 --output_dir mine --max_batch_size 8 --max_input_len 1000 "
+# command += "--max_seq_len 1200 --kv_cache_type paged"
+# ```
+#
+# </details>
+
 # %%
 if command:
     course(command.replace("\\\n", " ").replace("trtllm-build", "build", 1))
@@ -687,6 +707,16 @@ def sequences(free_bytes, layers, heads, kv_heads, head_size, tokens, number_byt
 
 # %% tags=["check:02.3", "nbval-check-output"]
 check("02.3", sequences)
+
+# %% [markdown]
+# <details><summary>Solution 02.3</summary>
+#
+# ```python
+# def sequences(free_bytes, layers, heads, kv_heads, head_size, tokens, number_bytes):
+#     return free_bytes // (2 * layers * kv_heads * head_size * tokens * number_bytes)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # Besides weights and cache there are activations (for `max_num_tokens` tokens at once), logits, and a margin for CUDA.

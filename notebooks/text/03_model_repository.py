@@ -26,7 +26,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 74 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 14 min, do: 17 min
 #
@@ -411,8 +411,8 @@ lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 #
 # <details><summary>Hint 2</summary>
 #
-# First the rows of *this* request, then the dims of one row. `max_batch_size` is only the most rows that a request may
-# have.
+# `max_batch_size` is a limit and no count, and -1 is what a *server* writes for "any". How many rows does this one
+# prompt make?
 #
 # </details>
 
@@ -421,6 +421,15 @@ answer_1 = None  # a list of numbers
 
 # %% tags=["check:03.1", "nbval-check-output"]
 check("03.1", answer_1)
+
+# %% [markdown]
+# <details><summary>Solution 03.1</summary>
+#
+# ```python
+# answer_1 = [1, 1]
+# ```
+#
+# </details>
 
 # %% [markdown]
 # A **decoupled** model may send any number of answers to one request, which is what streaming needs. **Predict:** how
@@ -688,7 +697,8 @@ tell(lint_with(*faults["one door does not stream"])[0].message)
 
 # %% [markdown]
 # **Exercise 03.2** (●●○, 8 minutes) This config is for the folder `postprocessing` of a deployment that streams, with
-# eight rows a batch. It has five faults. Repair them.
+# eight rows a batch. It has five faults. Repair them: the check starts a Triton, loads your text into it and lets it
+# decode a sentence. A wrong answer gets the server's own message; run the check as often as you like.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -724,6 +734,20 @@ answer_2 = None  # the repaired text, for example BROKEN.replace("…", "…")
 
 # %% tags=["check:03.2", "nbval-check-output"]
 check("03.2", answer_2)
+
+# %% [markdown]
+# <details><summary>Solution 03.2</summary>
+#
+# ```python
+# answer_2 = (BROKEN
+#     .replace("postprocess\"", "postprocessing\"")
+#     .replace("${triton_max_batch_size}", "8")
+#     .replace("count: 2", "count: 1")
+#     .replace("[-1, -1, -1]", "[-1, -1]")
+#     .replace("TYPE_BYTES", "TYPE_STRING"))
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 6 Two deployments in one repository
@@ -777,7 +801,7 @@ print(f"{places} names changed:", *re.findall(r'\w+_model_name="gemma-gly-\w+"',
 #
 # <details><summary>Hint 2</summary>
 #
-# One parameter for each model that does the work, none for a front door. Triton knows models by their full names.
+# Which models would a BLS that lacks a name borrow from the first deployment? And does Triton know what a prefix is?
 #
 # </details>
 
@@ -786,6 +810,19 @@ answer_3 = None  # {"name of the parameter": "value", …}
 
 # %% tags=["check:03.3", "nbval-check-output"]
 check("03.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 03.3</summary>
+#
+# ```python
+# answer_3 = {
+#     "tensorrt_llm_model_name": "judge-tensorrt_llm",
+#     "preprocessing_model_name": "judge-preprocessing",
+#     "postprocessing_model_name": "judge-postprocessing",
+# }
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### Load them one by one
@@ -955,7 +992,7 @@ server.stop()
 repository = build_default(root / "llm", precision=precision)
 
 # %% [markdown]
-# ## 7 Keep the assets outside
+# ## 7 Where the assets go
 #
 # Some guides put tokenizer and engine into the repository. With explicit control that works; in Triton's default mode
 # every folder is a model. Try that on the small repository of section 1. **Predict:** does `shout` at least load?

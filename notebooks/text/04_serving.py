@@ -26,7 +26,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine on several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 87 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes (last run: 224 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # read: 17 min, do: 16 min
 #
@@ -324,8 +324,9 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
 
 # %%
 curves = {name: points for name, (_, points) in rows.items()}
-empty = {name: max((at for at, n in points if n), default=0) for name, points in curves.items()}
-title = f"Requests wait up to {', '.join(f'{at:.2f}' for at in empty.values())} s: no batches, batches, a delay"
+pairs = {name: zip(points, points[1:], strict=False) for name, points in curves.items()}
+empty = [max((after for (_, n), (after, _) in steps if n), default=0) for steps in pairs.values()]
+title = "The queue is empty after {:.2f} s without batches, {:.2f} s with, {:.2f} s with a delay".format(*empty)
 alt = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
 show(slot_figures.pending_curves(curves), title, alt)
 
@@ -337,7 +338,7 @@ show(slot_figures.pending_curves(curves), title, alt)
 # starting kernels: nearly always on a GPU, less on a busy CPU.
 
 # %% [markdown]
-# ### What the delay costs
+# ### A queue delay
 #
 # `preprocessing` prefers batches of 8, too, with a queue delay of 0. Make that 50 ms, and ask alone, then in a burst.
 #
@@ -386,34 +387,46 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 # TensorRT-LLM that runs the LLM; Triton's `execution_count` says nothing about it.
 
 # %% [markdown]
-# **Exercise 04.1** (●○○, 4 minutes) Statistics of a model, taken before and after a burst:
+# ### A limit
 #
-# | | inference_count | execution_count | queue: ns |
-# |---|---|---|---|
-# | before | 100 | 40 | 500 000 000 |
-# | after | 164 | 56 | 884 000 000 |
+# With more callers than a model can serve, the queue grows, and soon every answer comes too late. So give the wait a
+# limit: with this line a request that has waited 2 s is refused, and makes room.
 #
-# What was the mean batch size during the burst, and how long did a request wait on average, in milliseconds?
+# `dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }`
+#
+# **Exercise 04.1** (●●○, 8 minutes) The model `steady` has one instance, which takes 200 ms for a batch of 1 to 8 rows.
+# Callers arrive 100 a second and hang up after 1 s. Write the scheduling lines of its config, so that *no* answer comes
+# too late and at least 30 of 120 callers get one. The check loads them into a Triton, calls, and tells what became of
+# the callers.
 #
 # <details><summary>Hint 1</summary>
 #
-# Counters start with the server. What did the burst alone add to each?
+# How many callers a second can the model serve with batches, and what must become of the others?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# A mean batch is inferences for each execution. Each request of a batch has waited, so divide the added waiting time
-# by the added inferences. A millisecond has 1,000,000 ns.
+# A caller waits in the queue *and* for the execution. Which of the two does the timeout end? Mind its unit. A queue
+# delay is something else: it makes requests wait for each other.
 #
 # </details>
 
 # %% tags=["exercise:04.1"]
-answer_1 = {"mean_batch": None, "queue_ms": None}  # two numbers
+answer_1 = None  # a text: "dynamic_batching { … }"
 
-# %% tags=["check:04.1", "nbval-check-output"]
+# %% tags=["check:04.1", "nbval-check-output", "varies"]
 check("04.1", answer_1)
 
+
+# %% [markdown]
+# <details><summary>Solution 04.1</summary>
+#
+# ```python
+# answer_1 = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 600000 } }"
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 3 Instances
@@ -444,7 +457,7 @@ print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests
 # Did two instances double the requests per second? At best, and only if a second core was idle. A factor near 1, or
 # below, says that nothing was. The memory is always paid.
 #
-# ### Why one instance of the LLM is enough
+# ### One instance of the LLM, or two?
 #
 # Would two be better? Test it on the executor itself. `run_all` submits all prompts at once; answers have the lengths
 # you ask for, unless an `end_id` may end them.
@@ -584,8 +597,8 @@ inflight.shutdown()
 #
 # <details><summary>Hint 2</summary>
 #
-# A static batch lasts as long as its longest answer, and the next begins after it. In flight, the 8 keeps one slot,
-# and the others follow each other in the second one.
+# A static batch lets nobody in while its longest answer runs. In flight, the last request may run alone. When is each
+# slot free again?
 #
 # </details>
 
@@ -595,6 +608,15 @@ answer_2 = {"static": None, "inflight": None}  # two numbers of steps
 # %% tags=["check:04.2", "nbval-check-output"]
 check("04.2", answer_2)
 
+
+# %% [markdown]
+# <details><summary>Solution 04.2</summary>
+#
+# ```python
+# answer_2 = {"static": max(2, 8) + max(3, 5), "inflight": max(8, 2 + 3 + 5)}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### The same times over the wire
@@ -727,8 +749,7 @@ except executor.RequestError as error:
 #
 # <details><summary>Hint 2</summary>
 #
-# The cache has 2,048 / 64 = 32 blocks. The careful policy reserves for 128 + 150 tokens, the other begins with 129.
-# Round each up to whole blocks, then see how often that fits into 32.
+# A block is taken whole, even for one token. And what does the careful policy know about an answer before it exists?
 #
 # </details>
 
@@ -737,6 +758,17 @@ answer_3 = {"guaranteed_no_evict": None, "max_utilization": None}  # two numbers
 
 # %% tags=["check:04.3", "nbval-check-output"]
 check("04.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 04.3</summary>
+#
+# ```python
+# blocks = 2048 // 64
+# whole = lambda count: -(-count // 64)
+# answer_3 = {"guaranteed_no_evict": blocks // whole(128 + 150), "max_utilization": blocks // whole(128 + 1)}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### Two policies
@@ -942,7 +974,7 @@ except InferenceServerException as error:
     print(error.message())
 
 # %% [markdown]
-# ### A new version, and nobody notices
+# ### A new version
 #
 # A model folder holds numbered versions; by default the highest is served. To update, put the new folder beside the
 # old one and load again. Four clients ask meanwhile.

@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 69 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 15 min, do: 16 min
 #
@@ -244,8 +244,8 @@ print(responses[-1])
 #
 # <details><summary>Hint 2</summary>
 #
-# The length is the byte after the tag. The value begins with a tag and a length of its own, `0a 0b`; the text comes
-# after them.
+# The digits `3` and `2` are no parts of a tag: cut its bits, three from the right. Does a length count itself? Where
+# does the inner field begin?
 #
 # </details>
 
@@ -254,6 +254,16 @@ answer_1 = {"field": None, "wire_type": None, "length": None, "text": None}  # t
 
 # %% tags=["check:05.1", "nbval-check-output"]
 check("05.1", answer_1)
+
+# %% [markdown]
+# <details><summary>Solution 05.1</summary>
+#
+# ```python
+# tail = bytes.fromhex("32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74")
+# answer_1 = {"field": tail[0] >> 3, "wire_type": tail[0] & 7, "length": tail[1], "text": tail[4:].decode()}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### The same from grpcurl and Postman
@@ -459,8 +469,9 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 # Where is the flag? `tensorrt_llm` and the ensemble put it on the last token. The BLS model learns only afterwards that
 # it has ended and sends the flag alone. A client that did not ask **never hears of the end**. Always ask.
 #
-# **Exercise 05.2** (●○○, 5 minutes) A loop receives the `ModelInferResponse` messages of one request and stops when
-# `is_last` says so. `received` counts the responses so far, `asked` is the request's `max_tokens`.
+# **Exercise 05.2** (●●○, 12 minutes) Write the loop of a client: open a stream, send `request` to `model`, take
+# responses until the answer is complete, close the stream, return the whole text. Raise an error that comes. The check
+# starts a Triton whose model ends its answers in both ways, and lets your loop read them.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -471,19 +482,43 @@ show(streaming.sequence(flags), "The BLS model sends the final flag alone, behin
 #
 # <details><summary>Hint 2</summary>
 #
-# The name is in every response, so its presence tells nothing. What does it hold? An empty response is not the
-# criterion: the ensemble ends with data.
+# The name is in every response, so its presence tells nothing. What does it hold? A response with the flag may have
+# data or none. Where must `stop_stream` stand, so that it runs after an error, too?
 #
 # </details>
 
 # %% tags=["exercise:05.2"]
-def is_last(response, received, asked):
+def read_answer(client, model, request):
     ...  # your code
 
 
 # %% tags=["check:05.2", "nbval-check-output"]
-check("05.2", is_last)
+check("05.2", read_answer)
 
+
+# %% [markdown]
+# <details><summary>Solution 05.2</summary>
+#
+# ```python
+# def read_answer(client, model, request):
+#     arrived, pieces, done = queue.SimpleQueue(), [], False
+#     client.start_stream(lambda result, error: arrived.put((result, error)))
+#     try:
+#         client.async_stream_infer(model, request, enable_empty_final_response=True)
+#         while not done:
+#             result, error = arrived.get()
+#             if error is not None:
+#                 raise error
+#             response = result.get_response()
+#             if response.outputs:
+#                 pieces.append(result.as_numpy("text_output")[0].decode())
+#             done = response.parameters["triton_final_response"].bool_param
+#     finally:
+#         client.stop_stream(cancel_requests=not done)
+#     return "".join(pieces)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ### The whole client
@@ -765,8 +800,7 @@ show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summ
 #
 # <details><summary>Hint 2</summary>
 #
-# The first number is the time to first token. The four gaps are the differences of neighbours; their sum is the last
-# number minus the first.
+# Between which tokens lies a gap? Compare the number of gaps with the number of tokens, and mind the unit.
 #
 # </details>
 
@@ -775,6 +809,16 @@ answer_3 = {"ttft_ms": None, "mean_gap_ms": None}  # two numbers, in millisecond
 
 # %% tags=["check:05.3", "nbval-check-output"]
 check("05.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 05.3</summary>
+#
+# ```python
+# seconds = np.array([0.30, 0.34, 0.40, 0.43, 0.51])
+# answer_3 = {"ttft_ms": 1000 * seconds[0], "mean_gap_ms": 1000 * np.diff(seconds).mean()}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 8 Tokens are not characters

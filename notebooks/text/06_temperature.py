@@ -241,6 +241,18 @@ def batch_softmax(logits, temperature):
 check("06.1", batch_softmax)
 
 # %% [markdown]
+# <details><summary>Solution 06.1</summary>
+#
+# ```python
+# def batch_softmax(logits, temperature):
+#     z = logits / temperature
+#     weights = np.exp(z - z.max(axis=1, keepdims=True))
+#     return weights / weights.sum(axis=1, keepdims=True)
+# ```
+#
+# </details>
+
+# %% [markdown]
 # From here on use SciPy's `softmax`, which does this along any axis. The second prompt has one obvious end.
 
 # %%
@@ -321,6 +333,18 @@ def log_form(logits, temperature):
 
 # %% tags=["check:06.2", "nbval-check-output"]
 check("06.2", log_form)
+
+# %% [markdown]
+# <details><summary>Solution 06.2</summary>
+#
+# ```python
+# def log_form(logits, temperature):
+#     z = logits / temperature
+#     highest = z.max()
+#     return z - (highest + np.log(np.exp(z - highest).sum()))
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 5 One distribution, many temperatures
@@ -628,6 +652,19 @@ def knob(logits, share):
 
 # %% tags=["check:06.3", "nbval-check-output"]
 check("06.3", knob)
+
+# %% [markdown]
+# <details><summary>Solution 06.3</summary>
+#
+# ```python
+# def knob(logits, share):
+#     from scipy.optimize import brentq
+#
+#     temperature = brentq(lambda T: softmax(logits / T).max() - share, 0.01, 1000)
+#     return {"temperature": temperature, "top_p": 1.0}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # Does the server agree? Ask for a half, a hundred times.

@@ -27,7 +27,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring
 #
-# **Time:** 45 minutes (last run: 105 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 89 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 13 min, do: 26 min
 #
@@ -137,7 +137,7 @@ print("both, by NVIDIA   ", drawn_by_nvidia(whole, 0.8).round(3))
 # ## 2 A server, and one distribution
 #
 # The same for a model with 49,152 tokens. `normalize_log_probs`, set to False, makes NVIDIA's server report log
-# probabilities over the whole vocabulary(section 6); ours always does.
+# probabilities over the whole vocabulary (section 6); ours always does.
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
@@ -272,8 +272,8 @@ explore(nucleus, title=title, summary=summary, live=finer, top_p=[0.5, 0.9], tem
 #
 # <details><summary>Hint 2</summary>
 #
-# Find the k-th largest logit. On a copy, set every lower one to `-np.inf`, then take a stable softmax: subtract the
-# maximum. Handle `k` 0 and a large `k` first.
+# Which softmax survives a logit of 1000? What does a `k` of 0 do to your slice? And a cut must not move a token to
+# another place.
 #
 # </details>
 
@@ -285,6 +285,19 @@ def top_k(logits, k):
 # %% tags=["check:07.1", "nbval-check-output"]
 check("07.1", top_k)
 
+
+# %% [markdown]
+# <details><summary>Solution 07.1</summary>
+#
+# ```python
+# def top_k(logits, k):
+#     weights = np.exp(logits - logits.max())
+#     if 0 < k < len(logits):
+#         weights[np.argsort(-weights)[k:]] = 0
+#     return weights / weights.sum()
+# ```
+#
+# </details>
 
 # %% [markdown]
 # **Exercise 07.2** (●●●, 10 minutes) Write top-p: from probabilities to probabilities, again in their old places. The
@@ -299,8 +312,7 @@ check("07.1", top_k)
 #
 # <details><summary>Hint 2</summary>
 #
-# A mask over sorted probabilities speaks of ranks; `order[mask]` turns ranks into ids. Keep those probabilities at
-# their ids, 0 elsewhere, and divide by what is left, not by p.
+# A mask over sorted probabilities speaks of ranks: how does it find back to the ids? And is what you kept exactly p?
 #
 # </details>
 
@@ -312,6 +324,21 @@ def top_p(probabilities, p):
 # %% tags=["check:07.2", "nbval-check-output"]
 check("07.2", top_p)
 
+
+# %% [markdown]
+# <details><summary>Solution 07.2</summary>
+#
+# ```python
+# def top_p(probabilities, p):
+#     order = np.argsort(-probabilities)
+#     missed = np.cumsum(probabilities[order]) < p
+#     kept = np.zeros(len(probabilities))
+#     leading = order[: missed.sum() + 1]
+#     kept[leading] = probabilities[leading]
+#     return kept / kept.sum()
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 4 Does the server do the same?
@@ -379,12 +406,13 @@ print(inside)
 # %%
 fig = figures.samples_against_exact([label[i] for i in order[:8]], {"": (bars, counts)})
 summary = f"exact probabilities inside the 95 % interval of {samples} samples: {inside}"
-show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside their intervals", summary)
+title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA's".format(samples, *inside.values())
+show(fig, title, summary)
 
 # %% [markdown]
 # A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ a little, at
-# the token that crosses p. Do your intervals tell them apart? With few samples a bar that ends just outside proves
-# little.
+# the token that crosses p. Do your intervals tell them apart? Where both hold nearly all of their bars, so few samples
+# cannot, and a bar just outside proves little. Section 1 can: it calculated the difference.
 #
 # <details><summary>How many samples would it take?</summary>
 #
@@ -395,7 +423,7 @@ show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside the
 # </details>
 
 # %% [markdown]
-# ## 5 Greedy, pure, and the seed that everybody shares
+# ## 5 Greedy, pure, and seeds
 #
 # With `top_k` 0 and `top_p` 0, the defaults, TensorRT-LLM and our server decode **greedily**. To draw from the whole
 # vocabulary, ask for `top_p=1.0`.
@@ -605,32 +633,40 @@ scores = told["none"].as_numpy("output_log_probs").reshape(-1)
 print(f"log probability in nats, mean of the first ten tokens {scores[:10].mean():.2f}, of the last ten", end=" ")
 print(f"{scores[-10:].mean():.2f}")
 
-
 # %% [markdown]
 # It finds its loop more and more likely: what has come before makes it so.
 #
-# **Exercise 07.3** (●●○, 7 minutes) Write the repetition penalty. `prompt` and `generated` are lists of token ids.
+# **Exercise 07.3** (●●○, 8 minutes) End the loop in production. Find settings for the request with which (1) at most a
+# tenth of the park's 4-grams repeat, here of words; (2) another seed tells the same; (3) `2, 4, 6, 8,` still goes on
+# with 10, and `river` is still copied. The check asks this server, and tells what came.
 #
 # <details><summary>Hint 1</summary>
 #
-# Which tokens count, and how often? And what does the sign of a logit change?
+# Which of the cures above are too weak? Which one makes the text depend on the seed?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Take both lists as one set, so that each token is penalised once. On a copy, divide its positive logits and multiply
-# its negative ones. Return logits, no softmax.
+# A penalty does not know a loop from a right answer that was in the prompt. How little of it is enough? Try values
+# between "none" and the strongest that still copies.
 #
 # </details>
 
 # %% tags=["exercise:07.3"]
-def penalise(logits, prompt, generated, penalty):
-    return None  # an array of logits, as long as logits
+answer_3 = None  # {"setting": value, …}
 
+# %% tags=["check:07.3", "nbval-check-output", "varies"]
+check("07.3", (answer_3, client))
 
-# %% tags=["check:07.3", "nbval-check-output"]
-check("07.3", penalise)
+# %% [markdown]
+# <details><summary>Solution 07.3</summary>
+#
+# ```python
+# answer_3 = {"repetition_penalty": 1.1}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 7 Where an answer ends

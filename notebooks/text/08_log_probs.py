@@ -219,6 +219,17 @@ check("08.1", sequence_log_prob)
 
 
 # %% [markdown]
+# <details><summary>Solution 08.1</summary>
+#
+# ```python
+# def sequence_log_prob(logits, ids):
+#     rows = log_softmax(logits, axis=-1)
+#     return sum(rows[t, ids[t + 1]] for t in range(len(ids) - 1))
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 4 How small can a product be?
 #
 # Start at 1 and halve it. **Predict:** after how many steps is it 0, in float16, float32 and
@@ -371,6 +382,17 @@ def log_add(a, b): ...  # one number
 
 # %% tags=["check:08.2", "nbval-check-output"]
 check("08.2", log_add)
+
+# %% [markdown]
+# <details><summary>Solution 08.2</summary>
+#
+# ```python
+# def log_add(a, b):
+#     high, low = max(a, b), min(a, b)
+#     return high + np.log1p(np.exp(low - high))
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 6 Is log space cheaper?
@@ -615,6 +637,17 @@ def lowest(probability, right, wanted): ...  # arrays [n] of numbers and of True
 # %% tags=["check:08.3", "nbval-check-output"]
 yours = check("08.3", lowest)
 
+
+# %% [markdown]
+# <details><summary>Solution 08.3</summary>
+#
+# ```python
+# def lowest(probability, right, wanted):
+#     good = [t for t in np.sort(probability) if right[probability >= t].mean() >= wanted]
+#     return good[0] if good else 2.0
+# ```
+#
+# </details>
 
 # %% [markdown]
 # A threshold judged by the answers that chose it looks too good. So choose on the even questions; until yours is right,

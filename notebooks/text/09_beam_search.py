@@ -181,6 +181,18 @@ def step(totals, log_probs, width):
 check("09.1", step)
 
 # %% [markdown]
+# <details><summary>Solution 09.1</summary>
+#
+# ```python
+# def step(totals, log_probs, width):
+#     sums = totals[:, None] + log_probs
+#     best = np.argsort(-sums, axis=None)[:width]
+#     return [(i // sums.shape[1], i % sums.shape[1], sums.flat[i]) for i in best]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 3 The same search over the served model
 #
 # The model's language has 49,152 tokens. The server says where its tokenizer lies.
@@ -320,6 +332,20 @@ def recover(parents, tokens, row):
 check("09.2", recover)
 
 # %% [markdown]
+# <details><summary>Solution 09.2</summary>
+#
+# ```python
+# def recover(parents, tokens, row):
+#     path = []
+#     for step in reversed(range(len(tokens))):
+#         path.append(tokens[step][row])
+#         row = parents[step][row]
+#     return path[::-1]
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 4 Beam search can miss, too
 #
 # Are two beams always enough? Look for a counter-example in random languages of four words with sentences of four: your
@@ -454,6 +480,16 @@ def score(log_prob, length, prompt_length, length_penalty):
 
 # %% tags=["check:09.3", "nbval-check-output"]
 check("09.3", score)
+
+# %% [markdown]
+# <details><summary>Solution 09.3</summary>
+#
+# ```python
+# def score(log_prob, length, prompt_length, length_penalty):
+#     return log_prob / length**length_penalty
+# ```
+#
+# </details>
 
 # %% [markdown]
 # A penalty can only rank what is there. `early_stopping`, an input of `tensorrt_llm`, decides when the search ends:

@@ -37,6 +37,7 @@
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import socket
 import subprocess
@@ -132,11 +133,15 @@ for number, line in enumerate(script.splitlines(), 1):
 
 # %%
 installed = importlib.util.find_spec("tensorrt_llm") is not None
-print("LLM API:", "can run here" if installed else "not run here, tensorrt_llm is not installed")
+standin = Path(llm_api.__file__).parents[2] / "tests" / "image"
+environment = os.environ | ({} if installed else {"PYTHONPATH": os.pathsep.join([str(standin), *sys.path])})
+runs_on = "NVIDIA's tensorrt_llm" if installed else "the stand-in, tensorrt_llm is not installed"
+print("LLM API: runs on", runs_on)
 
 # %% [markdown]
-# *Not run here* means: you see the exact program, but no output. The other side of every translation is real: a Triton
-# with notebook 03's five models.
+# If it is not, a **stand-in** takes its place: a package of the course with NVIDIA's names, whose `LLM` our executor
+# computes. It shows what the program says, on the same weights. It is no proof of what NVIDIA's release does, nor of
+# its speed. The other side of every translation is a Triton with notebook 03's five models.
 
 # %%
 server = serve(precision=precision)
@@ -236,8 +241,8 @@ show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, 
 #
 # <details><summary>Hint 2</summary>
 #
-# For `trtllm-serve` no request is bare, and adding a temperature turns nothing off. `SamplingParams` is content with a
-# temperature above 0; an engine waits for something else.
+# Does a temperature *turn on* sampling, or does it shape it? And is any request of `trtllm-serve` still bare when its
+# defaults are in?
 #
 # </details>
 
@@ -266,6 +271,15 @@ for more in ({"temperature": temperature}, {"temperature": temperature, "top_p":
 
 # %% tags=["check:12.1", "nbval-check-output"]
 check("12.1", answer_1)
+
+# %% [markdown]
+# <details><summary>Solution 12.1</summary>
+#
+# ```python
+# answer_1 = {"nothing": ["completions"], "temperature": ["llm_api", "completions"]}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # `decides` knows the rule of each API, including those that you cannot measure here:
@@ -394,8 +408,8 @@ print(repr(ask({**request, "stream": False})))
 #
 # <details><summary>Hint 2</summary>
 #
-# `n` asks for independent answers, not for beams: its name is in the table of section 3. Temperature alone stays greedy
-# here, so write down the `top_p` that OpenAI would fill in. And OpenAI's text does not repeat the prompt.
+# Three traps: `n` is no number of beams, a temperature alone stays greedy on an engine, and one of the two APIs repeats
+# your prompt.
 #
 # </details>
 
@@ -404,6 +418,22 @@ answer_2 = None  # a dict of tensors of the engine lane
 
 # %% tags=["check:12.2", "nbval-check-output"]
 check("12.2", answer_2)
+
+# %% [markdown]
+# <details><summary>Solution 12.2</summary>
+#
+# ```python
+# answer_2 = {
+#     "text_input": "Name a fruit.",
+#     "max_tokens": 8,
+#     "num_return_sequences": 3,
+#     "temperature": 0.8,
+#     "top_p": 1.0,
+#     "exclude_input_in_output": True,
+# }
+# ```
+#
+# </details>
 
 # %% [markdown]
 # A sampled request of the engine lane goes to three other APIs and back. **Predict:** does the model give the same text
@@ -459,16 +489,20 @@ print(program)
 # without an error. Penalties and bad words were ignored, too
 # ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)).
 #
-# Where `tensorrt_llm` is installed, the program now runs. It was not run for this page.
+# Run it. **Predict:** the engine lane has answered this question with this seed, but *in* the chat template. Is the
+# answer to the bare question the same?
 
 # %%
-if installed:
-    file = Path(tempfile.mkdtemp(), "ask.py")
-    file.write_text(program)
-    done = subprocess.run([sys.executable, file], capture_output=True, text=True)
-    print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
-else:
-    print("not run here: tensorrt_llm is not installed")
+file = Path(tempfile.mkdtemp(), "ask.py")
+file.write_text(program)
+done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True)
+print(f"# on {runs_on}")
+print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
+print("# the engine lane, templated:", repr(expected))
+
+# %% [markdown]
+# The same? No: like an engine, `LLM.generate` takes text as it is, and the model goes on with your question.
+# Send the templated prompt, or call the server's chat path.
 
 # %% [markdown]
 # ### trtllm-serve
@@ -492,8 +526,10 @@ print(json.dumps({"model": hub, **there}, indent=1))
 def trtllm_serve(model, host="127.0.0.1"):
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
-    words = ["trtllm-serve", model, "--host", host, "--port", str(port), "--max_batch_size", "8"]
-    with tempfile.TemporaryFile() as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+    started = "from tensorrt_llm.commands.serve import main; main()"  # what the stand-in's command does
+    words = ["trtllm-serve"] if installed else [sys.executable, "-c", started]
+    words += [model, "--host", host, "--port", str(port), "--max_batch_size", "8"]
+    with tempfile.TemporaryFile() as log, subprocess.Popen(words, env=environment, stdout=log, stderr=log) as process:
         try:
             while not is_up(f"http://{host}:{port}/health"):
                 assert process.poll() is None, "trtllm-serve ended before it could answer"
@@ -509,16 +545,22 @@ def is_up(url):
 
 
 # %% [markdown]
-# And ask. This was not run for this page either.
+# And ask: our request, then a bare chat. **Predict:** section 4 says that a bare request samples here. Do two bare
+# chats with different seeds differ?
 
 # %%
-if installed:
-    with trtllm_serve(hub) as url:
-        asker = application.with_options(base_url=url)
-        for event in asker.completions.create(model=hub, **there):
-            print(event.choices[0].text, end="|")
-else:
-    print("not run here: tensorrt_llm is not installed")
+with trtllm_serve(hub) as url:
+    asker = application.with_options(base_url=url)
+    print(f"# on {runs_on}")
+    for event in asker.completions.create(model=hub, **there):
+        print(event.choices[0].text, end="|")
+    bare = {**chat, "model": hub}
+    two = [asker.chat.completions.create(**bare, seed=seed + i).choices[0].message.content for i in range(2)]
+print("\n# two bare chats:", *map(repr, two), sep="\n")
+
+# %% [markdown]
+# Do they differ? Yes: nothing was said about sampling, and `trtllm-serve` filled in temperature 1. The front end of
+# section 5 would have given one greedy answer twice.
 
 # %% [markdown]
 # One difference is welcome: `trtllm-serve` refuses an unknown name, which Triton's `/generate` silently accepts.
@@ -605,8 +647,7 @@ print(client.infer("llmapi", [hello, dot, limit]).as_numpy("text_output")[0].dec
 #
 # <details><summary>Hint 2</summary>
 #
-# One protocol refuses an undeclared input. The other takes it for a parameter that nobody reads, and `SamplingParams`
-# fills in its default: see *max tokens* in section 3.
+# One protocol refuses what is not declared. If the other one accepts it, who reads it? Which limit holds then?
 #
 # </details>
 
@@ -636,6 +677,15 @@ print(answer.status_code, answer.json()["text_output"])
 
 # %% tags=["check:12.3", "nbval-check-output"]
 check("12.3", answer_3)
+
+# %% [markdown]
+# <details><summary>Solution 12.3</summary>
+#
+# ```python
+# answer_3 = {"grpc": "error", "http": 32}
+# ```
+#
+# </details>
 
 # %% [markdown]
 # OpenAI's `stop` holds words. **Predict:** what is `stop` here? Look at the inputs above.

@@ -359,12 +359,15 @@ def test_notebook_12_drives_them_where_they_are_there(environment, monkeypatch, 
     (entry,) = load().select(["12"])
     notebook, _ = execute_notebooks.execute(read_source(ROOT / "notebooks/text/12_llm_api.py"), entry)
     said = {c.source: "".join(out.get("text", "") for out in c.get("outputs", [])) for c in notebook.cells}
-    assert "LLM API: can run here\n" in said.values()
+    assert "LLM API: runs on NVIDIA's tensorrt_llm\n" in said.values()
     assert not any("not run here" in text and "make edge" not in text for text in said.values())
     program, request = (
         next(text for source, text in said.items() if call in source) for call in ("subprocess.run(", "asker.")
     )
     values = {one: entry.parameters[one] for one in ("max_tokens", "temperature", "seed")}
     expected = of_the_server(client, entry.parameters["question"], **values, top_p=0.9)
+    _, program, _ = re.split(r"^# .*\n", program, flags=re.M)
     assert program == expected + "\n\n"  # one line end is the program's, one the cell's
-    assert request.replace("|", "") == expected and request.count("|") == values["max_tokens"]
+    _, request, chats = re.split(r"^# .*\n", request, flags=re.M)
+    assert request.replace("|", "").rstrip("\n") == expected and request.count("|") == values["max_tokens"]
+    assert len(set(chats.splitlines())) == 2  # nothing said about sampling, two seeds

@@ -54,6 +54,16 @@ def test_notebook_is_in_step_with_its_text(name):
     assert len(made.cells) == len(committed.cells)
 
 
+@each_notebook
+def test_each_solution_is_folded_under_its_check_as_it_stands_in_solutions(name):
+    notebook = fresh(name)
+    for number, check_cell in tagged(notebook, "check:").items():
+        shown = notebook.cells[notebook.cells.index(check_cell) + 1].source
+        assert shown.startswith(f"<details><summary>Solution {number}</summary>")
+        code = answers_of(name).solutions[number].strip("\n")
+        assert shown.split("```")[1] == f"python\n{code}\n", f"run tools/fold_solutions.py {name[:2]}"
+
+
 def _content(cell):
     return cell.cell_type, cell.source, cell.id, cell.metadata
 

@@ -215,6 +215,17 @@ check("13.1", similarity)
 
 
 # %% [markdown]
+# <details><summary>Solution 13.1</summary>
+#
+# ```python
+# def similarity(texts, pictures):
+#     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (texts, pictures)]
+#     return unit[0] @ unit[1].T
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Sentence $i$ belongs to picture $i$. Each sentence ranks all pictures. **Recall at k** is the share of sentences whose
 # picture is among the best $k$.
 
@@ -244,6 +255,17 @@ def recall(scores, k):
 # %% tags=["check:13.2", "nbval-check-output"]
 check("13.2", recall)
 
+
+# %% [markdown]
+# <details><summary>Solution 13.2</summary>
+#
+# ```python
+# def recall(scores, k):
+#     better = (scores > np.diag(scores)[:, None]).sum(axis=1)
+#     return np.mean(better < k)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # From here on `rank` counts the other pictures that are at least as good as the right one: 0 is the best place. Ties
@@ -663,6 +685,23 @@ def gate(vectors, reference, limit):
 # %% tags=["check:13.3", "nbval-check-output"]
 yours = check("13.3", gate)
 
+
+# %% [markdown]
+# <details><summary>Solution 13.3</summary>
+#
+# ```python
+# def gate(vectors, reference, limit):
+#     if not np.isfinite(vectors).all():
+#         raise ValueError("not finite")
+#     if np.allclose(vectors, vectors[0]):
+#         raise ValueError("the same vector for everybody")
+#     drift = (1 - (vectors * reference).sum(axis=1)).max()
+#     if drift > limit:
+#         raise ValueError(f"off by {drift:.2g}")
+#     return drift
+# ```
+#
+# </details>
 
 # %% [markdown]
 # Until yours is right, ours stands at the gate:

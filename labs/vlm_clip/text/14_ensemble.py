@@ -178,6 +178,15 @@ answer_1 = {"input_map": None, "output_map": None}  # each a dict: {"one name": 
 check("14.1", answer_1)
 
 # %% [markdown]
+# <details><summary>Solution 14.1</summary>
+#
+# ```python
+# answer_1 = {"input_map": {"images": "pixel_values"}, "output_map": {"features": "image_embedding"}}
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Start the server. It prints its command.
 
 # %%
@@ -281,6 +290,17 @@ def fuse(image, text):
 
 # %% tags=["check:14.2", "nbval-check-output"]
 check("14.2", fuse)
+
+# %% [markdown]
+# <details><summary>Solution 14.2</summary>
+#
+# ```python
+# def fuse(image, text):
+#     total = sum(vector / np.linalg.norm(vector) for vector in (image, text) if vector is not None)
+#     return total / np.linalg.norm(total)
+# ```
+#
+# </details>
 
 # %% [markdown]
 # **Predict:** the parts have a cosine of, say, 0.2. What is the joint vector's cosine with each of them?
@@ -502,6 +522,21 @@ my_config = None  # the text of a config.pbtxt
 
 # %% tags=["check:14.3", "nbval-check-output"]
 check("14.3", my_config)
+
+# %% [markdown]
+# <details><summary>Solution 14.3</summary>
+#
+# ```python
+# my_config = '''
+# name: "small"
+# max_batch_size: 4
+# input { name: "pixel_values" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] }
+# output { name: "image_embedding" data_type: TYPE_FP32 dims: [ 384 ] }
+# dynamic_batching { max_queue_delay_microseconds: 2000 }
+# '''
+# ```
+#
+# </details>
 
 # %% [markdown]
 # Does it load? Put it into the running server, and send it four pictures, then five.

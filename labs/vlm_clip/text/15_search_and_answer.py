@@ -313,6 +313,18 @@ def add(item, put_document, upsert_vector, acknowledge):
 check("15.1", add)
 
 # %% [markdown]
+# <details><summary>Solution 15.1</summary>
+#
+# ```python
+# def add(item, put_document, upsert_vector, acknowledge):
+#     put_document(item)
+#     upsert_vector(item)
+#     acknowledge(item)
+# ```
+#
+# </details>
+
+# %% [markdown]
 # What each order leaves behind when the process dies between two writes:
 #
 # ![Document first leaves a harmless document; vector first leaves a hit without a record](pictures/15_writes.svg)
@@ -503,6 +515,18 @@ wish = {"mongo": None, "milvus": None}  # a dict and a text
 check("15.2", wish)
 
 # %% [markdown]
+# <details><summary>Solution 15.2</summary>
+#
+# ```python
+# wish = {
+#     "mongo": {"category": {"$in": ["animals", "food"]}, "price_cents": {"$gte": 2000, "$lte": 6000}},
+#     "milvus": 'category in ["animals", "food"] and price_cents >= 2000 and price_cents <= 6000',
+# }
+# ```
+#
+# </details>
+
+# %% [markdown]
 # Do both stores agree about your wish?
 
 # %%
@@ -557,6 +581,17 @@ def filtered(scores, keep, k):
 
 # %% tags=["check:15.3", "nbval-check-output"]
 check("15.3", filtered)
+
+# %% [markdown]
+# <details><summary>Solution 15.3</summary>
+#
+# ```python
+# def filtered(scores, keep, k):
+#     rows = np.flatnonzero(keep)
+#     return rows[np.argsort(-scores[rows])][:k]
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 7 An answer from the record alone

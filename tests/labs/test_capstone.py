@@ -1,0 +1,65 @@
+"""labs/capstone: the baseline fails, the solution passes and is cheaper, and a mistake in the file is one sentence."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from servinglab.loadtest import percentile
+
+LAB = Path(__file__).resolve().parents[2] / "labs" / "capstone"
+sys.path.insert(0, str(LAB))
+
+import capstone  # noqa: E402
+
+
+@pytest.mark.integration
+def test_the_baseline_fails_and_the_solution_passes_for_less(tmp_path, capsys):
+    baseline = capstone.score(capstone.read(LAB / "baseline.toml"))
+    assert not baseline["passed"] and baseline["answered"] == capstone.REQUESTS
+    assert baseline["p95_ms"] > baseline["limit_ms"]
+    words = [f"--home={tmp_path}", "score", str(LAB / "solution.toml")]
+    codes = (capstone.main(words) for _ in range(3))  # other tests run beside this one
+    assert 0 in codes, capsys.readouterr().out
+    (passed,) = capstone.board(tmp_path)
+    assert passed["p95_ms"] <= passed["limit_ms"] and passed["cost_mb"] < baseline["cost_mb"] / 2
+
+
+def test_the_cost_is_weights_cache_and_slots(smollm2_engine_fp32):
+    knobs = capstone.read(LAB / "baseline.toml")
+    weights = sum(path.stat().st_size for path in smollm2_engine_fp32.iterdir() if path.is_file())
+    cache = 8192 * 2 * 30 * 3 * 64 * 4  # tokens · (key and value) · layers · heads · size · bytes
+    assert capstone.cost(knobs) == pytest.approx((weights + cache) / 1e6 + 2 * 8)
+
+
+def test_p95_is_the_value_that_one_of_24_may_exceed():
+    """So one late request does not fail a deployment, and two do."""
+    on_time = [0.1] * (capstone.REQUESTS - 1)
+    assert percentile([*on_time, 9.0], 95) < 3 < percentile([*on_time[1:], 9.0, 9.0], 95)
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("max_batch_size = 2", 'max_batch_size = "2"', "max_batch_size is '2', and must be int."),
+        ("bls_decodes = false", "", "bls_decodes is missing."),
+        ("bls_decodes", "bls_decoder", "is no knob."),
+        ("bls_decodes = false", "bls_decodes =", "is not TOML"),
+        ('"V1"', '"V2"', "batching_strategy: Input should be"),
+    ],
+)
+def test_a_mistake_is_one_sentence(old, new, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(capstone, "alone", lambda: (0.1, 0.2))
+    file = tmp_path / "deployment.toml"
+    file.write_text((LAB / "baseline.toml").read_text().replace(old, new))
+    assert capstone.main([f"--home={tmp_path}", "score"]) == 1
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_start_writes_the_baseline_and_keeps_what_was_tuned(tmp_path):
+    file = tmp_path / "deployment.toml"
+    assert capstone.main([f"--home={tmp_path}", "start"]) == 0
+    assert capstone.read(file) == capstone.read(LAB / "baseline.toml")
+    file.write_text("mine")
+    assert capstone.main([f"--home={tmp_path}", "start"]) == 0 and file.read_text() == "mine"
