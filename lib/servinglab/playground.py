@@ -29,7 +29,7 @@ _NAMES = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "max_tokens": "req
 
 def playground(url: str, prompt: str, **settings: Any) -> None:
     """Controls for requests to the server at `url` (gRPC, "127.0.0.1:8001"); where nobody can move them, a picture of
-    one answer. `settings`: what to begin with, by the names of SETTINGS.
+    one answer, of one beam. `settings`: what to begin with, by the names of SETTINGS.
 
     The prompt goes as it is to `preprocessing`, and its ids to `tensorrt_llm`. Raises CourseError for a setting that is
     none and for a tokenizer that is not here; for a page also what the server says.
@@ -41,7 +41,7 @@ def playground(url: str, prompt: str, **settings: Any) -> None:
         folder = server.get_model_config("preprocessing").config.parameters["tokenizer_dir"].string_value
         if not (file := Path(folder, "tokenizer.json")).is_file():
             raise CourseError(f"The server's tokenizer is not here: {file}. Run this where it is, or copy it.")
-        answer, first = Answer(Tokenizer.from_file(str(file)), settings), None
+        answer, first = Answer(Tokenizer.from_file(str(file)), settings | {"beam_width": 1}), None
         if is_live():
             return _Controls(url, answer.tokenizer, prompt, settings).begin()
         for result in client.stream(server, "tensorrt_llm", answer.request(server, prompt)):

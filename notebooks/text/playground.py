@@ -44,14 +44,14 @@ lane = notebook.begin("playground", lane, seed=seed, weights=precision)
 server = serve(precision=precision, max_beam_width=4)
 
 # %% [markdown]
-# - **Bars** show the next token. Outlined is what the model believes, filled what your settings make of it. Each control
-#   that you move asks the server again.
-# - **Run** streams an answer. Its colours say how likely the model found each token, before all settings: dark ones were
-#   surprises.
+# - **Bars** show the next token. Outlined is what the model believes, filled what your settings make of it. Each
+#   control that you move asks the server again.
+# - **Run** streams an answer. Its colours say how likely the model found each token, before all settings: dark ones
+#   were surprises.
 # - **Stop** cancels the request on the server.
 #
-# **Predict:** which settings make bars vanish? Which makes all bars more alike? Which changes the text, but no bar of the
-# first token?
+# **Predict:** which settings make bars vanish? Which makes all bars more alike? Which changes the text, but no bar of
+# the first token?
 
 # %%
 playground(server.grpc_url, prompt, top_k=top_k, max_tokens=max_tokens, seed=seed)

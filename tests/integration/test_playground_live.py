@@ -1,4 +1,4 @@
-"""The playground in front of a person: JupyterLab in a headless browser, the notebook's own cells, a server of its own."""
+"""The playground in front of a person: JupyterLab in a headless browser, cells of the notebook, a server of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_control_reaches_the_server(live_page):
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
     output = page.locator(".jp-Cell").nth(1).locator(".jp-Cell-outputArea")
-    bars, text, stop = output.locator(".playground-bars"), output.locator(".playground-text"), output.get_by_text("Stop")
+    bars, text, stop = map(output.locator, (".playground-bars", ".playground-text", "button:text('Stop')"))
     temperature, _, _, penalty, _, beams, length = (output.locator(".noUi-handle").nth(n) for n in range(7))
     expect(bars).to_contain_text("all others")
 
