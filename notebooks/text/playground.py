@@ -19,7 +19,7 @@
 # A server, a prompt, and a control for every setting of a request. Use it while you read 05 to 10, or show it to
 # somebody who has read nothing.
 #
-# **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
 #
 # In JupyterLab, run all cells (*Run*, *Run All Cells*). On a page you see one answer as a picture.
 
@@ -29,7 +29,7 @@ from servinglab.playground import playground
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
-lane: str = "auto"  # "embedded", "trtllm", "auto", or a running server: "grpc://127.0.0.1:8001"
+lane: str = "auto"  # "embedded", "auto", or a running server: "grpc://127.0.0.1:8001"
 precision: str = "fp32"  # weights of the default model: "fp32" or "int4"
 prompt: str = "She opened the door and saw a"  # what the model goes on from; change it in the box below, too
 top_k: int = 50  # what the controls begin with; 0 is off
