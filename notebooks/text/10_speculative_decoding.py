@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and their switches in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 90 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 223 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # read: 13 min, do: 16 min
 #
@@ -822,6 +822,7 @@ for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"
         served(**{"max_tokens": 4, "num_draft_tokens": 2, **more})
     except InferenceServerException as error:
         print(error.message())
+
 
 # %% [markdown]
 # The draft's length is a setting of the request. In JupyterLab the slider sends one request a value. **Predict:** do

@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and power into energy per token
 # - write the command lines of perf_analyzer and AIPerf
 #
-# **Time:** 45 minutes (last run: 69 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 130 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 22 min
 #
@@ -440,6 +440,7 @@ check("11.2", felt)
 waits = loadtest.one_connection(due, busy)
 p50, p95 = np.percentile(waits, (50, 95))
 print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt it")
+
 
 # %% [markdown]
 # Be the load. In JupyterLab the slider sets the number of users of a closed loop, over HTTP this time.
