@@ -833,7 +833,7 @@ def guesses(axes, k):
     found = served(num_draft_tokens=k or None)
     counts = [found.as_numpy(f"total_{name}draft_tokens") for name in ("", "accepted_")]
     axes.barh(["guessed", "accepted"], [0 if count is None else count.item() for count in counts])
-    axes.set(xlabel=f"tokens; the answer took {found.seconds:.2f} s", ylim=(1.6, -0.6))
+    axes.set(xlabel=f"tokens; answer in {found.seconds:.2f} s", ylim=(1.6, -0.6))
     return found.seconds
 
 

@@ -455,14 +455,14 @@ def load(axes, users):
 
     with ThreadPoolExecutor(users) as pool:
         seconds = list(pool.map(one, new_prompts(3 * users)))
-    axes.plot(seconds, "o", markersize=4)
-    axes.set(xlabel="request", ylabel="latency (s)", ylim=(0, None))
+    axes.bar(range(len(seconds)), seconds)
+    axes.set(xlabel="request", ylabel="latency (s)")
     return np.median(seconds)
 
 
 url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate"
 title = lambda middle: f"{2 * batch} users wait {middle[2] / middle[0]:.1f} times as long as one (medians)"  # noqa: E731
-explore(load, title=title, summary="latencies", live={"users": range(1, 17)}, users=[1, batch, 2 * batch])
+explore(load, title=title, summary="latency of each request", live={"users": range(1, 17)}, users=[1, batch, 2 * batch])
 
 # %% [markdown]
 # Beyond `batch` users some wait for a place, so latency grows with their number: the queue of a closed loop.

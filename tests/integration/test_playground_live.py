@@ -36,7 +36,8 @@ def test_every_control_reaches_the_server(live_page):
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
     output = page.locator(".jp-Cell").nth(1).locator(".jp-Cell-outputArea")
-    bars, text, stop = map(output.locator, (".playground-bars", ".playground-text", "button:text('Stop')"))
+    bars, text = map(output.locator, (".playground-bars", ".playground-text"))
+    run, stop = (output.get_by_role("button", name=name) for name in ("Run", "Stop"))
     temperature, _, _, penalty, _, beams, length = (output.locator(".noUi-handle").nth(n) for n in range(7))
     expect(bars).to_contain_text("all others")
 
@@ -48,7 +49,7 @@ def test_every_control_reaches_the_server(live_page):
     temperature.press("Home")
     expect(bars).to_contain_text("100 %")  # greedy
 
-    output.get_by_text("Run").click()
+    run.click()
     expect(text.locator("span").nth(8)).to_be_visible()
     stop.click()
     expect(output).to_contain_text("Stopped: the request was cancelled.")
@@ -66,7 +67,7 @@ def test_every_control_reaches_the_server(live_page):
     for key in ("ArrowRight", "ArrowRight"):
         beams.press(key)
         length.press(key)
-    output.get_by_text("Run").click()
+    run.click()
     expect(output.locator(".playground-beams tr")).to_have_count(3)
     beams.press("End")
     expect(output).to_contain_text("beam_width 8 exceeds max_beam_width 4")
