@@ -33,8 +33,8 @@ def add(course: Course, name: str) -> list[Path]:
         raise CourseError(f"{name!r} is no name for a notebook; use letters, digits and _, such as my_topic.")
     if taken := [n.id for n in course.notebooks if n.id.partition("_")[2] == topic]:
         raise CourseError(f"There is {taken[0]} already; choose another name.")
-    last = course.notebooks[-1]
-    number = f"{max(int(n.id[:2]) for n in course.notebooks) + 1:02}"
+    last = max((n for n in course.notebooks if n.number.isdigit()), key=lambda n: n.id)
+    number = f"{int(last.number) + 1:02}"
     previous = os.path.relpath(last.path, course.root / "notebooks")
     words = {"number": number, "topic": topic, "title": topic.replace("_", " ").capitalize()}
     words |= {"last": last, "previous": previous}
@@ -49,10 +49,10 @@ def add(course: Course, name: str) -> list[Path]:
     try:
         for kind, path in files.items():
             path.write_text(_TEMPLATES.get_template(f"{kind}.py").render(words), encoding="utf-8")
-        manifest.write_text(before + _TEMPLATES.get_template("course.toml").render(words), encoding="utf-8")
+        entry, last_entry = _TEMPLATES.get_template("course.toml").render(words), '\n[[notebook]]\nid = "playground"'
+        manifest.write_text(before.replace(last_entry, f"{entry}\n{last_entry}"), encoding="utf-8")
         write_text(read_source(source), source)
-        entry = load(course.root).notebooks[-1]
-        execute_notebooks.make(source, entry)
+        execute_notebooks.make(source, load(course.root).select([number])[0])
     except BaseException as error:
         manifest.write_text(before, encoding="utf-8")
         for path in [*files.values(), notebook_of(source)]:

@@ -38,7 +38,7 @@ def notebook_folders(root: Path = ROOT) -> list[Path]:
 
 def text_sources(root: Path = ROOT) -> list[Path]:
     """Text sources in course order."""
-    return sorted((s for f in notebook_folders(root) for s in f.glob("text/[0-9][0-9]_*.py")), key=lambda s: s.stem)
+    return sorted((s for f in notebook_folders(root) for s in f.glob("text/*.py")), key=lambda s: s.stem)
 
 
 def notebook_of(source: Path) -> Path:

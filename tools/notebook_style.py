@@ -33,9 +33,10 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 def findings(notebook: NotebookNode, entry: Notebook) -> list[str]:
     """Everything that breaks the course's style. ``entry``: the notebook's entry in course.toml."""
+    lesson = [*header(notebook, entry), *last_cells(notebook)] if entry.number.isdigit() else []
     return [
-        *header(notebook, entry), *first_cells(notebook, entry), *names_of_ours(notebook), *rhythm(notebook),
-        *last_cells(notebook), *links(notebook, ROOT / entry.folder), *figures(notebook), *commands(notebook),
+        *lesson, *first_cells(notebook, entry), *names_of_ours(notebook), *rhythm(notebook),
+        *links(notebook, ROOT / entry.folder), *figures(notebook), *commands(notebook),
     ]  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
         return ["cell 1 must be the header, in markdown"]
     blocks = [block.strip() for block in cell.source.split("\n\n")]
     found = []
-    title = f"# {entry.id[:2]} · {entry.title}"
+    title = f"# {entry.number} · {entry.title}"
     if blocks[0] != title:
         found.append(f"the header must begin with {title!r}, not {blocks[0]!r}")
     promise = blocks[1] if len(blocks) > 1 else ""
@@ -82,8 +83,8 @@ def first_cells(notebook: NotebookNode, entry: Notebook) -> list[str]:
     if values != entry.parameters:
         found.append(f"the parameters cell says {values}, course.toml {entry.parameters}; make them equal")
     after = next((cell.source for cell in cells[3:] if cell.cell_type == "code"), "")
-    if entry.id[:2] not in [_first_value(call) for call in _calls(after, "notebook.begin")]:
-        found.append(f'the first code cell after the parameters must call notebook.begin("{entry.id[:2]}", lane, …)')
+    if entry.number not in [_first_value(call) for call in _calls(after, "notebook.begin")]:
+        found.append(f'the first code cell after the parameters must call notebook.begin("{entry.number}", lane, …)')
     return found
 
 

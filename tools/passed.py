@@ -26,4 +26,4 @@ def show(course: Course) -> None:
     total, open_ = sum(len(ids) for _, ids, _ in rows), [(n, left[0]) for n, _, left in rows if left]
     report.say(f"{total - sum(len(left) for *_, left in rows)} of {total} exercises passed")
     if open_:
-        report.say(f"next: {open_[0][1]}, in {open_[0][0].id}: course lab {open_[0][0].id[:2]}")
+        report.say(f"next: {open_[0][1]}, in {open_[0][0].id}: course lab {open_[0][0].number}")

@@ -58,9 +58,9 @@ def table(lane: str, skipped: list[Skip], course: Course, folder: Path) -> str:
     results = {result["id"]: result for result in (json.loads(file.read_text()) if file.exists() else ())}
     reasons = {skip.notebook: f"{skip.reason} (until {skip.until})" for skip in skipped if skip.lane == lane}
     rows = [["notebook", "lane", "status", "seconds", "device", "reason"], ["---"] * 6]
-    for name in (n.id for n in course.notebooks if lane in n.lanes):
+    for name, number in ((n.id, n.number) for n in course.notebooks if lane in n.lanes):
         result = results.get(name) or {"status": "skipped" if name in reasons else "not run", "seconds": ""}
-        record = folder / "records" / f"{name[:2]}.json"  # by the notebook's last cell
+        record = folder / "records" / f"{number}.json"  # by the notebook's last cell
         device = json.loads(record.read_text())["device"] if record.exists() else ""
         row = name, lane, result["status"], result["seconds"], device, result.get("error", reasons.get(name, ""))
         rows.append([str(cell).replace("|", "\\|") for cell in row])

@@ -122,7 +122,7 @@ def _words(given: dict[str, str]) -> str:
 
 
 def _record(place: Path, notebook: Notebook) -> Path:
-    return place / "records" / f"{notebook.id[:2]}.json"
+    return place / "records" / f"{notebook.number}.json"
 
 
 def _first_record(places: list[Path], notebook: Notebook) -> str:

@@ -35,7 +35,7 @@ class Notebook:
     lies, from the course's root: "notebooks", or a lab such as "labs/vlm_clip"; of what is `untimed` no figure is a
     time, so another may run beside it."""
 
-    id: Annotated[str, Field(pattern=r"^\d\d_[a-z0-9_]+$")]
+    id: Annotated[str, Field(pattern=r"^(\d\d_[a-z0-9_]+|playground)$")]
     title: str
     minutes: Count
     lanes: Annotated[tuple[Lane, ...], Field(min_length=1)]
@@ -46,6 +46,11 @@ class Notebook:
     path: Path
     folder: Annotated[str, Field(pattern=r"^(notebooks|labs/[a-z0-9_]+)$")] = "notebooks"
     untimed: bool = False
+
+    @property
+    def number(self) -> str:
+        """ "05" of "05_streaming_grpc"; the playground has none, and its name instead."""
+        return self.id.partition("_")[0]
 
     @field_validator("sets", mode="before")
     @classmethod
@@ -84,7 +89,7 @@ class Course:
         manifest; all when `ids` is empty."""
         if not ids:
             return list(self.notebooks)
-        names = {n.id: {n.id, n.id.split("_")[0], n.folder, str(n.path.relative_to(self.root))} for n in self.notebooks}
+        names = {n.id: {n.id, n.number, n.folder, str(n.path.relative_to(self.root))} for n in self.notebooks}
         wanted = {i.removeprefix("./").rstrip("/") if "/" in i else i.zfill(2) if i.isdigit() else i for i in ids}
         if unknown := wanted - set().union(*names.values()):
             labs = dict.fromkeys(n.folder for n in self.notebooks if n.folder != "notebooks")

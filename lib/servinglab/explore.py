@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+from tritonclient.utils import InferenceServerException
 
 from servinglab.errors import CourseError
 from servinglab.figures.style import WIDTH, kernel, show
@@ -18,13 +19,15 @@ _MOST_PANELS = 9
 
 
 def explore(
-    draw: Callable[..., None], *, title: str, summary: str, live: Mapping[str, Sequence[Any]] | None = None,
-    **grid: Sequence[Any],
+    draw: Callable[..., Any], *, title: str | Callable[[list[Any]], str], summary: str,
+    live: Mapping[str, Sequence[Any]] | None = None, **grid: Sequence[Any],
 ) -> None:  # fmt: skip
     """Draw ``draw(axes, **values)`` for every combination of values in ``grid``, at most nine; add sliders when live.
 
     One varying name gives up to three panels a row, two give rows (the first) and columns (the second). ``title`` and
-    ``summary`` are those of ``style.show``. ``live``: other values for the slider of a name. Raises CourseError.
+    ``summary`` are those of ``style.show``; a function makes the title of what ``draw`` returned for each panel.
+    ``live``: other values for the slider of a name. ``draw`` may ask a server: a slider calls it when it is let go, and
+    an error is one sentence in the place of the figure. Raises CourseError.
     """
     if not grid or not all(map(len, grid.values())):
         raise CourseError("explore needs at least one name with values, such as temperature=[0.5, 1.0, 2.0]")
@@ -53,35 +56,40 @@ def is_live() -> bool:
     return session and "cellId" in request.get("metadata", {})
 
 
-def _panels(draw: Callable[..., None], grid: dict[str, Sequence[Any]], title: str, summary: str) -> None:
+def _panels(draw: Callable[..., Any], grid: dict[str, Sequence[Any]], title: Any, summary: str) -> None:
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     varying = [name for name, values in grid.items() if len(values) > 1]
     columns = min(4, len(grid[varying[-1]])) if len(varying) > 1 else min(3, len(combinations))
     rows = -(-len(combinations) // columns)
     size = (WIDTH, 0.8 + 1.9 * rows)
     fig, panels = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    returned = []
     for axes, values in itertools.zip_longest(panels.flat, combinations):
         if values is None:
             axes.axis("off")
             continue
-        draw(axes, **values)
+        returned.append(draw(axes, **values))
         axes.set_title(", ".join(f"{name} {values[name]}" for name in varying or grid), fontsize=9)
         axes.label_outer()
-    show(fig, title, summary)
+    show(fig, title(returned) if callable(title) else title, summary)
 
 
-def _sliders(draw: Callable[..., None], grid: dict[str, Sequence[Any]], live: dict[str, Sequence[Any]]) -> None:
+def _sliders(draw: Callable[..., Any], grid: dict[str, Sequence[Any]], live: dict[str, Sequence[Any]]) -> None:
     import ipywidgets
     from IPython.display import display
 
     def redraw(**values: Any) -> None:
         fig, axes = plt.subplots(figsize=(WIDTH, 2.8), layout="constrained")
-        draw(axes, **values)
-        display(fig)
+        try:
+            draw(axes, **values)
+            display(fig)
+        except (CourseError, InferenceServerException) as error:
+            print(error)
         plt.close(fig)
 
     controls = {}
     for name, values in live.items():
         start = grid[name][0] if grid[name][0] in values else values[0]
-        controls[name] = ipywidgets.SelectionSlider(options=list(values), value=start, description=name)
+        look = {"description": name, "continuous_update": False}
+        controls[name] = ipywidgets.SelectionSlider(options=list(values), value=start, **look)
     display(ipywidgets.VBox(list(controls.values())), ipywidgets.interactive_output(redraw, controls))

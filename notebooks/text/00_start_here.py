@@ -48,6 +48,7 @@ from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures import request_path, streaming
 from servinglab.figures.style import show
+from servinglab.playground import playground
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -321,6 +322,21 @@ check("00.3", total_tokens)
 # ```
 #
 # </details>
+
+# %% [markdown]
+# ## Playground
+#
+# The same question with a control for each setting that 06 to 09 explain. The colour of a token says how likely the
+# model found it; the bars show what else could have come.
+#
+# **Predict:** is the first token of the answer the one that the model was surest of?
+
+# %%
+playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed)
+
+# %% [markdown]
+# Not always: sampling draws, and a later token often has little choice left. (On a page you see one answer and the bars
+# of its first token.)
 
 # %% [markdown]
 # ## Recap

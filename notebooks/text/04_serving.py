@@ -62,6 +62,7 @@ from reference_backend import executor
 from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
+from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.serving import serve
 
@@ -1064,6 +1065,35 @@ print("now:", config.parameters["batch_scheduler_policy"].string_value)
 # %% [markdown]
 # What happened to the streams? The old instance finished them: every answer is complete.
 #
+# So you can try a batch policy on the running server. In JupyterLab each slider loads the model again and sends six
+# requests of different lengths; a bar is one answer, from its first token to its last.
+#
+# **Predict:** two slots, static against in-flight: which requests begin earlier?
+
+# %%
+def reloaded(axes, slots, strategy):
+    change("tensorrt_llm", r"max_batch_size: \d+", f"max_batch_size: {slots}")
+    change("tensorrt_llm", "inflight_fused_batching|V1", strategy)
+    asked = {n: {"text_input": f"Fox {n}", "max_tokens": m, "min_tokens": m} for n, m in enumerate(lengths[:6])}
+    asked = {n: inputs(**each, stream=True) for n, each in asked.items()}
+    found = [(each[0].seconds, each[-1].seconds) for each in gather(client, "tensorrt_llm_bls", asked).values()]
+    axes.barh(range(len(found)), [end - begun for begun, end in found], left=[begun for begun, _ in found])
+    axes.set(xlabel="time (s)", ylabel="request", ylim=(5.6, -0.6))
+    return max(found, key=max)[1]
+
+
+policies = ["V1", "inflight_fused_batching"]
+title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {seconds[1]:.2f} s"  # noqa: E731
+explore(reloaded, title=title, summary="a bar a request", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
+
+# %% [markdown]
+# With V1 a pair begins when both before it have ended. Back to the configuration of before:
+
+# %%
+change("tensorrt_llm", r"max_batch_size: \d+", f"max_batch_size: {places}")
+change("tensorrt_llm", "V1", "inflight_fused_batching")
+
+# %% [markdown]
 # ## 8 Several GPUs, several nodes
 #
 # An engine for several GPUs is built in pieces, one for each **rank**: `tp_size` (tensor parallel: every layer is cut)

@@ -57,6 +57,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs, stream
+from servinglab.explore import explore
 from servinglab.figures import streaming
 from servinglab.figures.style import show
 from servinglab.root import find_root
@@ -819,6 +820,29 @@ check("05.3", answer_3)
 # ```
 #
 # </details>
+
+# %% [markdown]
+# How many streams pay? Each mark is a token. In JupyterLab the slider sends so many requests.
+#
+# **Predict:** eight streams in the place of one: how many times the tokens per second?
+
+# %%
+def at_once(axes, streams):
+    short = {**options, "max_tokens": 16, "min_tokens": 16}
+    asked = {n: inputs(text_input=prompt, seed=seed + n, **short) for n in range(streams)}
+    found = [arrivals(each) for each in gather(client, "tensorrt_llm_bls", asked).values()]
+    axes.plot(np.ravel(found), np.repeat(range(streams), 16), "|", markersize=9)
+    rate = 16 * streams / np.max(found)
+    axes.set(xlabel="time since the request (s)", yticks=[])
+    axes.text(0.98, 0.04, f"{rate:.0f} tokens/s", ha="right", transform=axes.transAxes)
+    return rate
+
+
+title = lambda rates: f"Eight streams give {rates[-1] / rates[0]:.1f} times the tokens/s of one"  # noqa: E731
+explore(at_once, title=title, summary="1, 4 and 8 streams", live={"streams": range(1, 17)}, streams=[1, 4, 8])
+
+# %% [markdown]
+# Fewer than eight times: a step for eight takes longer than a step for one, and eight prompts are read first.
 
 # %% [markdown]
 # ## 8 Tokens are not characters

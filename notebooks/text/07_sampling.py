@@ -56,6 +56,7 @@ from servinglab.client import gather, inputs
 from servinglab.explore import explore
 from servinglab.figures import sampling as figures
 from servinglab.figures.style import show
+from servinglab.playground import playground
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -965,6 +966,19 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 
 # %% [markdown]
 # The numbers belong to a small model and one prompt. Measure again with yours.
+#
+# ## Playground
+#
+# All settings at once, on this server: each control sends a request. Outlined bars are the model's, filled ones what
+# your settings make of them.
+#
+# **Predict:** with top-k 5 and temperature 1.5, how many of the tokens below did the model give at least 50 %?
+
+# %%
+playground(server.grpc_url, prompt, temperature=1.5, top_k=5, max_tokens=40, seed=seed)
+
+# %% [markdown]
+# The text is readable, because five tokens were left at each step, and never dull. Now move top-k to 0 and run again.
 
 # %% [markdown]
 # ## Recap

@@ -27,7 +27,7 @@
 # - say what a length penalty divides, and what it cannot mend
 # - choose between beams and sampling by the task and the cost
 #
-# **Time:** 40 minutes (last run: 93 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 281 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 13 min
 #
@@ -53,6 +53,7 @@ from servinglab.client import gather, inputs
 from servinglab.decoding import beam_search
 from servinglab.explore import explore
 from servinglab.figures.style import show
+from servinglab.playground import playground
 from servinglab.serving import serve
 
 # %% tags=["parameters"]
@@ -782,6 +783,20 @@ print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_v
 # Without the check beams hardly lead. They are the *likeliest* candidates found, no two with the same tokens; samples
 # repeat the likely ones. So the right answer is among four beams more often, and the check finds it. Give beams to
 # tasks with few right answers and a check. Copy with greedy decoding. Sample where many answers are good.
+#
+# ## Playground
+#
+# The greedy text of this prompt, with controls. The colour of a token says how likely the model found it.
+#
+# **Predict:** a second beam can win only where greedy decoding was unsure. Is that at the beginning of a word, or in
+# the middle?
+
+# %%
+playground(server.grpc_url, prompt, top_p=0.0, max_tokens=max_tokens)
+
+# %% [markdown]
+# Mostly at the beginning: once a word has begun, its other tokens are nearly certain. Now set `beam_width` to 3 and run
+# again: beams share a beginning and differ where it was dark.
 
 # %% [markdown]
 # ## Recap

@@ -54,6 +54,7 @@ from reference_backend import executor
 from servinglab import assets, notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
+from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.serving import serve
 
@@ -868,6 +869,26 @@ for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"
         served(**{"max_tokens": 4, "num_draft_tokens": 2, **more})
     except InferenceServerException as error:
         print(error.message())
+
+
+# %% [markdown]
+# The draft's length is a setting of the request. In JupyterLab the slider sends one request a value. **Predict:** do
+# more guesses mean more accepted ones? A faster answer?
+
+# %%
+def guesses(axes, k):
+    found = served(num_draft_tokens=k or None)
+    counts = [found.as_numpy(f"total_{name}draft_tokens") for name in ("", "accepted_")]
+    axes.barh(["guessed", "accepted"], [0 if count is None else count.item() for count in counts])
+    axes.set(xlabel=f"tokens; answer in {found.seconds:.2f} s", ylim=(1.6, -0.6))
+    return found.seconds
+
+
+title = lambda seconds: f"k = 2 is {seconds[0] / seconds[1]:.2f} times as fast as no draft, as served"  # noqa: E731
+explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k": range(9)}, k=[0, 2, 5])
+
+# %% [markdown]
+# More are accepted, but far more are thrown away, and each was paid for. One request a length: its time is a rough one.
 
 # %% [markdown]
 # ## 8 The relatives

@@ -42,6 +42,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -53,6 +54,7 @@ from plots import load as figures
 from servinglab import loadtest, notebook
 from servinglab.checks import check
 from servinglab.client import inputs
+from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.root import find_root
@@ -462,6 +464,32 @@ check("11.2", felt)
 waits = loadtest.one_connection(due, busy)
 p50, p95 = np.percentile(waits, (50, 95))
 print(f"p50 {p50:.2f} s, p95 {p95:.2f} s; {np.sum(waits > 0.0101)} of 500 felt it")
+
+
+# %% [markdown]
+# Be the load. In JupyterLab the slider sets the number of users of a closed loop, over HTTP this time.
+#
+# **Predict:** from how many users on does latency grow in proportion to their number?
+
+# %%
+def load(axes, users):
+    def one(prompt):
+        body = {**fixed, "text_input": prompt, "stream": False}
+        return httpx.post(url, json=body, timeout=120, trust_env=False).raise_for_status().elapsed.total_seconds()
+
+    with ThreadPoolExecutor(users) as pool:
+        seconds = list(pool.map(one, new_prompts(3 * users)))
+    axes.bar(range(len(seconds)), seconds)
+    axes.set(xlabel="request", ylabel="latency (s)")
+    return np.median(seconds)
+
+
+url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate"
+title = lambda middle: f"{2 * batch} users wait {middle[2] / middle[0]:.1f} times as long as one (medians)"  # noqa: E731
+explore(load, title=title, summary="latency of each request", live={"users": range(1, 17)}, users=[1, batch, 2 * batch])
+
+# %% [markdown]
+# Beyond `batch` users some wait for a place, so latency grows with their number: the queue of a closed loop.
 
 # %% [markdown]
 # ## 5 How sure is that?

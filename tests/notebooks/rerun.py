@@ -150,7 +150,7 @@ def prepare(entry: Notebook, set_name: str | None = None, *, solved: bool = True
     source = next(source for source in text_sources() if source.stem == entry.id)
     notebook = read_source(source)
     if solved:
-        notebook = exercises.with_solutions(notebook, exercises.load_answers(entry.id[:2]).solutions)
+        notebook = exercises.with_solutions(notebook, exercises.load_answers(entry.number).solutions)
     values = entry.values(set_name=set_name or entry.sets[-1].name)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     place = next((n for n, cell in enumerate(cells, 1) if "parameters" in tags(cell)), 0)

@@ -31,7 +31,7 @@ def fresh(name):
 
 @functools.cache
 def answers_of(name):
-    return exercises.load_answers(name[:2])
+    return exercises.load_answers(ENTRIES[name].number)
 
 
 each_exercise = pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_most_notebooks_talk_to_triton_through_its_own_client():
 @each_notebook
 def test_checks_solutions_mutants_and_cells_belong_together(name):
     """No check without a cell, no cell without a solution, and at least one known misconception each."""
-    number = name[:2]
+    number = ENTRIES[name].number
     ids, answers = exercises.exercise_ids(fresh(name)), answers_of(name)
     assert ids == known_exercises(number) == sorted(answers.solutions) == sorted(answers.mutants)
     assert all(answers.mutants.values())

@@ -48,7 +48,7 @@ def test_stored_results_are_the_results(entry, tmp_path):
 @pytest.mark.parametrize("entry, set_name", OTHER_SETS)
 def test_other_parameters_with_solutions(entry, set_name):
     notebook = read_source(SOURCES[entry.id])
-    notebook = exercises.with_solutions(notebook, exercises.load_answers(entry.id[:2]).solutions)
+    notebook = exercises.with_solutions(notebook, exercises.load_answers(entry.number).solutions)
     values = entry.values(set_name=set_name)
     executed, _ = execute_notebooks.execute(notebook, entry, values)
 

@@ -77,6 +77,24 @@ def test_live_values_change_the_sliders_and_not_the_panels(drawn, monkeypatch):
     assert slider.options == (0.5, 1.0, 1.5, 2.0) and slider.value == 1.0
 
 
+def test_a_title_may_say_what_the_panels_found(monkeypatch):
+    shown = []
+    monkeypatch.setattr("servinglab.explore.show", lambda fig, title, summary: shown.append(title))
+    explore(lambda axes, n: 2 * n, title=lambda found: f"found {found}", summary="", n=[1, 3])
+    assert shown == ["found [2, 6]"]
+
+
+def test_what_a_server_refuses_is_a_sentence_where_the_figure_was(monkeypatch, capsys):
+    def draw(axes, n):
+        if n > 1:
+            raise CourseError(f"n is {n}; at most 1.")
+
+    monkeypatch.setattr("servinglab.explore.is_live", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda *things: None)
+    explore(draw, title="", summary="", live={"n": [2]}, n=[1])
+    assert capsys.readouterr().out.splitlines()[-1] == "n is 2; at most 1."
+
+
 def test_a_script_is_not_live(monkeypatch):
     monkeypatch.delenv("SERVINGLAB_STATIC", raising=False)
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")

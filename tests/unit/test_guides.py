@@ -19,7 +19,7 @@ from reference_backend.executor.params import SamplingParams
 from servinglab.root import find_root
 
 ROOT = find_root()
-NOTEBOOKS = {n.id[:2]: n for n in manifest.load(ROOT).notebooks}
+NOTEBOOKS = {n.number: n for n in manifest.load(ROOT).notebooks if n.number.isdigit()}
 TWINS = {source.stem[:2]: source.read_text() for source in text_sources()}
 SHEETS = sorted((ROOT / "docs" / "instructors").glob("[0-9]*.md"))
 CHEATS = (ROOT / "docs" / "cheatsheet.md").read_text()

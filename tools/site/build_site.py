@@ -87,7 +87,7 @@ class Site:
         shutil.copy(HERE / "site.js", static)  # by it a folder is known as a site, also after a build that stopped
         chapters = [self._page(str(n.path.relative_to(self.root)), "notebook") for n in self.course.notebooks]
         for page, notebook in zip(chapters, self.course.notebooks, strict=True):
-            page.label = f"{notebook.id[:2]} {notebook.title}"
+            page.label = f"{notebook.number} {notebook.title}" if notebook.number.isdigit() else notebook.title
         listed = {page.source for page in chapters}
         found = [
             str(p.relative_to(self.root))

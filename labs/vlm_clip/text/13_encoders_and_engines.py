@@ -62,6 +62,7 @@ from cliplab.encoders import prepare
 from cliplab.hub_clip import HubClip
 from servinglab import notebook
 from servinglab.checks import check
+from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.root import find_root
 
@@ -497,6 +498,25 @@ print(f"{full['n']} pictures, at 10: mini-CLIP {full['recall_at_10']:.2f}, ConSE
 
 # %% [markdown]
 # The first number is below that aim.
+#
+# How much hangs on k? In JupyterLab the slider moves it. **Predict:** does the order of the ways depend on it?
+
+# %%
+def at_k(axes, k):
+    found = [measure(ranks[name], at=k) for name in ways]
+    middle, low, high = np.transpose(found)
+    axes.barh(ways, middle, xerr=(middle - low, high - middle), height=0.6)
+    axes.axvline(min(1, k / len(shown)), color="black", linestyle=":")
+    axes.set(xlim=(0, 1), xlabel="recall; dotted: guessing")
+    return ways[int(np.argmax(middle))]
+
+
+title = lambda first: f"Best at 1, {k} and 30: " + ", ".join(first)  # noqa: E731
+explore(at_k, title=title, summary=f"recall at 1, {k} and 30", live={"k": range(1, 51)}, k=[1, k, 30])
+
+# %% [markdown]
+# Recall grows with k for every way, guessing included. So never compare recalls at different k, or of different numbers
+# of pictures.
 #
 # ## 7 Is the file the same network?
 #

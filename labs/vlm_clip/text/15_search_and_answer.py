@@ -57,6 +57,7 @@ from cliplab import answer, deployment, gallery, indexing
 from cliplab.pictures import catalogue, is_blank
 from servinglab import notebook
 from servinglab.checks import check
+from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.serving import serve
 
@@ -422,6 +423,26 @@ show(gallery.two_groups(best, enough_text), title, summary)
 # From twenty sentences the true share is known only roughly: 1 of 20 may be anything from 0 to 25 %. Choose with more.
 #
 # </details>
+
+# %% [markdown]
+# How many hits are worth showing? Ask for k of them, `query` again. In JupyterLab the slider sends the search.
+# **Predict:** at which hit does the score fall below the line of above?
+
+# %%
+def first(axes, k):
+    hits = search(query, k=k).hits
+    names, scores = [f"{n}. {hit.caption:.24}" for n, hit in enumerate(hits, 1)], [hit.score for hit in hits]
+    axes.barh(names, scores)
+    axes.axvline(enough_text, color="black", linestyle=":")
+    axes.set(ylim=(k - 0.4, -0.6), xlabel="score; dotted: the line of above")
+    return sum(score >= enough_text for score in scores)
+
+
+title = lambda above: f"{above[0]} of the first 12 hits are above the line"  # noqa: E731
+explore(first, title=title, summary="the scores of 12 hits", live={"k": range(1, 31)}, k=[12])
+
+# %% [markdown]
+# A larger k never changes the hits before it. It only shows more of the tail, where scores hardly differ.
 
 # %% [markdown]
 # ## 5 Search with a picture, and with both

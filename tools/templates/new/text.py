@@ -24,7 +24,7 @@
 #
 # **Time:** 15 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** nothing
 #
-# Previous: [{{ last.id[:2] }}]({{ previous }}) · Next: none yet
+# Previous: [{{ last.number }}]({{ previous }}) · Next: none yet
 
 # %%
 import numpy as np
