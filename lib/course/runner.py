@@ -20,6 +20,7 @@ from course.manifest import Course, Notebook
 from servinglab import scratch
 from servinglab.errors import CourseError
 from servinglab.keep import Keeper
+from servinglab.lane import resolve_lane
 from servinglab.root import module
 
 COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
@@ -56,10 +57,12 @@ def run_all(
     notebooks: list[Notebook], out: Path, values: dict[str, dict[str, Any]], **how: Any
 ) -> Iterator[Result]:
     """`run_notebook` for each, with its `values`; a result as soon as there is one. The untimed ones come first, two at
-    a time where the memory is enough for both: while one waits or starts a server, the other computes."""
+    a time where the memory is enough for both: while one waits or starts a server, the other computes. Not in the lane
+    trtllm, whose servers take most of a GPU's memory."""
     stopped = threading.Event()
     together = 2 if psutil.virtual_memory().available >= 2 * MEMORY else 1
-    first = [notebook for notebook in notebooks if notebook.untimed]
+    lanes = {n.id: resolve_lane(values[n.id].get("lane", "auto")) for n in notebooks}
+    first = [n for n in notebooks if n.untimed and lanes[n.id] == "embedded"]
     with ThreadPoolExecutor(together) as pool:
         runs = [pool.submit(run_notebook, n, out, values[n.id], stopped=stopped, **how) for n in first]
         try:
@@ -69,7 +72,7 @@ def run_all(
             stopped.set()
             pool.shutdown(cancel_futures=True)
     for notebook in notebooks:
-        if not notebook.untimed:
+        if notebook not in first:
             yield run_notebook(notebook, out, values[notebook.id], **how)
 
 
