@@ -181,7 +181,6 @@ def test_a_bad_picture_is_one_sentence(client, model, said):
         (asked(*[url(picture(0))] * 5, text="<image>" * 5), "The number of pictures is 5; this model takes"),
         (asked(image_input=np.zeros((1, 1, 3, 8, 8), np.float16), text="<image>"), "takes pixel_values"),
         (asked(image_input=np.full((1, 1, 3, 224, 224), np.nan, np.float16), text="<image>"), "finite"),
-        (asked(url(picture(0)), num_draft_tokens=4), "not supported with speculative decoding"),
         (asked(video_bytes_input=np.zeros((1, 1, 2, 2, 3), np.uint8)), "video_bytes_input was given"),
     ],
 )
