@@ -329,6 +329,7 @@ def test_draft_input_ids_to_the_llm_alone_bring_the_right_ones_and_one_more(serv
         ({"num_return_sequences": INT(2)}, "num_return_sequences above 1"),
         ({"num_draft_tokens": INT(-1)}, "num_draft_tokens is -1"),
         ({"use_draft_logits": True}, "use_draft_logits asks"),
+        ({"prompt_embedding_table": np.ones((1, 1, 4), np.float16)}, "prompt tables are not supported"),
     ],
 )
 def test_limits(serve, inputs, words):
