@@ -30,7 +30,7 @@ from tritonclient.utils import InferenceServerException
 from servinglab import chat
 from servinglab.client import astream, channel_args, explained, inputs
 from servinglab.errors import CourseError
-from servinglab.openai_objects import MOST_ANSWERS, Answer, Chat, Completion
+from servinglab.openai_objects import COUNT, MOST_ANSWERS, Answer, Chat, Completion
 
 MOST_BYTES = 2**26  # of a body: a few pictures
 _DONE = b"data: [DONE]\n\n"
@@ -161,6 +161,9 @@ class OpenAIFrontend:
 
         try:
             with InferenceServerClient(self._triton, channel_args=channel_args(self._triton)) as client:
+                if any(tensor.name() == COUNT for each in tensors for tensor in each):  # templates before 1.1 lack it
+                    known = {tensor.name for tensor in client.get_model_metadata(self._model).inputs}
+                    tensors = [[t for t in each if t.name() in known or t.name() != COUNT] for each in tensors]
                 results = astream(client, self._model, dict(enumerate(tensors)), timeout=self._deadline)
                 async with contextlib.aclosing(results):
                     async for result in results:

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 MOST_ANSWERS = 128
+COUNT = "return_num_input_tokens"  # asked for where the text does not tell
 Token = tuple[str, float, int]  # its text, its log probability, and where in the answer's text it begins
 Word = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # as large as a tensor of it holds
@@ -109,7 +110,7 @@ class Chat(Request):
         urls = [part.image_url.url for part in parts if isinstance(part, Picture)]
         # How many tokens a picture takes, only the model knows.
         row = np.array([[url.encode() for url in urls]], object)
-        pictures = {"image_url_input": row, "return_num_input_tokens": True} if urls else {}
+        pictures = {"image_url_input": row, COUNT: True} if urls else {}
         return [given | pictures for given in super().inputs(biased)]
 
     def choice(self, text: str | None, tokens: list[Token], first: bool) -> dict[str, Any]:
