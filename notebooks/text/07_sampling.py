@@ -407,7 +407,8 @@ print(inside)
 # %%
 fig = figures.samples_against_exact([label[i] for i in order[:8]], {"": (bars, counts)})
 summary = f"exact probabilities inside the 95 % interval of {samples} samples: {inside}"
-show(fig, f"{inside['this server']} of 8 calculated probabilities lie inside their intervals", summary)
+title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA's".format(samples, *inside.values())
+show(fig, title, summary)
 
 # %% [markdown]
 # A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ a little, at
