@@ -40,6 +40,8 @@ def fold(notebook: NotebookNode, solutions: dict[str, str]) -> None:
 def update(source: Path) -> None:
     """Bring the text of a notebook, and its stored .ipynb, up to date. No effect where both are."""
     notebook = read_source(source)
+    if not exercises.exercise_ids(notebook):
+        return
     fold(notebook, exercises.load_answers(source.stem[:2]).solutions)
     write_text(notebook, source)
     stored, path = nbformat.read(notebook_of(source), as_version=4), notebook_of(source)

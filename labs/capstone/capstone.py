@@ -88,8 +88,9 @@ def alone() -> tuple[float, float]:
     return min(first[1:]) / 1e9, min(last[1:]) / 1e9
 
 
-def send(server: TritonServer, due: np.ndarray) -> tuple[list[float], list[float]]:
-    """Of each answered request: seconds from when it was due to its first text, and those in the executor's queue."""
+def send(server: TritonServer, due: np.ndarray, patience: float = 60) -> tuple[list[float], list[float]]:
+    """Of each answered request: seconds from when it was due to its first text, and those in the executor's queue. What
+    has not ended `patience` seconds after the last was due is given up."""
     first, waits, over = {}, [], threading.Semaphore(0)
 
     def arrived(result: object, error: object) -> None:
@@ -112,7 +113,7 @@ def send(server: TritonServer, due: np.ndarray) -> tuple[list[float], list[float
             client.async_stream_infer("tensorrt_llm_bls", inputs(text_input=prompt(number), **asked),
                                       request_id=str(number), enable_empty_final_response=True)  # fmt: skip
         for _ in due:
-            if not over.acquire(timeout=180):
+            if not over.acquire(timeout=max(0.0, began + due[-1] + patience - time.perf_counter())):
                 break
         client.stop_stream(cancel_requests=True)
     return [first[number] - began - due[number] for number in sorted(first)], waits
@@ -131,12 +132,13 @@ def score(knobs: dict, say=print) -> dict:
         repository = build_default(folder, parameters=reuse, generation="1.1", **fields)  # refuses what is no value
         with TritonServer(repository) as server:
             send(server, np.zeros(2))  # warm up
-            ttft, waits = send(server, due)
+            ttft, waits = send(server, due, 4 * LIMIT * to_first)
     limit = LIMIT * max(to_first, alone()[0])  # before and after: something else may have begun to run meanwhile
     found = {"cost_mb": round(cost(knobs), 1), "answered": len(ttft), "limit_ms": round(1e3 * limit)}
-    found["p95_ms"] = round(1e3 * percentile(np.array(ttft), 95)) if ttft else None
+    ttft += [4 * limit] * (REQUESTS - len(ttft))  # at least
+    found["p95_ms"] = round(1e3 * percentile(np.array(ttft), 95))
     found["in_queue_ms"] = round(1e3 * float(np.mean(waits))) if waits else None
-    found["passed"] = len(ttft) == REQUESTS and found["p95_ms"] <= found["limit_ms"]
+    found["passed"] = found["answered"] == REQUESTS and found["p95_ms"] <= found["limit_ms"]
     return found
 
 

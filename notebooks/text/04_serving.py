@@ -1062,6 +1062,7 @@ assert set(counts) == {few}
 config = client.get_model_config("tensorrt_llm").config
 print("now:", config.parameters["batch_scheduler_policy"].string_value)
 
+
 # %% [markdown]
 # What happened to the streams? The old instance finished them: every answer is complete.
 #

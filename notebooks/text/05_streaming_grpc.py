@@ -811,6 +811,7 @@ answer_3 = {"ttft_ms": None, "mean_gap_ms": None}  # two numbers, in millisecond
 # %% tags=["check:05.3", "nbval-check-output"]
 check("05.3", answer_3)
 
+
 # %% [markdown]
 # <details><summary>Solution 05.3</summary>
 #

@@ -27,7 +27,7 @@
 # - write the program, the command and the model folder of the LLM API
 # - name what gets lost on the way
 #
-# **Time:** 35 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 35 minutes (last run: 229 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 11 min
 #

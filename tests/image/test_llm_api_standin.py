@@ -369,5 +369,5 @@ def test_notebook_12_drives_them_where_they_are_there(environment, monkeypatch, 
     _, program, _ = re.split(r"^# .*\n", program, flags=re.M)
     assert program == expected + "\n\n"  # one line end is the program's, one the cell's
     _, request, chats = re.split(r"^# .*\n", request, flags=re.M)
-    assert request.replace("|", "").rstrip("\n") == expected and request.count("|") == values["max_tokens"]
+    assert request.replace("|", "").removesuffix("\n") == expected and request.count("|") == values["max_tokens"]
     assert len(set(chats.splitlines())) == 2  # nothing said about sampling, two seeds

@@ -496,6 +496,7 @@ low, high = full["intervals"]["gain_at_10"]
 print(f"{full['n']} pictures, at 10: mini-CLIP {full['recall_at_10']:.2f}, ConSE {full['conse_recall_at_10']:.2f},",
       f"difference {full['gain_at_10']:+.2f} ({low:+.2f} to {high:+.2f})")  # fmt: skip
 
+
 # %% [markdown]
 # The first number is below that aim.
 #

@@ -414,6 +414,7 @@ overlap = (best["captions"] < best["other unrelated"].max()).mean()
 summary = f"{overlap:.0%} of the captions score less than the best unrelated sentence"
 show(gallery.two_groups(best, enough_text), title, summary)
 
+
 # %% [markdown]
 # Does a score separate them? Where the groups overlap, none does: it trades wrong answers against missing ones. Set it
 # where both cost the same, and anew for each encoder. A hit above it counts, but need not be right.
