@@ -4,8 +4,9 @@
     python labs/vlm_clip/evaluate_vlm.py --json          the figures; with --pictures full the ones on the model's card
 
 Stamps are asked "What is it?". Scenes are composed from drawings that no training scene had, of things whose names
-were trained (known_things) and of things whose names were not (new_things). Blind: the same weights, and the question
-without the picture. Nearest: the caption of the training drawing that the trunk finds most alike.
+were trained (known_things) and of things whose names were not (new_things). Blind: the same weights and question, and
+in every picture's place the mean visual tokens of 4,096 training pictures. Usual: the answer that the training gave
+most often to this kind of question. Nearest: the caption of the training drawing that the trunk finds most alike.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,17 @@ import torch
 import evaluate
 from cliplab import retrieval, vlm, vlm_data
 from cliplab.mini_clip import TextTower
-from cliplab.prepare import open_picture, to_array
-from cliplab.vlm import Vlm
-from cliplab.vlm_data import WHAT, normal
-from cliplab.vlm_training import Scenes
+from cliplab.prepare import open_picture
+from cliplab.vlm import Vlm, pixel_values
+from cliplab.vlm_data import WHAT, normal, square
+from cliplab.vlm_pictures import Thing
+from cliplab.vlm_training import Scenes, drawn
 from servinglab.errors import CourseError
 
 BATCH = 16
 SEED = 1_000_003  # of the scenes: no training uses it
 COUNT = 200  # scenes of each set
+WAYS = {"exact_match": "said", "blind_exact_match": "blind", "usual_exact_match": "usual"}
 SCENE_SETS = ("known_things", "new_things")
 
 
@@ -43,54 +46,36 @@ def estimate(right: Sequence[bool], groups: Sequence[str] | None = None) -> dict
     return {"n": len(right), "share": round(found.value, 4), "interval": [round(found.low, 4), round(found.high, 4)]}
 
 
-def answer(model: Vlm, pixels: Sequence[np.ndarray], asked: Sequence[str], batch: int) -> tuple[list[str], list[str]]:
-    """Answers to questions, one for each picture: with the picture, and blind."""
+def answer(model: Vlm, images: Sequence[np.ndarray], asked: Sequence[str], batch: int) -> tuple[list[str], list[str]]:
+    """Answers to questions, one for each picture [224, 224, 3]: with the picture, and blind."""
     device, seen, blind = model.model.device, [], []
     for first in range(0, len(asked), batch):
         some = list(asked[first : first + batch])
-        shown = torch.from_numpy(np.stack(pixels[first : first + batch])).to(device)
-        seen += model.answers(some, model.see(shown))
-        blind += model.answers(some)
+        seen += model.answers(some, model.see(pixel_values(images[first : first + batch], device)))
+        blind += model.answers(some, model.projector.usual.expand(len(some), -1, -1))
     return seen, blind
 
 
-def scenes(model: Vlm, drawn: Scenes, batch: int = BATCH) -> list[dict[str, str]]:
-    """Every question about every scene: scene, kind, question, right, said, blind."""
-    rows, pixels = [], []
-    for number in range(len(drawn)):
-        image, asked = drawn[number]
+def scenes(model: Vlm, chosen: Scenes, usual: Mapping[str, str], batch: int = BATCH) -> list[dict[str, str]]:
+    """Every question about every scene: scene, kind, question, right, said, blind, usual."""
+    rows, images = [], []
+    for number, (image, asked) in enumerate(pair for some in drawn(chosen, BATCH) for pair in some):
         for question in asked:
             rows.append({"scene": str(number), "kind": question.kind, "question": question.text,
-                         "right": question.answer})  # fmt: skip
-            pixels.append(image)
-    arrays = _Arrays(pixels)
-    said, blind = answer(model, arrays, [row["question"] for row in rows], batch)
+                         "right": question.answer, "usual": usual.get(question.kind, "")})  # fmt: skip
+            images.append(image)
+    said, blind = answer(model, images, [row["question"] for row in rows], batch)
     return [row | {"said": s, "blind": b} for row, s, b in zip(rows, said, blind, strict=True)]
 
 
-class _Arrays(Sequence):
-    """Pictures as the trunk reads them, made when they are asked for."""
-
-    def __init__(self, images: Sequence[np.ndarray]) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, some: slice) -> list[np.ndarray]:
-        from PIL import Image
-
-        return [to_array(Image.fromarray(image)) for image in self.images[some]]
-
-
 def by_kind(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    """The share of exact answers of each kind of question, with the picture and blind; scenes are drawn together."""
+    """Shares of exact answers by kind of question, of the model and the baselines; scenes are drawn together."""
     found = {}
     for kind in (*sorted({row["kind"] for row in rows}), "all"):
         some = [row for row in rows if kind in ("all", row["kind"])]
         groups = [row["scene"] for row in some]
         found[kind] = {name: estimate([normal(row[way]) == normal(row["right"]) for row in some], groups)
-                       for name, way in (("exact_match", "said"), ("blind_exact_match", "blind"))}  # fmt: skip
+                       for name, way in WAYS.items()}  # fmt: skip
     return found
 
 
@@ -126,12 +111,19 @@ def scene_sets(folder: Path, left_out: Sequence[int] = (), count: int = COUNT) -
     """The scenes of the evaluation, from a folder of train_vlm.py --prepare."""
     named = json.loads((folder / "names.json").read_text(encoding="utf-8"))["things"]
     sets = vlm_data.things(vlm_data.Stored.load(folder / "pictures.npz"), named, set(left_out))
+    return scenes_of(sets, count)
+
+
+def scenes_of(sets: Mapping[str, Sequence[Thing]], count: int = COUNT) -> dict[str, Scenes]:
+    """The same, from drawings by set."""
     return {name: Scenes(sets[name], sorted({thing.name for thing in sets[name]}), count, SEED) for name in SCENE_SETS}
 
 
-def measure(model: Vlm, sets: dict[str, Scenes], batch: int = BATCH) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures and single answers of the scenes."""
-    rows = {name: scenes(model, drawn, batch) for name, drawn in sets.items()}
+def measure(
+    model: Vlm, sets: dict[str, Scenes], usual: Mapping[str, str], batch: int = BATCH
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures and single answers of the scenes. usual: the answer of the training by kind of question."""
+    rows = {name: scenes(model, some, usual, batch) for name, some in sets.items()}
     return {name: by_kind(found) for name, found in rows.items()}, rows
 
 
@@ -167,8 +159,8 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
     card = vlm.load(chosen.weights)[2]
     found, source = evaluate.pictures(chosen.pictures)
     right = [picture.caption for picture in found]
-    pixels = [to_array(open_picture(picture.file.read_bytes())) for picture in found]
-    said, blind = answer(model, pixels, [WHAT[0]] * len(found), BATCH)
+    images = [square(open_picture(picture.file.read_bytes())) for picture in found]
+    said, blind = answer(model, images, [WHAT[0]] * len(found), BATCH)
     known = card.get("nearest", {})
     nearest = [known.get(picture.id, "") for picture in found] if known else None
     encode = evaluate.sentence_encoder(TextTower.load())
@@ -176,7 +168,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
     ids = [picture.id for picture in found]
     answers: dict[str, Any] = {"stamps": table(ids, right, said, blind)}
     if chosen.folder:
-        figures, rows = measure(model, scene_sets(chosen.folder, card.get("left_out", ()), chosen.count))
+        figures, rows = measure(model, scene_sets(chosen.folder, card["left_out"], chosen.count), card["usual"])
         sets, answers = sets | figures, answers | rows
     if chosen.answers:
         chosen.answers.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
@@ -186,6 +178,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
         "pictures": source, "n": len(found) + len(every),
         "exact_match": {kind: shares["exact_match"]["share"] for kind, shares in total.items()},
         "blind_exact_match": {kind: shares["blind_exact_match"]["share"] for kind, shares in total.items()},
+        "usual_exact_match": {kind: shares["usual_exact_match"]["share"] for kind, shares in total.items()},
         "caption_recall_at_10": sets["stamps"]["caption_recall_at_10"]["share"],
         "intervals": {kind: shares["exact_match"]["interval"] for kind, shares in total.items()},
         "sets": sets, "seconds": round(time.monotonic() - began, 1), "torch": torch.__version__,

@@ -35,7 +35,7 @@ from servinglab.notebook import device as device_name
 from servinglab.root import find_root
 from train import ALIKE
 
-LAST = 75  # seconds kept for the evaluation
+LAST = 45  # seconds kept for the evaluation
 HELD = 256  # scenes of known things that the held-out loss is measured on
 
 
@@ -45,10 +45,11 @@ def main() -> int:
     parser.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="train from what --prepare wrote")
     parser.add_argument("--out", type=Path, help="folder to write to; data/vlm when left out")
     parser.add_argument("--smoke", action="store_true", help="a few steps on a few pictures: does it run at all?")
-    parser.add_argument("--scenes", type=int, default=60_000)
+    parser.add_argument("--scenes", type=int, default=100_000)
     parser.add_argument("--lessons", type=int, default=16, help="grids for each class of ImageNet; 0: none")
+    parser.add_argument("--untold", action="store_true", help="tell no names of the classifier's classes, to compare")
     parser.add_argument("--chats", type=int, default=3_000, help="turns without a picture; 0: none")
-    parser.add_argument("--steps", type=int, nargs=2, default=(800, 2_400), help="of the projector, and of both")
+    parser.add_argument("--steps", type=int, nargs=2, default=(300, 3_000), help="of the projector, and of both")
     parser.add_argument("--rates", type=float, nargs=2, default=(1e-3, 5e-4))
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rank", type=int, default=32)
@@ -72,15 +73,9 @@ def main() -> int:
 @torch.inference_mode()
 def features(trunk: Trunk, stored: Stored, most: int = 0) -> Tensor:
     """Of each picture, of length 1: [pictures, 1280]. most: of them, for a trial."""
-    device, found, waiting = next(trunk.parameters()).device, [], []
-    few = Stored(stored.files[:most], stored.known[:most]) if most else stored
-    for pixels in few.pixels():
-        waiting.append(pixels)
-        if len(waiting) == 128:
-            found.append(trunk(torch.from_numpy(np.stack(waiting)).to(device)))
-            waiting = []
-    if waiting:
-        found.append(trunk(torch.from_numpy(np.stack(waiting)).to(device)))
+    device = next(trunk.parameters()).device
+    images = Stored(stored.files[: most or None], stored.known).pixels()
+    found = [trunk(vlm.pixel_values(images[n : n + 128], device)) for n in range(0, len(images), 128)]
     return F.normalize(torch.cat(found), dim=-1)
 
 
@@ -101,6 +96,9 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
     left_out = set((alike.max(dim=1).values >= ALIKE).nonzero()[:, 0].tolist())
     sets = vlm_data.things(stored, named["things"], left_out)
     names = sorted({thing.name for thing in sets["train"]})
+    classes = [vlm_data.plain(name, set(named["things"])) for name in named["classes"]]
+    taught = ["" if vlm_data.held_out(plain) or vlm_data.held_out(whole) else plain
+              for plain, whole in zip(classes, named["classes"], strict=True)]  # fmt: skip
     captions = [known["caption"] for known in stored.known[: len(drawn)]]
     may = [row for row, caption in enumerate(captions) if row not in left_out and caption in names]
     best = alike[may].argmax(dim=0).tolist()
@@ -118,16 +116,18 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
     grid = vlm.Grid(tower.trunk)
     shown = look(grid, Scenes(sets["train"], names, args.scenes, args.seed))
     if args.lessons:
-        shown += vlm_training.lessons(shown, tower.head.classifier, named["classes"], args.lessons, args.seed)
+        shown += vlm_training.lessons(shown, tower.head.classifier, taught, args.lessons, args.seed)
     watched = look(grid, Scenes(sets["known_things"], names, min(HELD, args.scenes), args.seed + 1))
     rows = [vlm_training.conversation(tokenizer, asked[:1]) for asked in watched.asked]
-    held = (*vlm_training.padded(rows, device), watched.seen)
+    held = (*vlm_training.padded(rows), watched.seen)
+    usual = vlm_data.usual(shown.asked)
     lap("scenes")
 
     before = text_loss(model, kept, device)
     projector, factors, curves = vlm_training.train(
-        model, tokenizer, shown, chats, held, steps=tuple(args.steps), batch=args.batch, rates=tuple(args.rates),
-        rank=args.rank, seed=args.seed, seconds=args.minutes * 60 - sum(times.values()) - LAST if args.minutes else inf,
+        model, tokenizer, shown, chats, held, classifier=tower.head.classifier, names=[] if args.untold else classes,
+        steps=tuple(args.steps), batch=args.batch, rates=tuple(args.rates), rank=args.rank, seed=args.seed,
+        seconds=args.minutes * 60 - sum(times.values()) - LAST if args.minutes else inf,
     )  # fmt: skip
     after = text_loss(model, kept, device)
     lap("training")
@@ -135,24 +135,24 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
     card = {
         "trunk": "data/mini_clip", "language_model": "smollm2", "visual_tokens": vlm.TOKENS,
         "before": vlm.BEFORE, "after": vlm.AFTER, "rank": args.rank, "nearest": nearest,
-        "left_out": sorted(left_out),
+        "left_out": sorted(left_out), "usual": usual,
     }  # fmt: skip
     vlm.save(out, projector, factors, card)
     del model, shown, watched, held
     whole = vlm.Vlm.load(out, device=device)
-    scenes = evaluate_vlm.scene_sets(folder, left_out, args.count)
-    figures, answers = evaluate_vlm.measure(whole, scenes, 256 if cuda else evaluate_vlm.BATCH)
+    batch = 1024 if cuda else evaluate_vlm.BATCH
+    figures, answers = evaluate_vlm.measure(whole, evaluate_vlm.scenes_of(sets, args.count), usual, batch)
     for name, some in (("stamps", stamps), ("photos", Stored.load(folder / "photos.npz"))):
         limit = 8 if args.smoke else len(some.known)
         few = Stored(some.files[:limit], some.known[:limit])
         right = [known["caption"] for known in few.known]
-        said, blind = evaluate_vlm.answer(whole, list(few.pixels()), [WHAT[0]] * limit, 256 if cuda else 16)
+        said, blind = evaluate_vlm.answer(whole, few.pixels(), [WHAT[0]] * limit, batch)
         near = [nearest[known["concept"]] for known in few.known] if name == "stamps" else None
         figures[name] = evaluate_vlm.captions(said, blind, near, right, None)
         answers[name] = evaluate_vlm.table([known["concept"] for known in few.known], right, said, blind)
     lap("evaluation")
 
-    settings = ("scenes", "lessons", "chats", "steps", "rates", "batch", "rank", "seed")
+    settings = ("scenes", "lessons", "untold", "chats", "steps", "rates", "batch", "rank", "seed")
     card |= {
         "training": {name: getattr(args, name) for name in settings} | {"curves": curves},
         "text_loss": {"before": before, "after": after, "chats": len(kept)},
@@ -176,7 +176,7 @@ def text_loss(model: Any, rows: list[Any], device: str) -> float:
         return 0.0
     found = []
     for first in range(0, len(rows), 64):
-        some = vlm_training.padded(rows[first : first + 64], device)
+        some = vlm_training.padded(rows[first : first + 64])
         with vlm_training.precise(device):
             found.append(float(vlm_training.answer_loss(model, *some, None)))
     return round(float(np.mean(found)), 4)

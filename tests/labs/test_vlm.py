@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -116,10 +118,10 @@ def test_visual_tokens_stand_in_their_places_and_only_answers_count(tokenizer):
     target = torch.tensor([[id if label >= 0 else -100 for id, label in zip(ids, labels, strict=True)]])
     right = model(inputs_embeds=expected, labels=target).loss  # transformers shifts and masks on its own
     short = vlm_training.conversation(tokenizer, asked[:1])
-    rows, marks = vlm_training.padded([(ids, labels)], "cpu")
+    rows, marks = vlm_training.padded([(ids, labels)])
     assert torch.allclose(vlm_training.answer_loss(model, rows, marks, visual), right, atol=1e-5)
-    rows, marks = vlm_training.padded([(ids, labels), short], "cpu")  # a shorter row, padded
-    alone = vlm_training.answer_loss(model, *vlm_training.padded([short], "cpu"), visual)
+    rows, marks = vlm_training.padded([(ids, labels), short])  # a shorter row, padded
+    alone = vlm_training.answer_loss(model, *vlm_training.padded([short]), visual)
     counts = [sum(label >= 0 for label in row[1]) for row in ((ids, labels), short)]
     mean = (right * counts[0] + alone * counts[1]) / sum(counts)
     assert torch.allclose(vlm_training.answer_loss(model, rows, marks, visual.repeat(2, 1, 1)), mean, atol=1e-5)
@@ -188,3 +190,45 @@ def test_a_lesson_shows_the_class_that_it_names():
     chance = torch.softmax(classifier(found.seen[..., :1280].float().mean(dim=1)), dim=-1)
     for row, questions in zip(chance, found.asked, strict=True):
         assert questions[0].answer == f"A {'vwxyz'[int(row.argmax())]}." and row.max() > 0.75
+
+
+def test_a_token_is_told_the_words_of_the_class_in_its_cell(tokenizer):
+    """Before training, a projector with names differs from one without by the words of the class found there."""
+    model, classifier = tiny(), torch.nn.Linear(1280, vlm.CLASSES).requires_grad_(False)
+    torch.nn.init.zeros_(classifier.weight)[7, 100] = 60.0
+    torch.nn.init.zeros_(classifier.bias)[9] = 20.0  # of an empty cell, and of the whole picture
+    names = ["cup"] * 7 + ["great owl", "cup", "dog"] + ["cup"] * 990
+    told, plain = (_projector(model, tokenizer, classifier, some) for some in (names, []))
+    seen = torch.zeros(1, vlm.TOKENS, vlm.SEEN)
+    seen[0, 5, 100] = 1.0
+    found = (told(seen) - plain(seen))[0]
+    ids = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"] for name in ("great owl", "dog")]
+    owl, dog = (model.model.embed_tokens(torch.tensor(some)).mean(dim=0) for some in ids)
+    assert torch.allclose(found[5], owl + dog, atol=1e-5) and torch.allclose(found[6], 2 * dog, atol=1e-5)
+
+
+def _projector(model, tokenizer, classifier, names):
+    torch.manual_seed(0)
+    return vlm_training.new_projector(model, tokenizer, classifier, names, 16)
+
+
+def test_a_class_is_called_by_its_longest_known_end():
+    known = {"shark", "sea lion", "lion", "dog"}
+    asked = ("great white shark", "sea lion", "Afghan Hound", "dog")
+    assert [vlm_data.plain(name, known) for name in asked] == ["shark", "sea lion", "afghan hound", "dog"]
+
+
+def test_the_usual_answer_is_the_most_frequent_of_its_kind():
+    rows = [[vlm_data.Question("count", "", "Two."), vlm_data.Question("there", "", "No.")],
+            [vlm_data.Question("count", "", "One."), vlm_data.Question("count", "", "Two.")]]  # fmt: skip
+    assert vlm_data.usual(rows) == {"count": "Two.", "there": "No."}
+
+
+def test_the_clock_ends_a_stage_that_learns(tokenizer):
+    model = tiny()
+    projector = vlm_training.new_projector(model, tokenizer, torch.nn.Linear(1280, vlm.CLASSES), [], 16)
+    row = vlm_training.conversation(tokenizer, [vlm_data.Question("what", "What is it?", "A dog.")])
+    batch = (*vlm_training.padded([row]), torch.rand(1, vlm.TOKENS, vlm.SEEN))
+    curve = vlm_training.stage(model, projector, itertools.repeat(batch), steps=10**6, rate=1e-2, every=5, seconds=1.0,
+                               factors=vlm.attach(model, 4))  # fmt: skip
+    assert 5 < curve[-1]["step"] < 10**6 and curve[-1]["loss"] < curve[0]["loss"] - 1

@@ -42,6 +42,27 @@ def gallery(items: Sequence[tuple[Path, str]], columns: int = 6, rows: Sequence[
     return fig
 
 
+def answers(rows: Sequence[tuple[np.ndarray, str, str, str]], columns: int = 5) -> Figure:
+    """Pictures with a question and what the model said. ``rows``: (uint8 picture, question, right answer, said).
+
+    A right answer's frame has the colour of the last step, a wrong one's is dashed, with the right answer below it.
+    """
+    count = -(-len(rows) // columns)
+    fig, grid = plt.subplots(count, columns, figsize=(WIDTH, (8.6 / columns + 0.75) * count), squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for axes, (picture, question, right, said) in zip(grid.flat, rows, strict=False):
+        good, side = said == right, len(picture) - 1
+        axes.imshow(picture)
+        colour, line = (_RIGHT, "-") if good else (INK, "--")
+        axes.add_patch(Rectangle((0, 0), side, side, fill=False, clip_on=False, edgecolor=colour, linestyle=line))
+        axes.set_title(_short(question, 110 // columns, 2), fontsize=9, color=QUIET)
+        text = said if good else f"{said}\n(right: {right})"
+        lines = [_short(line, 110 // columns, 2) for line in text.split("\n")]
+        axes.text(side / 2, side * 1.04, "\n".join(lines), ha="center", va="top", fontsize=9, color=INK)
+    return fig
+
+
 def searches(rows: Sequence[tuple[str, Path, Sequence[Path]]]) -> Figure:
     """One row a search: the sentence, the picture it belongs to, then what was found, best first.
 

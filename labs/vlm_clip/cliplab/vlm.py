@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 from cliplab.lite0 import FEATURES, Trunk
 from cliplab.mini_clip import VisionTower
+from cliplab.prepare import MEAN, SCALE
 from servinglab import assets
 from servinglab.errors import CourseError
 from servinglab.root import find_root
@@ -30,6 +32,7 @@ SIDE = 7  # of the grid
 TOKENS = SIDE * SIDE
 FINE = 11, 112  # blocks after which the trunk's grid is still 14 x 14, and its channels there
 SEEN = FEATURES + 4 * FINE[1]  # numbers of one cell
+CLASSES = 1000  # of ImageNet, which the trunk learned
 HIDDEN = 576  # of SmolLM2-135M, and of the projector
 BEFORE, AFTER = "<|im_start|>user\n", "\n{}<|im_end|>\n<|im_start|>assistant\n"
 END = "<|im_end|>"
@@ -58,16 +61,30 @@ class Grid(nn.Module):
 
 
 class Projector(nn.Module):
-    """What the trunk sees [batch, 49, 1728] to visual tokens [batch, 49, 576]."""
+    """What the trunk sees [batch, 49, 1728] to visual tokens [batch, 49, 576].
+
+    Beside the map of the features, each token is told the classes that the trunk's own classifier finds in its cell and
+    in the whole picture: the mean of their names' word embeddings, weighted by their probabilities (ConSE, Norouzi et
+    al. 2014, https://arxiv.org/abs/1312.5650). So a class that no drawing showed has its words in the prompt.
+    """
 
     def __init__(self, hidden: int = HIDDEN) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(SEEN)
         self.enter, self.leave = nn.Linear(SEEN, hidden), nn.Linear(hidden, hidden)
         self.place = nn.Parameter(torch.zeros(TOKENS, hidden))
+        self.here, self.anywhere = nn.Linear(hidden, hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.register_buffer("classify", torch.zeros(CLASSES, FEATURES))
+        self.register_buffer("bias", torch.zeros(CLASSES))
+        self.register_buffer("words", torch.zeros(CLASSES, hidden))  # all zeros: told nothing
+        self.register_buffer("usual", torch.zeros(TOKENS, hidden))  # mean tokens of training pictures, a blind look
 
     def forward(self, seen: Tensor) -> Tensor:
-        return self.leave(F.gelu(self.enter(self.norm(seen)))) + self.place
+        features = seen[..., :FEATURES]
+        told = [F.softmax(F.linear(x, self.classify, self.bias), dim=-1) @ self.words
+                for x in (features, features.mean(dim=1, keepdim=True))]  # fmt: skip
+        tokens = self.leave(F.gelu(self.enter(self.norm(seen)))) + self.place
+        return tokens + self.here(told[0]) + self.anywhere(told[1])
 
 
 class LowRank(nn.Module):
@@ -102,6 +119,12 @@ def merge(model: nn.Module, factors: Mapping[str, Tensor]) -> None:
             weight += (factors[name].float() @ factors[f"{layer}.down"].float()).to(weight)
         except (AttributeError, KeyError, RuntimeError) as error:
             raise CourseError(f"The low-rank update of {layer} does not fit this language model ({error}).") from None
+
+
+def pixel_values(images: Sequence[np.ndarray], device: str | torch.device) -> Tensor:
+    """Pictures, uint8 [224, 224, 3], as the grid takes them."""
+    pixels = torch.from_numpy(np.stack(images)).to(device).permute(0, 3, 1, 2)
+    return ((pixels.float() - MEAN) / SCALE).contiguous()
 
 
 def prompt(tokenizer: Any, question: str) -> list[int]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
+import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from PIL import Image
 from cliplab import training_data
 from cliplab.conse import class_names
 from cliplab.pictures import Picture
-from cliplab.prepare import PictureError, open_picture, to_array
+from cliplab.prepare import MEAN, SCALE, PictureError, open_picture, to_array
 from cliplab.training_data import Pair
 from cliplab.vlm_pictures import COLOURS, SHAPE_COLOURS, SHAPES, Scene, Thing, compose, drawing, measured_colour, shape
 from servinglab.errors import CourseError
@@ -34,6 +37,7 @@ SETS = ("train", "known_things", "new_things")
 NUMBERS = ("one", "two", "three", "four")
 WHAT = ("What is it?", "What is this?", "What does the picture show?")
 KINDS = ("one", "row", "many")
+CORES = min(os.cpu_count() or 1, 15)
 _ODD = {"mouse": "mice", "goose": "geese", "foot": "feet", "tooth": "teeth", "knife": "knives", "leaf": "leaves",
         "wolf": "wolves", "fish": "fish", "sheep": "sheep", "deer": "deer", "ox": "oxen", "loaf": "loaves"}  # fmt: skip
 
@@ -67,24 +71,34 @@ class Stored:
             raise CourseError(f"{file} cannot be read ({error}); make it with train_vlm.py --prepare.") from None
         return cls([data[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)], known)
 
-    def images(self) -> list[Image.Image]:
-        """Decoded, RGBA where a picture has transparent parts."""
+    def pixels(self) -> list[np.ndarray]:
+        """On a white square: uint8 [224, 224, 3]."""
+        return spread(_on_white, self.files)
 
-        def read(data: bytes) -> Image.Image:
-            image = Image.open(io.BytesIO(data))
-            image.load()
-            return image
 
-        with ThreadPoolExecutor() as threads:
-            return list(threads.map(read, self.files))
+def spread(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """`function` of every item, in as many processes as there are cores when it is worth it."""
+    if len(items) < 200:
+        return [function(item) for item in items]
+    with ProcessPoolExecutor(CORES, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(function, items, chunksize=32))
 
-    def pixels(self) -> Iterator[np.ndarray]:
-        """As the trunk reads them, on white: float32 [3, 224, 224]."""
-        for image in self.images():
-            image = image.convert("RGBA")
-            white = Image.new("RGB", image.size, (255, 255, 255))
-            white.paste(image, mask=image)
-            yield to_array(white)
+
+def _on_white(data: bytes) -> np.ndarray:
+    image = Image.open(io.BytesIO(data)).convert("RGBA")
+    white = Image.new("RGB", image.size, (255, 255, 255))
+    white.paste(image, mask=image)
+    return square(white)
+
+
+def square(image: Image.Image) -> np.ndarray:
+    """An RGB picture as the trunk reads it, before the values are scaled: uint8 [224, 224, 3]."""
+    return np.rint(to_array(image) * SCALE + MEAN).astype(np.uint8).transpose(1, 2, 0)
+
+
+def _drawn(data: bytes) -> tuple[np.ndarray, str] | None:
+    pixels = drawing(Image.open(io.BytesIO(data)))
+    return None if pixels is None else (pixels, measured_colour(pixels))
 
 
 def small(data: bytes) -> bytes:
@@ -143,6 +157,12 @@ def is_thing(caption: str, nouns: set[str]) -> bool:
     return len(words) <= 3 and caption.isascii() and (caption in nouns or (len(words) > 1 and words[-1] in nouns))
 
 
+def plain(name: str, known: set[str]) -> str:
+    """The name of a class as one calls the thing: the longest end of it that is known, "great white shark": shark."""
+    words = name.lower().split()
+    return next((end for n in range(len(words)) if (end := " ".join(words[n:])) in known), name)
+
+
 def held_out(name: str) -> bool:
     """Whether a name is for the evaluation alone: the last word decides, so "black cats" goes where "cat" goes."""
     last = re.sub(r"(ies|y|s)$", "", name.split()[-1])
@@ -160,14 +180,13 @@ def things(pictures: Stored, names: Sequence[str], left_out: set[int] = frozense
     left_out: rows of `pictures` that nothing may be learned from.
     """
     found, known = {name: [] for name in SETS}, set(names)
-    for row, (image, entry) in enumerate(zip(pictures.images(), pictures.known, strict=True)):
-        name, source = entry["caption"], entry["source"]
-        # Titles of clip art name a thing only when they are one word of the dictionary; emoji have names.
-        if row in left_out or name not in known or (source == "clip-art" and " " in name):
-            continue
-        pixels = drawing(image)
-        if pixels is not None:
-            found[split(source, name)].append(Thing(name, pixels, measured_colour(pixels)))
+    # Titles of clip art name a thing only when they are one word of the dictionary; emoji have names.
+    rows = [row for row, entry in enumerate(pictures.known) if row not in left_out and entry["caption"] in known
+            and not (entry["source"] == "clip-art" and " " in entry["caption"])]  # fmt: skip
+    for row, drawn in zip(rows, spread(_drawn, [pictures.files[row] for row in rows]), strict=True):
+        name, source = pictures.known[row]["caption"], pictures.known[row]["source"]
+        if drawn:
+            found[split(source, name)].append(Thing(name, *drawn))
     trained = {thing.name for thing in found["train"]}
     found["known_things"] = [thing for thing in found["known_things"] if thing.name in trained]
     return found
@@ -193,7 +212,7 @@ def is_plural(name: str) -> bool:
 
 def article(name: str) -> str:
     """A name with its article: "an owl", "a dog"; a plural has none."""
-    return name if is_plural(name) else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return name if is_plural(name) else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def sentence(text: str) -> str:
@@ -256,6 +275,14 @@ def questions(scene: Scene, names: Sequence[str], rng: np.random.Generator) -> l
         asked = next((n for n in away if not any(n in h or h in n for h in here)), asked)
     found.append(Question("there", f"Is there {article(asked)}?", "Yes." if asked in here else "No."))
     return [found[n] for n in rng.permutation(len(found))]
+
+
+def usual(asked: Iterable[Sequence[Question]]) -> dict[str, str]:
+    """The most frequent answer to each kind of question."""
+    counts: dict[str, Counter[str]] = {}
+    for question in (question for some in asked for question in some):
+        counts.setdefault(question.kind, Counter())[question.answer] += 1
+    return {kind: found.most_common(1)[0][0] for kind, found in sorted(counts.items())}
 
 
 def normal(answer: str) -> str:

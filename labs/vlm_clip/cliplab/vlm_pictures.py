@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 
 from cliplab.prepare import SIZE
 
 DRAWN = 192  # pixels of a drawing's longer side, at most
 MOSTLY = 0.7  # share of a drawing's pixels, black outlines aside, that must agree on its colour
 OUTLINE = 0.35  # share of black below which it is an outline and does not count
+PATCHES = 0.35  # share of the pictures of one thing with a background of patches, and of those that are blurred
 FILLED = 0.85  # alpha from which a pixel counts as painted
 # Hues in degrees where a colour's name is beyond dispute; between them lies what two people name differently.
 HUES = (("red", -14, 11), ("orange", 20, 40), ("yellow", 47, 64), ("green", 80, 160), ("blue", 195, 250),
@@ -136,8 +137,13 @@ def drawing(image: Image.Image) -> np.ndarray | None:
     return pixels[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def background(rng: np.random.Generator) -> Image.Image:
-    """White as often as not, like the pictures of a shop; else one pale colour or a pale slope of two."""
+def background(kind: str, rng: np.random.Generator) -> Image.Image:
+    """White as often as not, like the pictures of a shop; else one pale colour or a pale slope of two. Behind a single
+    thing also blurred patches of any colour, as behind the thing that a camera looks at."""
+    if kind == "one" and rng.random() < PATCHES:
+        side = int(rng.integers(2, 12))
+        patches = Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        return patches.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
     if rng.random() < 0.5:
         return Image.new("RGB", (SIZE, SIZE), (255, 255, 255))
     ends = rng.integers(200, 256, (2, 3))
@@ -151,7 +157,7 @@ def background(rng: np.random.Generator) -> Image.Image:
 
 def compose(kind: str, things: Sequence[Thing], rng: np.random.Generator) -> Scene:
     """Place `things` without overlap: "one" anywhere, "row" in their order from left to right, "many" in any cells."""
-    image, placed = background(rng), []
+    image, placed = background(kind, rng), []
     if kind == "row":
         width = SIZE / len(things)
         cells = [(n * width, 0, width, SIZE) for n in range(len(things))]
@@ -171,4 +177,6 @@ def compose(kind: str, things: Sequence[Thing], rng: np.random.Generator) -> Sce
         at = (int(left + rng.uniform(0, width - size[0])), int(top + rng.uniform(0, height - size[1])))
         image.paste(drawn, at, drawn)
         placed.append(Placed(thing, (*at, *size)))
+    if kind == "one" and rng.random() < PATCHES:
+        image = image.filter(ImageFilter.GaussianBlur(rng.uniform(0.3, 1.5)))
     return Scene(kind, image, tuple(placed))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,19 +21,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from cliplab.prepare import MEAN, SCALE
-from cliplab.vlm import END, HIDDEN, Grid, Projector, attach, embed, prompt
-from cliplab.vlm_data import KINDS, WHAT, Question, article, draw_scene, questions, sentence
+from cliplab.vlm import END, HIDDEN, Grid, Projector, attach, embed, pixel_values, prompt
+from cliplab.vlm_data import CORES, KINDS, WHAT, Question, article, draw_scene, questions, sentence
 from cliplab.vlm_pictures import Thing
 
 TURNS = 3  # questions of one conversation, at most
 TEXT_SHARE = 8  # one row in so many has no picture
 NEXT = "\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 IGNORED = -100
-SLOWER = 1.6  # a step of the second stage, in steps of the first
+WIDTHS = 16  # tokens: a batch is as wide as a multiple of them
+USUAL = 4096  # pictures whose mean a blind answer is given
 RISING = 64  # features that a step of a lesson may raise
 SURE = 0.8  # probability of a class from which its lesson shows it
-KIND_SHARES = (0.4, 0.35, 0.25)  # of KINDS
+KIND_SHARES = (0.5, 0.3, 0.2)  # of KINDS
 
 
 class Scenes(Dataset):
@@ -68,15 +67,18 @@ def precise(device: str) -> AbstractContextManager[Any]:
     return torch.autocast("cuda", torch.bfloat16) if device.startswith("cuda") else nullcontext()
 
 
+def drawn(scenes: Dataset, batch: int) -> DataLoader:
+    """The scenes with their questions in lists of `batch`, composed in as many processes as there are cores."""
+    return DataLoader(scenes, batch, num_workers=CORES, collate_fn=list)
+
+
 @torch.inference_mode()
 def look(grid: Grid, scenes: Dataset, *, batch: int = 256) -> Shown:
-    """Compose the scenes, in as many processes as there are cores, and let the trunk look at each once."""
+    """Compose the scenes, and let the trunk look at each once."""
     device = next(grid.parameters()).device
-    loader = DataLoader(scenes, batch, num_workers=min(os.cpu_count() or 1, 15), collate_fn=list)
     seen, asked = [], []
-    for some in loader:
-        pixels = torch.from_numpy(np.stack([image for image, _ in some])).to(device)
-        seen.append(grid((pixels.permute(0, 3, 1, 2).float() - MEAN) / SCALE).half())
+    for some in drawn(scenes, batch):
+        seen.append(grid(pixel_values([image for image, _ in some], device)).half())
         asked += [found for _, found in some]
     return Shown(torch.cat(seen), asked)
 
@@ -90,7 +92,7 @@ def lessons(shown: Shown, classifier: nn.Linear, names: Sequence[str], each: int
     """
     draw = torch.Generator().manual_seed(seed)
     ones = torch.tensor([n for n, asked in enumerate(shown.asked) if any(q.kind == "what" for q in asked)])
-    classes = torch.arange(len(names)).repeat(each)
+    classes = torch.tensor([number for number, name in enumerate(names) if name]).repeat(each)
     bases = ones[torch.randint(len(ones), (len(classes),), generator=draw)]
     rng, device, width = np.random.default_rng([seed, 2]), shown.seen.device, classifier.in_features
     weight, bias = classifier.weight.float(), classifier.bias.float()
@@ -111,7 +113,7 @@ def lessons(shown: Shown, classifier: nn.Linear, names: Sequence[str], each: int
             x = (x + 2.0 * share * slope[:, None]).clamp(0, 6)
         parts.append(torch.cat([x, seen[..., width:]], dim=-1).half())
     for wanted in classes.tolist():
-        name, other = names[wanted], names[rng.integers(len(names))]
+        name, other = names[wanted], names[int(classes[rng.integers(len(classes))])]
         there = name if rng.random() < 0.5 or other == name else other
         asked.append([
             Question("what", WHAT[rng.integers(len(WHAT))], sentence(article(name))),
@@ -126,11 +128,16 @@ def conversation(tokenizer: Any, asked: Sequence[Question]) -> tuple[list[int], 
     ids: list[int] = []
     labels: list[int] = []
     for question in asked:
-        before = list(tokens(NEXT.format(question.text))) if ids else prompt(tokenizer, question.text)
+        before = tokens(NEXT.format(question.text)) if ids else _prompt(tokenizer, question.text)
         answer = tokens(question.answer + END)
         ids += [*before, *answer]
         labels += [IGNORED] * len(before) + list(answer)
     return ids, labels
+
+
+@functools.lru_cache(200_000)
+def _prompt(tokenizer: Any, text: str) -> tuple[int, ...]:
+    return tuple(prompt(tokenizer, text))
 
 
 @functools.lru_cache(2)
@@ -138,19 +145,26 @@ def _tokens(tokenizer: Any) -> Callable[[str], tuple[int, ...]]:
     return functools.lru_cache(200_000)(lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
 
-def padded(rows: Sequence[tuple[list[int], list[int]]], device: str) -> tuple[Tensor, Tensor]:
-    """ids and labels [rows, tokens]: shorter rows end in zeros that count nowhere."""
-    width = max(len(ids) for ids, _ in rows)
-    found = [torch.tensor([row[n] + [filler] * (width - len(row[n])) for row in rows])
-             for n, filler in ((0, 0), (1, IGNORED))]  # fmt: skip
-    return found[0].to(device, non_blocking=True), found[1].to(device, non_blocking=True)
+def padded(rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
+    """ids and labels [rows, tokens]: shorter rows end in zeros that count nowhere. Few widths: a GPU's memory is taken
+    once for each."""
+    width = -(-max(len(ids) for ids, _ in rows) // WIDTHS) * WIDTHS
+    ids, labels = (torch.tensor([row[n] + [filler] * (width - len(row[n])) for row in rows])
+                   for n, filler in ((0, 0), (1, IGNORED)))  # fmt: skip
+    return ids, labels
 
 
 def answer_loss(model: nn.Module, ids: Tensor, labels: Tensor, visual: Tensor | None) -> Tensor:
-    """Mean cross-entropy of the answers' tokens. Padding stands behind a row, where no token of it can look."""
-    hidden = model.model(inputs_embeds=embed(model.get_input_embeddings(), ids, visual)).last_hidden_state
-    counts = labels[:, 1:] != IGNORED
-    return F.cross_entropy(model.lm_head(hidden[:, :-1][counts]).float(), labels[:, 1:][counts])
+    """Mean cross-entropy of the answers' tokens. Padding stands behind a row, where no token of it can look.
+
+    labels stay on the CPU: it finds the answers' places, and the GPU need not be waited for.
+    """
+    where = (labels != IGNORED).flatten().nonzero()[:, 0]
+    right = labels.flatten()[where].to(model.device, non_blocking=True)
+    where = (where - 1).to(model.device, non_blocking=True)  # a token is said by the place before it
+    given = embed(model.get_input_embeddings(), ids.to(model.device), visual)
+    hidden = model.model(inputs_embeds=given, use_cache=False).last_hidden_state
+    return F.cross_entropy(model.lm_head(hidden.flatten(0, 1)[where]).float(), right)
 
 
 @torch.inference_mode()
@@ -159,9 +173,9 @@ def own_chats(
 ) -> list[tuple[list[int], list[int]]]:
     """Rows of chats without a picture: each prompt in the model's usual template, and its own likeliest answer."""
     end, rows = tokenizer.convert_tokens_to_ids(END), []
-    for first in range(0, len(prompts), 512):
+    for first in range(0, len(prompts), 2048):
         some = [tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
-                                              tokenize=False) for text in prompts[first : first + 512]]  # fmt: skip
+                                              tokenize=False) for text in prompts[first : first + 2048]]  # fmt: skip
         ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in some]
         width = max(map(len, ids))
         given = torch.tensor([[end] * (width - len(row)) + row for row in ids], device=model.device)
@@ -175,21 +189,46 @@ def own_chats(
     return rows
 
 
-def batches(shown: Shown, chats: Sequence[Any], tokenizer: Any, size: int, seed: int) -> Iterator[tuple[Tensor, ...]]:
-    """ids, labels and what the trunk saw, without end. Rows with a picture come first."""
-    rng, device = np.random.default_rng([seed, 3]), str(shown.seen.device)
-    texts = size // TEXT_SHARE if chats else 0
-    order: list[int] = []
-    while True:
-        if len(order) < size:
-            order += rng.permutation(len(shown.asked)).tolist()
-        chosen, order = order[: size - texts], order[size - texts :]
+class Batches(Dataset):
+    """Batch number i of a stage: ids, labels, and the rows of the pictures shown; the same for a seed, whichever
+    process makes it. Rows with a picture come first."""
+
+    def __init__(
+        self, asked: Sequence[Any], chats: Sequence[Any], tokenizer: Any, size: int, steps: int, seed: int
+    ) -> None:
+        self.asked, self.chats, self.tokenizer, self.size = asked, chats, tokenizer, size
+        self.steps, self.seed = steps, seed
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rng = np.random.default_rng([self.seed, 3, number])
+        texts = self.size // TEXT_SHARE if self.chats else 0
+        chosen = rng.integers(len(self.asked), size=self.size - texts)
         rows = []
-        for number in chosen:
-            asked = shown.asked[number]
-            rows.append(conversation(tokenizer, [asked[n] for n in rng.permutation(len(asked))[:TURNS]]))
-        rows += [chats[n] for n in rng.integers(len(chats), size=texts)] if texts else []
-        yield *padded(rows, device), shown.seen[torch.tensor(chosen, device=device)]
+        for row in chosen:
+            asked = self.asked[row]
+            rows.append(conversation(self.tokenizer, [asked[n] for n in rng.permutation(len(asked))[:TURNS]]))
+        rows += [self.chats[n] for n in rng.integers(len(self.chats), size=texts)] if texts else []
+        ids, labels = padded(rows)
+        return ids.numpy(), labels.numpy(), chosen  # arrays go through a pipe, tensors through a small shared memory
+
+
+def batches(shown: Shown, chats: Sequence[Any], tokenizer: Any, size: int, steps: int, seed: int) -> Iterator[Any]:
+    """ids and labels as they come from other processes, and what the trunk saw, of the GPU's memory."""
+    device = shown.seen.device
+    cuda = device.type == "cuda"
+    made = DataLoader(Batches(shown.asked, chats, tokenizer, size, steps, seed), None, num_workers=CORES,
+                      collate_fn=_same, prefetch_factor=4)  # fmt: skip
+    for arrays in made:
+        ids, labels, rows = map(torch.from_numpy, arrays)
+        ids, rows = (part.pin_memory().to(device, non_blocking=True) if cuda else part for part in (ids, rows))
+        yield ids, labels, shown.seen[rows]
+
+
+def _same(batch: Any) -> Any:
+    return batch
 
 
 def stage(
@@ -202,72 +241,95 @@ def stage(
     factors: dict[str, nn.Parameter] | None = None,
     watch: Callable[[], dict[str, float]] = dict,
     every: int = 200,
+    seconds: float = math.inf,
 ) -> list[dict[str, float]]:
-    """Train the projector, and with `factors` these too, in place. The curve: step, loss, and what `watch` says."""
+    """Train the projector, and with `factors` these too, in place. The curve: step, loss, seconds, and what `watch`
+    says. The rate rises over the first tenth and falls along a cosine, of the steps or of `seconds`, whichever ends
+    first."""
     trained = [*projector.parameters(), *(factors or {}).values()]
     for weight in trained:
         weight.requires_grad_(True)
-    optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
+    device, curve, sums, step = str(next(projector.parameters()).device), [], [], 0
+    optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=0.01, betas=(0.9, 0.98),
+                                  fused=device.startswith("cuda"))  # fmt: skip
+    began = time.monotonic()
 
-    def share(step: int) -> float:  # of the rate: up over the first tenth, then down a cosine
-        warm = max(1, steps // 10)
-        return (step + 1) / warm if step < warm else 0.5 + 0.5 * math.cos(math.pi * (step - warm) / (steps - warm + 1))
+    def note() -> None:
+        spent = {"seconds": round(time.monotonic() - began, 1)}
+        curve.append({"step": step, "loss": round(float(torch.stack(sums).mean()), 4), **watch(), **spent})
+        sums.clear()
+        print(curve[-1], flush=True)
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
-    device, curve, sums = str(next(projector.parameters()).device), [], []
-    for step in range(1, steps + 1):
-        ids, labels, seen = next(given)
+    for ids, labels, seen in given:
+        done = max(step / steps, (time.monotonic() - began) / seconds)
+        if done >= 1:
+            break
+        step += 1
+        optimizer.param_groups[0]["lr"] = rate * min((done + 1 / steps) * 10, 0.5 + 0.5 * math.cos(math.pi * done))
         with precise(device):
             loss = answer_loss(model, ids, labels, projector(seen.float()))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
-        schedule.step()
         sums.append(loss.detach())
-        if step % every == 0 or step == steps:
-            curve.append({"step": step, "loss": round(float(torch.stack(sums).mean()), 4), **watch()})
-            sums.clear()
-            print(curve[-1], flush=True)
+        if step % every == 0:
+            note()
+    if sums:
+        note()
     for weight in trained:
         weight.requires_grad_(False)
     return curve
 
 
-def new_projector(model: nn.Module, hidden: int = HIDDEN) -> Projector:
-    """A projector whose tokens are at first about as long as the embeddings of words."""
-    projector = Projector(hidden)
-    size = model.get_input_embeddings().weight.float().std()
-    with torch.no_grad():
-        projector.leave.weight *= size / 0.2  # of its output, with the weights that PyTorch draws
-    return projector
+@torch.no_grad()
+def new_projector(
+    model: nn.Module, tokenizer: Any, classifier: nn.Linear, names: Sequence[str], hidden: int = HIDDEN
+) -> Projector:
+    """A projector whose tokens are at first about as long as the embeddings of words, and tell the classes' names.
+
+    names: of the classifier's classes; none: it tells nothing of them.
+    """
+    projector, table = Projector(hidden), model.get_input_embeddings().weight.detach().float().cpu()
+    projector.leave.weight *= float(table.std()) / 0.2  # of its output, with the weights that PyTorch draws
+    for layer in (projector.here, projector.anywhere):
+        nn.init.eye_(layer.weight)
+    projector.classify.copy_(classifier.weight)
+    projector.bias.copy_(classifier.bias)
+    for row, name in enumerate(names):
+        projector.words[row] = table[list(_tokens(tokenizer)(f" {name}"))].mean(dim=0)
+    return projector.to(model.device)
 
 
 def train(
     model: nn.Module, tokenizer: Any, shown: Shown, chats: Sequence[Any], held: tuple[Tensor, ...], *,
-    steps: tuple[int, int], batch: int, rates: tuple[float, float], rank: int, seed: int, seconds: float = math.inf,
+    classifier: nn.Linear, names: Sequence[str], steps: tuple[int, int], batch: int, rates: tuple[float, float],
+    rank: int, seed: int, seconds: float = math.inf,
 ) -> tuple[Projector, dict[str, Tensor], dict[str, Any]]:  # fmt: skip
     """Both stages; the projector, the factors, and the curves.
 
-    held: ids, labels and grids of the held-out loss. seconds: about as long as it may take, by fewer steps of the
-    second stage; the curve tells how many they were.
+    held: ids, labels and grids of the held-out loss. classifier, names: as new_projector takes them. seconds: as long
+    as it may take, by fewer steps of the second stage; the curve tells how many they were.
     """
     torch.manual_seed(seed)
-    device = str(shown.seen.device)
-    projector = new_projector(model).to(device)
+    device, began = str(shown.seen.device), time.monotonic()
+    projector = new_projector(model, tokenizer, classifier, names)
 
     @torch.inference_mode()
     def watch() -> dict[str, float]:
         with precise(device):
             return {"held_out": round(float(answer_loss(model, held[0], held[1], projector(held[2].float()))), 4)}
 
-    given = batches(shown, [], tokenizer, batch, seed)
-    began = time.monotonic()
+    given = batches(shown, [], tokenizer, batch, steps[0], seed)
     curves = {"projector": stage(model, projector, given, steps=steps[0], rate=rates[0], watch=watch)}
-    spent = time.monotonic() - began
-    last = int(min(steps[1], max(1, (seconds - spent) / (SLOWER * spent / steps[0]))))
     factors = attach(model, rank)
-    given = batches(shown, chats, tokenizer, batch, seed + 1)
-    curves["both"] = stage(model, projector, given, steps=last, rate=rates[1], factors=factors, watch=watch)
+    given = batches(shown, chats, tokenizer, batch, steps[1], seed + 1)
+    left = max(1.0, seconds - (time.monotonic() - began))
+    curves["both"] = stage(model, projector, given, steps=steps[1], rate=rates[1], factors=factors, watch=watch,
+                           seconds=left)  # fmt: skip
+    with torch.inference_mode():
+        some = torch.randperm(len(shown.seen), generator=torch.Generator().manual_seed(seed))[:USUAL]
+        tokens = [projector(part.float()).sum(dim=0) for part in shown.seen[some.to(device)].split(256)]
+        projector.usual.copy_(torch.stack(tokens).sum(dim=0) / len(some))
     names = {name: weight.detach() for name, weight in factors.items()}
     return projector.eval(), names, curves
