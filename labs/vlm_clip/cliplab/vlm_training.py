@@ -327,7 +327,7 @@ def train(
     left = max(1.0, seconds - (time.monotonic() - began))
     curves["both"] = stage(model, projector, given, steps=steps[1], rate=rates[1], factors=factors, watch=watch,
                            seconds=left)  # fmt: skip
-    with torch.inference_mode():
+    with torch.no_grad():
         some = torch.randperm(len(shown.seen), generator=torch.Generator().manual_seed(seed))[:USUAL]
         tokens = [projector(part.float()).sum(dim=0) for part in shown.seen[some.to(device)].split(256)]
         projector.usual.copy_(torch.stack(tokens).sum(dim=0) / len(some))
