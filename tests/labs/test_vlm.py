@@ -232,4 +232,4 @@ def test_the_clock_ends_a_stage_that_learns(tokenizer, monkeypatch):
     batch = (*vlm_training.padded([row]), torch.rand(1, vlm.TOKENS, vlm.SEEN))
     curve = vlm_training.stage(model, projector, itertools.repeat(batch), steps=10**6, rate=0.1, every=5, seconds=30.0,
                                factors=vlm.attach(model, 4))  # fmt: skip
-    assert 20 <= curve[-1]["step"] <= 30 and curve[-1]["loss"] < curve[0]["loss"] - 1
+    assert 20 <= curve[-1]["step"] <= 30 and curve[-1]["loss"] < curve[0]["loss"] - 0.05
