@@ -143,7 +143,7 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
     batch = 1024 if cuda else evaluate_vlm.BATCH
     figures, answers = evaluate_vlm.measure(whole, evaluate_vlm.scenes_of(sets, args.count), usual, batch)
     for name, some in (("stamps", stamps), ("photos", Stored.load(folder / "photos.npz"))):
-        limit = 8 if args.smoke else len(some.known)
+        limit = min(8, len(some.known)) if args.smoke else len(some.known)
         few = Stored(some.files[:limit], some.known[:limit])
         right = [known["caption"] for known in few.known]
         said, blind = evaluate_vlm.answer(whole, few.pixels(), [WHAT[0]] * limit, batch)
