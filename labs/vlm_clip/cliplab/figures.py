@@ -56,9 +56,9 @@ def answers(rows: Sequence[tuple[np.ndarray, str, str, str]], columns: int = 5) 
         axes.imshow(picture)
         colour, line = (_RIGHT, "-") if good else (INK, "--")
         axes.add_patch(Rectangle((0, 0), side, side, fill=False, clip_on=False, edgecolor=colour, linestyle=line))
-        axes.set_title(_short(question, 110 // columns, 2), fontsize=9, color=QUIET)
+        axes.set_title(_short(question, 96 // columns, 2), fontsize=9, color=QUIET)
         text = said if good else f"{said}\n(right: {right})"
-        lines = [_short(line, 110 // columns, 2) for line in text.split("\n")]
+        lines = [_short(line, 86 // columns, 2) for line in text.split("\n")]
         axes.text(side / 2, side * 1.04, "\n".join(lines), ha="center", va="top", fontsize=9, color=INK)
     return fig
 
