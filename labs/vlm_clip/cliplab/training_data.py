@@ -134,6 +134,12 @@ def class_sentences(folder: Path) -> list[list[str]]:
     return [[f"a photo of a {name}" for name in names], [f"A {name}." for name in names], last]
 
 
+def nouns(folder: Path) -> set[str]:
+    """The nouns of WordNet 3.0, in small letters."""
+    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/index.noun", encoding="latin-1") as lines:
+        return {line.split(" ", 1)[0].replace("_", " ") for line in lines if not line.startswith(" ")}
+
+
 def sentences(pair: tuple[str, str, str, list[str]]) -> tuple[str, str]:
     """Two ways to say what a picture of (source, concept, caption, keywords) shows."""
     _, _, caption, keywords = pair

@@ -1,0 +1,186 @@
+"""Train the small vision-language model: a projector and low-rank updates of SmolLM2, on drawings and scenes.
+
+    pip install --require-hashes --no-deps --requirement requirements/training.txt
+    python labs/vlm_clip/train_vlm.py                    writes data/vlm/vlm.safetensors and vlm.json
+
+In two steps, where the machine with the GPU has no network:
+
+    python labs/vlm_clip/train_vlm.py --prepare DIR      fetches and packs the pictures; no GPU
+    python labs/vlm_clip/train_vlm.py --from DIR --out DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import evaluate_vlm
+from cliplab import pictures, training_data, vlm, vlm_data, vlm_training
+from cliplab.lite0 import Trunk
+from cliplab.mini_clip import VisionTower
+from cliplab.vlm_data import WHAT, Stored, article, sentence
+from cliplab.vlm_training import Scenes, look
+from servinglab.errors import CourseError
+from servinglab.notebook import device as device_name
+from servinglab.root import find_root
+from train import ALIKE
+
+LAST = 75  # seconds kept for the evaluation
+HELD = 256  # scenes of known things that the held-out loss is measured on
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prepare", type=Path, metavar="DIR", help="only fetch and pack the pictures into DIR")
+    parser.add_argument("--from", dest="folder", type=Path, metavar="DIR", help="train from what --prepare wrote")
+    parser.add_argument("--out", type=Path, help="folder to write to; data/vlm when left out")
+    parser.add_argument("--smoke", action="store_true", help="a few steps on a few pictures: does it run at all?")
+    parser.add_argument("--scenes", type=int, default=60_000)
+    parser.add_argument("--lessons", type=int, default=16, help="grids for each class of ImageNet; 0: none")
+    parser.add_argument("--chats", type=int, default=3_000, help="turns without a picture; 0: none")
+    parser.add_argument("--steps", type=int, nargs=2, default=(800, 2_400), help="of the projector, and of both")
+    parser.add_argument("--rates", type=float, nargs=2, default=(1e-3, 5e-4))
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--count", type=int, default=evaluate_vlm.COUNT, help="scenes of each set to measure on")
+    parser.add_argument("--minutes", type=float, default=0, help="end about then, by fewer steps; 0: all the steps")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    if args.smoke:
+        args.scenes, args.lessons, args.chats, args.steps, args.batch, args.count = 48, 1, 8, (2, 2), 8, 4
+    try:
+        folder = args.folder or args.prepare or training_data.cache() / "vlm"
+        if args.prepare or not (args.folder or (folder / "names.json").is_file()):
+            vlm_data.prepare(folder, pictures.catalogue("full"))
+        return 0 if args.prepare else run(args, folder, args.out or find_root() / "data" / "vlm")
+    except CourseError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+@torch.inference_mode()
+def features(trunk: Trunk, stored: Stored, most: int = 0) -> Tensor:
+    """Of each picture, of length 1: [pictures, 1280]. most: of them, for a trial."""
+    device, found, waiting = next(trunk.parameters()).device, [], []
+    few = Stored(stored.files[:most], stored.known[:most]) if most else stored
+    for pixels in few.pixels():
+        waiting.append(pixels)
+        if len(waiting) == 128:
+            found.append(trunk(torch.from_numpy(np.stack(waiting)).to(device)))
+            waiting = []
+    if waiting:
+        found.append(trunk(torch.from_numpy(np.stack(waiting)).to(device)))
+    return F.normalize(torch.cat(found), dim=-1)
+
+
+def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
+    times, began = {}, time.monotonic()
+
+    def lap(name: str) -> None:
+        times[name] = round(time.monotonic() - began - sum(times.values()), 1)
+        print(f"{name}: {times[name]} s", flush=True)
+
+    device, cuda = args.device, args.device.startswith("cuda")
+    torch.manual_seed(args.seed)
+    stored, stamps = (Stored.load(folder / f"{name}.npz") for name in ("pictures", "stamps"))
+    named = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    tower = VisionTower.load().to(device)
+    drawn, measured_on = (features(tower.trunk, some, 64 if args.smoke else 0) for some in (stored, stamps))
+    alike = drawn @ measured_on.T
+    left_out = set((alike.max(dim=1).values >= ALIKE).nonzero()[:, 0].tolist())
+    sets = vlm_data.things(stored, named["things"], left_out)
+    names = sorted({thing.name for thing in sets["train"]})
+    captions = [known["caption"] for known in stored.known[: len(drawn)]]
+    may = [row for row, caption in enumerate(captions) if row not in left_out and caption in names]
+    best = alike[may].argmax(dim=0).tolist()
+    nearest = {known["concept"]: sentence(article(captions[may[row]]))
+               for known, row in zip(stamps.known, best, strict=False)}  # fmt: skip
+    lap("drawings")
+
+    model, tokenizer = vlm.language_model(dtype=torch.bfloat16 if cuda else torch.float32)
+    model.to(device)
+    others = sorted({thing.name for thing in sets["new_things"]})
+    chats, kept = (vlm_training.own_chats(model, tokenizer, vlm_data.text_prompts(some, count, args.seed)) if count
+                   else [] for some, count in ((names, args.chats), (others, min(args.chats, 256))))  # fmt: skip
+    lap("own chats")
+
+    grid = vlm.Grid(tower.trunk)
+    shown = look(grid, Scenes(sets["train"], names, args.scenes, args.seed))
+    if args.lessons:
+        shown += vlm_training.lessons(shown, tower.head.classifier, named["classes"], args.lessons, args.seed)
+    watched = look(grid, Scenes(sets["known_things"], names, min(HELD, args.scenes), args.seed + 1))
+    rows = [vlm_training.conversation(tokenizer, asked[:1]) for asked in watched.asked]
+    held = (*vlm_training.padded(rows, device), watched.seen)
+    lap("scenes")
+
+    before = text_loss(model, kept, device)
+    projector, factors, curves = vlm_training.train(
+        model, tokenizer, shown, chats, held, steps=tuple(args.steps), batch=args.batch, rates=tuple(args.rates),
+        rank=args.rank, seed=args.seed, seconds=args.minutes * 60 - sum(times.values()) - LAST if args.minutes else inf,
+    )  # fmt: skip
+    after = text_loss(model, kept, device)
+    lap("training")
+
+    card = {
+        "trunk": "data/mini_clip", "language_model": "smollm2", "visual_tokens": vlm.TOKENS,
+        "before": vlm.BEFORE, "after": vlm.AFTER, "rank": args.rank, "nearest": nearest,
+        "left_out": sorted(left_out),
+    }  # fmt: skip
+    vlm.save(out, projector, factors, card)
+    del model, shown, watched, held
+    whole = vlm.Vlm.load(out, device=device)
+    scenes = evaluate_vlm.scene_sets(folder, left_out, args.count)
+    figures, answers = evaluate_vlm.measure(whole, scenes, 256 if cuda else evaluate_vlm.BATCH)
+    for name, some in (("stamps", stamps), ("photos", Stored.load(folder / "photos.npz"))):
+        limit = 8 if args.smoke else len(some.known)
+        few = Stored(some.files[:limit], some.known[:limit])
+        right = [known["caption"] for known in few.known]
+        said, blind = evaluate_vlm.answer(whole, list(few.pixels()), [WHAT[0]] * limit, 256 if cuda else 16)
+        near = [nearest[known["concept"]] for known in few.known] if name == "stamps" else None
+        figures[name] = evaluate_vlm.captions(said, blind, near, right, None)
+        answers[name] = evaluate_vlm.table([known["concept"] for known in few.known], right, said, blind)
+    lap("evaluation")
+
+    settings = ("scenes", "lessons", "chats", "steps", "rates", "batch", "rank", "seed")
+    card |= {
+        "training": {name: getattr(args, name) for name in settings} | {"curves": curves},
+        "text_loss": {"before": before, "after": after, "chats": len(kept)},
+        "drawings": {name: len(some) for name, some in sets.items()} | {"names": len(names), "left_out": len(left_out)},
+        "measured": figures, "seconds": times, "device": torch.cuda.get_device_name() if cuda else device_name(),
+        "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "bytes": (out / vlm.FILE).stat().st_size,
+    }  # fmt: skip
+    (out / vlm.CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (out / "answers.json").write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
+    for name, found in figures.items():
+        shares = found if name in ("stamps", "photos") else found["all"]
+        print(name, {key: value["share"] for key, value in shares.items() if isinstance(value, dict)})
+    print("text loss", before, "->", after)
+    return 0
+
+
+@torch.inference_mode()
+def text_loss(model: Any, rows: list[Any], device: str) -> float:
+    """Mean loss on chats about names that were not trained: what the language model said before training."""
+    if not rows:
+        return 0.0
+    found = []
+    for first in range(0, len(rows), 64):
+        some = vlm_training.padded(rows[first : first + 64], device)
+        with vlm_training.precise(device):
+            found.append(float(vlm_training.answer_loss(model, *some, None)))
+    return round(float(np.mean(found)), 4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
