@@ -32,6 +32,7 @@ TEXT_SHARE = 8  # one row in so many has no picture
 NEXT = "\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 IGNORED = -100
 SLOWER = 1.6  # a step of the second stage, in steps of the first
+RISING = 64  # features that a step of a lesson may raise
 SURE = 0.8  # probability of a class from which its lesson shows it
 KIND_SHARES = (0.4, 0.35, 0.25)  # of KINDS
 
@@ -103,7 +104,10 @@ def lessons(shown: Shown, classifier: nn.Linear, names: Sequence[str], each: int
         for _ in range(40):
             chance = F.softmax(F.linear(x.mean(dim=1), weight, bias), dim=-1)
             unsure = chance.gather(1, wanted[:, None]) < SURE
-            slope = F.normalize(weight[wanted] - chance @ weight, dim=-1) * unsure
+            slope = weight[wanted] - chance @ weight
+            # Few features are above 0 in what the trunk sees, so few may rise.
+            least = slope.topk(RISING, dim=-1).values[:, -1:]
+            slope = F.normalize(torch.where(slope < least, slope.clamp(max=0), slope), dim=-1) * unsure
             x = (x + 2.0 * share * slope[:, None]).clamp(0, 6)
         parts.append(torch.cat([x, seen[..., width:]], dim=-1).half())
     for wanted in classes.tolist():
@@ -243,8 +247,11 @@ def train(
     model: nn.Module, tokenizer: Any, shown: Shown, chats: Sequence[Any], held: tuple[Tensor, ...], *,
     steps: tuple[int, int], batch: int, rates: tuple[float, float], rank: int, seed: int, seconds: float = math.inf,
 ) -> tuple[Projector, dict[str, Tensor], dict[str, Any]]:  # fmt: skip
-    """Both stages; the projector, the factors, and the curves. held: ids, labels and grids of the held-out loss. seconds: about as long
-    as it may take, by fewer steps of the second stage; the curve tells how many they were."""
+    """Both stages; the projector, the factors, and the curves.
+
+    held: ids, labels and grids of the held-out loss. seconds: about as long as it may take, by fewer steps of the
+    second stage; the curve tells how many they were.
+    """
     torch.manual_seed(seed)
     device = str(shown.seen.device)
     projector = new_projector(model).to(device)
