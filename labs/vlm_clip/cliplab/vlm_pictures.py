@@ -16,7 +16,7 @@ from cliplab.prepare import SIZE
 
 DRAWN = 192  # pixels of a drawing's longer side, at most
 MOSTLY = 0.7  # share of a drawing's pixels, black outlines aside, that must agree on its colour
-OUTLINE = 0.6  # share of black from which black is the colour and no outline
+OUTLINE = 0.35  # share of black below which it is an outline and does not count
 FILLED = 0.85  # alpha from which a pixel counts as painted
 # Hues in degrees where a colour's name is beyond dispute; between them lies what two people name differently.
 HUES = (("red", -14, 11), ("orange", 20, 40), ("yellow", 47, 64), ("green", 80, 160), ("blue", 195, 250),
