@@ -194,8 +194,8 @@ def run(args: argparse.Namespace) -> int:
     with np.load(args.folder / "texts.npz") as opened:
         text = {name: torch.from_numpy(opened[name]).to(device) for name in opened.files}
     if args.smoke:
-        stored = {name: Stored(s.files[::60], s.known[::60]) for name, s in stored.items()}
-        text |= {"ways": text["ways"][::60], "photos": text["photos"][::60], "stamps": text["stamps"][::60]}
+        stored = {name: Stored(s.files[::200], s.known[::200]) for name, s in stored.items()}
+        text |= {"ways": text["ways"][::200], "photos": text["photos"][::200], "stamps": text["stamps"][::200]}
         text["pairs"][:, :2] %= len(text["ways"])
     text = {name: t.long() if name != "texts" else F.normalize(t.float(), dim=-1) for name, t in text.items()}
     pictures = {name: squares(some, device, cut=name == "pictures") for name, some in stored.items()}
