@@ -264,7 +264,7 @@ def run(args: argparse.Namespace) -> int:
                   "stamps": sets.measured(together["stamps"], base)})  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
     for label, name in (("best", first), ("best-lite0-224", small)):
-        tower = best[name]["tower"].cpu()
+        tower = copy.deepcopy(best[name]["tower"]).cpu()  # both may be the same
         with torch.no_grad():
             for weight in tower.head.residual.parameters():
                 weight.mul_(best[name]["scale"])
