@@ -48,9 +48,9 @@ class Head(nn.Module):
 class VisionTower(nn.Module):
     """pixel_values float32 [batch, 3, 224, 224] to image vectors float32 [batch, 384] of length 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "lite0") -> None:
         super().__init__()
-        self.trunk, self.head = Trunk(), Head()
+        self.trunk, self.head = Trunk(kind), Head()
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         return self.head(self.trunk(pixel_values))

