@@ -335,8 +335,8 @@ check("00.3", total_tokens)
 playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# Not always: sampling draws, and a later token often has little choice left. (On a page you see one answer and the bars
-# of its first token.)
+# Often, not always: sampling draws, and a later token may have little choice left. (On a page you see one answer and
+# the bars of its first token.)
 
 # %% [markdown]
 # ## Recap

@@ -1073,7 +1073,7 @@ print("now:", config.parameters["batch_scheduler_policy"].string_value)
 
 # %%
 def reloaded(axes, slots, strategy):
-    change("tensorrt_llm", r"max_batch_size: \d+", f"max_batch_size: {slots}")
+    change("tensorrt_llm", r"(batch_size: \[?)\d+", rf"\g<1>{slots}")  # the preferred one, too: it may not be larger
     change("tensorrt_llm", "inflight_fused_batching|V1", strategy)
     asked = {n: {"text_input": f"Fox {n}", "max_tokens": m, "min_tokens": m} for n, m in enumerate(lengths[:6])}
     asked = {n: inputs(**each, stream=True) for n, each in asked.items()}
@@ -1091,7 +1091,7 @@ explore(reloaded, title=title, summary="a bar a request", live={"slots": range(1
 # With V1 a pair begins when both before it have ended. Back to the configuration of before:
 
 # %%
-change("tensorrt_llm", r"max_batch_size: \d+", f"max_batch_size: {places}")
+change("tensorrt_llm", r"(batch_size: \[?)\d+", rf"\g<1>{places}")
 change("tensorrt_llm", "V1", "inflight_fused_batching")
 
 # %% [markdown]

@@ -795,8 +795,7 @@ print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_v
 playground(server.grpc_url, prompt, top_p=0.0, max_tokens=max_tokens)
 
 # %% [markdown]
-# Mostly at the beginning: once a word has begun, its other tokens are nearly certain. Now set `beam_width` to 3 and run
-# again: beams share a beginning and differ where it was dark.
+# Nearly every dark token begins a word. Now set `beam_width` to 3 and run again: which words do all beams share?
 
 # %% [markdown]
 # ## Recap
