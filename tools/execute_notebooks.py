@@ -33,7 +33,7 @@ from servinglab.keep import Keeper, digest
 
 
 def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = None) -> tuple[NotebookNode, float]:
-    """Execute a notebook as ``course run`` would, from and into a folder of its own; (executed, seconds).
+    """Execute a notebook as ``course run`` would, beside its modules and into a folder of its own; (executed, seconds).
 
     Raises NotebookError that names the cell.
     """
@@ -42,9 +42,8 @@ def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = N
         path.parent.mkdir()
         write(notebook, path)
         out = folder / "out"
-        here = entry.path.parent if entry.folder.startswith("labs/") else None  # a lab's modules lie beside it
         copy = dataclasses.replace(entry, path=path)
-        result = run_notebook(copy, out, parameters or {}, folder=here, on_progress=_show)
+        result = run_notebook(copy, out, parameters or {}, folder=entry.path.parent, on_progress=_show)
         if result.status != "passed":
             raise NotebookError(f"{entry.id}, {result.error}")
         return nbformat.read(out / path.name, as_version=4), result.seconds
