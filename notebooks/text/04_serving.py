@@ -1088,7 +1088,7 @@ title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {secon
 explore(reloaded, title=title, summary="a bar a request", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
 
 # %% [markdown]
-# With V1 a pair begins when both before it have ended. Back to the configuration of before:
+# With V1 nobody begins before all that run have ended. Back to the configuration of before:
 
 # %%
 change("tensorrt_llm", r"(batch_size: \[?)\d+", rf"\g<1>{places}")

@@ -54,7 +54,7 @@ from pymilvus.exceptions import MilvusException
 from pymongo.errors import PyMongoError
 
 from cliplab import answer, deployment, gallery, indexing
-from cliplab.pictures import catalogue, is_blank
+from cliplab import pictures as stamps
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.explore import explore
@@ -95,7 +95,7 @@ server = serve(root / "serving", precision=precision, bls_decodes=True)
 # A running server takes more: write their folders into its repository, and ask it to load them.
 
 # %%
-everything = catalogue(pictures)
+everything = stamps.catalogue(pictures)
 categories = sorted({picture.category for picture in everything})
 deployment.write_repository(server.repository, encoders, categories)
 client = grpcclient.InferenceServerClient(server.grpc_url)
@@ -127,7 +127,7 @@ def infer(rows):
 # The encoder puts transparent pictures on white. One that is then a single even colour stays out as well.
 
 # %%
-blank = [picture for picture in everything if is_blank(picture)]
+blank = [picture for picture in everything if stamps.is_blank(picture)]
 visible = [picture for picture in everything if picture not in blank]
 order = np.random.default_rng(seed).permutation(len(visible))
 outside, shop = [visible[n] for n in order[:10]], sorted((visible[n] for n in order[10:]), key=lambda p: p.id)
