@@ -27,7 +27,7 @@
 # - stream an answer from one record, and count what the model adds
 # - repair two stores that disagree, and choose an index for more pictures
 #
-# **Time:** 45 minutes (last run: 58 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
+# **Time:** 45 minutes (last run: 78 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM and mini-CLIP
 #
 # read: 12 min, do: 33 min
 #
