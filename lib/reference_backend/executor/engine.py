@@ -2,9 +2,7 @@
 
 import logging
 import math
-import queue
 import threading
-import uuid
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -12,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .cache import BlockPool
 from .device import choose, free_bytes, place
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError
-from .request import Drafter, Limits, Output, Request, RequestError, SamplingParams
+from .request import Limits, Request, RequestError
 from .reuse import BlockReuse
 from .scheduler import POLICIES, Scheduler, Sequence
 
@@ -172,34 +168,6 @@ class Executor(AbstractContextManager):
             **{f"kv_{name}": count for name, count in self._reuse.counts.items()},
             **self._batch.counts,
         }
-
-    def generate(
-        self,
-        prompt_ids: np.ndarray | list[int],
-        max_tokens: int,
-        *,
-        end_id: int | None = None,
-        stop_words: list[list[int]] = (),
-        bad_words: list[list[int]] = (),
-        drafter: Drafter | None = None,
-        **sampling: float,
-    ) -> list[int]:
-        """Runs one request to its end and returns its new tokens, of the best beam if there are several; `sampling` as
-        in SamplingParams.
-
-        Raises RequestError when the request fails or the executor is shut down meanwhile.
-        """
-        name, params, words = uuid.uuid4().hex, SamplingParams(**sampling), (stop_words, bad_words)
-        outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
-        self.submit(Request(name, prompt_ids, max_tokens, params, end_id, *words, outputs.put, drafter=drafter))
-        tokens: list[int] = []
-        while True:
-            output = outputs.get()
-            tokens += output.tokens
-            if output.finish_reason in ("cancelled", "error"):
-                raise RequestError(output.error or "The request was cancelled.")
-            if output.finish_reason:
-                return output.beams[0].tokens if output.beams else tokens
 
 
 def _loop(
