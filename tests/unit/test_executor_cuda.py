@@ -127,12 +127,12 @@ def test_rows_of_a_table_replace_embeddings_as_on_the_cpu(llama, cuda_executor):
 @pytest.mark.parametrize("rows", [16, 32, 256])
 def test_the_pieces_of_a_product_fit_into_99_kib_of_shared_memory(rows, itemsize):
     """What a program has on its way: pieces of the rows and of two weight matrices, for all stages but one."""
-    from reference_backend.executor.cuda.model import _MANY, _Tiles
+    from reference_backend.executor.cuda.model import _MANY, tile
 
     for product in _MANY:
-        tile = _Tiles(rows, itemsize).blocks(product)
-        piece = (tile["BLOCK_R"] + 2 * tile["BLOCK_P"]) * tile["BLOCK_K"] * itemsize
-        assert piece * (tile["num_stages"] - 1) < 99 * 1024, product
+        cut = tile(product, rows, itemsize)
+        piece = (cut["BLOCK_R"] + 2 * cut["BLOCK_P"]) * cut["BLOCK_K"] * itemsize
+        assert piece * (cut["num_stages"] - 1) < 99 * 1024, product
 
 
 @pytest.mark.skipif(INTERPRETED, reason="minutes in the interpreter")
