@@ -25,10 +25,13 @@ import argparse
 import json
 import queue
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "notebooks"))  # drafters
 SHARED_TOKENS = 500
 BATCH = 8
 # Answers of a ragged load, as where most ask for a sentence and some for a letter.
@@ -136,13 +139,13 @@ def inflight(engine, tokenizer, rounds):
 
 def lookup(executor, tokenizer, rounds):
     """Prompt lookup against plain greedy decoding: {lookup_speedup, lookup_identical, and what lies behind them}."""
-    from reference_backend.executor.drafters import PromptLookup
+    from drafters import PromptLookup, generate
 
     prompts = [tokenizer(COPY.format(text)).input_ids for text in TEXTS]
 
     def answers(drafter):
         start = time.perf_counter()
-        found = [executor.generate(prompt, 96, end_id=END_ID, drafter=drafter) for prompt in prompts]
+        found = [generate(executor, prompt, 96, end_id=END_ID, drafter=drafter) for prompt in prompts]
         return found, time.perf_counter() - start
 
     plain, drafted, ratios, identical = [], [], [], True

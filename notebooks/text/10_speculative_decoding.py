@@ -49,11 +49,12 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 from tritonclient.utils import InferenceServerException
 
+import drafters
 from plots import speculative as figures
 from reference_backend import executor
 from servinglab import assets, notebook
+from servinglab import client as calls
 from servinglab.checks import check
-from servinglab.client import gather, inputs
 from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.serving import serve
@@ -513,10 +514,10 @@ assert real_p > 1e-4
 
 # %%
 sampled = {"temperature": temperature, "top_p": 0.95, "seed": seed}
-draft, in_notebook = executor.DraftModel(draft_engine, max_draft=3), {}
+draft, in_notebook = drafters.DraftModel(draft_engine, max_draft=3), {}
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     expected = run(**sampling).tokens if sampling else answer
-    for name, drafter in (("draft model", draft), ("prompt lookup", executor.PromptLookup())):
+    for name, drafter in (("draft model", draft), ("prompt lookup", drafters.PromptLookup())):
         found = run(drafter, **sampling)
         same = found.tokens == expected
         in_notebook.setdefault(label, found)  # the draft model's, for section 7
@@ -556,7 +557,7 @@ print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mea
 # %%
 copy_ids = chat(f"Repeat this text exactly, without comments:\n\n{to_copy}")
 tasks = {"copy": copy_ids, "question": prompt_ids}
-lookup = executor.PromptLookup(max_draft=longest)
+lookup = drafters.PromptLookup(max_draft=longest)
 undrafted = {}
 for task, ids in tasks.items():
     for name, drafter in {"no draft": None, "prompt lookup": lookup, "draft model": draft}.items():
@@ -745,7 +746,7 @@ asked |= {"stream": False, "exclude_input_in_output": True, "return_perf_metrics
 
 
 def served(**more):
-    return gather(client, "tensorrt_llm_bls", {"": inputs(**{**asked, **more})})[""][0]
+    return calls.gather(client, "tensorrt_llm_bls", {"": calls.inputs(**{**asked, **more})})[""][0]
 
 
 def text(result):
@@ -840,7 +841,7 @@ def continued(ids, guesses, room):
     given |= {"min_tokens": 0}  # the default, 1, would forbid the end at the first token of every request
     if not guesses:  # nothing to verify: one token
         given |= {"request_output_len": 1, "draft_input_ids": None}
-    result = gather(client, "tensorrt_llm", {"": inputs(**given)})[""][0]
+    result = calls.gather(client, "tensorrt_llm", {"": calls.inputs(**given)})[""][0]
     return result.as_numpy("output_ids")[0, 0, : result.as_numpy("sequence_length").item()].tolist()
 
 
@@ -973,8 +974,8 @@ explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k
 together = {}
 for k in (0, 3):
     short = {**asked, "max_tokens": 16, "min_tokens": 16, "num_draft_tokens": k or None}
-    four = {n: inputs(**{**short, "text_input": f"{asked['text_input']}Number {n}:"}) for n in range(4)}
-    found = gather(client, "tensorrt_llm_bls", four)
+    four = {n: calls.inputs(**{**short, "text_input": f"{asked['text_input']}Number {n}:"}) for n in range(4)}
+    found = calls.gather(client, "tensorrt_llm_bls", four)
     together[k] = 4 * 16 / max(result.seconds for (result,) in found.values())
     print(f"{k} guesses: {together[k]:.1f} tokens/s for four streams together")
 

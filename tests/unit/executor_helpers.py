@@ -56,10 +56,7 @@ class FakeModel:
         if permits:
             permits.release(100)
 
-    def decode(self, ids, lengths, first_slot, wanted):
-        return self.forward(ids, lengths, first_slot, wanted), None
-
-    def forward(self, ids, lengths, first_slot, logit_rows):
+    def forward(self, ids, lengths, first_slot, logit_rows, table=None):
         if permits := self._permits:
             assert permits.acquire(timeout=10), "the test forgot to allow this step"
         if self.broken:
@@ -68,7 +65,7 @@ class FakeModel:
         self.calls.append((first_slot, rows, new))
         logits = np.zeros((rows * new, VOCAB), np.float32)
         for row in range(rows):
-            seen = self.cache.rows(0, first_slot + row, 1)[0, 0, :, 0]
+            seen = self.cache.buffers[0, first_slot + row, 0, :, 0]
             for step in range(new):
                 position = lengths[row] - new + step
                 seen[position] = ids[row, step]

@@ -11,6 +11,7 @@ import pytest
 from executor_helpers import Collector, expected_tokens, fake_executor, request, wait_until
 from tiny_models import VOCABULARY, write_checkpoint, write_engine
 
+from drafters import generate
 from reference_backend.executor import Executor, RequestError
 from servinglab import decoding
 
@@ -232,7 +233,7 @@ def test_beams_sampling_and_greedy_run_together_as_alone(executor, prompts):
     }
     alone = {}
     for at, (name, options) in enumerate(kinds.items()):
-        alone[name] = executor.generate(prompts[at], 40 - at, **options)
+        alone[name] = generate(executor, prompts[at], 40 - at, **options)
     collector = Collector()
     for round_number in range(3):
         for at, (name, options) in enumerate(kinds.items()):
@@ -271,7 +272,7 @@ def test_a_cancelled_beam_search_gives_back_every_slot_and_block(tmp_path, monke
         collector.wait("beams", "greedy")
         assert collector.reason("beams") == "cancelled"
         assert executor.stats()["kv_blocks_used"] == executor._scheduler.rows == 0
-        assert executor.generate([4, 5], 60) == collector.tokens("greedy")
+        assert generate(executor, [4, 5], 60) == collector.tokens("greedy")
 
 
 def test_cancelled_while_the_prompt_is_read(tmp_path, monkeypatch):
@@ -288,7 +289,7 @@ def test_cancelled_while_the_prompt_is_read(tmp_path, monkeypatch):
         collector.wait("beams")
         assert collector.reason("beams") == "cancelled" and len(collector.outputs["beams"]) == 1
         assert executor.stats()["kv_blocks_used"] == executor._scheduler.rows == 0
-        assert executor.generate([4, 5], 9) == expected_tokens([4, 5], 9)
+        assert generate(executor, [4, 5], 9) == expected_tokens([4, 5], 9)
 
 
 def test_a_failing_step_ends_the_search_and_frees_its_rows(tmp_path, monkeypatch):
@@ -307,17 +308,17 @@ def test_a_failing_step_ends_the_search_and_frees_its_rows(tmp_path, monkeypatch
         for name in ("beams", "greedy"):
             assert collector.outputs[name][-1].error == "The model step failed: RuntimeError: no memory"
         assert executor.stats()["kv_blocks_used"] == executor._scheduler.rows == 0
-        assert executor.generate([4, 5], 9) == expected_tokens([4, 5], 9)
+        assert generate(executor, [4, 5], 9) == expected_tokens([4, 5], 9)
 
 
 def test_what_cannot_be_served_is_said(tiny, executor):
     with pytest.raises(RequestError, match="beam_width 9 exceeds max_beam_width 8"):
-        executor.generate([1, 2], 3, beam_width=9)
+        generate(executor, [1, 2], 3, beam_width=9)
     with pytest.raises(RequestError, match="length_penalty is -1"):
-        executor.generate([1, 2], 3, beam_width=2, length_penalty=-1)
+        generate(executor, [1, 2], 3, beam_width=2, length_penalty=-1)
     with Executor(tiny[1], max_beam_width=4, max_tokens_in_paged_kv_cache=256) as small:
         with pytest.raises(RequestError, match="for each of 4 beams, needs 8 KV cache blocks of 64 tokens"):
-            small.generate([1] * 60, 60, beam_width=4)
+            generate(small, [1] * 60, 60, beam_width=4)
     collector = Collector()
     made = request("a", [1, 2], 3, collector, beam_width=2)
     made.embedding_bias = np.full(VOCABULARY, -np.inf, np.float32)

@@ -15,8 +15,8 @@ import pytest
 from executor_helpers import Collector
 from tiny_models import write_checkpoint, write_engine
 
+from drafters import PromptLookup, generate
 from reference_backend.executor import Executor, Request
-from reference_backend.executor.drafters import PromptLookup
 from reference_backend.executor.model import EngineConfig
 
 torch = pytest.importorskip("torch")
@@ -102,7 +102,7 @@ def test_greedy_sampled_and_guessed_tokens_equal_those_of_the_cpu(llama, cuda_ex
     found = []
     for start in (functools.partial(Executor, device="cpu"), cuda_executor):
         with start(engine, max_seq_len=64) as executor:
-            found.append([executor.generate(PROMPT[:9], 6, end_id=2, **settings) for settings in asked])
+            found.append([generate(executor, PROMPT[:9], 6, end_id=2, **settings) for settings in asked])
     assert found[0] == found[1]
 
 
@@ -127,12 +127,12 @@ def test_rows_of_a_table_replace_embeddings_as_on_the_cpu(llama, cuda_executor):
 @pytest.mark.parametrize("rows", [16, 32, 256])
 def test_the_pieces_of_a_product_fit_into_99_kib_of_shared_memory(rows, itemsize):
     """What a program has on its way: pieces of the rows and of two weight matrices, for all stages but one."""
-    from reference_backend.executor.cuda.model import _MANY, _Tiles
+    from reference_backend.executor.cuda.model import _MANY, tile
 
     for product in _MANY:
-        tile = _Tiles(rows, itemsize).blocks(product)
-        piece = (tile["BLOCK_R"] + 2 * tile["BLOCK_P"]) * tile["BLOCK_K"] * itemsize
-        assert piece * (tile["num_stages"] - 1) < 99 * 1024, product
+        cut = tile(product, rows, itemsize)
+        piece = (cut["BLOCK_R"] + 2 * cut["BLOCK_P"]) * cut["BLOCK_K"] * itemsize
+        assert piece * (cut["num_stages"] - 1) < 99 * 1024, product
 
 
 @pytest.mark.skipif(INTERPRETED, reason="minutes in the interpreter")
@@ -141,11 +141,11 @@ def test_executors_of_one_process_do_not_disturb_each_other(llama, cuda_executor
     _, engine, _ = llama
     prompts = [PROMPT[: 3 + number].tolist() for number in range(12)]
     with Executor(engine, device="cpu", max_seq_len=128) as executor:
-        expected = [executor.generate(prompt, 40) for prompt in prompts]
+        expected = [generate(executor, prompt, 40) for prompt in prompts]
 
     def answers(batch):
         with cuda_executor(engine, max_batch_size=batch, max_seq_len=128) as executor, ThreadPoolExecutor(4) as pool:
-            return list(pool.map(lambda prompt: executor.generate(prompt, 40), prompts))
+            return list(pool.map(lambda prompt: generate(executor, prompt, 40), prompts))
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(answers, (1, 4, 8))) == [expected] * 3

@@ -8,8 +8,8 @@ from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, wri
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drafters import DraftModel, PromptLookup, generate
 from reference_backend.executor import Executor, ExecutorError, RequestError
-from reference_backend.executor.drafters import DraftModel, PromptLookup
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_real_weights_write_the_same_in_fewer_steps(smollm2_engine_fp32, smollm2
 
         def texts(drafter, **sampling):
             before = executor.stats()["steps"]
-            found = [executor.generate(prompt, 12, end_id=2, drafter=drafter, **sampling) for prompt in prompts]
+            found = [generate(executor, prompt, 12, end_id=2, drafter=drafter, **sampling) for prompt in prompts]
             steps[drafter, bool(sampling)] = executor.stats()["steps"] - before
             return found
 

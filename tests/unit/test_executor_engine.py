@@ -21,6 +21,7 @@ from executor_helpers import (
     write_fake_engine,
 )
 
+from drafters import generate
 from reference_backend import BackendError
 from reference_backend.executor import Executor, ExecutorError, RequestError
 
@@ -56,15 +57,15 @@ def test_one_output_for_each_token(start, collector):
     expected = expected_tokens([5, 6], 4)
     assert [output.tokens for output in collector.outputs["a"]] == [[token] for token in expected]
     assert [output.finish_reason for output in collector.outputs["a"]] == [None, None, None, "length"]
-    assert executor.generate([5, 6], 4) == expected
+    assert generate(executor, [5, 6], 4) == expected
 
 
 def test_end_id_is_not_a_token(start):
     executor, _ = start()
     expected = expected_tokens([5, 6], 10)
     end = expected[4]
-    assert executor.generate([5, 6], 10, end_id=end) == expected[: expected.index(end)]
-    assert executor.generate([end, 5], 3, end_id=end) == expected_tokens([end, 5], 3), "an end_id in the prompt is text"
+    assert generate(executor, [5, 6], 10, end_id=end) == expected[: expected.index(end)]
+    assert generate(executor, [end, 5], 3, end_id=end) == expected_tokens([end, 5], 3), "in the prompt it is text"
 
 
 def test_stop_words_stay_in_the_tokens(start, collector):
@@ -74,15 +75,15 @@ def test_stop_words_stay_in_the_tokens(start, collector):
     collector.wait("a")
     assert collector.tokens("a") == expected[:5]
     assert collector.reason("a") == "stop_words"
-    assert executor.generate([5, 6], 10, stop_words=[expected[:1]]) == expected[:1]
-    assert executor.generate([5, 6], 10, stop_words=[[6, expected[0]]]) == expected[:1], "it may begin in the prompt"
+    assert generate(executor, [5, 6], 10, stop_words=[expected[:1]]) == expected[:1]
+    assert generate(executor, [5, 6], 10, stop_words=[[6, expected[0]]]) == expected[:1], "it may begin in the prompt"
 
 
 def test_bad_words_change_the_tokens(start):
     executor, _ = start()
     expected = expected_tokens([5, 6], 4)
-    assert executor.generate([5, 6], 4, bad_words=[expected[1:3]])[:2] == expected[:2]
-    assert executor.generate([5, 6], 4, bad_words=[expected[1:3]])[2] != expected[2]
+    assert generate(executor, [5, 6], 4, bad_words=[expected[1:3]])[:2] == expected[:2]
+    assert generate(executor, [5, 6], 4, bad_words=[expected[1:3]])[2] != expected[2]
 
 
 # --- batching
@@ -207,7 +208,7 @@ def test_what_can_never_fit_is_refused_at_once(start, collector):
     executor, _ = start(max_tokens_in_paged_kv_cache=50, tokens_per_block=10)
     with pytest.raises(RequestError, match=r"needs 6 KV cache blocks of 10 tokens, but the cache has 5"):
         executor.submit(request("a", [1] * 30, 30, collector))
-    assert executor.generate([1] * 20, 30) == expected_tokens([1] * 20, 30)
+    assert generate(executor, [1] * 20, 30) == expected_tokens([1] * 20, 30)
 
 
 def test_memory_is_free_when_the_last_output_arrives(start):
@@ -323,7 +324,7 @@ def test_generate_says_when_it_was_cut_short(start):
 
     def run():
         try:
-            executor.generate([1], 100)
+            generate(executor, [1], 100)
         except RequestError as error:
             caught.append(str(error))
 
@@ -368,7 +369,7 @@ def test_a_receiver_that_fails_on_the_last_output_is_left_alone(start, collector
         raise ValueError("no thanks")
 
     executor.submit(request("bad", [2], 1, receiver))
-    assert executor.generate([1], 3) == expected_tokens([1], 3)
+    assert generate(executor, [1], 3) == expected_tokens([1], 3)
     assert [output.finish_reason for output in got] == ["length"]
 
 
@@ -395,7 +396,7 @@ def test_a_failing_step_fails_the_running_requests_and_the_engine_lives_on(start
     for name in "abc":  # c too: it came in when the others were gone, and its prompt failed
         assert collector.reason(name) == "error"
         assert collector.outputs[name][-1].error == "The model step failed: RuntimeError: out of memory"
-    assert executor.generate([7], 5) == expected_tokens([7], 5)
+    assert generate(executor, [7], 5) == expected_tokens([7], 5)
     assert executor.stats()["kv_blocks_used"] == 0
 
 
@@ -438,7 +439,7 @@ def test_a_bug_in_the_machinery_ends_the_requests_not_the_service(start, collect
         executor.submit(request("a", [1], 100, collector))
         collector.wait("a")
     assert collector.outputs["a"][-1].error == "The executor failed: ZeroDivisionError: division by zero"
-    assert executor.generate([7], 5) == expected_tokens([7], 5)
+    assert generate(executor, [7], 5) == expected_tokens([7], 5)
 
 
 def test_two_hundred_requests_with_random_cancels(start, collector):
@@ -477,8 +478,8 @@ def test_two_hundred_requests_with_random_cancels(start, collector):
 def test_prompt_and_length_limits(start, caplog):
     executor, _ = start(max_seq_len=20)
     with pytest.raises(RequestError, match=r"Prompt length \(20\) exceeds maximum input length \(19\)"):
-        executor.generate([1] * 20, 1)
-    assert executor.generate([1] * 15, 100) == expected_tokens([1] * 15, 5)
+        generate(executor, [1] * 20, 1)
+    assert generate(executor, [1] * 15, 100) == expected_tokens([1] * 15, 5)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from executor_helpers import Collector, request
 from scipy import stats
 from transformers import TopKLogitsWarper
 
+from drafters import generate
 from reference_backend.executor import Executor
 
 END_ID = COMMA = 28  # so that some texts, and some beams, end by themselves
@@ -70,7 +71,7 @@ def greedy(hf_model, prompts) -> list[list[int]]:
 
 def test_greedy_alone_equals_transformers(fp32, prompts, greedy):
     """Every second prompt; the others have their whole length in the mixed batch below."""
-    assert [fp32.generate(prompt, NEW_TOKENS, end_id=END_ID) for prompt in prompts[::2]] == greedy[::2]
+    assert [generate(fp32, prompt, NEW_TOKENS, end_id=END_ID) for prompt in prompts[::2]] == greedy[::2]
     assert {len(tokens) for tokens in greedy} > {NEW_TOKENS}, "some of them end by themselves"
 
 
@@ -94,7 +95,7 @@ def test_a_long_prompt_equals_transformers(fp32, hf_model, hf_tokenizer):
     assert len(long) > 2 * 64, "three pieces"
     collector = Collector()
     fp32.submit(request("other", [28, 29, 30], 20, collector))
-    assert fp32.generate(long, 4, end_id=END_ID) == hf_greedy(hf_model, [long], 4)[0]
+    assert generate(fp32, long, 4, end_id=END_ID) == hf_greedy(hf_model, [long], 4)[0]
     collector.wait("other", seconds=60)
 
 
@@ -117,13 +118,13 @@ def test_sampled_first_tokens_follow_the_exact_probabilities(fp32, hf_model, pro
 
 def test_sampled_tokens_do_not_depend_on_the_batch(fp32, prompts):
     settings = {"top_p": 0.9, "temperature": 1.3, "seed": 11}
-    alone = fp32.generate(prompts[0], 8, **settings)
+    alone = generate(fp32, prompts[0], 8, **settings)
     collector = Collector()
     for at, prompt in enumerate(prompts[1:7]):
         fp32.submit(request(str(at), prompt, 12, collector, top_k=20, seed=at))
-    assert fp32.generate(prompts[0], 8, **settings) == alone
+    assert generate(fp32, prompts[0], 8, **settings) == alone
     collector.wait(*map(str, range(6)), seconds=120)
-    assert fp32.generate(prompts[0], 8, **{**settings, "seed": 12}) != alone
+    assert generate(fp32, prompts[0], 8, **{**settings, "seed": 12}) != alone
 
 
 # --- log probabilities and logits: the definition is in executor/request.py

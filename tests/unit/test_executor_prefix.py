@@ -12,6 +12,7 @@ from executor_helpers import Collector, expected_tokens, fake_executor, request,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drafters import generate
 from reference_backend.executor import Executor, Request
 from reference_backend.executor.cache import KVCache
 from reference_backend.executor.reuse import PrefixTree
@@ -193,15 +194,15 @@ def test_tokens_are_the_same_over_prompts_with_shared_beginnings(start, pool, si
 def test_what_a_request_leaves_is_not_read_again(start):
     executor, model = start(tokens_per_block=8)
     prompt = list(range(40))
-    answer = executor.generate(prompt, 10)
-    assert executor.generate(prompt, 10) == answer == expected_tokens(prompt, 10)
+    answer = generate(executor, prompt, 10)
+    assert generate(executor, prompt, 10) == answer == expected_tokens(prompt, 10)
     assert model.calls[10] == (0, 1, 1), "the last token of the prompt is always read"
     following = prompt + answer + [1, 2, 3]
     read = executor.stats()["prompt_tokens"]
-    assert executor.generate(following, 5) == expected_tokens(following, 5)
+    assert generate(executor, following, 5) == expected_tokens(following, 5)
     assert executor.stats()["prompt_tokens"] - read == 4, "the last token of the answer had not been read"
     off, _ = start(enable_kv_cache_reuse=False)
-    assert off.generate(prompt, 10) == off.generate(prompt, 10) == answer
+    assert generate(off, prompt, 10) == generate(off, prompt, 10) == answer
     assert off.stats()["prompt_tokens"] == 80 and off.stats()["kv_cached_blocks"] == 0
 
 
@@ -220,19 +221,19 @@ def test_requests_with_one_prompt_submitted_together_read_it_once(start):
 def test_a_beam_search_uses_and_leaves_the_prompt(start):
     executor, _ = start(max_beam_width=3, tokens_per_block=8)
     prompt = list(range(30))
-    executor.generate(prompt, 4)
-    beams = executor.generate(prompt, 8, beam_width=3)
+    generate(executor, prompt, 4)
+    beams = generate(executor, prompt, 8, beam_width=3)
     assert executor.stats()["prompt_tokens"] == 31
     off, _ = start(max_beam_width=3, enable_kv_cache_reuse=False)
-    assert beams == off.generate(prompt, 8, beam_width=3)
-    assert executor.generate([*prompt, 5], 4, beam_width=2) == off.generate([*prompt, 5], 4, beam_width=2)
+    assert beams == generate(off, prompt, 8, beam_width=3)
+    assert generate(executor, [*prompt, 5], 4, beam_width=2) == generate(off, [*prompt, 5], 4, beam_width=2)
     assert executor.stats()["kv_blocks_used"] == 0
 
 
 def test_the_logits_of_the_prompt_turn_reuse_off(start):
     collector = Collector()
     executor, _ = start()
-    executor.generate(range(40), 4)
+    generate(executor, range(40), 4)
     one = request("logits", range(40), 4, collector)
     one.return_context_logits = True
     executor.submit(one)
@@ -253,7 +254,7 @@ def test_what_a_cancelled_request_had_read_is_kept(start):
     model.release()
     collector.wait("a")
     read = executor.stats()["prompt_tokens"]
-    assert executor.generate(range(90), 10) == expected_tokens(range(90), 10)
+    assert generate(executor, range(90), 10) == expected_tokens(range(90), 10)
     assert executor.stats()["prompt_tokens"] - read == 90 - read
 
 
@@ -269,7 +270,7 @@ def test_a_failed_step_leaves_nothing(start):
     collector.wait("a")
     model.broken = None
     assert collector.reason("a") == "error" and executor.stats()["kv_cached_blocks"] == 0
-    assert executor.generate(range(40), 4) == expected_tokens(range(40), 4)
+    assert generate(executor, range(40), 4) == expected_tokens(range(40), 4)
     assert executor.stats()["prompt_tokens"] == 60
 
 

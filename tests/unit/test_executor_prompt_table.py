@@ -8,7 +8,8 @@ import torch
 from executor_helpers import Collector, request
 from tiny_models import VOCABULARY, write_checkpoint, write_engine
 
-from reference_backend.executor import Executor, PromptLookup, RequestError
+from drafters import PromptLookup
+from reference_backend.executor import Executor, RequestError
 
 ROWS, NEW = 40, 16
 RANDOM = np.random.default_rng(0)

@@ -8,8 +8,8 @@ from executor_helpers import MAX_SEQ_LEN, VOCAB, Collector, expected_tokens, fak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drafters import PromptLookup, generate
 from reference_backend.executor import Request, RequestError, SamplingParams
-from reference_backend.executor.drafters import PromptLookup
 
 PROMPT = [5, 6]
 
@@ -78,20 +78,20 @@ def test_right_guesses_bring_several_tokens_in_one_output(start):
 def test_wrong_guesses_bring_one_token_a_step(start):
     executor, model = start()
     drafter = Scripted(length=3, wrong=10)
-    assert executor.generate(PROMPT, 8, drafter=drafter) == expected_tokens(PROMPT, 8)
+    assert generate(executor, PROMPT, 8, drafter=drafter) == expected_tokens(PROMPT, 8)
     assert all(tokens == PROMPT + expected_tokens(PROMPT, len(tokens) - 2) for tokens, _ in drafter.asked)
 
 
 def test_a_drafter_is_asked_for_no_more_than_there_is_room_for(start):
     executor, model = start()
     drafter = Scripted(length=50)
-    assert executor.generate(PROMPT, 6, drafter=drafter) == expected_tokens(PROMPT, 6)
+    assert generate(executor, PROMPT, 6, drafter=drafter) == expected_tokens(PROMPT, 6)
     assert drafter.asked == [(PROMPT, 5)]  # one token is the target's own
     assert model.calls == [(0, 1, 2 + 5)]
     long = [7] * (MAX_SEQ_LEN - 3)
-    assert executor.generate(long, 50, drafter=Scripted(length=50)) == expected_tokens(long, 3)
+    assert generate(executor, long, 50, drafter=Scripted(length=50)) == expected_tokens(long, 3)
     drafter = Scripted()
-    assert executor.generate(PROMPT, 1, drafter=drafter) == expected_tokens(PROMPT, 1)
+    assert generate(executor, PROMPT, 1, drafter=drafter) == expected_tokens(PROMPT, 1)
     assert drafter.asked == [], "nothing to guess"
 
 
@@ -182,9 +182,9 @@ def test_what_is_kept_for_others_holds_no_rejected_guess(start):
         prompt = [5, 6, seed]
         expected = expected_tokens(prompt, 12)
         drafter = Scripted(length=5, wrong=5, seed=seed)
-        assert executor.generate(prompt, 20, stop_words=[expected[-2:]], drafter=drafter) == expected
+        assert generate(executor, prompt, 20, stop_words=[expected[-2:]], drafter=drafter) == expected
         longer = [*prompt, *expected, 33]
-        assert executor.generate(longer, 3) == expected_tokens(longer, 3)
+        assert generate(executor, longer, 3) == expected_tokens(longer, 3)
     assert executor.stats()["kv_reused_blocks"]
 
 
@@ -226,7 +226,7 @@ def test_counts_of_drafted_and_accepted_tokens(start):
 def test_guesses_stay_within_the_blocks_that_a_request_holds(start):
     """Under max_utilization they grow with the text: a guess must not write where others may be put."""
     executor, model = start(tokens_per_block=4, batch_scheduler_policy="max_utilization")
-    assert executor.generate(PROMPT, 12, drafter=Scripted(length=9)) == EXPECTED[:12]
+    assert generate(executor, PROMPT, 12, drafter=Scripted(length=9)) == EXPECTED[:12]
     assert [new for _, _, new in model.calls] == [2 + 2, 1 + 3, 1 + 3, 1]
     executor, _ = start(tokens_per_block=4, batch_scheduler_policy="max_utilization", max_tokens_in_paged_kv_cache=40)
     collector = Collector()
@@ -279,7 +279,7 @@ def test_a_step_that_fails_ends_the_requests_in_it(start):
     collector.wait("a")
     assert collector.reason("a") == "error" and collector.tokens("a") == EXPECTED[:3]
     model.broken = None
-    assert executor.generate(PROMPT, 5) == EXPECTED[:5]
+    assert generate(executor, PROMPT, 5) == EXPECTED[:5]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from executor_helpers import Collector, request
 from tiny_models import VOCABULARY, write_checkpoint, write_engine
 
+from drafters import generate
 from reference_backend.build import BuildError, build, main
 from reference_backend.executor import Executor, graph, quantize
 from reference_backend.executor.cache import KVCache
@@ -110,7 +111,7 @@ def test_greedy_text_alone_and_in_a_batch_is_that_of_transformers(pair):
         expected.append(out[0, len(prompt) :].tolist())
     collector = Collector()
     with Executor(engine, max_batch_size=4, max_seq_len=64) as executor:
-        assert [executor.generate(prompt, 12) for prompt in prompts] == expected
+        assert [generate(executor, prompt, 12) for prompt in prompts] == expected
         for at, prompt in enumerate(prompts):
             executor.submit(request(str(at), prompt, 12, collector))
         collector.wait(*"012")

@@ -7,7 +7,7 @@ from .params import RequestError, SamplingParams
 from .request import Beam, Output, Request
 
 # Those that import ONNX Runtime, which the models beside the LLM do without.
-_LATER = {"Executor": "engine", "ExecutorError": "engine", "DraftModel": "drafters", "PromptLookup": "drafters"}
+_LATER = ("Executor", "ExecutorError")
 
 __all__ = ["Beam", "Output", "Request", "RequestError", "SamplingParams", *_LATER]
 
@@ -15,4 +15,4 @@ __all__ = ["Beam", "Output", "Request", "RequestError", "SamplingParams", *_LATE
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(name)
-    return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return getattr(import_module(".engine", __name__), name)

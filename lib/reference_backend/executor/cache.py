@@ -52,21 +52,17 @@ class KVCache:
     """
 
     def __init__(self, tensors: int, slots: int, heads: int, max_seq_len: int, head_size: int) -> None:
-        self._memory, self.buffers = _reserve((tensors, slots, heads, max_seq_len, head_size))
+        self._memory, self.buffers = self._reserve((tensors, slots, heads, max_seq_len, head_size))
 
     def keep_blocks(self, places: int, tokens_per_block: int) -> None:
-        """Makes room for so many kept blocks. Raises OSError when there is no address space for them."""
+        """Makes room for so many kept blocks. Raises OSError when there is none."""
         tensors, _, heads, _, head_size = self.buffers.shape
-        self._kept_memory, self._kept = _reserve((places, tensors, heads, tokens_per_block, head_size))
+        self._kept_memory, self._kept = self._reserve((places, tensors, heads, tokens_per_block, head_size))
 
     @property
     def bytes_per_token(self) -> int:
         """Memory that one token takes in one slot."""
         return self.buffers[:, 0, :, 0].nbytes
-
-    def rows(self, tensor: int, slot: int, count: int) -> np.ndarray:
-        """The view [count, heads, seq, head_size] of `count` slots of one tensor, contiguous in memory."""
-        return self.buffers[tensor, slot : slot + count]
 
     def copy(self, source: int, target: int, first: int, end: int) -> None:
         """Copies the positions first … end - 1 of one slot to another."""
@@ -96,14 +92,13 @@ class KVCache:
         for tensor in range(len(self.buffers)):
             _give_back(self._memory, tensor * tensor_stride + slot * slot_stride, slot_stride)
 
-
-def _reserve(shape: tuple[int, ...]) -> tuple[mmap.mmap, np.ndarray]:
-    """Address space for float32 numbers of that shape."""
-    size = int(np.prod(shape)) * np.dtype(np.float32).itemsize
-    # Not np.zeros: numpy asks for huge pages, which would commit 2 MB for the first token of every head.
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return memory, np.frombuffer(memory, np.float32).reshape(shape)
+    def _reserve(self, shape: tuple[int, ...]) -> tuple[mmap.mmap, np.ndarray]:
+        """Address space for float32 numbers of that shape."""
+        size = int(np.prod(shape)) * np.dtype(np.float32).itemsize
+        # Not np.zeros: numpy asks for huge pages, which would commit 2 MB for the first token of every head.
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        return memory, np.frombuffer(memory, np.float32).reshape(shape)
 
 
 def _give_back(memory: mmap.mmap, start: int, size: int) -> None:

@@ -2,9 +2,7 @@
 
 import logging
 import math
-import queue
 import threading
-import uuid
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -12,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .cache import BlockPool
 from .device import choose, free_bytes, place
 from .inflight import InflightBatch, sentence
 from .model import EngineConfig, ExecutorError
-from .request import Drafter, Limits, Output, Request, RequestError, SamplingParams
+from .request import Limits, Request, RequestError
 from .reuse import BlockReuse
 from .scheduler import POLICIES, Scheduler, Sequence
 
@@ -80,7 +76,10 @@ class Executor(AbstractContextManager):
             cache, model = place(config, rows, longest, device=self.device, threads=threads)
             row = -(-longest // tokens_per_block) * tokens_per_block  # tokens of a full one, in whole blocks
             free = free_bytes(self.device) // cache.bytes_per_token
-            kv_tokens = _kv_budget(kv_tokens, fraction, free, max_beam_width * row, rows * row)
+            if kv_tokens is None:
+                kv_tokens, fraction = rows * row, fraction or KV_SHARE_OF_FREE_MEMORY
+            if fraction:  # but one request may always be full
+                kv_tokens = min(kv_tokens, max(max_beam_width * row, int(fraction * free)))
             pool, static = BlockPool(kv_tokens, tokens_per_block), batching_strategy == "V1"
             self._scheduler = Scheduler(pool, max_batch_size, policy=batch_scheduler_policy, static=static)
             prefill_tokens = prefill_tokens or PREFILL_TOKENS[self.device]
@@ -116,7 +115,9 @@ class Executor(AbstractContextManager):
     def submit(self, request: Request) -> None:
         """Queues a request; its outputs go to `request.on_output`. Raises RequestError when it can never run."""
         max_tokens = request.fit(self.limits)
-        if self._reuse.enabled and not request.tells_tables_apart(self.limits.vocab_size):
+        fake, extra_ids = request.prompt >= self.limits.vocab_size, request.prompt_table_extra_ids
+        # TensorRT-LLM asks for them, too, where there is a table and blocks are kept, but lets 0 pass.
+        if self._reuse.enabled and fake.any() and (extra_ids is None or not extra_ids[fake].all()):
             raise RequestError(
                 "prompt_table_extra_ids must give each fake id of the prompt a number above 0, the same only for the "
                 "same table, because enable_kv_cache_reuse is on: give them, or turn it off."
@@ -173,34 +174,6 @@ class Executor(AbstractContextManager):
             **self._batch.counts,
         }
 
-    def generate(
-        self,
-        prompt_ids: np.ndarray | list[int],
-        max_tokens: int,
-        *,
-        end_id: int | None = None,
-        stop_words: list[list[int]] = (),
-        bad_words: list[list[int]] = (),
-        drafter: Drafter | None = None,
-        **sampling: float,
-    ) -> list[int]:
-        """Runs one request to its end and returns its new tokens, of the best beam if there are several; `sampling` as
-        in SamplingParams.
-
-        Raises RequestError when the request fails or the executor is shut down meanwhile.
-        """
-        name, params, words = uuid.uuid4().hex, SamplingParams(**sampling), (stop_words, bad_words)
-        outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
-        self.submit(Request(name, prompt_ids, max_tokens, params, end_id, *words, outputs.put, drafter=drafter))
-        tokens: list[int] = []
-        while True:
-            output = outputs.get()
-            tokens += output.tokens
-            if output.finish_reason in ("cancelled", "error"):
-                raise RequestError(output.error or "The request was cancelled.")
-            if output.finish_reason:
-                return output.beams[0].tokens if output.beams else tokens
-
 
 def _loop(
     batch: InflightBatch, scheduler: Scheduler, changed: threading.Condition, active: dict[str, Sequence],
@@ -252,13 +225,3 @@ def _check_options(config: EngineConfig, options: Mapping[str, Any]) -> None:
             right = value is None or isinstance(value, bool) or low <= value <= high
         if not right:
             raise ExecutorError(f"{name} is {value!r}; it must be {says}.")
-
-
-def _kv_budget(asked: int | None, fraction: float | None, free: int, least: int, most: int) -> int:
-    """Tokens that the KV cache may hold: as many as were asked for, or `most`, within the fraction of the `free` ones
-    (0.9 when neither was given, no such bound when only a number was); but not fewer than `least`."""
-    if asked is None:
-        asked, fraction = most, fraction or KV_SHARE_OF_FREE_MEMORY
-    if fraction is None:
-        return asked
-    return min(asked, max(least, int(fraction * free)))

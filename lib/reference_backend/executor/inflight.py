@@ -80,8 +80,7 @@ class InflightBatch:
             ids = np.append(piece, np.array(draft, np.int64))
             rows = np.arange(0 if all_logits else len(piece) - 1, len(ids) if complete or all_logits else 0)
             try:
-                table = sequence.request.prompt_embedding_table
-                where = np.array([end + len(draft)]), sequence.slots[0], rows, *([] if table is None else [table])
+                where = np.array([end + len(draft)]), sequence.slots[0], rows, sequence.request.prompt_embedding_table
                 logits = self._model.forward(ids[None], *where)
                 sequence.context_logits += [logits[: len(piece)].copy()] if all_logits else []
                 self._behind = (tokens, logits[-1 - len(draft), None].copy()) if complete else self._behind
@@ -140,20 +139,20 @@ class InflightBatch:
                 ids[slot], lengths[slot] = token, sequence.decoder.length
         slots = [slot for sequence in running for slot in sequence.slots]
         first, end = min(slots), max(slots) + 1
-        plain = [self._model.chooses and sequence.decoder.plain for sequence in running]
-        unchosen = [sequence for sequence, chosen in zip(running, plain, strict=True) if not chosen]
-        wanted = [slot for sequence in unchosen for slot in sequence.slots]
+        plain = {sequence for sequence in running if self._model.chooses and sequence.decoder.plain}
+        wanted = [slot for sequence in running if sequence not in plain for slot in sequence.slots]
         rows = np.array(wanted, np.int64) - first
+        step = ids[first:end], lengths[first:end], first, rows
         try:
-            logits, best = self._model.decode(ids[first:end], lengths[first:end], first, rows)
+            logits, best = self._model.decode(*step) if self._model.chooses else (self._model.forward(*step), None)
         except Exception as error:
             self._step_failed(running, error)
             return
         self.counts["steps"] += 1
         outputs, row = [], 0
-        for sequence, chosen in zip(running, plain, strict=True):
+        for sequence in running:
             sequence.cached = sequence.decoder.length
-            if chosen:
+            if sequence in plain:
                 output = self._choose(sequence, best=int(best[sequence.slots[0] - first]))
             else:
                 output = self._choose(sequence, logits[row : row + sequence.width])

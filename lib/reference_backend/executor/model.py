@@ -97,9 +97,7 @@ class EngineConfig(Limits):
         return [tensors(self.folder.resolve() / f"rank{rank}.engine") for rank in range(self.tp_size)]
 
 
-def split_fake(
-    ids: np.ndarray, limits: Limits, table: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_fake(ids: np.ndarray, limits: Limits, table: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ids [B, S] with 0 for fake ones, the places of those, int64 [M, 2], and their rows of the table, float32
     [M, hidden]."""
     if table is None:
@@ -120,7 +118,7 @@ class Model:
     Not thread-safe. The logits it returns are a view of one buffer, valid until the next call.
     """
 
-    chooses = False  # whether `decode` says which token is the likeliest
+    chooses = False  # whether there is a `decode`, which says what the likeliest token is
 
     def __init__(self, config: EngineConfig, cache: KVCache, *, threads: int) -> None:
         options = onnxruntime.SessionOptions()
@@ -171,18 +169,12 @@ class Model:
         self._session.run_with_iobinding(binding)
         return logits
 
-    def decode(
-        self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, wanted: np.ndarray
-    ) -> tuple[np.ndarray, None]:
-        """`forward` of one token for each row; the second result is there for models that choose."""
-        return self.forward(ids, lengths, first_slot, wanted), None
-
     def _bind_cache(self, first_slot: int, batch: int) -> onnxruntime.IOBinding:
         """The binding for a range of slots, made once: input and output of each layer are the same memory."""
         binding = self._session.io_binding()
         past = [node.name for node in self._session.get_inputs() if node.name.startswith("past_key_values.")]
         for tensor, name in enumerate(past):
-            rows = self._cache.rows(tensor, first_slot, batch)
+            rows = self._cache.buffers[tensor, first_slot : first_slot + batch]
             place = ("cpu", 0, rows.dtype, rows.shape, rows.ctypes.data)
             binding.bind_input(name, *place)
             binding.bind_output(name.replace("past_key_values", "present"), *place)

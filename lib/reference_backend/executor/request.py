@@ -283,12 +283,6 @@ class Request:
             )  # fmt: skip
         return room
 
-    def tells_tables_apart(self, vocab_size: int) -> bool:
-        """Whether each fake id has an extra id. TensorRT-LLM asks for them, too, where there is a table and blocks are
-        kept, but lets 0 pass."""
-        fake, extra_ids = self.prompt >= vocab_size, self.prompt_table_extra_ids
-        return not fake.any() or (extra_ids is not None and bool(extra_ids[fake].all()))
-
 
 def _words(name: str, words: Sequence[Sequence[int]]) -> list[list[int]]:
     try:

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,8 +84,7 @@ class Sequence:
         return self.keys(None if whole else np.array(self.decoder.tokens))[: self.cached].tolist()
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """The KV memory of one row of the sequence must be copied from slot `source` to slot `target`."""
 
     sequence: Sequence

@@ -122,7 +122,7 @@ class TritonPythonModel:
         lengths = response["sequence_length"][0].tolist()
         beams = [ids[:length] for ids, length in zip(response["output_ids"][0].tolist(), lengths, strict=True)]
         extra = {name: np.array(array) for name, array in response.items() if name not in CONSUMED}
-        self.detokenizer.put(Chunk(row, beams, extra, whole=row.several))
+        self.detokenizer.put(Chunk(row, beams, extra))
 
     def finalize(self):
         self.monitor.drain(SHUTDOWN_SECONDS)

@@ -16,16 +16,9 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 class CudaCache(KVCache):
     """The KV cache with memory of `device` that is taken at once. Raises OSError when its memory does not hold it."""
 
-    def __init__(
-        self, tensors: int, slots: int, heads: int, max_seq_len: int, head_size: int, *, dtype: Any, device: Any
-    ) -> None:
-        self.buffers = _zeros((tensors, slots, heads, max_seq_len, head_size), dtype, device)
-
-    def keep_blocks(self, places: int, tokens_per_block: int) -> None:
-        """Makes room for so many kept blocks. Raises OSError when there is no memory for them."""
-        tensors, _, heads, _, head_size = self.buffers.shape
-        shape = (places, tensors, heads, tokens_per_block, head_size)
-        self._kept = _zeros(shape, self.buffers.dtype, self.buffers.device)
+    def __init__(self, *shape: int, dtype: Any, device: Any) -> None:
+        self._kind = {"dtype": dtype, "device": device}
+        super().__init__(*shape)
 
     def forget(self, place: int) -> None:
         """Nothing to do: the memory stays taken, and the next owner of the place writes over it."""
@@ -33,12 +26,11 @@ class CudaCache(KVCache):
     def drop(self, slot: int) -> None:
         """Nothing to do, as for `forget`."""
 
-
-def _zeros(shape: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
-    try:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    except torch.OutOfMemoryError as error:
-        raise OSError(str(error).split(". ")[0]) from None
+    def _reserve(self, shape: tuple[int, ...]) -> tuple[None, torch.Tensor]:
+        try:
+            return None, torch.zeros(shape, **self._kind)
+        except torch.OutOfMemoryError as error:
+            raise OSError(str(error).split(". ")[0]) from None
 
 
 def load(config: EngineConfig, device: Any, dtype: Any) -> SimpleNamespace:

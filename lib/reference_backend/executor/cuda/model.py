@@ -6,8 +6,6 @@ Fewer rows than recorded are filled up with rows of length 0, which the kernels 
 """
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +40,7 @@ class CudaModel:
         self._weights = load(config, self._device, self._dtype)
         self._hidden, self._width = config.pretrained["hidden_size"], config.pretrained["intermediate_size"]
         self._heads = config.pretrained["num_attention_heads"]
-        self._steps: dict[Any, _Step] = {}
+        self._steps: dict[Any, SimpleNamespace] = {}
 
     def forward(
         self, ids: np.ndarray, lengths: np.ndarray, first_slot: int, logit_rows: np.ndarray,
@@ -99,14 +97,16 @@ class CudaModel:
                 best[heads] = step.best[: len(heads)]
         return logits, best
 
-    def _step(self, *kind: Any) -> "_Step":
+    def _step(self, *kind: Any) -> SimpleNamespace:
         """The recorded step for `rows` tokens, of which up to `heads` get logits, some with embeddings of a table."""
         with _one_at_a_time:
             if kind not in self._steps:
                 self._steps[kind] = self._record(*kind)
             return self._steps[kind]
 
-    def _record(self, rows: int, heads: int, fake: bool) -> "_Step":
+    def _record(self, rows: int, heads: int, fake: bool) -> SimpleNamespace:
+        """The host's sides: host int32 [4, n], best int64 [heads], and replaced float32 [rows, hidden], the embeddings
+        of ids below 0. The recorded graph knows the memory of `scratch` by its addresses only: it must not be freed."""
         config, on_cuda = self._config, self._device.type == "cuda"
         splits = 16 if rows <= SPLIT_ROWS else 1
         host = torch.zeros((4, max(rows, heads)), dtype=torch.int32, pin_memory=on_cuda)
@@ -137,19 +137,21 @@ class CudaModel:
                 best.copy_(self._vocabulary(scratch, x, heads), non_blocking=True)
 
         launch()  # compiles the kernels; on rows of length 0
+        replay = launch
         if on_cuda:
             torch.cuda.current_stream(self._device).synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 launch()
-            return _Step(host.numpy(), best.numpy(), replaced.numpy(), scratch, graph.replay)
-        return _Step(host.numpy(), best.numpy(), replaced.numpy(), scratch, launch)
+            replay = graph.replay
+        arrays = {"host": host.numpy(), "best": best.numpy(), "replaced": replaced.numpy()}
+        return SimpleNamespace(**arrays, scratch=scratch, replay=replay)
 
     def _layers(self, scratch: SimpleNamespace, rows: int, splits: int) -> Any:
         """The residual stream float32 [rows, hidden] behind the last layer."""
         config, buffers, hidden, width = self._config, self._cache.buffers, self._hidden, self._width
         ids, slots, lengths, _ = scratch.inputs
-        seq, eps, tiles = buffers.shape[3], config.norm_epsilon, _Tiles(rows, self._dtype.itemsize)
+        seq, eps = buffers.shape[3], config.norm_epsilon
         kv = {"HEADS": self._heads, "KV_HEADS": config.kv_heads, "D": config.head_size}
         qkv_pairs = (self._heads + 2 * config.kv_heads) * config.head_size // 2
         x = self._weights.embed.index_select(0, ids[:rows].clamp(min=0)).float()
@@ -158,9 +160,10 @@ class CudaModel:
         pieces = scratch.attended, scratch.parts, scratch.peaks, scratch.sums
         for index, layer in enumerate(self._weights.layers):
             keys, values = buffers[2 * index], buffers[2 * index + 1]
-            kernels.project_qkv[tiles.grid("qkv", qkv_pairs)](
+            self._multiply(
+                kernels.project_qkv, "qkv", rows, qkv_pairs,
                 x, layer.input_norm, layer.qkv, self._weights.cos, self._weights.sin, slots, lengths,
-                scratch.queries, keys, values, rows, seq, eps, K=hidden, **kv, **tiles.blocks("qkv"),
+                scratch.queries, keys, values, rows, seq, eps, K=hidden, **kv,
             )  # fmt: skip
             kernels.attend[rows, config.kv_heads, splits](
                 scratch.queries, keys, values, slots, lengths, *pieces, seq, config.head_size**-0.5,
@@ -168,67 +171,50 @@ class CudaModel:
             )  # fmt: skip
             if splits > 1:
                 kernels.merge_splits[rows * self._heads,](*pieces, D=config.head_size, SPLITS=splits, num_warps=1)
-            kernels.add_product[tiles.grid("out", hidden // 2)](
-                scratch.attended, layer.out, x, lengths, rows,
-                K=self._heads * config.head_size, OUT=hidden, **tiles.blocks("out"),
+            self._multiply(
+                kernels.add_product, "out", rows, hidden // 2,
+                scratch.attended, layer.out, x, lengths, rows, K=self._heads * config.head_size, OUT=hidden,
             )  # fmt: skip
-            kernels.gate_up[tiles.grid("gate_up", width)](
-                x, layer.post_norm, layer.gate_up, scratch.gated, lengths, rows, eps,
-                K=hidden, WIDTH=width, **tiles.blocks("gate_up"),
+            self._multiply(
+                kernels.gate_up, "gate_up", rows, width,
+                x, layer.post_norm, layer.gate_up, scratch.gated, lengths, rows, eps, K=hidden, WIDTH=width,
             )  # fmt: skip
-            kernels.add_product[tiles.grid("down", hidden // 2)](
-                scratch.gated, layer.down, x, lengths, rows, K=width, OUT=hidden, **tiles.blocks("down")
-            )
+            self._multiply(
+                kernels.add_product, "down", rows, hidden // 2,
+                scratch.gated, layer.down, x, lengths, rows, K=width, OUT=hidden,
+            )  # fmt: skip
         return x
 
     def _vocabulary(self, scratch: SimpleNamespace, x: Any, heads: int) -> Any:
         """Fills the logits of the picked rows of x, and returns the likeliest token of each, int64 [heads]."""
-        norm, head, tiles = self._weights.norm, self._weights.head, _Tiles(heads, self._dtype.itemsize)
-        padded = head.shape[0]
-        kernels.vocabulary[tiles.grid("vocab", padded // 2)](
+        norm, head = self._weights.norm, self._weights.head
+        self._multiply(
+            kernels.vocabulary, "vocab", heads, len(head) // 2,
             x, norm, head, scratch.inputs[3], scratch.logits, heads, self._config.norm_epsilon,
-            K=self._hidden, VOCAB=padded, **tiles.blocks("vocab"),
+            K=self._hidden, VOCAB=len(head),
         )  # fmt: skip
         return scratch.logits[:, : self._config.vocab_size].argmax(dim=1)
 
-
-@dataclass(frozen=True)
-class _Step:
-    """The host's sides: host int32 [4, n], best int64 [heads], and replaced float32 [rows, hidden], the embeddings of
-    ids below 0. The recorded graph knows the memory of `scratch` by its addresses only, so it must not be freed."""
-
-    host: np.ndarray
-    best: np.ndarray
-    replaced: np.ndarray
-    scratch: SimpleNamespace
-    replay: Callable[[], None]
+    def _multiply(self, kernel: Any, product: str, rows: int, pairs: int, *given: Any, **sizes: int) -> None:
+        """Launches the kernel of a product for so many rows and pairs of outputs."""
+        cut = tile(product, rows, self._dtype.itemsize)
+        kernel[-(-pairs // cut["BLOCK_P"]), -(-rows // cut["BLOCK_R"])](*given, **sizes, **cut)
 
 
-@dataclass(frozen=True)
-class _Tiles:
-    """How a product is cut into programs: what was fastest of some 20 ways each, tried on an H200.
+def tile(product: str, rows: int, itemsize: int) -> dict[str, Any]:
+    """How the product of `rows` is cut into programs, with their warps and pipeline stages: what was fastest of some 20
+    ways each, tried on an H200.
 
     A matrix unit computes 16 rows or more; up to FEW_ROWS are multiplied element by element, each row on its own.
     itemsize: bytes of a weight. fp32 has pieces of half the length, or they would not fit into the 99 KiB of shared
     memory of most cards.
     """
-
-    rows: int
-    itemsize: int
-
-    def grid(self, product: str, pairs: int) -> tuple[int, int]:
-        tile = self.blocks(product)
-        return -(-pairs // tile["BLOCK_P"]), -(-self.rows // tile["BLOCK_R"])
-
-    def blocks(self, product: str) -> dict[str, Any]:
-        """What the kernel of a product is told, warps and pipeline stages included."""
-        if self.rows <= FEW_ROWS[self.itemsize]:
-            pairs, inner, warps = _FEW[product]
-            return {"BLOCK_R": 1, "BLOCK_P": pairs, "BLOCK_K": inner, "DOT": False, "num_warps": warps}
-        rows, pairs, inner, stages = _MANY[product]
-        rows = min(rows, max(16, self.rows))
-        tile = {"BLOCK_R": rows, "BLOCK_P": pairs, "BLOCK_K": 2 * inner // self.itemsize, "DOT": True}
-        return {**tile, "num_warps": 4, "num_stages": stages}
+    if rows <= FEW_ROWS[itemsize]:
+        pairs, inner, warps = _FEW[product]
+        return {"BLOCK_R": 1, "BLOCK_P": pairs, "BLOCK_K": inner, "DOT": False, "num_warps": warps}
+    most, pairs, inner, stages = _MANY[product]
+    found = {"BLOCK_R": min(most, max(16, rows)), "BLOCK_P": pairs, "BLOCK_K": 2 * inner // itemsize, "DOT": True}
+    return {**found, "num_warps": 4, "num_stages": stages}
 
 
 # Pairs of outputs, length of a piece of the sum, warps.

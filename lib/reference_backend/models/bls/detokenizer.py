@@ -39,8 +39,8 @@ class Row:
         words = texts(inputs["stop_words"][index], "stop_words") if "stop_words" in inputs else []
         self.reply, self.index = reply, index
         streaming = "stream" in inputs and bool(inputs["stream"][index])
-        self.several = "beam_width" in inputs and int(inputs["beam_width"][index].item()) > 1
-        self._in_pieces = streaming and not self.several
+        several = "beam_width" in inputs and int(inputs["beam_width"][index].item()) > 1
+        self._in_pieces = streaming and not several
         self._stop, self._detokenizer = StopText(words), IncrementalText()
         self._prompt = given["input_ids"][index, : int(given["input_lengths"][index, 0])].copy()
         excluded = "exclude_input_in_output" in inputs and bool(inputs["exclude_input_in_output"][index])
@@ -100,13 +100,12 @@ class Row:
 
 @dataclass
 class Chunk:
-    """What one response of the LLM brought for one row; `last` ends the row. `beams` are `whole` or what is new."""
+    """What one response of the LLM brought for one row; `last` ends the row."""
 
     row: Row
     beams: list[list[int]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)  # outputs that go on to the client
     last: bool = False
-    whole: bool = False
     sequences: list[list[int]] = field(default_factory=list)  # what the row needs decoded for it, and the texts
     decoded: list[str] = field(default_factory=list)
 

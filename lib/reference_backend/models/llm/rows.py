@@ -73,20 +73,15 @@ def read_rows(inputs: Tensors, exclude_input: bool, limits: Limits) -> list[Row]
 def _check_features(inputs: Tensors) -> None:
     for feature, names in table("triton")["unsupported"].items():
         for name in names:
-            if name in inputs and _is_used(name, inputs[name]):
+            array = inputs.get(name, np.zeros(0))
+            # The ensemble sends, whether wanted or not, empty tensors, False and empty strings.
+            if array.size > 0 if array.dtype.kind in "iu" else array.astype(bool).any():
                 raise InputError(f"Input {name} asks for {feature}, which this executor does not offer; leave it out.")
     for name, neutral in table("triton")["neutral"].items():
         if name in inputs and np.any(inputs[name] != neutral):
             raise InputError(
                 f"Input {name} is {inputs[name].reshape(-1)[0]}, but this executor offers only {neutral}; leave it out."
             )
-
-
-def _is_used(name: str, array: np.ndarray) -> bool:
-    """False for what the ensemble sends whether wanted or not: empty tensors, False, empty strings."""
-    if array.dtype.kind in "iu":
-        return array.size > 0
-    return bool(array.astype(bool).any())
 
 
 def _read_row(inputs: Tensors, row: int, rows: int, exclude_input: bool, sequences: int) -> Row:

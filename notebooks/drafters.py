@@ -1,13 +1,19 @@
-"""Where draft tokens come from: the text so far (`PromptLookup`), or a smaller model (`DraftModel`)."""
+"""Where draft tokens come from: the text so far (`PromptLookup`), or a smaller model (`DraftModel`), which `generate`
+runs to the end of a request.
+"""
 
 import math
+import queue
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from .engine import Executor
-from .model import EngineConfig
-from .params import checked
+from reference_backend.executor import Executor, Output, Request, RequestError, SamplingParams
+from reference_backend.executor.model import EngineConfig
+from reference_backend.executor.params import checked
+from reference_backend.executor.request import Drafter
 
 TEXTS = 8  # of the greatest length, whose keys and values a draft model keeps
 _COUNT = (1, math.inf, "1 or more")
@@ -69,4 +75,26 @@ class DraftModel:
         count = min(self.max_draft, at_most, limits.max_seq_len - len(tokens))
         if count < 1 or max(tokens) >= limits.vocab_size:
             return []
-        return self.executor.generate(tokens, count)
+        return generate(self.executor, tokens, count)
+
+
+def generate(
+    executor: Executor, prompt_ids: Sequence[int], max_tokens: int, *, end_id: int | None = None,
+    stop_words: Sequence[Sequence[int]] = (), bad_words: Sequence[Sequence[int]] = (), drafter: Drafter | None = None,
+    **sampling: float,
+) -> list[int]:  # fmt: skip
+    """The new tokens of a request, of the best beam if there are several; `sampling` as in SamplingParams.
+
+    Raises RequestError when it fails or the executor is shut down meanwhile.
+    """
+    name, params, words = uuid.uuid4().hex, SamplingParams(**sampling), (stop_words, bad_words)
+    outputs: queue.SimpleQueue[Output] = queue.SimpleQueue()
+    executor.submit(Request(name, prompt_ids, max_tokens, params, end_id, *words, outputs.put, drafter=drafter))
+    tokens: list[int] = []
+    while True:
+        output = outputs.get()
+        tokens += output.tokens
+        if output.finish_reason in ("cancelled", "error"):
+            raise RequestError(output.error or "The request was cancelled.")
+        if output.finish_reason:
+            return output.beams[0].tokens if output.beams else tokens
