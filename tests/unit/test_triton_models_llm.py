@@ -277,6 +277,14 @@ def test_a_feature_that_is_missing_is_named(make, name, value, said):
     assert model.executor.requests == []
 
 
+def test_empty_inputs_of_a_missing_feature_ask_for_nothing(make):
+    """The ensemble sends them, whether wanted or not."""
+    model = make()
+    send(model, lora_task_id=np.zeros((1, 0), np.uint64), cross_attention_mask=np.zeros((1, 2, 2), bool),
+         guided_decoding_guide=strings(""))  # fmt: skip
+    assert len(model.executor.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
