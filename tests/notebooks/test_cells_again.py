@@ -1,6 +1,6 @@
 """Each code cell run twice in a row, and each longer one stopped and run again: see rerun.py.
 
-All sixteen take three quarters of an hour, so they run weekly, with what is marked long; each run of the tests has one
+All take three quarters of an hour, so they run weekly, with what is marked long; each run of the tests has one
 of the shorter ones, by COURSE_TURN (conftest.py). One of them alone: python tests/notebooks/rerun.py 05
 """
 
