@@ -65,6 +65,9 @@ def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
             found.append(f"the header says {time['minutes']} minutes, course.toml {entry.minutes}")
         if lanes != list(entry.lanes):
             found.append(f"the header says lanes {', '.join(lanes)}, course.toml {', '.join(entry.lanes)}")
+        parts = re.search(r"^read: (\d+) min, do: (\d+) min$", cell.source, re.MULTILINE)
+        if parts is None or sum(map(int, parts.groups())) != entry.minutes:
+            found.append(f"the header needs 'read: N min, do: N min', together {entry.minutes}")
     if _WAY.search(cell.source) is None:
         found.append("the header needs the line 'Previous: … · Next: …'")
     return found
@@ -215,9 +218,13 @@ def links(notebook: NotebookNode, folder: Path) -> list[str]:
 
 
 def figures(notebook: NotebookNode) -> list[str]:
-    """Pictures stay small enough for a page that loads at once."""
+    """What draws has its picture, and pictures stay small enough for a page that loads at once."""
     found = []
     for number, cell in enumerate(notebook.cells, start=1):
+        kinds = {kind for output in cell.get("outputs", []) for kind in output.get("data", {})}
+        draws = cell.cell_type == "code" and re.search(r"^(show|explore|playground)\(", cell.source, re.MULTILINE)
+        if draws and not kinds & {"image/png", "image/jpeg", "image/svg+xml"}:
+            found.append(f"cell {number} draws, but no picture is stored: execute the notebook")
         for output in cell.get("outputs", []):
             for kind in ("image/png", "image/jpeg"):
                 size = len(base64.b64decode(output.get("data", {}).get(kind, "")))

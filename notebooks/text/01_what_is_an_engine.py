@@ -602,8 +602,8 @@ together = np.concatenate([value, key, query], axis=1)
 print("side by side:", together.shape, "found:", together.tobytes() in minilm)
 
 # %% [markdown]
-# None: they were laid side by side, in the order value, key, query, as TensorRT-LLM's converter does (notebook 02). The
-# layer's name says so too:
+# None: they were laid side by side, in the order value, key, query. TensorRT-LLM's converter
+# does the same, as q, k, v (notebook 02). The layer's name says so too:
 
 # %% tags=["nbval-check-output"]
 name = re.search("Name: (.*?), LayerType", rows["fp32"][0])[1]

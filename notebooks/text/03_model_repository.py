@@ -28,7 +28,7 @@
 #
 # **Time:** 40 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 14 min, do: 17 min
+# read: 14 min, do: 26 min
 #
 # Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 

@@ -28,7 +28,7 @@
 #
 # **Time:** 50 minutes (last run: 121 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
-# read: 17 min, do: 16 min
+# read: 17 min, do: 33 min
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
@@ -649,8 +649,8 @@ for name, at in sorted(times.items(), key=lambda pair: pair[1]):
     print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:7.1f} ms")
 
 # %% [markdown]
-# Now send two requests more than the served LLM has places. Each takes a quarter of a second alone, so the first is
-# still busy when the last arrives.
+# Now send two requests more than the served LLM has places. Each takes a quarter of a second alone, or more, so the
+# first is still busy when the last arrives.
 #
 # **Predict:** which queue sees the two that wait: Triton's, or the executor's?
 
@@ -1088,7 +1088,7 @@ title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {secon
 explore(reloaded, title=title, summary="a bar a request", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
 
 # %% [markdown]
-# With V1 nobody begins before all that run have ended. Back to the configuration of before:
+# With V1 nobody begins before all that run have ended. Back to the previous configuration:
 
 # %%
 change("tensorrt_llm", r"(batch_size: \[?)\d+", rf"\g<1>{places}")

@@ -28,7 +28,7 @@
 #
 # **Time:** 45 minutes (last run: 58 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 15 min, do: 16 min
+# read: 15 min, do: 30 min
 #
 # Previous: [04 · Serving](04_serving.ipynb) · Next: [06 · Temperature](06_temperature.ipynb)
 
@@ -182,7 +182,7 @@ for name, datatype, raw in [
 
 # %% [markdown]
 # Serialise it. A field starts with a **tag** byte: the lower three bits are the wire type, those above them the field
-# number. Type 2 means: a length follows, then so many bytes.
+# number. Type 2 means: a length follows, then that many bytes.
 
 # %% tags=["nbval-check-output"]
 sent = message.SerializeToString()
@@ -842,7 +842,8 @@ title = lambda rates: f"Eight streams give {rates[-1] / rates[0]:.1f} times the 
 explore(at_once, title=title, summary="1, 4 and 8 streams", live={"streams": range(1, 17)}, streams=[1, 4, 8])
 
 # %% [markdown]
-# Fewer than eight times: a step for eight takes longer than a step for one, and eight prompts are read first.
+# Fewer than eight times: a step for eight takes longer than a step for one. And all the prompts are read first, one
+# after another: with 16 tokens each, that is much of the time.
 
 # %% [markdown]
 # ## 8 Tokens are not characters

@@ -29,7 +29,7 @@
 #
 # **Time:** 45 minutes (last run: 89 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 13 min, do: 26 min
+# read: 13 min, do: 32 min
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 

@@ -29,7 +29,7 @@
 #
 # **Time:** 40 minutes (last run: 99 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 12 min, do: 13 min
+# read: 12 min, do: 28 min
 #
 # Previous: [08 · Log probabilities](08_log_probs.ipynb) · Next: [10 · Speculation](10_speculative_decoding.ipynb)
 
@@ -640,8 +640,8 @@ for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
-# Eight beams lose a quarter or so here: each is a row in every step. If sampling or a second beam looks faster than
-# greedy, that is noise: read the ranges.
+# Eight beams lose a quarter to a third here: each is a row in every step. If sampling or a second beam looks faster
+# than greedy, that is noise: read the ranges.
 #
 # Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
 # KV head of every layer, here in float32.
@@ -780,9 +780,10 @@ print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_v
 # %% [markdown]
 # With the default parameters p is far below 0.05: this is hardly chance.
 #
-# Without the check beams hardly lead. They are the *likeliest* candidates found, no two with the same tokens; samples
-# repeat the likely ones. So the right answer is among four beams more often, and the check finds it. Give beams to
-# tasks with few right answers and a check. Copy with greedy decoding. Sample where many answers are good.
+# Without the check beams lead greedy decoding by little. They are the *likeliest* candidates found, no two with the
+# same tokens; samples repeat the likely ones. So the right answer is among four beams more often, and the check finds
+# it. Give beams to tasks with few right answers and a check. Copy with greedy decoding. Sample where many answers are
+# good.
 #
 # ## Playground
 #

@@ -29,7 +29,7 @@
 #
 # **Time:** 45 minutes (last run: 74 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
-# read: 13 min, do: 16 min
+# read: 13 min, do: 32 min
 #
 # Previous: [09 · Beam search](09_beam_search.ipynb) · Next: [11 · Benchmarking](11_benchmarking.ipynb)
 
@@ -889,7 +889,8 @@ title = lambda seconds: f"k = 2 is {seconds[0] / seconds[1]:.2f} times as fast a
 explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k": range(9)}, k=[0, 2, 5])
 
 # %% [markdown]
-# More are accepted, but far more are thrown away, and each was paid for. One request a length: its time is a rough one.
+# More are accepted, but far more are thrown away, and each was paid for. A faster answer? Three single answers cannot
+# tell: their times differ as much by chance. The pairs of section 7 can.
 
 # %% [markdown]
 # ## 8 The relatives

@@ -29,7 +29,7 @@
 #
 # **Time:** 45 minutes (last run: 67 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 12 min, do: 22 min
+# read: 12 min, do: 33 min
 #
 # Previous: [10 · Speculation](10_speculative_decoding.ipynb) · Next: [12 · LLM API](12_llm_api.ipynb)
 
@@ -338,8 +338,8 @@ show(figures.curves(closed, lane=lane), title, summary)
 
 
 # %% [markdown]
-# Beyond `batch` users requests queue, and TTFT grows by the wait. Throughput gains only what empty places had cost. The
-# bars are 95 % intervals of the medians (section 5).
+# Beyond `batch` users requests queue, and TTFT grows by the wait. Throughput gains nothing, or falls a
+# little. The bars are 95 % intervals of the medians (section 5).
 
 # %% [markdown]
 # ## 4 An open loop: arrivals that wait for nobody
@@ -495,8 +495,8 @@ explore(load, title=title, summary="latency of each request", live={"users": ran
 # %% [markdown]
 # ## 5 How sure is that?
 #
-# **Mistake 6: averages.** Latencies often have a long tail. Then a few requests are far above the mean and most below:
-# nobody feels it. Report percentiles.
+# **Mistake 6: averages.** Latencies often have a long tail: a few requests far above the mean, and most below. Then
+# nobody feels the mean. Report percentiles.
 #
 # **Predict:** which share of these requests is below their mean?
 

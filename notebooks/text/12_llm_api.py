@@ -29,7 +29,7 @@
 #
 # **Time:** 35 minutes (last run: 229 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 10 min, do: 11 min
+# read: 10 min, do: 25 min
 #
 # Previous: [11 · Benchmarks](11_benchmarking.ipynb) · Next: [13 · Lab](../labs/vlm_clip/13_encoders_and_engines.ipynb)
 

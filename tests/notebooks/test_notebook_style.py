@@ -82,6 +82,7 @@ def _without_prose(notebook):
         (_header("5 minutes", "6 minutes"), "says 6 minutes, course.toml 5"),
         (_header("(last run: 1 s)", ""), "the line '**Time:**"),
         (_header("embedded", "embedded, trtllm"), "says lanes embedded, trtllm"),
+        (_header("do: 3 min", "do: 4 min"), "'read: N min, do: N min', together 5"),
         (_header("Previous: none", "Before: none"), "'Previous: … · Next: …'"),
         (_header("Next: none", "Next: [98](98_missing.ipynb)"), "98_missing.ipynb leads nowhere"),
         (lambda n: n.cells.pop(1), "cell 2 must be code that imports"),
@@ -102,6 +103,7 @@ def _without_prose(notebook):
         (lambda n: cell_with(n, "answer_1 = None").metadata.update(tags=[]), "has 2 or 3 exercises, this one 1"),
         (lambda n: n.cells[4].update(source="!pip install numpy"), "runs the shell command '!pip install numpy'"),
         (lambda n: n.cells[4].update(source="%%bash\nls"), "runs the shell command '%%bash'"),
+        (lambda n: n.cells[4].update(source="show(fig, 'title', 'words')"), "draws, but no picture is stored"),
         (
             lambda n: n.cells[4].outputs.append(new_output("display_data", {"image/png": "A" * 200_004})),
             "stores a picture of 150 kB",

@@ -642,7 +642,7 @@ show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how fa
 
 # %% [markdown]
 # Which file changed a vector most? Compare static int8's two rows: three small layers in float make the difference.
-# Dynamic int8 leaves convolutions alone, so it hardly shrinks the picture tower. It suits sentences, and needs no
+# Dynamic int8 leaves convolutions alone, so it shrinks the picture tower the least. It suits sentences, and needs no
 # calibration.
 #
 # But its scales depend on *everything* in the run. **Predict:** does a sentence get the same vector alone as beside

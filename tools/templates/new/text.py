@@ -24,6 +24,8 @@
 #
 # **Time:** 15 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** nothing
 #
+# read: 5 min, do: 10 min
+#
 # Previous: [{{ last.number }}]({{ previous }}) · Next: none yet
 
 # %%

@@ -24,6 +24,8 @@
 #
 # **Time:** 5 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** nothing
 #
+# read: 2 min, do: 3 min
+#
 # Previous: none · Next: none
 
 # %%
