@@ -49,8 +49,9 @@ def add(course: Course, name: str) -> list[Path]:
     try:
         for kind, path in files.items():
             path.write_text(_TEMPLATES.get_template(f"{kind}.py").render(words), encoding="utf-8")
-        entry, last_entry = _TEMPLATES.get_template("course.toml").render(words), '\n[[notebook]]\nid = "playground"'
-        manifest.write_text(before.replace(last_entry, f"{entry}\n{last_entry}"), encoding="utf-8")
+        numbered, playground, rest = before.partition('\n[[notebook]]\nid = "playground"')  # which stays the last
+        entry = _TEMPLATES.get_template("course.toml").render(words)
+        manifest.write_text(f"{numbered}{entry}\n{playground}{rest}", encoding="utf-8")
         write_text(read_source(source), source)
         execute_notebooks.make(source, load(course.root).select([number])[0])
     except BaseException as error:

@@ -62,7 +62,7 @@ def test_other_parameters_with_solutions(entry, set_name):
 def _check_outputs(notebook, entry, values, exercise_ids, status):
     found = exercises.verdicts(notebook)
     assert sorted(found) == exercise_ids
-    assert {verdict for verdict, _ in found.values()} == {status}, found
+    assert {verdict for verdict, _ in found.values()} == ({status} if exercise_ids else set()), found
 
     lane, *made_by, seconds = notebook.cells[-1].outputs[0].text.strip().split(" · ")
     assert lane.removesuffix(" lane") in entry.lanes and re.fullmatch(r"[1-9]\d* s", seconds)

@@ -528,7 +528,7 @@ def test_control_c_stops_the_preparation(tiny, cache):
     end = time.monotonic() + 60
     while not workers(cache) and time.monotonic() < end:
         time.sleep(0.02)
-    time.sleep(0.5)
+    time.sleep(0.1)  # in the middle of it
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT
