@@ -27,7 +27,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring
 #
-# **Time:** 45 minutes (last run: 89 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 95 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 13 min, do: 32 min
 #
