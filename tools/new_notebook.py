@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 
 import execute_notebooks
+import exercises
+import fold_solutions
 import pages
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from notebook_files import NotebookError, notebook_of, read_source, write_text
@@ -52,7 +54,9 @@ def add(course: Course, name: str) -> list[Path]:
         numbered, playground, rest = before.partition('\n[[notebook]]\nid = "playground"')  # which stays the last
         entry = _TEMPLATES.get_template("course.toml").render(words)
         manifest.write_text(f"{numbered}{entry}\n{playground}{rest}", encoding="utf-8")
-        write_text(read_source(source), source)
+        notebook = read_source(source)
+        fold_solutions.fold(notebook, exercises.load_answers(number, files["solutions"].parent).solutions)
+        write_text(notebook, source)
         execute_notebooks.make(source, load(course.root).select([number])[0])
     except BaseException as error:
         manifest.write_text(before, encoding="utf-8")

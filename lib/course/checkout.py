@@ -17,6 +17,7 @@ def tool(name: str) -> Any:
         roots.append(find_root())
     for path in (root / "tools" / f"{name}.py" for root in roots):
         if path.is_file():
-            sys.path.insert(0, str(path.parent))
+            if str(path.parent) not in sys.path:
+                sys.path.insert(0, str(path.parent))
             return importlib.import_module(path.stem)
     raise CourseError(f"There is no tools/{name}.py here; run this from the course's folder.")

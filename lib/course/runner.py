@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from course import doctor
 from course.manifest import Course, Notebook
 from servinglab import scratch
 from servinglab.errors import CourseError
@@ -24,7 +25,7 @@ from servinglab.lane import resolve_lane
 from servinglab.root import module
 
 COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
-MEMORY = 4 * 2**30  # bytes that a notebook and its server may take
+MEMORY = doctor.RAM_NEEDED  # bytes that a notebook and its server may take
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
 # Two notebooks may write into one folder, whose notes are one file.

@@ -71,15 +71,6 @@ pairs_of_five = None  # a number
 check("{{ number }}.1", pairs_of_five)
 
 # %% [markdown]
-# <details><summary>Solution {{ number }}.1</summary>
-#
-# ```python
-# pairs_of_five = 4
-# ```
-#
-# </details>
-
-# %% [markdown]
 # ## 2 The second idea
 #
 # **Exercise {{ number }}.2** Write a function that returns the probability of a sum of two dice. It is asked for 7, 2
@@ -95,16 +86,6 @@ def probability(total): ...  # your code
 
 # %% tags=["check:{{ number }}.2", "nbval-check-output"]
 check("{{ number }}.2", probability)
-
-# %% [markdown]
-# <details><summary>Solution {{ number }}.2</summary>
-#
-# ```python
-# def probability(total):
-#     return sum(a + b == total for a in range(1, 7) for b in range(1, 7)) / 36
-# ```
-#
-# </details>
 
 # %% [markdown]
 # ## Recap
