@@ -60,8 +60,8 @@ def moved(variant: Variant) -> set[str]:
 
 def test_a_variant_moves_the_parts_that_it_names():
     residual = {"head.residual.weight", "head.residual.bias"}
-    assert moved(Variant("head", size=SIZE, trained=0)) == residual
-    some = moved(Variant("last", size=SIZE, trained=2, scenes=0.25, distilled=1.0))
+    assert moved(Variant("head", size=SIZE, trained=0, ways=2)) == residual
+    some = moved(Variant("last", size=SIZE, trained=2, ways=2, scenes=0.25))
     assert {name.split(".")[1] for name in some if name.startswith("trunk.")} == {"blocks", "head"}
     assert {name.split(".")[2] for name in some if name.startswith("trunk.blocks.")} == {"15"}
     assert residual < some and "head.class_texts" not in some and "head.classifier.weight" in some

@@ -30,8 +30,8 @@ class Variant:
     trained: int = -1
     rate: float = 1e-4
     keep: float = 1.0  # weight of staying with the packaged classifier's answers
-    distilled: float = 0.0  # weight of matching how near the text is to all other texts
-    ways: int = 2  # of saying what a picture shows
+    distilled: float = 1.0  # weight of matching how near the text is to all other texts
+    ways: int = 4  # of saying what a picture shows
     scenes: float = 0.0  # share of pictures of two things
     share: float = 1.0  # of the time
 
@@ -167,14 +167,14 @@ def train(
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             features = trunk(pixels)
             with torch.no_grad():
-                old = start.head.classifier(start.trunk(pixels)) if variant.trained else None
+                old = start.head.classifier(start.trunk(pixels)) if variant.trained and variant.keep else None
         features = features.float()
         logits = head.classifier(features)
         mixed = F.softmax(logits / head.temperature, dim=-1) @ head.class_texts
         vectors = F.normalize(mixed + head.residual(F.dropout(features, 0.4)), dim=-1)
         texts = data.texts[rows]
         loss = contrastive(vectors, texts, 0.07)
-        if variant.keep and old is not None:
+        if old is not None:
             now, before = F.log_softmax(logits, dim=-1), F.log_softmax(old.float(), dim=-1)
             loss = loss + variant.keep * F.kl_div(now, before, reduction="batchmean", log_target=True)
         if variant.distilled:
