@@ -33,8 +33,8 @@ from cliplab.vlm_training import Scenes, look
 from servinglab.errors import CourseError
 from servinglab.notebook import device as device_name
 from servinglab.root import find_root
-from train import ALIKE
 
+ALIKE = 0.8  # cosine from which a drawing is taken for that of a stamp
 LAST = 45  # seconds kept for the evaluation
 HELD = 256  # scenes of known things that the held-out loss is measured on
 
