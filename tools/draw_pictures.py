@@ -128,7 +128,8 @@ def map_of_the_course() -> Picture:
         """Before the request: a Hugging Face folder is converted and built (notebook 02) into an engine (01), put
         into a model repository (03) and loaded by Triton (04). One request: text becomes ids, waits for its batch
         (04), the model takes a step, a token is chosen (06 to 09), text streams back (05). 10 makes a step bring
-        several tokens, 11 measures the waits, 12 does without an engine, 13 to 15 build a search for pictures.""",
+        several tokens, 11 measures the waits, 12 does without an engine, 13 to 15 build a search for pictures, 16 a
+        model that sees.""",
     )
     p.text(16, 60, "before the request", size=13, colour=QUIET)
     steps = (
@@ -857,6 +858,86 @@ def search() -> Picture:
     return p
 
 
+def picture_to_rows() -> Picture:
+    p = Picture(
+        214,
+        "A picture becomes 49 rows, as wide as the embedding of a word",
+        """A picture of 224 by 224 pixels goes through the trunk, which gives 7 by 7 cells of 1,728 numbers each. The
+        projector makes a row of 576 numbers of each cell. The rows stand among the embeddings of the question's words,
+        which come from the word table, and all go into the language model.""",
+    )
+    _cells(p, 24, 62, 98, READ)
+    p.text(73, 180, "224 x 224 pixels", size=13, anchor="middle")
+    p.box(160, 84, 88, 54, "trunk\n(frozen)", tint(READ))
+    p.arrow((122, 111), (160, 111))
+    _cells(p, 286, 69, 84, GATHER)
+    p.text(328, 180, "49 cells x 1,728", size=13, anchor="middle")
+    p.arrow((248, 111), (286, 111))
+    p.box(408, 84, 88, 54, "projector\n(trained)", tint(GATHER, 0.6))
+    p.arrow((370, 111), (408, 111))
+    for row in range(6):
+        p.box(534, 66 + 16 * row, 74, 11, "", tint(GATHER, 0.8), edge=None, round=1)
+    p.text(571, 180, "49 rows x 576", size=13, anchor="middle")
+    p.arrow((496, 111), (534, 111))
+    p.box(656, 70, 120, 82, "SmolLM2\n(updated)", tint(COMPUTE, 0.4))
+    p.arrow((608, 111), (656, 111))
+    p.arrow((716, 184), (716, 152))
+    p.text(716, 202, "rows of the words", size=13, anchor="middle", colour=QUIET)
+    return p
+
+
+def _cells(p: Picture, x: float, y: float, side: float, colour: str) -> None:
+    step = side / 7
+    for row in range(7):
+        for column in range(7):
+            shade = 0.2 + 0.5 * ((3 * row + 5 * column) % 7) / 7
+            p.box(x + step * column, y + step * row, step - 1, step - 1, "", tint(colour, shade), edge=None, round=0)
+
+
+def ids_of_a_prompt() -> Picture:
+    p = Picture(
+        232,
+        "An id below vocab_size is a word; from there on, a row of the picture",
+        """A prompt as a row of ids: words, then vocab_size, vocab_size + 1, up to vocab_size + 48 for the picture, then
+        the words of the question. Ids of words point into the word table, which is part of the engine. The others point
+        into the prompt embedding table, which travels with the request.""",
+    )
+    row = (("user", 70, READ), ("\\n", 44, READ), ("V", 56, GATHER), ("V + 1", 64, GATHER), ("…", 96, GATHER),
+           ("V + 48", 70, GATHER), ("\\n", 44, READ), ("What", 62, READ), ("is", 44, READ), ("it", 44, READ),
+           ("?", 36, READ))  # fmt: skip
+    x = 16
+    for words, width, colour in row:
+        p.box(x, 56, width, 38, words, tint(colour, 0.7 if colour == GATHER else 0.3), size=13)
+        x += width + 5
+    p.text(700, 112, "V: vocab_size", size=13, colour=QUIET)
+    p.box(40, 158, 250, 48, "word table\n(in the engine)", tint(READ, 0.3))
+    p.box(400, 158, 290, 48, "prompt embedding table\n(in the request: 49 rows)", tint(GATHER, 0.7))
+    p.arrow((75, 94), (120, 158))
+    p.arrow((284, 94), (500, 158))
+    p.arrow((560, 94), (250, 158), dashed=True)
+    return p
+
+
+def equal_ids() -> Picture:
+    p = Picture(
+        236,
+        "Two pictures, the same ids: what names a block of the KV cache?",
+        """The prompts of picture A and picture B have the same ids, so a cache that names its blocks by ids alone finds
+        the block of A for B. With an extra id of the picture, 81 and 35, each has a block of its own.""",
+    )
+    for line, (letter, extra, colour) in enumerate((("A", "81", READ), ("B", "35", GATHER))):
+        y = 58 + 92 * line
+        p.box(16, y, 96, 56, f"picture {letter}", tint(colour, 0.6))
+        p.box(148, y, 206, 56, "V, V + 1, … V + 48, What, …", tint(FAINT, 1.0), size=13)
+        p.arrow((112, y + 28), (148, y + 28))
+        p.box(590, y, 190, 56, f"block with ids, {extra}", tint(colour, 0.6))
+        p.arrow((354, y + 38), (590, y + 38))
+        p.text(362, y + (32, 56)[line], f"ids and extra id {extra}", size=13)
+    p.arrow((354, 172), (440, 140), (590, 74), colour=COMPUTE, dashed=True)
+    p.text(500, 146, "by ids alone", size=13, colour=COMPUTE)
+    return p
+
+
 PICTURES = {
     "notebooks/pictures/00_map.svg": map_of_the_course,
     "notebooks/pictures/01_life.svg": life_of_an_engine,
@@ -877,6 +958,9 @@ PICTURES = {
     "labs/vlm_clip/pictures/15_search.svg": search,
     "labs/vlm_clip/pictures/15_writes.svg": order_of_writes,
     "labs/vlm_clip/pictures/15_index.svg": two_indexes,
+    "labs/vlm_clip/pictures/16_path.svg": picture_to_rows,
+    "labs/vlm_clip/pictures/16_prompt.svg": ids_of_a_prompt,
+    "labs/vlm_clip/pictures/16_trap.svg": equal_ids,
 }
 
 

@@ -31,7 +31,7 @@
 #
 # read: 12 min, do: 33 min
 #
-# Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: none, this is the last one
+# Previous: [14 · The ensemble](14_ensemble.ipynb) · Next: [16 · A language model that sees](16_vlm.ipynb)
 
 # %%
 import io

@@ -1,0 +1,105 @@
+"""Exercises of notebook 16: ids of pictures in a prompt, a picture's extra id on the live server, two rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral
+
+import numpy as np
+
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+
+# --- 16.1: where pictures stand in a prompt ---------------------------------------------------------------------------
+
+_PARTS, _SIZE, _ROWS = [[5, 6], [7], [8, 9]], 100, 3
+_IDS = [5, 6, 100, 101, 102, 7, 103, 104, 105, 8, 9]
+_PROMPTS = {
+    "the second picture begins at vocab_size again, so the model would see the first picture twice: its rows lie below "
+    "those of the first": [5, 6, 100, 101, 102, 7, 100, 101, 102, 8, 9],
+    "vocab_size itself is no word: ids are counted from 0, so the last word is vocab_size - 1 and the first row "
+    "vocab_size": [5, 6, 101, 102, 103, 7, 104, 105, 106, 8, 9],
+    "each picture has one id, and so one row of its three": [5, 6, 100, 7, 101, 8, 9],
+    "all ids of a picture are equal: that is its first row, three times": [5, 6, 100, 100, 100, 7, 101, 101, 101, 8, 9],
+    "row numbers of the table count from vocab_size: 0 to 2 are words": [5, 6, 0, 1, 2, 7, 3, 4, 5, 8, 9],
+    "a picture stands between two texts, so there are two of them: you put one behind the last text, too":
+        [5, 6, 100, 101, 102, 7, 103, 104, 105, 8, 9, 106, 107, 108],
+    "the pictures stand in front of all texts; the words around a picture say what it is for":
+        [100, 101, 102, 103, 104, 105, 5, 6, 7, 8, 9],
+}  # fmt: skip
+
+
+@exercise("16.1", expects="a function prompt_ids(parts, vocab_size, rows) that returns a list of ids")
+def prompt_ids(answer: Callable[[list[list[int]], int, int], Sequence[int]]) -> Verdict:
+    found = [int(id) for id in answer([list(part) for part in _PARTS], _SIZE, _ROWS)]
+    if found != _IDS:
+        said = next((text for text, ids in _PROMPTS.items() if ids == found), None)
+        return wrong(said or f"for {_PARTS}, vocab_size {_SIZE} and {_ROWS} rows you return {found}")
+    for parts, expected in (([[1]], [1]), ([[], [1]], [50, 51, 1])):
+        found = [int(id) for id in answer(parts, 50, 2)]
+        if found != expected:
+            return wrong(f"for the parts {parts}, vocab_size 50 and 2 rows comes {expected}, not {found}")
+    return right("the second picture's rows follow those of the first: one id, one row of the table")
+
+
+# --- 16.2: a picture's extra id, asked of the running server ----------------------------------------------------------
+
+
+@exercise("16.2", expects="a function extra_id(pixels) that returns a whole number")
+def extra_id(answer: tuple[Callable[[np.ndarray], int], Callable[[np.ndarray, int], tuple[str, int]], np.ndarray]):
+    name, ask, (one, other) = answer
+    if is_stub(name):
+        return unattempted()
+    ids = [name(pixels.copy()) for pixels in (one, other, one)]
+    if not all(isinstance(id, Integral) and 0 < id < 2**64 for id in ids):
+        return wrong(f"the server wants a whole number from 1 to 2**64 - 1, and got {ids[0]!r}")
+    truth = [ask(pixels, int(np.random.default_rng().integers(2**62, 2**63)))[0] for pixels in (one, other)]
+    first = ask(one, int(ids[0]))[0]
+    second, third = ask(other, int(ids[1]))[0], ask(one, int(ids[2]))
+    if first != truth[0]:
+        return wrong(f"the server kept blocks of another picture under this id: {first!r}; depend on the pixels alone")
+    if second != truth[1]:
+        return wrong(f"the trap is still there: the second picture is called {second!r}, and it is {truth[1]!r}")
+    if ids[0] != ids[2] or not third[1]:
+        return wrong("the same picture came again under another id, and no KV block was reused: make it of the pixels")
+    mixed = one.reshape(-1).copy()
+    mixed[:2], mixed[-2:] = one.reshape(-1)[-2:], one.reshape(-1)[:2]
+    mixed = mixed.reshape(one.shape)
+    if not np.array_equal(mixed, one) and name(mixed) == ids[0]:
+        return wrong("two pictures of the same pixels in another order share an id: use the bytes in their order")
+    for place in ((0, 0, 0), (1, 100, 100), (2, -1, -1)):
+        changed = one.copy()
+        changed[place] += np.float16(0.5)
+        if name(changed) == ids[0]:
+            return wrong(f"a picture that differs in one pixel only, at {place}, has the same id: read all of them")
+    return right(f"{second!r} for the second picture, and {third[1]} block reused when the first came again")
+
+
+# --- 16.3: found and invented -----------------------------------------------------------------------------------------
+
+_SAID = ["Yes.", "No.", "Yes.", "yes", "No.", "A dog.", "Yes.", "No.", "Yes."]
+_THERE = [True, True, True, False, False, False, False, True, True]
+_RATES = {
+    "you divide by all questions: only those about absent things can show an invention": (3 / 9, 2 / 9),
+    "you divide by all that was answered with Yes: that says how far to trust a Yes, not how often it invents":
+        (3 / 5, 2 / 5),
+    "yes in small letters is a Yes, too": (3 / 5, 1 / 4),
+    "A dog. is no Yes: only an answer that says yes counts": (3 / 5, 3 / 4),
+    "the two are swapped": (2 / 4, 3 / 5),
+}  # fmt: skip
+
+
+@exercise("16.3", expects="a function rates(said, there) that returns found and invented")
+def rates(answer: Callable[[list[str], list[bool]], tuple[float, float]]) -> Verdict:
+    found, invented = map(float, answer(list(_SAID), list(_THERE)))
+    for text, pair in _RATES.items():
+        if np.allclose((found, invented), pair):
+            return wrong(text)
+    if not np.allclose((found, invented), (3 / 5, 2 / 4)):
+        return wrong(f"3 of 5 present things are found and 2 of 4 absent ones invented; you return {found}, {invented}")
+    try:
+        none = answer(["Yes."], [True])
+    except ZeroDivisionError:
+        return wrong("without a question about an absent thing there is no rate: return nan, not an error")
+    if not np.isnan(none[1]) or none[0] != 1:
+        return wrong("without a question about an absent thing nothing is known of inventions: that is nan, and not 0")
+    return right("always No gives 0 and 0, always Yes 1 and 1: only a model that sees separates the two")

@@ -1,0 +1,112 @@
+"""Answers of notebook 16, and what people believe instead."""
+
+# Of the server only its kept blocks: an extra id that it knows brings the answer to the picture that came with it.
+SETUP = """
+import hashlib, itertools, random, zlib
+import numpy as np
+kept = {}
+two = np.random.default_rng(0).normal(size=(2, 3, 224, 224)).astype(np.float16)
+def ask_pixels(pixels, extra_id):
+    reused = extra_id in kept
+    return kept.setdefault(extra_id, f"picture {pixels.mean(dtype=float):.6f}"), int(reused)
+"""
+
+SOLUTIONS = {
+    "16.1": """
+def prompt_ids(parts, vocab_size, rows):
+    ids = list(parts[0])
+    for n, part in enumerate(parts[1:]):
+        ids += [*range(vocab_size + n * rows, vocab_size + (n + 1) * rows), *part]
+    return ids
+""",
+    "16.2": """
+import hashlib
+
+def extra_id(pixels):
+    return int.from_bytes(hashlib.sha256(pixels.tobytes()).digest()[:8], "big") or 1
+""",
+    "16.3": """
+def rates(said, there):
+    yes = np.array([text.lower().startswith("yes") for text in said])
+    there = np.array(there)
+    return tuple(yes[which].mean() if which.any() else np.nan for which in (there, ~there))
+""",
+}
+
+
+def _ids(start: str, width: str = "rows", end: str = "") -> str:
+    return f"""
+def prompt_ids(parts, vocab_size, rows):
+    ids = list(parts[0])
+    for n, part in enumerate(parts[1:]):
+        first = {start}
+        ids += [*range(first, first + {width}), *part]
+    return ids{end}
+"""
+
+
+def _extra(body: str) -> str:
+    return f"def extra_id(pixels):\n    return {body}"
+
+
+def _rates(yes: str, found: str, invented: str) -> str:
+    return f"""
+def rates(said, there):
+    yes, there = np.array([{yes} for text in said]), np.array(there)
+    return {found}, {invented}
+"""
+
+
+_YES = "text.lower().startswith('yes')"
+
+MUTANTS = {
+    "16.1": [
+        ("each picture starts anew", _ids("vocab_size"), "see the first picture twice"),
+        ("the last word is vocab_size", _ids("vocab_size + 1 + n * rows"), "vocab_size itself is no word"),
+        ("a picture is one token", _ids("vocab_size + n", "1"), "one id, and so one row"),
+        ("the table's rows count from 0", _ids("n * rows"), "0 to 2 are words"),
+        ("a picture behind each text", _ids("vocab_size + n * rows", end=" + [i + first + rows for i in range(rows)]"),
+         "behind the last"),
+        ("pictures first", """
+def prompt_ids(parts, vocab_size, rows):
+    return [*range(vocab_size, vocab_size + rows * (len(parts) - 1)), *(id for part in parts for id in part)]
+""", "in front of all texts"),
+        ("an id says which picture", """
+def prompt_ids(parts, vocab_size, rows):
+    ids = list(parts[0])
+    for n, part in enumerate(parts[1:]):
+        ids += [vocab_size + n] * rows + part
+    return ids
+""", "its first row, three times"),
+    ],
+    "16.2": [
+        ("one id for the client", _extra("1"), "the trap is still there"),
+        ("the size of the picture names it", _extra("pixels.size"), "the trap is still there"),
+        ("a new number each time", _extra("random.getrandbits(62) + 1"), "no KV block was reused"),
+        ("the object's address", "seen = []\ndef extra_id(pixels):\n    seen.append(pixels)\n    return id(pixels)",
+         "no KV block was reused"),
+        ("a sum tells pictures apart", _extra("1 + int(1000 * abs(float(np.sort(pixels, axis=None)"
+         ".astype(np.float64).sum())))"), "in another order"),
+        ("the first row is enough", _extra("zlib.crc32(pixels[0, 0].tobytes()) + 1"), "differs in one pixel only"),
+        ("all bytes of the digest", _extra("int.from_bytes(hashlib.sha256(pixels.tobytes()).digest(), 'big')"),
+         "from 1 to 2**64 - 1"),
+        ("a text is a name", _extra("hashlib.sha256(pixels.tobytes()).hexdigest()"), "from 1 to 2**64 - 1"),
+    ],
+    "16.3": [
+        ("all questions count", _rates(_YES, "(yes & there).mean()", "(yes & ~there).mean()"), "by all questions"),
+        ("of all that it says", _rates(_YES, "(yes & there).sum() / yes.sum()", "(yes & ~there).sum() / yes.sum()"),
+         "how far to trust"),
+        ("Yes is written large", _rates("text == 'Yes.'", "yes[there].mean()", "yes[~there].mean()"), "small letters"),
+        ("not No is Yes", _rates("not text.lower().startswith('no')", "yes[there].mean()", "yes[~there].mean()"),
+         "A dog. is no Yes"),
+        ("inventions first", _rates(_YES, "yes[~there].mean()", "yes[there].mean()"), "swapped"),
+        ("no question, no invention", _rates(_YES, "yes[there].mean()", "yes[~there].sum() / max(1, (~there).sum())"),
+         "and not 0"),
+        ("division is safe", """
+def rates(said, there):
+    yes = [text.lower().startswith("yes") for text in said]
+    pairs = list(zip(yes, there))
+    return (sum(y for y, t in pairs if t) / sum(there), sum(y for y, t in pairs if not t) / there.count(False))
+""", "return nan, not an error"),
+    ],
+}  # fmt: skip
