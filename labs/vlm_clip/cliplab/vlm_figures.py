@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cliplab.figures import answers
-from servinglab.figures.style import INK, MODELS, QUIET, WIDTH, name_rows, note, tint
+from servinglab.figures.style import INK, MODELS, QUIET, WIDTH, name_rows, note, tint, wilson
 
-__all__ = ["answers", "bars", "grid", "heat", "shares"]
+__all__ = ["answers", "bars", "grid", "heat", "share_of", "shares"]
 
 _COLOURS = (MODELS["tensorrt_llm"], MODELS["preprocessing"], MODELS["postprocessing"])
 _CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.75}
@@ -48,12 +48,18 @@ def heat(picture: np.ndarray, maps: Mapping[str, np.ndarray]) -> Figure:
     return fig
 
 
-def shares(rows: Mapping[str, Mapping[str, tuple[float, float, float]]], x: str, line: float | None = None) -> Figure:
-    """Shares with their intervals: row → way → (share, low, high); a dotted line where guessing would be."""
+def share_of(cases: Sequence[bool]) -> tuple[float, float, float]:
+    """The share of True with its 95 % interval."""
+    return (float(np.mean(cases)), *wilson(int(np.sum(cases)), len(cases)))
+
+
+def shares(rows: Mapping[str, Mapping[str, Sequence[float]]], x: str) -> Figure:
+    """Shares with their intervals: row → way → (share, low, high), or True and False for each case."""
     ways = list(dict.fromkeys(way for found in rows.values() for way in found))
     fig, axes = plt.subplots(figsize=(WIDTH, (0.14 + 0.2 * len(ways)) * len(rows) + 1.2))
     for row, found in enumerate(rows.values()):
-        for number, (way, (share, low, high)) in enumerate(found.items()):
+        for number, (way, values) in enumerate(found.items()):
+            share, low, high = values if isinstance(values, tuple) else share_of(values)
             y, colour = row + 0.24 * (number - (len(found) - 1) / 2), _COLOURS[ways.index(way)]
             axes.plot([low, high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt")
             axes.plot(share, y, "o", color=colour, markersize=6)
@@ -62,8 +68,6 @@ def shares(rows: Mapping[str, Mapping[str, tuple[float, float, float]]], x: str,
         axes.plot([], [], "o-", color=colour, label=way)
     if len(ways) > 1:
         axes.legend(loc="upper center", bbox_to_anchor=(0.45, 1.0), ncols=len(ways), frameon=False)
-    if line is not None:
-        axes.axvline(line, color=INK, linewidth=0.9, linestyle=":")
     name_rows(axes, list(rows), above=0.55 + 0.5 * (len(ways) > 1), below=0.55)
     axes.set(xlim=(-0.02, 1.08), xlabel=f"{x} (with 95 % interval)")
     return fig

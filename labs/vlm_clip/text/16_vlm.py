@@ -33,8 +33,6 @@
 # Previous: [15 · Search and answer](15_search_and_answer.ipynb) · Next: none, this is the last one
 
 # %%
-import base64
-import io
 import itertools
 import json
 import queue
@@ -51,13 +49,11 @@ import tritonclient.grpc as grpcclient
 from PIL import Image, ImageDraw
 from pymilvus import MilvusClient
 from safetensors.torch import load_file
-from scipy.stats import binomtest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from cliplab import encoders, indexing, vlm_figures, vlm_files
+from cliplab import encoders, indexing, vlm_client, vlm_figures, vlm_files
 from cliplab import pictures as stamps
-from servinglab import client as streaming
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures.style import show
@@ -134,13 +130,10 @@ print(f"length of a row {rows.norm(dim=1).median():.1f}, of a word {words.norm(d
 # And which words are the nearest?
 
 # %%
-def as_picture(pixels):
-    return np.uint8(pixels.transpose(1, 2, 0) * 128 + 127)
-
-
+image = vlm_client.as_picture(tiger)
 nearest_words = [tokenizer.decode([n]).strip() or "·" for n in which]
 title = f"Of 49 rows, {len(set(nearest_words))} different nearest words, the best at cosine {best.max():.2f}"
-show(vlm_figures.grid(as_picture(tiger), nearest_words), title, "a word in each cell: " + " ".join(nearest_words))
+show(vlm_figures.grid(image, nearest_words), title, "a word in each cell: " + " ".join(nearest_words))
 
 # %% [markdown]
 # How close are they? A little like a word at best. Where the thing is, the nearest word often names it: the projector
@@ -158,28 +151,12 @@ show(vlm_figures.grid(as_picture(tiger), nearest_words), title, "a word in each 
 # tokens. Which share of the prompt is the picture?
 
 # %%
-FORM = "<|im_start|>user\n<image>\n{}<|im_end|>\n<|im_start|>assistant\n"
-vocab_size = len(words)
-
-
-def uri(picture):
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return b"data:image/png;base64," + base64.b64encode(file.getvalue())
-
-
-def tensors(image, question, **more):
-    url = np.array([[uri(image)]], object)
-    given = {"text_input": FORM.format(question), "max_tokens": 24, "stream": True}
-    return streaming.inputs(image_url_input=url, **given, **more)
-
-
-image = Image.fromarray(as_picture(tiger))
-pair = [grpcclient.InferInput("QUERY", [1, 1], "BYTES"), grpcclient.InferInput("IMAGE_URL", [1, 1], "BYTES"),
-        grpcclient.InferInput("REQUEST_OUTPUT_LEN", [1, 1], "INT32")]  # fmt: skip
-for tensor, value in zip(pair, (FORM.format("What is it?").encode(), uri(image), 24), strict=True):
-    tensor.set_data_from_numpy(np.array([[value]], np.int32 if value == 24 else object))
+print(repr(vlm_client.FORM))
+text = vlm_client.FORM.format("What is it?").encode()
+given = {"QUERY": np.array([[text]], object), "IMAGE_URL": np.array([[vlm_client.uri(image)]], object)}
+pair = vlm_client.inputs(**given, REQUEST_OUTPUT_LEN=np.array([[24]], np.int32))
 ids = client.infer("preprocessing", pair).as_numpy("INPUT_ID")[0]
+vocab_size = len(words)
 print(*ids[:6], "…", *ids[48:])
 print(f"{(ids >= vocab_size).sum()} of {len(ids)} ids are rows of the picture")
 
@@ -219,7 +196,9 @@ check("16.1", prompt_ids)
 arrived = queue.Queue()
 client.start_stream(lambda result, error: arrived.put((time.perf_counter(), result, error)))
 began = time.perf_counter()
-client.async_stream_infer("tensorrt_llm_bls", tensors(image, "What is it?"), enable_empty_final_response=True)
+client.async_stream_infer(
+    "tensorrt_llm_bls", vlm_client.about(image, "What is it?"), enable_empty_final_response=True
+)
 pieces, final = [], False
 while not final:
     at, result, error = arrived.get(timeout=60)
@@ -235,13 +214,13 @@ client.stop_stream()
 # Is that the model, or an accident of the server? Put the same rows between the same words in PyTorch, and compare.
 
 # %%
-def given(rows, question, said=""):
-    texts = (FORM.format(question) + said).split("<image>")
+def embedded(rows, question, said=""):
+    texts = (vlm_client.FORM.format(question) + said).split("<image>")
     before, after = (words[tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts)
     return torch.cat([before, rows, after])[None]
 
 
-whole = given(rows, "What is it?")
+whole = embedded(rows, "What is it?")
 with torch.inference_mode():
     out = model.generate(inputs_embeds=whole, attention_mask=torch.ones(whole.shape[:2]), max_new_tokens=24)
 by_torch = tokenizer.decode(out[0], skip_special_tokens=True)
@@ -254,23 +233,20 @@ assert precision != "fp32" or by_torch == "".join(pieces)
 
 # %% tags=["varies"]
 LONG = "Does the picture show an animal that has four legs?"
+TEXT = vlm_client.FORM.replace("<image>\n", "").format(LONG)
 
 
 def first_piece(inputs):
-    return next(streaming.stream(client, "tensorrt_llm_bls", inputs)).seconds
+    return next(vlm_client.stream(client, "tensorrt_llm_bls", inputs)).seconds
 
 
-text_only = streaming.inputs(text_input=FORM.replace("<image>\n", "").format(LONG), max_tokens=2, stream=True)
-turned = [image.rotate(10 * n, fillcolor="white") for n in range(3)]
-waits = {
-    "text alone": [first_piece(text_only) for _ in turned],
-    "with a new picture": [first_piece(tensors(each, LONG)) for each in turned],
-    "with the same again": [first_piece(tensors(turned[0], LONG)) for _ in turned],
-}
-ms = {name: 1000 * np.median(seconds) for name, seconds in waits.items()}
-show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"),
-     f"A new picture takes {ms['with a new picture'] / ms['text alone']:.1f} times as long as text alone",
-     ", ".join(f"{name} {value:.0f} ms" for name, value in ms.items()))  # fmt: skip
+new = [vlm_client.about(np.roll(image, 20 * n, axis=1), LONG) for n in range(1, 4)]
+text_only = vlm_client.inputs(text_input=TEXT, max_tokens=2, stream=True)
+waits = {"text alone": [text_only] * 3, "with a new picture": new, "with the same again": [new[0]] * 3}
+waits = {name: [first_piece(each) for each in requests] for name, requests in waits.items()}
+ms = {name: round(1000 * float(np.median(seconds))) for name, seconds in waits.items()}
+title = f"A new picture takes {ms['with a new picture'] / ms['text alone']:.1f} times as long as text alone"
+show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, json.dumps(ms))
 
 # %% [markdown]
 # How many times? Read the title. Two things cost: the encoder, and 49 more tokens to read. When the picture comes again
@@ -279,7 +255,7 @@ show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"),
 # ## 4 What attention does with a picture
 #
 # In each layer a position takes from all positions before it, by weights with the sum 1. Draw a scene whose truth you
-# know, and ask for both sides. The client sends the rows itself: a table needs no encoder.
+# know, and ask for both sides.
 
 # %%
 scene = Image.new("RGB", (224, 224), "white")
@@ -287,22 +263,21 @@ draw = ImageDraw.Draw(scene)
 draw.ellipse((14, 64, 102, 152), fill=(210, 30, 35))
 draw.rectangle((122, 64, 210, 152), fill=(40, 85, 215))
 scene_rows = rows_of((np.asarray(scene).transpose(2, 0, 1) - 127.0) / 128)
+
+# %% [markdown]
+# The client sends the rows itself this time: a table needs no encoder, but a number of its own (section 5 says why).
+
+# %%
 SIDES = "What is on the left?", "What is on the right?"
 numbers = itertools.count(1000)
 
 
-def texts(requests, model="llava_ensemble"):
-    found = streaming.gather(client, model, dict(enumerate(requests)))
-    return ["".join(r.as_numpy("text_output").flat[0].decode() for r in results) for results in found.values()]
+def say(rows):
+    asked = [vlm_client.from_rows(rows, side, next(numbers)) for side in SIDES]
+    return vlm_client.texts(client, asked, "tensorrt_llm_bls")
 
 
-def from_rows(rows, question):
-    more = {"prompt_embedding_table": rows[None].numpy().astype(np.float16), "prompt_vocab_size": len(rows)}
-    more["prompt_table_extra_id"] = next(numbers)  # section 5 says why
-    return streaming.inputs(text_input=FORM.format(question), max_tokens=24, stream=True, **more)
-
-
-print(*texts([from_rows(scene_rows, question) for question in SIDES], "tensorrt_llm_bls"))
+print(*say(scene_rows))
 
 # %% [markdown]
 # Read the weights at the step that chooses the noun, after *A*: the mean of all heads and layers. **Predict:** does the
@@ -311,7 +286,7 @@ print(*texts([from_rows(scene_rows, question) for question in SIDES], "tensorrt_
 # %%
 def look(rows, question):
     with torch.inference_mode():
-        layers = model(inputs_embeds=given(rows, question, "A"), output_attentions=True).attentions
+        layers = model(inputs_embeds=embedded(rows, question, "A"), output_attentions=True).attentions
     return torch.stack(layers)[:, 0, :, -1].mean(dim=(0, 1)).numpy()
 
 
@@ -338,11 +313,9 @@ show(vlm_figures.heat(np.asarray(scene), maps), title, "attention of both questi
 blind = load_file("../../data/vlm/vlm.safetensors")["projector.usual"].float()  # mean rows of 4,096 pictures
 column = torch.arange(49)[:, None] % 7
 covers = {"nothing": column < 0, "left half": column < 3.5, "right half": column > 2.5}
-asked = [from_rows(torch.where(cover, blind, scene_rows), side) for cover in covers.values() for side in SIDES]
-replies = iter(texts(asked, "tensorrt_llm_bls"))
 print(f"{'hidden':14}" + "".join(f"{side:26}" for side in SIDES))
-for name in covers:
-    print(f"{name:14}" + "".join(f"{next(replies):26}" for _ in SIDES))
+for name, cover in covers.items():
+    print(f"{name:14}" + "".join(f"{text:26}" for text in say(torch.where(cover, blind, scene_rows))))
 
 # %% [markdown]
 # Which change? Where only the answer about the hidden side does, the map told the truth. The new answer names a thing
@@ -365,9 +338,8 @@ QUESTION = "What is it? Say it in one word, please."
 
 def ask_pixels(pixels, extra_id):
     """Text, and how many KV blocks were reused."""
-    more = {"image_input": pixels[None, None], "prompt_table_extra_id": extra_id, "return_perf_metrics": True}
-    sent = streaming.inputs(text_input=FORM.format(QUESTION), max_tokens=24, stream=True, **more)
-    found = list(streaming.stream(client, "tensorrt_llm_bls", sent))
+    sent = vlm_client.from_pixels(pixels, QUESTION, extra_id)
+    found = list(vlm_client.stream(client, "tensorrt_llm_bls", sent))
     text = "".join(result.as_numpy("text_output").flat[0].decode() for result in found)
     return text, int(found[-1].as_numpy("kv_cache_reused_blocks").flat[0])
 
@@ -378,7 +350,7 @@ def ask_pixels(pixels, extra_id):
 # %%
 apart = [ask_pixels(pixels, 100 + n)[0] for n, pixels in enumerate(two)]
 shared = [ask_pixels(pixels, 7)[0] for pixels in two]
-panels = [(as_picture(two[n].astype(np.float32)), name, apart[n], said[n])
+panels = [(vlm_client.as_picture(two[n]), name, apart[n], said[n])
           for name, said in (("own extra id", apart), ("extra id 7", shared)) for n in range(2)]  # fmt: skip
 title = f"With one extra id for both, the second picture is called “{shared[1]}”"
 show(vlm_figures.answers(panels, columns=4), title, f"apart: {apart}; with the same id: {shared}", photos=True)
@@ -444,26 +416,14 @@ show(vlm_figures.shares(table, "share of exact answers"), title, json.dumps({k: 
 
 # %%
 def ask(pairs):
-    return texts([tensors(Image.fromarray(image), question) for image, question in pairs])
+    return vlm_client.texts(client, [vlm_client.about(image, question) for image, question in pairs])
 
 
-def plain(text):
-    return re.sub(r"^(an?|the|some) ", "", re.sub(r"[^a-z0-9 ]", "", text.lower()).strip())
-
-
-def named(said, caption):
-    return bool(plain(said)) and re.search(rf"\b{re.escape(plain(said))}\b", plain(caption)) is not None
-
-
-def interval(yes):
-    found = binomtest(int(sum(yes)), len(yes)).proportion_ci(method="wilson")
-    return np.mean(yes), found.low, found.high
-
-
-shown = {each.id: as_picture(pixels) for each, pixels in zip(chosen, stamps.pixels(chosen), strict=True)}
+shown = {each.id: vlm_client.as_picture(pixels) for each, pixels in zip(chosen, stamps.pixels(chosen), strict=True)}
 said = ask([(shown[each.id], "What is it?") for each in chosen])
-right_ones = [named(text, each.caption) for text, each in zip(said, chosen, strict=True)]
-print(f"{sum(right_ones)} of {most} named: {{:.2f}}; 95 % interval {{:.2f}} to {{:.2f}}".format(*interval(right_ones)))
+right_ones = np.array([vlm_client.named(text, each.caption) for text, each in zip(said, chosen, strict=True)])
+share, low, high = vlm_figures.share_of(right_ones)
+print(f"{right_ones.sum()} of {most} named: {share:.2f}; 95 % interval {low:.2f} to {high:.2f}")
 
 # %%
 panels = [(shown[each.id], "What is it?", each.caption, each.caption if ok else text)
@@ -473,9 +433,9 @@ show(vlm_figures.answers(panels), title, "; ".join(f"{p[2]} → {p[3]}" for p in
 
 # %% [markdown]
 # How many? A wrong answer sounds as sure as a right one: the model never says that it does not know. Many are *near*: a
-# relative, or something of the same shape.
+# relative, or the same shape.
 #
-# Measured before, on all 532 stamps of the package, beside the caption of the most similar training picture:
+# Measured before, on all 532 stamps of the package:
 
 # %%
 for way, name in (("named", "the model"), ("nearest_named", "nearest training picture"), ("blind_named", "blind")):
@@ -490,9 +450,16 @@ for way, name in (("named", "the model"), ("nearest_named", "nearest training pi
 # same category, which is hard to deny. Two of the questions take for granted that it is there.
 
 # %%
-simple = [each for each in everything if re.fullmatch(r"An? [a-z]+\.", each.caption)]
-simple = [each for each in simple if each.category in ("animals", "food", "clothes", "hobbies")]
-simple = [each for each in simple if plain(each.caption) not in ("wapiti", "drake", "gander")]  # also deer, duck, goose
+unclear = "wapiti", "drake", "gander"  # also a deer, a duck, a goose
+simple = [each for each in everything if re.fullmatch(r"An? [a-z]+\.", each.caption)
+          and each.category in ("animals", "food", "clothes", "hobbies")
+          and vlm_client.normal(each.caption) not in unclear]  # fmt: skip
+print(len(simple), "pictures with one word as caption")
+
+# %% [markdown]
+# For each of some of them, four questions:
+
+# %%
 rng = np.random.default_rng(seed)
 forms = {
     "it is there: Is there …?": "Is there a {}?", "absent: Is there …?": "Is there a {}?",
@@ -502,7 +469,7 @@ probes = []
 for each in [simple[n] for n in rng.permutation(len(simple))[:probed]]:
     others = [other for other in simple if other.category == each.category and other.caption != each.caption]
     absent = others[rng.integers(len(others))]
-    names = [plain(each.caption)] + 3 * [plain(absent.caption)]
+    names = [vlm_client.normal(each.caption)] + 3 * [vlm_client.normal(absent.caption)]
     probes += [(each, form.format(name)) for form, name in zip(forms.values(), names, strict=True)]
 print(probes[0][0].caption, *(question for _, question in probes[:4]))
 
@@ -510,22 +477,24 @@ print(probes[0][0].caption, *(question for _, question in probes[:4]))
 # **Predict:** in how many of ten cases does each question about an absent thing get an answer that supposes it?
 
 # %%
-seen = {each.id: as_picture(stamps.pixels([each])[0]) for each, _ in probes}
+seen = {each.id: vlm_client.as_picture(stamps.pixels([each])[0]) for each, _ in probes}
 replies = ask([(seen[each.id], question) for each, question in probes])
-supposes = [plain(reply) == "yes" if "there" in question else plain(reply) not in ("no", "none", "nothing")
-            for reply, (_, question) in zip(replies, probes, strict=True)]  # fmt: skip
-supposes = dict(zip(forms, np.array(supposes).reshape(-1, 4).T, strict=True))
+plain = np.array([vlm_client.normal(reply) for reply in replies]).reshape(-1, 4).T
+denials = "no", "none", "nothing"
+supposes = {form: row == "yes" if "there …" in form else ~np.isin(row, denials)
+            for form, row in zip(forms, plain, strict=True)}  # fmt: skip
 counts = [int(row.sum()) for row in supposes.values()]
-title = f"Of {probed} absent things it supposes {counts[1]}, {counts[2]} and {counts[3]}, by the question"
-summary = "; ".join(f"{form} {count} of {probed}" for form, count in zip(forms, counts, strict=True))
-show(vlm_figures.shares({form: {"": interval(row)} for form, row in supposes.items()},
-                        "share of answers that suppose the thing"), title, summary)  # fmt: skip
 print(*(f"{question} {reply}" for (_, question), reply in list(zip(probes, replies, strict=True))[1:4]))
 
+# %%
+title = f"Of {probed} absent things it supposes {counts[1]}, {counts[2]} and {counts[3]}, by the question"
+summary = "; ".join(f"{form} {count} of {probed}" for form, count in zip(forms, counts, strict=True))
+table = {form: {"": row} for form, row in supposes.items()}
+show(vlm_figures.shares(table, "share of answers that suppose the thing"), title, summary)
+
 # %% [markdown]
-# In how many? Read the title: the question decides. Asked *whether*, it mostly says No; asked *about* it, the model goes along, for no
-# question of its training had a false premise. So a rate of hallucination belongs to a way of asking. Open questions,
-# as in section 6, have yet another.
+# In how many? Read the title: the question decides. Asked *whether*, it mostly says No; asked *about* it, the model goes
+# along, for no question of its training had a false premise. So a rate of hallucination belongs to a way of asking.
 
 # %% [markdown]
 # **Exercise 16.3** (●●○, 6 minutes) A model that says *No* to everything hallucinates nothing. Write `rates`, two
@@ -567,6 +536,11 @@ towers = encoders.OnnxEncoders(threads=2)
 queries = towers.encode_texts([each.caption for each in chosen])
 vectors = {"direct": towers.encode_images([each.file.read_bytes() for each in chosen]),
            "described": towers.encode_texts(said)}  # fmt: skip
+
+# %% [markdown]
+# And both stores of notebook 15:
+
+# %%
 stores = indexing.Stores(root / "stores")
 milvus, mongo = MilvusClient(str(stores.file)), pymongo.MongoClient(stores.uri)
 records = mongo.course.described
@@ -613,13 +587,12 @@ of_kind = {way: (towers.encode_texts(list(asked.values())) @ stored.T).argsort(a
 fitting = {way: (kinds[top] == np.array(list(asked))[:, None]).ravel() for way, top in of_kind.items()}
 
 # %%
-right_ones = np.array(right_ones)
 groups = {"captions": np.ones(most, bool), "named right": right_ones, "named wrong": ~right_ones}
-table = {f"{group} ({mask.sum()})": {way: interval(found[way][mask]) for way in vectors}
+table = {f"{group} ({mask.sum()})": {way: found[way][mask] for way in vectors}
          for group, mask in groups.items() if mask.any()}  # fmt: skip
-table[f"kinds ({len(asked)} x 3 hits)"] = {way: interval(fitting[way]) for way in vectors}
-summary = "; ".join(f"{group}, {way}: {v[0]:.2f}" for group, row in table.items() for way, v in row.items())
-means = [row[way][0] for row in (table[f"captions ({most})"], list(table.values())[-1]) for way in vectors]
+table[f"kinds ({len(asked)} x 3 hits)"] = fitting
+summary = "; ".join(f"{group}, {way}: {np.mean(v):.2f}" for group, row in table.items() for way, v in row.items())
+means = [each[way].mean() for each in (found, fitting) for way in vectors]
 title = "Captions: {:.2f} direct, {:.2f} described; kinds: {:.2f} and {:.2f}".format(*means)
 show(vlm_figures.shares(table, "share found"), title, summary)
 
@@ -634,7 +607,7 @@ show(vlm_figures.shares(table, "share found"), title, summary)
 # - A picture is rows in the space of word embeddings; ids behind the vocabulary stand for them.
 # - Attention shows where a model reads. Hide cells to learn what it needs.
 # - Equal ids are not equal pictures: an extra id of the pixels keeps their KV blocks apart.
-# - Compare with a blind model, say which negatives you chose, give an interval.
+# - Compare with a blind model, say how you asked, give an interval.
 # - A description can be read and searched, and is as good as its names; here direct search finds more.
 
 # %% [markdown]
