@@ -493,8 +493,9 @@ table = {form: {"": row} for form, row in supposes.items()}
 show(vlm_figures.shares(table, "share of answers that suppose the thing"), title, summary)
 
 # %% [markdown]
-# In how many? Read the title: the question decides. Asked *whether*, it mostly says No; asked *about* it, the model goes
-# along, for no question of its training had a false premise. So a rate of hallucination belongs to a way of asking.
+# In how many? Read the title: the question decides. Asked *whether*, it mostly says No; asked *about* it, the model
+# goes along, for no question of its training had a false premise. So a rate of hallucination belongs to a way of
+# asking.
 
 # %% [markdown]
 # **Exercise 16.3** (●●○, 6 minutes) A model that says *No* to everything hallucinates nothing. Write `rates`, two
