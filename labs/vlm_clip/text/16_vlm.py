@@ -163,7 +163,7 @@ print(f"{(ids >= vocab_size).sum()} of {len(ids)} ids are rows of the picture")
 
 
 # %% [markdown]
-# Which share? Most of the prompt is picture. Bigger models spend far more: LLaVA 1.5 has 576 rows for each picture.
+# Which share? Most of it. Bigger models spend more: LLaVA 1.5 has 576 rows for each picture.
 
 # %% [markdown]
 # **Exercise 16.1** (●○○, 5 minutes) Write the ids of a prompt with several pictures. `parts` are the ids of the
@@ -363,8 +363,7 @@ show(vlm_figures.answers(panels, columns=4), title, f"apart: {apart}; with the s
 
 
 # %% [markdown]
-# What is said? The answer to the first picture, from its blocks: no error, no warning, and the answer of another
-# customer.
+# What is said? The answer to the first picture, from its blocks: no error, and another customer's answer.
 
 # %% [markdown]
 # **Exercise 16.2** (●●○, 8 minutes) Repair it on the running server. Write `extra_id`: the number to send with a
@@ -440,8 +439,7 @@ title = f"{sum(right_ones[:10])} of these ten stamps are named; dashed frames ar
 show(vlm_figures.answers(panels), title, "; ".join(f"{p[2]} → {p[3]}" for p in panels), photos=True)
 
 # %% [markdown]
-# How many? The title counts. A wrong answer sounds as sure as a right one: the model never says that it does not know. Many are *near*: a
-# relative, or the same shape.
+# How many? The title counts. A wrong answer sounds as sure as a right one: the model never says that it does not know.
 #
 # Measured before, on all 532 stamps of the package:
 
