@@ -26,7 +26,7 @@
 # - keep the KV blocks of one picture from answering for another
 # - measure hallucination, and compare two ways to search pictures
 #
-# **Time:** 45 minutes (last run: 98 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
+# **Time:** 45 minutes (last run: 96 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
 #
 # read: 13 min, do: 32 min
 #
@@ -188,6 +188,19 @@ def prompt_ids(parts, vocab_size, rows):
 
 # %% tags=["check:16.1", "nbval-check-output"]
 check("16.1", prompt_ids)
+
+# %% [markdown]
+# <details><summary>Solution 16.1</summary>
+#
+# ```python
+# def prompt_ids(parts, vocab_size, rows):
+#     ids = list(parts[0])
+#     for n, part in enumerate(parts[1:]):
+#         ids += [*range(vocab_size + n * rows, vocab_size + (n + 1) * rows), *part]
+#     return ids
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 3 The answer streams
@@ -392,6 +405,18 @@ def extra_id(pixels):
 check("16.2", (extra_id, ask_pixels, two))
 
 # %% [markdown]
+# <details><summary>Solution 16.2</summary>
+#
+# ```python
+# import hashlib
+#
+# def extra_id(pixels):
+#     return int.from_bytes(hashlib.sha256(pixels.tobytes()).digest()[:8], "big") or 1
+# ```
+#
+# </details>
+
+# %% [markdown]
 # ## 6 How often is it right?
 #
 # Scenes with known answers were asked about when the model was trained, on drawings that it never saw. Half of the
@@ -528,6 +553,18 @@ def rates(said, there):
 
 # %% tags=["check:16.3", "nbval-check-output"]
 check("16.3", rates)
+
+# %% [markdown]
+# <details><summary>Solution 16.3</summary>
+#
+# ```python
+# def rates(said, there):
+#     yes = np.array([text.lower().startswith("yes") for text in said])
+#     there = np.array(there)
+#     return tuple(yes[which].mean() if which.any() else np.nan for which in (there, ~there))
+# ```
+#
+# </details>
 
 # %% [markdown]
 # ## 8 Two ways to search
