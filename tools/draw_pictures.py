@@ -427,6 +427,120 @@ def heads() -> Picture:
     return p
 
 
+def tree() -> Picture:
+    p = Picture(
+        258,
+        "A model repository is a folder of folders",
+        """by_hand, the repository, holds shout, a model, and may hold more models. shout holds config.pbtxt, which says
+        what goes in and out, and 1, a version. 1 holds model.py, the code. A model's name is its folder's.""",
+    )
+    rows = (
+        (0, "by_hand/", "the repository: --model-repository", FAINT),
+        (1, "shout/", "a model; its name is the folder's name", tint(GATHER, 0.6)),
+        (2, "config.pbtxt", "what goes in and out", CARD),
+        (2, "1/", "a version, a whole number; the highest is served", tint(READ, 0.4)),
+        (3, "model.py", "the code, for the Python backend", CARD),
+    )
+    for row, (depth, name, words, fill) in enumerate(rows):
+        x, y = 16 + 56 * depth, 48 + 40 * row
+        p.box(x, y, 132, 30, name, fill, dashed=False)
+        p.text(376, y + 20, words, size=13, colour=QUIET)
+        if depth:
+            parent = {1: 0, 2: 1, 3: 3}[depth]
+            p.arrow((x - 32, 48 + 40 * parent + 30), (x - 32, y + 15), (x, y + 15), colour=QUIET, head=False)
+    return p
+
+
+def names_of_one_prompt() -> Picture:
+    p = Picture(
+        290,
+        "One prompt, one answer, and their names on the way",
+        """The client's text_input is preprocessing's QUERY. Its INPUT_ID is the ensemble's _INPUT_ID and tensorrt_llm's
+        input_ids. Its output_ids are _TOKENS_BATCH, postprocessing's TOKENS_BATCH. Its OUTPUT is text_output, which the
+        client gets.""",
+    )
+    for x, words in ((140, "who makes it"), (400, "name in the ensemble"), (660, "who takes it")):
+        p.text(x, 58, words, size=13, anchor="middle", colour=QUIET)
+    work = {"preprocessing": READ, "tensorrt_llm": COMPUTE, "postprocessing": WRITE, "client": QUIET}
+    rows = (
+        ("client", "", "text_input", "preprocessing", "QUERY"),
+        ("preprocessing", "INPUT_ID", "_INPUT_ID", "tensorrt_llm", "input_ids"),
+        ("tensorrt_llm", "output_ids", "_TOKENS_BATCH", "postprocessing", "TOKENS_BATCH"),
+        ("postprocessing", "OUTPUT", "text_output", "client", ""),
+    )
+    for row, (maker, out, name, taker, into) in enumerate(rows):
+        y = 70 + 54 * row
+        for x, model, inner in ((16, maker, out), (536, taker, into)):
+            p.box(x, y, 248, 40, "", tint(work[model], 0.3), edge=work[model])
+            p.text(x + 12, y + 25, model, size=13)
+            p.text(x + 236, y + 25, inner, size=13, anchor="end", weight="bold")
+        p.box(324, y + 4, 152, 32, name, tint(GATHER, 0.6), edge=None, size=13, weight="bold")
+        p.arrow((264, y + 20), (324, y + 20))
+        p.arrow((476, y + 20), (536, y + 20))
+    return p
+
+
+def shapes() -> Picture:
+    p = Picture(
+        250,
+        "What dims says, what a client sends, what the model sees",
+        """dims 1, three rows: the client sends 3, 1 and the model sees 3, 1. dims 1 with reshape to nothing: the client
+        sends 3, 1, the model sees 3. dims -1 with allow_ragged_batch: two clients send 1, 5 and 1, 3, and the model
+        sees both in one batch, without padding.""",
+    )
+    for x, words in ((16, "config.pbtxt"), (330, "on the wire"), (580, "in the model")):
+        p.text(x, 58, words, size=13, colour=QUIET)
+    rows = ("dims: [1]", "dims: [1]\nreshape { shape: [] }", "dims: [-1]\nallow_ragged_batch: true")
+    for row, words in enumerate(rows):
+        y = 70 + 60 * row
+        p.box(16, y, 220, 46, words, FAINT if row == 0 else tint(COMPUTE, 0.15), edge=QUIET, size=13)
+        p.arrow((236, y + 23), (320, y + 23))
+        p.arrow((486, y + 23), (570, y + 23))
+    for y, x, words in ((70, 330, "[3, 1]"), (70, 580, "[3, 1]"), (130, 330, "[3, 1]"), (130, 580, "[3]")):
+        for line in range(3):
+            p.box(x, y + 1 + 15 * line, 30, 13, fill=tint(READ, 0.6), edge=READ, round=0)
+        p.text(x + 44, y + 28, words, weight="bold")
+        p.text(x + 96, y + 28, "3 rows", size=13, colour=QUIET)
+    for x in (330, 580):
+        for line, length in enumerate((5, 3)):
+            for cell in range(length):
+                p.box(x + 16 * cell, 194 + 22 * line, 15, 16, fill=tint(WRITE, 0.6), edge=WRITE, round=0)
+            if x == 330:
+                p.text(x + 90, 207 + 22 * line, f"[1, {length}]", weight="bold")
+    p.text(676, 218, "one batch", size=13, colour=QUIET)
+    return p
+
+
+def holes() -> Picture:
+    p = Picture(
+        244,
+        "How you find out that a placeholder was left",
+        """Structural placeholders: the parser stops and says Expected integer, or integer or identifier, got a dollar
+        sign. Quoted and required: the file parses, and the model's code fails in its own words. Quoted and optional:
+        everything works, the default applies, and there is no message.""",
+    )
+    for x, words in ((236, "parse config.pbtxt"), (440, "start the model"), (644, "serve")):
+        p.box(x, 46, 140, 34, words, tint(READ, 0.3), edge=READ, size=13)
+        p.add("line", x1=x + 70, y1=80, x2=x + 70, y2=228, stroke=FAINT, stroke_width=2)
+    rows = (
+        ("structural", "max_batch_size: ${n}", 306, "stops: Expected integer, got: $  (a number)\n"
+         "Expected integer or identifier, got: $  (an enum)"),
+        ("quoted, required", 'string_value: "${dir}"', 510, "stops, in the code's own words"),
+        ("quoted, optional", 'string_value: "${flag}"', 714, ""),
+    )  # fmt: skip
+    bad = LANES["trtllm"]
+    for row, (kind, example, end, said) in enumerate(rows):
+        y = 112 + 50 * row
+        p.text(16, y - 2, kind, size=13, weight="bold")
+        p.text(16, y + 16, example, size=13, colour=QUIET)
+        p.arrow((176, y), (end - 8, y), colour=bad if said else INK)
+        if said:
+            p.text(end, y + 6, "✕", size=18, anchor="middle", colour=bad, weight="bold")
+            p.text(end + 16, y - 4 if "\n" in said else y + 5, said, size=13, colour=bad)
+    p.text(706, 234, "no message: the default applies", size=13, anchor="end", colour=QUIET)
+    return p
+
+
 def path() -> Picture:
     p = Picture(
         232,
@@ -572,6 +686,40 @@ def place_of_temperature() -> Picture:
     return p
 
 
+def order_of_settings() -> Picture:
+    p = Picture(
+        236,
+        "The order of the settings, on the five tokens",
+        """Five tokens: 0.40, 0.30, 0.15, 0.10 and 0.05. Temperature, then penalties change logits; both are off.
+        Top-k 3 leaves a, b and c. Dividing by 0.85 makes 0.47, 0.35 and 0.18 of them. Top-p 0.8 leaves a and b, since
+        their sum reaches 0.8. From 0.57 and 0.43 a token is drawn.""",
+    )
+    columns = (
+        ("temperature", "off: 1", (0.40, 0.30, 0.15, 0.10, 0.05), WAIT),
+        ("penalties", "off", (0.40, 0.30, 0.15, 0.10, 0.05), QUIET),
+        ("top-k", "3", (0.40, 0.30, 0.15, 0, 0), STRATEGIES["top_k"]),
+        ("renormalise", "/ 0.85", (0.471, 0.353, 0.176, 0, 0), INK),
+        ("top-p", "0.8", (0.471, 0.353, 0, 0, 0), STRATEGIES["top_p"]),
+        ("draw", "/ 0.824", (0.571, 0.429, 0, 0, 0), CALL),
+    )
+    before = columns[0][2]
+    for place, (name, value, shares, colour) in enumerate(columns):
+        x = 16 + 131 * place
+        p.box(x, 46, 108, 46, f"{name}\n{value}", tint(colour, 0.3), edge=colour, size=13)
+        if place < 5:
+            p.arrow((x + 108, 69), (x + 131, 69))
+        for row, (token, old, share) in enumerate(zip("abcde", before, shares, strict=True)):
+            y = 108 + 24 * row
+            p.text(x, y + 14, token, size=13, colour=INK if share else FAINT)
+            if share or old:
+                fill = tint(colour, 0.6) if share else CARD
+                p.box(x + 14, y + 2, 100 * (share or old), 14, fill=fill, edge=colour, dashed=not share, round=0)
+            if share:
+                p.text(x + 20 + 100 * share, y + 14, f"{share:.2f}", size=13)
+        before = shares
+    return p
+
+
 def rows_and_tokens() -> Picture:
     p = Picture(
         262,
@@ -699,6 +847,88 @@ def two_apis() -> Picture:
     p.box(518, 380, 122, 26, "legacy, warns", tint(left, 0.1), edge=left, size=13, round=0)
     p.text(720, 398, "gone", size=13, colour=QUIET)
     p.box(116, 414, 668, 26, "trtllm-serve", tint(right, 0.4), edge=right, size=13, round=0)
+    return p
+
+
+def front_end() -> Picture:
+    p = Picture(
+        250,
+        "A front end between OpenAI's names and an engine's",
+        """The openai client sends messages, max_completion_tokens, temperature and stop. The front end applies the chat
+        template, renames, adds top_p 1 and exclude_input_in_output, and sends text_input, max_tokens, temperature and
+        stop_words to Triton's tensorrt_llm_bls. Text comes back; the front end cuts the stop word off and makes a chat
+        answer of it.""",
+    )
+    p.box(16, 60, 104, 150, "openai\nclient", tint(LANES["embedded"], 0.2), edge=LANES["embedded"])
+    p.box(300, 60, 170, 150, "", tint(GATHER, 0.4), edge=INK)
+    p.text(385, 82, "front end", anchor="middle", weight="bold")
+    p.text(314, 112, "1 chat template\n2 new names\n3 other defaults\n4 cut the stop word", size=13)
+    p.box(660, 60, 124, 150, "Triton:\ntensorrt_llm_bls", tint(CALL, 0.4), edge=CALL, size=13)
+    p.arrow((120, 130), (300, 130))
+    p.text(128, 74, "messages\nmax_completion_tokens\nstop", size=13)
+    p.arrow((470, 130), (660, 130))
+    p.text(478, 74, "text_input\nmax_tokens, stop_words\nexclude_input_…", size=13)
+    p.arrow((660, 182), (470, 182), colour=QUIET)
+    p.text(565, 174, "text", size=13, anchor="middle", colour=QUIET)
+    p.arrow((300, 182), (120, 182), colour=QUIET)
+    p.text(210, 174, "choices[0].message", size=13, anchor="middle", colour=QUIET)
+    p.text(16, 236, "above: POST /v1/chat/completions, then gRPC; below: the answer, whole or piece by piece", size=13,
+           colour=QUIET)  # fmt: skip
+    return p
+
+
+def old_client() -> Picture:
+    p = Picture(
+        262,
+        "Three ways of an old request to llmapi",
+        """An old client sends max_tokens 100. Over gRPC, llmapi's declared inputs are compared with it: refused. Over
+        HTTP the unknown name is dropped, and LLM generates at most 32 tokens. Over gRPC through old_names, an ensemble
+        of one step, it becomes sampling_param_max_tokens 100, and LLM generates at most 100.""",
+    )
+    p.box(16, 60, 120, 178, "old client:\nmax_tokens\n= 100", FAINT)
+    p.box(430, 60, 170, 178, "", tint(LANES["embedded"], 0.2), edge=LANES["embedded"])
+    p.text(515, 82, "llmapi declares", size=13, anchor="middle")
+    p.text(515, 158, "sampling_param_\nmax_tokens", size=13, anchor="middle", weight="bold")
+    red = LANES["trtllm"]
+    p.arrow((136, 92), (412, 92), colour=red)
+    p.text(148, 85, "gRPC: max_tokens", size=13)
+    p.text(416, 99, "✕", size=18, colour=red, anchor="middle", weight="bold")
+    p.text(284, 85, "refused: an error", size=13, colour=red)
+    p.arrow((136, 134), (430, 134), colour=red, dashed=True)
+    p.text(148, 127, "HTTP: max_tokens, dropped", size=13)
+    p.arrow((600, 134), (640, 134), colour=red)
+    p.text(648, 139, "at most 32 tokens", size=13, colour=red)
+    p.arrow((136, 212), (190, 212))
+    p.text(142, 204, "gRPC", size=13)
+    p.box(190, 184, 116, 54, "old_names,\none step", tint(GATHER, 0.6), edge=INK, size=13)
+    p.arrow((306, 212), (430, 212))
+    p.text(368, 204, "the new name", size=13, anchor="middle")
+    p.arrow((600, 212), (640, 212))
+    p.text(648, 217, "at most 100 tokens", size=13, weight="bold")
+    return p
+
+
+def edge_llm() -> Picture:
+    p = Picture(
+        176,
+        "Edge-LLM: from a folder to an engine on a small machine",
+        """On any CPU, which this notebook runs: the Hugging Face folder goes through the exporter and becomes an ONNX
+        graph with a plugin node for each attention. On the device with a GPU, not run here: llm_build, which loads the
+        plugin, makes an engine, and a C++ runtime serves it.""",
+    )
+    p.box(8, 46, 462, 118, "", tint(LANES["embedded"], 0.1), edge=None)
+    p.box(482, 46, 310, 118, "", tint(LANES["trtllm"], 0.1), edge=None)
+    p.text(18, 66, "on a CPU: run in this section", size=13, colour=QUIET)
+    p.text(492, 66, "on the device, with a GPU: not run here", size=13, colour=QUIET)
+    steps = (
+        (18, 108, "Hugging Face\nfolder", CARD),
+        (162, 124, "exporter", tint(LANES["embedded"], 0.4)),
+        (322, 140, "ONNX graph,\nplugin nodes", CARD),
+        (500, 92, "llm_build\n+ plugin", tint(LANES["trtllm"], 0.4)),
+        (620, 70, "engine", tint(COMPUTE)),
+        (716, 68, "runtime", CARD),
+    )
+    chain(p, 88, 60, steps)
     return p
 
 
@@ -866,12 +1096,20 @@ PICTURES = {
     "notebooks/pictures/02_split.svg": split,
     "notebooks/pictures/02_heads.svg": heads,
     "notebooks/pictures/02_shared.svg": shared_heads,
+    "notebooks/pictures/03_tree.svg": tree,
+    "notebooks/pictures/03_names.svg": names_of_one_prompt,
+    "notebooks/pictures/03_shape.svg": shapes,
+    "notebooks/pictures/03_holes.svg": holes,
     "notebooks/pictures/04_path.svg": path,
     "notebooks/pictures/04_blocks.svg": blocks,
     "notebooks/pictures/06_place.svg": place_of_temperature,
+    "notebooks/pictures/07_order.svg": order_of_settings,
     "notebooks/pictures/08_rows.svg": rows_and_tokens,
     "notebooks/pictures/10_round.svg": one_round,
     "notebooks/pictures/12_apis.svg": two_apis,
+    "notebooks/pictures/12_front.svg": front_end,
+    "notebooks/pictures/12_old_client.svg": old_client,
+    "notebooks/pictures/12_edge.svg": edge_llm,
     "labs/vlm_clip/pictures/13_cures.svg": three_cures,
     "labs/vlm_clip/pictures/14_rows.svg": rows_in_front,
     "labs/vlm_clip/pictures/15_search.svg": search,
