@@ -432,13 +432,13 @@ def tree() -> Picture:
         258,
         "A model repository is a folder of folders",
         """by_hand, the repository, holds shout, a model, and may hold more models. shout holds config.pbtxt, which says
-        what goes in and out, and 1, a version. 1 holds model.py, the code. A model's name is its folder's.""",
+        what goes in and out, and 1, a version. 1 holds model.py, the code.""",
     )
     rows = (
         (0, "by_hand/", "the repository: --model-repository", FAINT),
-        (1, "shout/", "a model; its name is the folder's name", tint(GATHER, 0.6)),
+        (1, "shout/", "a model: its configuration and its versions", tint(GATHER, 0.6)),
         (2, "config.pbtxt", "what goes in and out", CARD),
-        (2, "1/", "a version, a whole number; the highest is served", tint(READ, 0.4)),
+        (2, "1/", "a version", tint(READ, 0.4)),
         (3, "model.py", "the code, for the Python backend", CARD),
     )
     for row, (depth, name, words, fill) in enumerate(rows):
