@@ -763,8 +763,8 @@ title = "Passed: " + ", ".join(f"{share:.0%}" for share in mean.values())
 show(figures.pass_grid(shares), title, summary)
 
 # %% [markdown]
-# Which loses most? The hottest, and then the penalty, which fails whole tasks. But eight or forty answers a strategy are
-# few. **Predict:** is greedy measurably better than T 0.7? Look at Wilson's intervals:
+# Which loses most? The hottest, and then the penalty, which fails whole tasks. But eight or forty answers a strategy
+# are few. **Predict:** is greedy measurably better than T 0.7? Look at Wilson's intervals:
 
 # %%
 for name, share in mean.items():

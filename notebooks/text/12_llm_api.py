@@ -26,7 +26,7 @@
 # - write the program, the command and the model folder of the LLM API
 # - let an old client talk to a new model, and name what gets lost
 #
-# **Time:** 45 minutes (last run: 126 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 154 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 35 min
 #
@@ -191,7 +191,8 @@ def kind(parameter, api):  # a place in api_names.KINDS: the same name, another 
 
 
 kinds = {parameter: [kind(parameter, api) for api in apis] for parameter in tables["llm_api"]}
-title = f"llmapi has names for {known['llmapi']} of {len(kinds)} parameters, the LLM API for {known['llm_api']}"
+fewest, most = min(known, key=known.get), max(known, key=known.get)
+title = f"{fewest} has names for {known[fewest]} of {len(kinds)} parameters, {most} for {known[most]}"
 show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
 
 # %% [markdown]
