@@ -91,6 +91,7 @@ MUTANTS = {
          'key: "max_tokens" value: "sampling_param_max_tokens"'), "the value the old one"),
         ("a name needs no translation", _config('key: "sampling_param_max_tokens"', 'key: "max_tokens"'),
          "a name that llmapi declares"),
+        ("it loads, so it works", _config("sampling_param_max_tokens", "sampling_param_top_k"), "llmapi heard"),
         ("no dimension for a batch", _config("max_batch_size: 1\n"), "takes it off"),
         ("as many rows as the old server", _config("max_batch_size: 1", "max_batch_size: 8"), "promise 1 row"),
         ("the batch is in dims", _config("dims: [ 1 ]", "dims: [ 1, 1 ]"), "as in notebook 03"),
