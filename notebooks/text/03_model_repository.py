@@ -485,8 +485,7 @@ half_filled = Template(template["tensorrt_llm"]).safe_substitute(values)
 written = (templates / "tensorrt_llm" / "config.pbtxt").write_text(half_filled)
 
 # %% [markdown]
-# From here on a class starts the server. **Predict:** will Triton name the line,
-# the placeholder, or both?
+# From here on a class starts the server. **Predict:** will Triton name the line, the placeholder, or both?
 
 # %% tags=["nbval-check-output"]
 filling = TritonServer(templates, models=[]).start()
@@ -598,8 +597,8 @@ show(repository_figures.faults(found, rules), title, words, drawing=True)
 #
 # <details><summary>A step fed from both sides</summary>
 #
-# The decoupled `tensorrt_llm` answers many times, but `_REQUEST_OUTPUT_LEN` comes from before
-# it, once. A step's inputs must all come from the same side of a decoupled step, or Triton does not load the ensemble.
+# The decoupled `tensorrt_llm` answers many times, but `_REQUEST_OUTPUT_LEN` comes from before it, once. A step's inputs
+# must all come from the same side of a decoupled step, or Triton does not load the ensemble.
 #
 # </details>
 
@@ -610,7 +609,8 @@ show(repository_figures.faults(found, rules), title, words, drawing=True)
 #
 # <details><summary>Hint 1</summary>
 #
-# Go line by line: name and folder, placeholders, copies, `dims`, types.
+# Which name does Triton want in the file? Which line stops the parser? What else would Triton accept, though the stream
+# or a client suffers?
 #
 # </details>
 #
