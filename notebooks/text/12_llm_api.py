@@ -265,8 +265,8 @@ check("12.1", answer_1)
 # </details>
 
 # %% [markdown]
-# `decides` knows the rule of each API, including those that you cannot measure here. **Predict:** is there a request
-# that samples everywhere, and one that is greedy everywhere?
+# `decides` knows the rule of each API. **Predict:** is there a request that samples everywhere, and one that is greedy
+# everywhere?
 
 # %% tags=["nbval-check-output"]
 said = ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1})
@@ -277,8 +277,7 @@ words = "; ".join(f"{one} on {api}: {how}" for (one, api), how in rule.items())
 show(api_names.choices(rule), title, words, drawing=True)
 
 # %% [markdown]
-# Is there one of each? Yes: temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere. The two upper
-# requests depend on the API.
+# Is there one of each? Yes: temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere.
 
 # %% [markdown]
 # ## 5 An application that speaks OpenAI's protocol
@@ -539,8 +538,8 @@ print("# two bare chats:", *map(repr, two), sep="\n")
 # %% [markdown]
 # ## 7 The llmapi model
 #
-# You can have the LLM API inside Triton: NVIDIA's Python model `llmapi` calls `LLM`. Its program is in the container,
-# under `/app/all_models/llmapi`. You write two text files:
+# NVIDIA's Python model `llmapi` calls `LLM` inside Triton. Its program is in the container, under
+# `/app/all_models/llmapi`. You write two text files:
 
 # %% tags=["nbval-check-output"]
 model_yaml = f"""model: {hub}
@@ -691,8 +690,8 @@ print(answer.status_code, answer.json()["error"])
 # %% [markdown]
 # ## 8 What gets lost
 #
-# A configuration can rename. It cannot add what the new model lacks. **Predict** for each field of this request: is it
-# renamed, kept or lost on the way to `llmapi`?
+# A configuration renames; it adds nothing. **Predict** for each field of this request: is it renamed, kept or lost on
+# the way to `llmapi`?
 
 # %% tags=["nbval-check-output"]
 rich = {"text_input": "Hi", "max_tokens": 50, "num_return_sequences": 2, "top_p": 0.9, "min_tokens": 5}
@@ -752,8 +751,8 @@ for node in attention[:1]:
     print("attributes:", {name: value for name, value in told.items() if value})
 
 # %% [markdown]
-# What does it know? Queries, keys and values in one tensor, this layer's KV cache (keys and values of earlier tokens),
-# a table of its pages, the numbers of heads. **Predict:** can notebook 01's TensorRT read this?
+# What does it know? Queries, keys and values in one tensor, this layer's KV cache, a table of its pages, the numbers of
+# heads. **Predict:** can notebook 01's TensorRT read this?
 
 # %%
 if graph.node:
