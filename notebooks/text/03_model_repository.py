@@ -26,7 +26,7 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 50 minutes (last run: 43 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 11 min, do: 39 min
 #
@@ -164,8 +164,8 @@ log = root / "triton.log"
 if by_hand_server:  # if you run this cell again
     by_hand_server.terminate()
     by_hand_server.wait()
-with log.open("w") as sink:
-    by_hand_server = subprocess.Popen(command, env=environment, stdout=sink, stderr=sink)
+with log.open("w") as sink:  # a session of its own: stopping a cell does not stop it
+    by_hand_server = subprocess.Popen(command, env=environment, stdout=sink, stderr=sink, start_new_session=True)
 shown = [re.sub(r"/\S+/", "…/", word).replace(key, "$KEY") for word in command]
 print(" \\\n  ".join(shown), "\nlog: …/triton.log")
 
@@ -903,6 +903,7 @@ for finding in lint(by_hand):
 
 # %% tags=["nbval-check-output"]
 version = repository / "ensemble" / "1"
+version.mkdir(exist_ok=True)  # if you run this cell again
 version.rmdir()
 for finding in lint(repository):
     print(f"{finding.code}  {Path(finding.file).name}  {finding.cure}")
