@@ -659,6 +659,84 @@ def blocks() -> Picture:
     return p
 
 
+def four_ways() -> Picture:
+    p = Picture(
+        392,
+        "One request, four ways",
+        """Between a client and Triton. a, POST infer, tensors as JSON: one request, one response. b, POST generate, one
+        flat JSON object: one request, one response. c, POST generate_stream, the same, answered by server-sent events:
+        one request, three responses. d, gRPC ModelStreamInfer, binary messages: two requests, whose responses come
+        mixed on one stream.""",
+    )
+    for x, name in ((330, "client"), (560, "Triton")):
+        p.text(x, 58, name, anchor="middle", weight="bold")
+        p.arrow((x, 66), (x, 380), colour=QUIET, head=False)
+    rows = (
+        (70, "a", "POST /v2/models/M/infer", "tensors as JSON", ">1<1"),
+        (132, "b", "POST /v2/models/M/generate", "one flat JSON object", ">1<1"),
+        (194, "c", "POST …/M/generate_stream", "the same object; answers\nare server-sent events", ">1<1<1<1"),
+        (286, "d", "gRPC ModelStreamInfer", "binary messages, many\nrequests on one stream", ">1>2<1<2<1<2"),
+    )
+    for top, way, where, what, messages in rows:
+        p.text(16, top + 22, way, size=17, weight="bold")
+        p.text(40, top + 22, where)
+        p.text(580, top + 22, what)
+        for place, (direction, number) in enumerate(zip(messages[::2], messages[1::2], strict=True)):
+            y, colour = top + 14 + 14 * place, WAIT if number == "2" else LANES["embedded"]
+            p.arrow(*(((334, y), (556, y)) if direction == ">" else ((556, y), (334, y))), colour=colour)
+    return p
+
+
+def threads_of_a_client() -> Picture:
+    p = Picture(
+        292,
+        "The callback puts, your loop takes",
+        """Your thread calls start_stream with the callback, then async_stream_infer, then takes from a queue, and at
+        the end calls stop_stream. A thread of tritonclient reads the responses that Triton sends and calls
+        callback(result, error), which puts them into the queue.""",
+    )
+    steps = ("1  start_stream(callback)", "2  async_stream_infer(…)", "3  arrived.get()", "4  stop_stream()")
+    p.text(121, 60, "your thread", anchor="middle", weight="bold")
+    for place, step in enumerate(steps):
+        p.box(16, 74 + 54 * place, 210, 36, step, tint(READ, 0.4), edge=READ)
+        if place:
+            p.arrow((121, 56 + 54 * place), (121, 74 + 54 * place))
+    for place in range(4):
+        p.box(284 + 24 * place, 188, 20, 30, "", tint(WAIT, 0.4), edge=WAIT, round=2)
+    p.box(276, 180, 110, 46, "", "none", dashed=True)
+    p.text(331, 248, "queue", size=13, anchor="middle", colour=QUIET)
+    p.arrow((276, 203), (226, 203))
+    p.text(530, 60, "tritonclient's thread", anchor="middle", weight="bold")
+    p.box(440, 182, 180, 42, "callback(result, error)", tint(CALL, 0.4), edge=CALL)
+    p.arrow((440, 203), (386, 203))
+    p.box(690, 74, 94, 150, "Triton", tint(COMPUTE))
+    p.arrow((226, 146), (690, 146), colour=READ)
+    p.text(640, 138, "request", size=13, anchor="middle", colour=QUIET)
+    p.arrow((690, 203), (620, 203), colour=COMPUTE)
+    p.text(655, 246, "responses", size=13, anchor="middle", colour=QUIET)
+    return p
+
+
+def bytes_of_a_character() -> Picture:
+    p = Picture(
+        232,
+        "One character, three tokens",
+        """A character of four bytes, f0 9f a6 8a, comes as three tokens: f0 9f, then a6, then 8a. The ensemble decodes
+        each token alone and sends three marks for broken text. The BLS model keeps the first two, sends two empty
+        texts, and with the third token the character.""",
+    )
+    for place, (data, kept) in enumerate((("f0 9f", '""'), ("a6", '""'), ("8a", "the character"))):
+        x = 230 + 190 * place
+        p.box(x, 52, 160, 36, data, tint(COMPUTE), edge=COMPUTE, weight="bold")
+        p.box(x, 118, 160, 36, "�", CARD, dashed=True)
+        p.box(x, 180, 160, 36, kept, tint(WRITE, 0.4) if place == 2 else CARD, edge=WRITE, dashed=place < 2)
+    for y, words in ((75, "bytes of the tokens"), (141, "the ensemble sends"), (203, "the BLS model sends")):
+        p.text(16, y, words)
+    for place in range(2):  # what the BLS model keeps
+        p.arrow((390 + 190 * place, 198), (420 + 190 * place, 198), colour=WRITE)
+    return p
+
+
 def place_of_temperature() -> Picture:
     p = Picture(
         236,
@@ -1102,6 +1180,9 @@ PICTURES = {
     "notebooks/pictures/03_holes.svg": holes,
     "notebooks/pictures/04_path.svg": path,
     "notebooks/pictures/04_blocks.svg": blocks,
+    "notebooks/pictures/05_ways.svg": four_ways,
+    "notebooks/pictures/05_threads.svg": threads_of_a_client,
+    "notebooks/pictures/05_bytes.svg": bytes_of_a_character,
     "notebooks/pictures/06_place.svg": place_of_temperature,
     "notebooks/pictures/07_order.svg": order_of_settings,
     "notebooks/pictures/08_rows.svg": rows_and_tokens,
