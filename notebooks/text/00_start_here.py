@@ -26,7 +26,7 @@
 # - start a Triton server, stream a sentence from it, and stop it
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 4 min, do: 6 min
 #

@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 56 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 68 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #
@@ -85,7 +85,8 @@ def course(line, lines=99):
         line, program = line.removeprefix("build "), ["trtllm-build"]
     print("$ course" if len(program) > 1 else "$ trtllm-build", line)
     done = subprocess.run([*program, *shlex.split(line)], cwd=root, capture_output=True, text=True, check=False)
-    print(*(done.stdout + done.stderr).replace(f"{root}/", "").splitlines()[:lines], sep="\n")
+    said = (done.stdout + done.stderr).replace(f"{root}/", "").splitlines()
+    print(*(said[:lines] if lines > 0 else said[lines:]), sep="\n")
 
 
 # %% [markdown]
@@ -659,7 +660,10 @@ if command:
 # its age. **Predict:** which is the newest for driver 570.124.06?
 
 # %% tags=["nbval-check-output"]
-course("engine versions --driver 570.124.06")
+course("engine versions --driver 570.124.06", lines=-1)
+
+# %% [markdown]
+# 25.05: the fourteen after it need a newer driver. In a terminal the command lists all 28, with what each holds.
 
 # %% [markdown]
 # ## 8 Will it fit?
@@ -737,8 +741,8 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
      f"{' and '.join(large)} need more than the GPU has; computed, not measured", drawing=True)  # fmt: skip
 
 # %% [markdown]
-# Weights and cache are exact, activations and logits upper bounds. (gpt2-medium has only 1,024 positions; tp4 shows one
-# of four GPUs.)
+# All but those that put llama-7b on one GPU. Weights and cache are exact, activations and logits upper bounds.
+# (gpt2-medium has only 1,024 positions; tp4 shows one of four GPUs.)
 #
 # <details><summary>Which 24 GB?</summary>
 #

@@ -969,7 +969,7 @@ fig, axes = plt.subplots(figsize=(7.5, 2.3))
 for at, (shift, label, colour) in enumerate(((-0.2, "before it left", "#C6DAE9"), (0.2, "after", "#0072B2"))):
     axes.barh(np.arange(3) + shift, [pair[at] for pair in cores.values()], 0.36, color=colour, label=label)
 axes.set(yticks=range(3), yticklabels=list(cores), ylim=(2.6, -0.6), xlabel="busy cores of the server")
-axes.legend()
+axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 on = [way for way, (_, after) in cores.items() if after > 0.3]
 summary = "; ".join(f"{way}: {before:.1f}, then {after:.1f} cores" for way, (before, after) in cores.items())
 show(fig, f"The server goes on for a client that left {' and '.join(on) or 'nothing'}", summary)
