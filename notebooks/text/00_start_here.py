@@ -64,7 +64,7 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# Check what serving needs. `WARN` means that something optional is missing.
+# `WARN` means that something optional is missing.
 
 # %%
 lines = doctor.examine()
@@ -93,8 +93,7 @@ print("this notebook uses:", lane)
 #
 # ![The steps from weights to a server and of one request, each with the number of its notebook](pictures/00_map.svg)
 #
-# Take them in order, or as you like; the [README](../README.md) has titles and times, the [glossary](../GLOSSARY.md)
-# the words.
+# Titles and times are in the [README](../README.md), terms in the [glossary](../GLOSSARY.md).
 #
 # Inside Triton are several *models* with one job each: text to token ids, ids to more ids, ids to text. A fourth, the
 # BLS (business logic scripting), calls the three; a fifth chains them without code.
@@ -138,8 +137,7 @@ server = serve(precision=precision)
 start_seconds = clock() - began
 
 # %% [markdown]
-# They live in a *model repository*: one folder each, with a `config.pbtxt` inside. Is each model ready? Status 200
-# means yes.
+# Each has a folder in the *model repository*. Is it ready? Status 200 means yes.
 
 # %% tags=["nbval-check-output"]
 url = server.http_url
@@ -205,7 +203,7 @@ for seconds, text in ask(max_tokens):
     pieces.append((seconds, text))
 
 # %% [markdown]
-# A model this small often gets facts wrong, but it is served like a large one.
+# A model so small gets facts wrong, but is served like a large one.
 
 # %% [markdown]
 # ## 6 How long did it take?
@@ -336,7 +334,7 @@ playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed
 
 # %% [markdown]
 # It is not. Light tokens finish what has begun, the rest of a word or of a common phrase; dark ones start something
-# new, where many could follow. (On a page you see one answer and the bars of its first token.)
+# new, where many could follow.
 
 # %% [markdown]
 # ## Recap

@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 42 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 15 min, do: 30 min
 #
@@ -979,10 +979,14 @@ show(fig, f"The server goes on for a client that left {' and '.join(on) or 'noth
 # completes, then finds nobody to give it to
 # ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them stream.
 #
-# `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop over it. In a client of your
-# own, `client.close()` and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens. With
-# `cancel_requests=True` the callback may get *Locally cancelled by application!* That is no failure. (The ensemble of
-# this Triton does not pass the cancellation on: the LLM behind it goes on to `max_tokens`.)
+# <details><summary>In a client of your own</summary>
+#
+# `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop over it. `client.close()` and
+# a plain `stop_stream()` cancel nothing: they wait for all 800 tokens. With `cancel_requests=True` the callback may get
+# *Locally cancelled by application!* That is no failure. The ensemble of this Triton does not pass the cancellation on:
+# the LLM behind it goes on to `max_tokens`.
+#
+# </details>
 #
 # **By request id:** send `tensorrt_llm` a second request with the same id and `stop` set. Its other inputs must be
 # there, whatever their values. The stream then ends with its final flag.
@@ -1097,8 +1101,7 @@ except InferenceServerException as error:
     print(error)
 
 # %% [markdown]
-# The loop says what happened: a text that was cut off must never look complete. (A GPU may be done by then, and
-# nothing was cut off.)
+# The loop says what happened: a text that was cut off must never look complete.
 #
 # Try more: send `stream` as False over `ModelStreamInfer`, or leave out `enable_empty_final_response` in `own_stream`.
 #

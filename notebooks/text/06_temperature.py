@@ -295,8 +295,7 @@ for dtype in (np.float16, np.float32, np.float64):
 
 # %% [markdown]
 # How many? In half and single precision nearly all tokens have vanished. The log form loses none in any type. A program
-# that adds up log probabilities (notebook 08) loses everything to one `-inf`. A tiny number added before `log` only
-# hides it: each lost token gets the same invented value.
+# that adds up log probabilities (notebook 08) loses everything to one `-inf`.
 #
 # The server's `return_log_probs` gives the log probability of the chosen token, at the temperature of the choice (at
 # temperature 0, at T = 1). **Predict:** is it on your list of 49,152?

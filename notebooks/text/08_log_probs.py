@@ -258,8 +258,7 @@ for dtype in dtypes:
 
 # %% [markdown]
 # It is 0 after 25, 150 and 1075 halvings. A **normal** number has all its digits; the **subnormals** below have fewer
-# and fewer, and buy 10, 23 or 52 more halvings. Some chips and compilers save time by *flushing* them *to zero*:
-# replacing them with 0.
+# and fewer, and buy 10, 23 or 52 more halvings. Some chips *flush* them *to zero* to save time.
 #
 # Now two stories of `max_tokens` tokens, sampled from the whole distribution (`top_p` 1). `min_tokens` holds the end
 # token back.

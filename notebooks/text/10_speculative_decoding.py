@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and their switches in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 99 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 123 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # read: 13 min, do: 32 min
 #
@@ -79,8 +79,7 @@ seed: int = 0  # seed of the tests and of the sampled answers
 #
 # ![The draft says ran, into, a; the target ran, into, the, dark; ran, into, the are accepted](pictures/10_round.svg)
 #
-# The guesses come from a small **draft** model, or from anything cheap; the model that checks is the **target**. *dark*
-# is thrown away: the target chose it after *a*, which is not in the text.
+# The guesses come from a small **draft** model, or from anything cheap; the model that checks is the **target**.
 
 # %%
 lane = notebook.begin("10", lane, seed=seed, weights=precision)
@@ -774,12 +773,11 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
     assert precision != "fp32" or text(found) == text(without)
 
 # %% [markdown]
-# Does the served draft accept as much? Greedy and in fp32, yes: it makes the same guesses. Sampled, no: the BLS model
-# hands seed, temperature and top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token.
-# Is the answer faster? Not where the last number is below 1.00: there the rounds cost more than the guesses saved.
+# Does the served draft accept as much? Greedy and in fp32, yes. Sampled, no: the BLS model hands seed, temperature and
+# top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. Is the answer faster? Not
+# where the last number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
 #
-# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$. A round is two requests
-# with queues and copies: little beside the step of a large model.
+# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$.
 
 # %% [markdown]
 # Two kinds of requests come to this server, again and again:
@@ -966,7 +964,6 @@ explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k
 # - A step that reads $k$ guesses costs $v(k)$, less than $k+1$ steps while memory, not arithmetic, is the limit.
 # - Keep a drafted $x$ with probability $\min(1,p/q)$, else replace it from $\max(0,p-q)$, normalised: $p$ comes out. A
 #   guess is kept with probability $\sum\min(p,q)$.
-# - Greedy: keep guesses as far as they are the target's own choices.
 # - $S(k)=(1+a+\dots+a^k)/(k\,c+v(k))$ narrows down $k$; then measure. 0 is a length, too.
 # - Lookup is for answers that repeat; a draft model must be trained for its target.
 # - Through BLS each round is two more requests; `acceptance_rate` says whether they pay.

@@ -77,8 +77,11 @@ playground(server.grpc_url, prompt, top_k=top_k, max_tokens=max_tokens, seed=see
 #
 # </details>
 #
-# To show it as a page of its own, put `/doc` in the place of `/lab` in JupyterLab's address, run all cells, then choose
-# *View*, *Collapse All Code*.
+# <details><summary>To show it as a page of its own</summary>
+#
+# Put `/doc` in the place of `/lab` in JupyterLab's address, run all cells, then choose *View*, *Collapse All Code*.
+#
+# </details>
 
 # %%
 notebook.record()
