@@ -981,10 +981,10 @@ show(fig, f"The server goes on for a client that left {' and '.join(on) or 'noth
 #
 # <details><summary>In a client of your own</summary>
 #
-# `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop over it. `client.close()` and
-# a plain `stop_stream()` cancel nothing: they wait for all 800 tokens. With `cancel_requests=True` the callback may get
-# *Locally cancelled by application!* That is no failure. The ensemble of this Triton does not pass the cancellation on:
-# the LLM behind it goes on to `max_tokens`.
+# `close()` runs the `finally` of `stream`, which cancels; so does leaving a `for` loop over it. A client's `close()`
+# and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens. With `cancel_requests=True` the callback may
+# get *Locally cancelled by application!* That is no failure. The ensemble of this Triton does not pass the cancellation
+# on: the LLM behind it goes on to `max_tokens`.
 #
 # </details>
 #

@@ -483,9 +483,8 @@ drawn = np.where(keep, drafts, draw(missing(target_p[at], draft_q[at]), rng, siz
 
 # %%
 top = np.argsort(-target_p[at])[:8]
-came = np.array([np.mean(drawn == token) for token in top])
-shares = {"draft q": draft_q[at][top], "target p": target_p[at][top], "came out": came}
-from_draft, from_target, _ = (float(np.abs(came - each).max()) for each in shares.values())
+shares = {"draft q": draft_q[at][top], "target p": target_p[at][top], "came out": [np.mean(drawn == t) for t in top]}
+from_draft, from_target, _ = (np.abs(np.subtract(shares["came out"], each)).max() for each in shares.values())
 title = f"Off the target's probability by at most {from_target:.3f}, off the draft's by up to {from_draft:.3f}"
 summary = f"three bars for each of the target's eight likeliest tokens, {trials:,} draws"
 show(figures.bars([repr(tokenizer.decode([token])) for token in top], shares, "probability"), title, summary)
@@ -784,12 +783,9 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 
 # %%
 chat_template = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-traffic = {
-    "copy": chat_template.format(
-        "Repeat this text exactly: The keeper found a letter in a green bottle on the third of March."
-    ),
-    "poem": chat_template.format("Write a poem about rain."),
-}
+to_repeat = "The keeper found a letter in a green bottle on the third of March."
+asked_for = {"copy": f"Repeat this text exactly: {to_repeat}", "poem": "Write a poem about rain."}
+traffic = {kind: chat_template.format(words) for kind, words in asked_for.items()}
 
 # %% [markdown]
 # **Exercise 10.3** (●●○, 10 minutes) Choose `num_draft_tokens`, from 0 to 4, for answers of 24 tokens (`min_tokens`,
@@ -975,13 +971,12 @@ explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k
 # speculation wants the same spare arithmetic. **Predict:** does the draft still help?
 
 # %%
-together = {}
 for k in (0, 3):
     short = {**asked, "max_tokens": 16, "min_tokens": 16, "num_draft_tokens": k or None}
     four = {n: calls.inputs(**{**short, "text_input": f"{asked['text_input']}Number {n}:"}) for n in range(4)}
     found = calls.gather(client, "tensorrt_llm_bls", four)
-    together[k] = 4 * 16 / max(result.seconds for (result,) in found.values())
-    print(f"{k} guesses: {together[k]:.1f} tokens/s for four streams together")
+    rate = 4 * 16 / max(result.seconds for (result,) in found.values())
+    print(f"{k} guesses: {rate:.1f} tokens/s for four streams together")
 
 # %% [markdown]
 # Does the draft still help? If its rate is lower, no: here each request verifies in a step of its own and shares no
