@@ -290,7 +290,7 @@ print(len(short), "pieces:", short)
 # %% [markdown]
 # Was the long question a problem? No: five tokens came.
 #
-# **Exercise 00.3** (●●○, 3 minutes) Now ask by yourself. `/generate` sends a whole answer at once, not piece by piece.
+# **Exercise 00.3** (●●○, 2 minutes) Now ask by yourself. `/generate` sends a whole answer at once, not piece by piece.
 # Write the body of a request, a dict as in `ask`, for the first 12 tokens of the answer to `question`. The check sends
 # it to your server.
 #
