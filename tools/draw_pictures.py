@@ -737,6 +737,40 @@ def bytes_of_a_character() -> Picture:
     return p
 
 
+def queues() -> Picture:
+    p = Picture(
+        250,
+        "An LLM has two queues, and Triton's clock sees the first",
+        """A request goes from Triton's queue, which is empty, to the instance of tensorrt_llm, and from there to the
+        executor's queue, where requests wait until one of the slots is free. Triton's clock ends when the instance
+        has handed the request on; the request's own times, arrival, first_scheduled, first_token and last_token,
+        cover the rest.""",
+    )
+    p.box(16, 48, 318, 118, "", CARD, dashed=True)
+    p.text(28, 68, "Triton", colour=QUIET)
+    p.box(374, 48, 410, 118, "", tint(COMPUTE, 0.12), edge=COMPUTE, dashed=True)
+    p.text(386, 68, "executor", colour=QUIET)
+    for left, count, full in ((40, 4, 0), (398, 6, 6)):
+        for place in range(count):
+            fill = tint(WAIT, 0.4) if place < full else CARD
+            p.box(left + 24 * place, 88, 20, 34, "", fill, edge=WAIT if place < full else QUIET, round=2)
+    p.text(86, 150, "queue: empty", size=13, anchor="middle")
+    p.text(470, 150, "queue: the wait for a slot", size=13, anchor="middle")
+    p.box(206, 82, 112, 46, "execute hands\nit on at once", tint(COMPUTE), size=13)
+    for slot in range(4):
+        p.box(634, 60 + 25 * slot, 132, 20, f"slot {slot + 1}", tint(COMPUTE, 0.5), edge=COMPUTE, size=13, round=2)
+    for start, end in (((144, 105), (206, 105)), ((318, 105), (390, 105)), ((548, 105), (626, 105))):
+        p.arrow(start, end)
+    for left, right, words, colour in (
+        (16, 334, "Triton's statistics: queue, compute", INK),
+        (398, 590, "first_scheduled − arrival", COMPUTE),
+        (626, 784, "last_token −\nfirst_scheduled", COMPUTE),
+    ):
+        p.arrow((left, 182), (left, 190), (right, 190), (right, 182), colour=colour, head=False)
+        p.text((left + right) / 2, 210, words, size=13, anchor="middle", colour=colour)
+    return p
+
+
 def place_of_temperature() -> Picture:
     p = Picture(
         236,
@@ -822,6 +856,31 @@ def rows_and_tokens() -> Picture:
     return p
 
 
+def rows_of_beams() -> Picture:
+    p = Picture(
+        226,
+        "Each cell holds a token and the row that it continues",
+        """Three rows over three steps. Step 0: a, the, one. Step 1: fox continues row 1, cat row 0, dog row 1. Step 2:
+        ran continues row 2, sat row 0, is row 1. Arrows lead from each cell to the one that it continues. From sat
+        they lead to fox and to the; nothing leads to one.""",
+    )
+    steps = ((("a", None), ("the", None), ("one", None)), (("fox", 1), ("cat", 0), ("dog", 1)))
+    steps += ((("ran", 2), ("sat", 0), ("is", 1)),)
+    path = {(0, 1), (1, 0), (2, 1)}
+    for row in range(3):
+        p.text(40, 107 + 48 * row, f"row {row}", size=13, colour=QUIET)
+    for step, cells in enumerate(steps):
+        x = 130 + 250 * step
+        p.text(x + 60, 70, f"step {step}", size=13, anchor="middle", colour=QUIET)
+        for row, (token, parent) in enumerate(cells):
+            y, chosen = 84 + 48 * row, (step, row) in path
+            words = token if parent is None else f"{token}, from row {parent}"
+            p.box(x, y, 120, 36, words, tint(WAIT, 0.5) if chosen else CARD, edge=INK if chosen else QUIET)
+            if parent is not None:
+                p.arrow((x, y + 18), (x - 130, 102 + 48 * parent), colour=INK if chosen else QUIET)
+    return p
+
+
 def one_round() -> Picture:
     p = Picture(
         384,
@@ -872,6 +931,48 @@ def one_round() -> Picture:
         token(place, 282, word, QUIET if place < 2 else WRITE)
     p.arrow((columns[2], 328), (columns[4] + 72, 328), head=False, colour=WRITE)
     p.text(columns[3] + 36, 350, "three tokens for one step of the target", size=13, anchor="middle")
+    return p
+
+
+def two_loops() -> Picture:
+    p = Picture(
+        398,
+        "The same stall in a closed and in an open loop",
+        """Two timelines of a server with two places that stalls from second 3 to second 6. Closed loop: two users,
+        each sends when the answer before is there; only the two requests under way are late, and nothing is sent
+        meanwhile. Open loop: requests are due at a rate; those due in the stall wait, and so do those behind them
+        until the queue is empty.""",
+    )
+    second, left, stall = 52, 150, (3.0, 6.0)
+
+    def served(start: float) -> float:
+        """When a request that is taken up at `start`, and takes a second, is done."""
+        start = stall[1] if stall[0] <= start < stall[1] else start
+        return start + 1 + (stall[1] - stall[0]) * (start < stall[0] < start + 1)
+
+    p.box(left + second * stall[0], 46, second * (stall[1] - stall[0]), 308, "", FAINT, edge=None, round=0)
+    p.text(left + second * 4.5, 62, "the server stalls", size=13, anchor="middle")
+    p.text(16, 84, "closed loop", weight="bold")
+    for user in range(2):
+        p.text(16, 108 + 28 * user, f"user {user + 1}", size=13)
+        start = 0.5 * user
+        while start < 11:
+            end = served(start)
+            place = (left + second * start, 94 + 28 * user, second * (end - start), 20)
+            p.box(*place, "", tint(COMPUTE, 0.5), edge=COMPUTE)
+            start = end
+    p.text(16, 180, "open loop", weight="bold")
+    p.text(16, 200, "due at a rate;\npale: it waits", size=13)
+    free = [0.0, 0.0]
+    for row, due in enumerate((0.2, 1.0, 1.7, 2.6, 3.4, 4.0, 4.9, 5.5, 6.4, 7.3, 8.2, 9.3)):
+        start = max(due, min(free))
+        start = stall[1] if stall[0] <= start < stall[1] else start
+        free[free.index(min(free))] = end = served(start)
+        y = 168 + 15 * row
+        p.box(left + second * due, y, second * (start - due), 12, "", tint(WAIT, 0.4), edge=WAIT, round=0)
+        p.box(left + second * start, y, second * (end - start), 12, "", tint(COMPUTE, 0.5), edge=COMPUTE, round=0)
+    p.arrow((left, 362), (784, 362), colour=QUIET)
+    p.text(784, 384, "time", size=13, anchor="end", colour=QUIET)
     return p
 
 
@@ -1179,6 +1280,7 @@ PICTURES = {
     "notebooks/pictures/03_shape.svg": shapes,
     "notebooks/pictures/03_holes.svg": holes,
     "notebooks/pictures/04_path.svg": path,
+    "notebooks/pictures/04_queues.svg": queues,
     "notebooks/pictures/04_blocks.svg": blocks,
     "notebooks/pictures/05_ways.svg": four_ways,
     "notebooks/pictures/05_threads.svg": threads_of_a_client,
@@ -1186,7 +1288,9 @@ PICTURES = {
     "notebooks/pictures/06_place.svg": place_of_temperature,
     "notebooks/pictures/07_order.svg": order_of_settings,
     "notebooks/pictures/08_rows.svg": rows_and_tokens,
+    "notebooks/pictures/09_rows.svg": rows_of_beams,
     "notebooks/pictures/10_round.svg": one_round,
+    "notebooks/pictures/11_loops.svg": two_loops,
     "notebooks/pictures/12_apis.svg": two_apis,
     "notebooks/pictures/12_front.svg": front_end,
     "notebooks/pictures/12_old_client.svg": old_client,

@@ -64,7 +64,7 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
 
 @functools.cache
 def _server() -> tuple[TritonServer, InferenceServerClient]:
-    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"), max_beam_width=8)
     client = InferenceServerClient(server.grpc_url)
     atexit.register(client.close)
     return server, client
