@@ -211,7 +211,7 @@ check("13.1", options)
 # </details>
 
 # %% [markdown]
-# Can you compare the two? **Predict:** what does numpy say to their product?
+# Can you compare a sentence with a picture? **Predict:** what does numpy say to their product?
 
 # %% tags=["nbval-check-output"]
 try:
@@ -433,8 +433,8 @@ gains = ", ".join(f"{kind} from {tried[0][f'{kind}_at_10']:.2f} to {tried[-1][f'
 show(fig, f"Held out: {gains}", f"recall at 10 of what was tried; from ConSE to the soup {gains}", drawing=True)
 
 # %% [markdown]
-# What becomes of photos? They gain too, though less. The rows *first* kept close to the old probabilities, which cost
-# most. The last row is ours, a **soup**: the mean of the weights of the best towers, pulled back a little to the old
+# What becomes of photos? They gain too, though less. The rows *first* stayed near the old probabilities, and gained
+# less. The last row is ours, a *soup*: the mean of the weights of the best towers, pulled back a little to the old
 # weights (Wortsman et al. 2022). It was chosen by these very pictures, so they flatter it.
 
 # %% [markdown]

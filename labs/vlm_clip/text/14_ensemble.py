@@ -78,7 +78,7 @@ seed: int = 0  # which pictures
 
 # %%
 lane = notebook.begin("14", lane, seed=seed, weights=precision)
-drawn = "the client, the models image_preprocessing, vision_encoder, text_encoder, fusion, and the tensors on their arrows"
+drawn = "client, image_preprocessing, vision_encoder, text_encoder and fusion, with the tensors on their arrows"
 show(figures.pipeline(), "Four models, and the tensors that join them", drawn, drawing=True)
 
 # %% [markdown]
@@ -537,7 +537,7 @@ check("14.3", my_config)
 # </details>
 
 # %% [markdown]
-# Does it load? Put it into the running server, ask that what it understood, and send it four pictures, then five.
+# Does it load? Put it into the running server, ask what it understood, and send it four pictures, then five.
 
 # %%
 REST = 'backend: "python" parameters { key: "threads" value { string_value: "1" } }'
