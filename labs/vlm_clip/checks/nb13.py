@@ -46,8 +46,12 @@ def _exported(options: Mapping[str, object]) -> onnxruntime.InferenceSession:
 def open_export(options: Mapping[str, object]) -> Verdict:
     names = {"input_names": _INPUTS, "output_names": [_OUTPUT]}
     for key, expected in names.items():
-        if list(options.get(key, ())) != expected:
-            return wrong(f"{key} must be {expected}, in this order: a server asks for the tensors by these names")
+        found = list(options.get(key, ()))
+        if found != expected and sorted(found) == sorted(expected):
+            return wrong(f"{key} are given out in the order of the module's arguments, so the ids would get the name "
+                         "of the mask")  # fmt: skip
+        if found != expected:
+            return wrong(f"{key} must be {expected}: a server asks for the tensors by these names")
     if strange := set(options.get("dynamic_axes", {})) - {*_INPUTS, _OUTPUT}:
         return wrong(f"dynamic_axes names {sorted(strange)[0]!r}, which is no input and no output: nothing was opened")
     session = _exported(options)

@@ -52,7 +52,7 @@ MUTANTS = {
     "13.1": [
         ("names are a matter of taste", _options('["input_ids", "attention_mask"]', '["ids", "mask"]'), "these names"),
         ("the order does not matter", _options('["input_ids", "attention_mask"]', '["attention_mask", "input_ids"]'),
-         "in this order"),
+         "order of the module"),
         ("an example has any size", SOLUTIONS["13.1"].replace('"dynamic_axes": {', '"dynamic_axes": {} and {'),
          "takes 2 sentences and no other"),
         ("the batch is all that varies", _options(', 1: "tokens"', ""), "must have 5 tokens"),
