@@ -27,7 +27,7 @@
 # - say what int8 saves and costs, and write the test that refuses a bad engine
 # - build a TensorRT engine with a dynamic batch
 #
-# **Time:** 45 minutes (last run: 106 s) · **Lanes:** embedded · **Needs:** MiniLM; mini-CLIP, which comes with the
+# **Time:** 45 minutes (last run: 75 s) · **Lanes:** embedded · **Needs:** MiniLM; mini-CLIP, which comes with the
 # course; CLIP if the Hugging Face hub is reachable
 #
 # read: 12 min, do: 33 min
@@ -440,7 +440,7 @@ show(fig, f"Held out: {gains}", f"recall at 10 of what was tried; from ConSE to 
 # %% [markdown]
 # ## 6 Which cure is best?
 #
-# **Predict:** what do mini-CLIP's words, without its matrix, add to ConSE, and what adds the matrix?
+# **Predict:** what do mini-CLIP's words, without its matrix, add to ConSE? What does the matrix add?
 
 # %%
 methods |= {"mini-CLIP, words alone": cosines(sentences, unlearned), "mini-CLIP": cosines(sentences, mini)}
@@ -542,7 +542,7 @@ batch = {"pictures": see(towers.vision, seen[:6]), "sentences": sentences[:16]}
 alone = {"pictures": np.concatenate([see(towers.vision, row[None]) for row in seen[:6]]),
          "sentences": np.concatenate([encode([caption]) for caption in captions[:16]])}  # fmt: skip
 for what, found in batch.items():
-    apart = [np.abs(other[what] - found).max() for other in ({what: original[what].numpy()}, alone)]
+    apart = [np.abs(other - found).max() for other in (original[what].numpy(), alone[what])]
     print(f"{what}: ONNX against PyTorch {apart[0]:.0e}, one by one against batch {apart[1]:.0e}")
     assert max(apart) < 1e-4
 
@@ -788,6 +788,7 @@ try:
 except ValueError as error:
     print(error)
 
+
 # %% [markdown]
 # Does it take the file? No. ONNX Runtime also rounds biases, and TensorRT wants them in float. Its int8 is also
 # [symmetric](https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html): the
@@ -828,7 +829,6 @@ for name, path in sources.items():
     shutil.copyfile(path, engines / f"vision.{name}.onnx")
     (engines / f"vision.{name}.rtx.plan").write_bytes(plans[name])
 print(*sorted(path.name for path in engines.iterdir()))
-
 
 # %% [markdown]
 # Triton's TensorRT backend does not read these plans: `trtexec` builds others, for the GPU of the machine it runs on.
