@@ -353,7 +353,7 @@ show(fig, title, f"milliseconds of a text, a picture and both; {title}")
 
 
 # %% [markdown]
-# What does it cost? Several times a text. *Both* cost less than the two added up: the text runs beside the picture.
+# What does it cost? Over twice a text. *Both* cost less than the two added up: the text runs beside the picture.
 #
 # ## 2 What the ensemble costs
 #
