@@ -523,8 +523,8 @@ title = lambda first: f"Best at 1, {k} and 30: " + ", ".join(first)  # noqa: E73
 explore(at_k, title=title, summary=f"recall at 1, {k} and 30", live={"k": range(1, 51)}, k=[1, k, 30])
 
 # %% [markdown]
-# Recall grows with k for every way, guessing included. So never compare recalls at different k, or of different numbers
-# of pictures.
+# Does it? Here the ways hardly differ at 1; the trained ones lead at larger k. Recall grows with k for every way,
+# guessing included. So never compare recalls at different k, or of different numbers of pictures.
 #
 # ## 7 Is the file the same network?
 #
