@@ -80,18 +80,3 @@ def test_dynamic_int8_needs_none(fp32, tmp_path):
     assert 0 < drift(run(small), run(fp32)) < 6e-3
     weights = [numpy_helper.to_array(w) for w in onnx.load(small).graph.initializer if w.name.endswith("_quantized")]
     assert 40 < max(int(np.abs(weight.astype(int)).max()) for weight in weights) <= 64, "7 bits are safe without VNNI"
-
-
-class Words(Tower):
-    """Ends as mini-CLIP does: probabilities times texts."""
-
-    def forward(self, pixel_values):
-        shares = torch.softmax(self.head(self.trunk(pixel_values).mean((2, 3))), dim=-1)
-        return torch.nn.functional.normalize(shares @ self.head.weight, dim=-1)
-
-
-def test_the_product_of_probabilities_stays_in_float(tmp_path):
-    source = export(Words(), tmp_path / "words.onnx", [torch.zeros(2, 3, 32, 32)], ["pixel_values"], "image_embedding")
-    nodes = onnx.load(static_int8(source, tmp_path / "int8.onnx", PIXELS)).graph.node
-    (shares,) = (node.output[0] for node in nodes if node.op_type == "Softmax")
-    assert [node.op_type for node in nodes if shares in node.input] == ["MatMul"]

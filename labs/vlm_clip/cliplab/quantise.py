@@ -71,8 +71,7 @@ def static_int8(source: Path, out: Path, calibration: np.ndarray, *, keep: int =
     """Weights and what flows between the layers in int8, with scales fixed by a run over ``calibration``.
 
     calibration: float32 [n, 3, 224, 224]; the pictures decide the scales, so take such as will be asked for. keep: the
-    first so many convolutions stay in float: they have few weights, and their errors pass through all other layers. So
-    does the product of probabilities with class texts: most of them are too near to 0 for 256 steps.
+    first so many convolutions stay in float: they have few weights, and their errors pass through all other layers.
     """
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -92,12 +91,9 @@ def static_int8(source: Path, out: Path, calibration: np.ndarray, *, keep: int =
     plain = out.with_suffix(".plain.onnx")
     with _quiet():
         quant_pre_process(source, plain)  # fuses batch normalisations into the convolutions before them
-        nodes = onnx.load(plain).graph.node
-        shares = {node.output[0] for node in nodes if node.op_type == "Softmax"}
-        apart = [node.name for node in nodes if node.op_type == "Conv"][:keep]
-        apart += [node.name for node in nodes if shares & set(node.input)]
+        convolutions = [node.name for node in onnx.load(plain).graph.node if node.op_type == "Conv"]
         quantize_static(
-            plain, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, nodes_to_exclude=apart,
+            plain, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, nodes_to_exclude=convolutions[:keep],
             op_types_to_quantize=_STATIC, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
             # Without VNNI, a CPU adds two products of 8 bits in 16 and saturates: 7 bits for a weight are safe.
             reduce_range=True, extra_options={"WeightSymmetric": True, "ActivationSymmetric": False},

@@ -82,13 +82,6 @@ seed: int = 0  # of random maps and intervals
 # The pictures are stamps of the drawing program Tux Paint, each with an English sentence. mini-CLIP, this lab's model,
 # was trained on none of them. Where several share a caption, you keep one, so that each search has one answer. A stamp
 # that is white on transparency shows nothing, and stays out.
-#
-# <details><summary>Has no model seen them?</summary>
-#
-# mini-CLIP's training also left out every drawing that looks like one of them. What the authors of CLIP and ImageNet
-# collected, we cannot check.
-#
-# </details>
 
 # %%
 lane = notebook.begin("13", lane, seed=seed, pictures=most or "all")
@@ -397,10 +390,8 @@ say("ConSE", rank(methods["ConSE, no training"]))
 
 # %% [markdown]
 # In training each batch asks: which caption belongs to which picture? Cosines, divided by a small temperature, go
-# through a *softmax*, which makes probabilities of them (notebook 06). The same softmax answers: *which of these labels
-# fits this picture?*
-
-# %% [markdown]
+# through a *softmax* (notebook 06). The same softmax answers: *which of these labels fits this picture?*
+#
 # Choosing among labels that nobody trained for is called *zero-shot*. Take our categories. **Predict:** for what share
 # of the pictures is the likeliest label right?
 
@@ -660,14 +651,10 @@ for name, path in (text | {"int8, as served": prepare("int8").text}).items():
 # they are other people's requests. So the file that `prepare("int8")` makes for the server computes each row by itself
 # (an ONNX `Scan`), and gives up what a batch saves. Static scales are fixed.
 #
-# <details><summary>Two things that this figure does not show</summary>
+# <details><summary>What the figure does not show</summary>
 #
-# This CPU has no fp16 arithmetic: ONNX Runtime reads the halves and computes in float, and the picture tower's weights
-# come from an fp16 file. So fp16's row shows the size only; for the arithmetic you need a GPU.
-#
-# A CPU without VNNI instructions adds two int8 products in 16 bits. The sum can overflow, and is then cut off silently.
-# `reduce_range` uses 7 bits for a weight, which is safe on any CPU. Both were tried with the dynamic files: the worst
-# sentence turned a little further with 7 bits, and recall moved by a caption or two.
+# This CPU has no fp16 arithmetic: ONNX Runtime reads the halves and computes in float, so fp16's row shows the size
+# only. `reduce_range` gives a weight 7 bits: without VNNI a CPU adds two int8 products in 16 bits, which overflow.
 #
 # </details>
 
@@ -841,17 +828,14 @@ print(*sorted(path.name for path in engines.iterdir()))
 #
 # <details><summary>How?</summary>
 #
-# In NVIDIA's container, in a copy of that folder (`--stronglyTyped` takes the types from the file):
+# In NVIDIA's container, in a copy of that folder, with the types of the file:
 #
 # ```
 # trtexec --onnx=vision.fp16.onnx --saveEngine=vision.fp16.plan --stronglyTyped \
-#     --minShapes=pixel_values:1x3x224x224 \
-#     --optShapes=pixel_values:8x3x224x224 \
-#     --maxShapes=pixel_values:32x3x224x224
+#     --minShapes=pixel_values:1x3x224x224 --optShapes=pixel_values:8x3x224x224 --maxShapes=pixel_values:32x3x224x224
 # ```
 #
-# The text encoder has two inputs, each with an open batch and an open number of tokens. Something must tokenise before
-# it, so in notebook 14 it stays in Python.
+# Something must tokenise before the text encoder, so in notebook 14 it stays in Python.
 #
 # Take TensorRT 10 or newer: with 8.6 came the encoder of TensorRT#3785, and
 # [another](https://github.com/NVIDIA/TensorRT/issues/3618) did not build.

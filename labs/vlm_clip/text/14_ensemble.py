@@ -822,8 +822,6 @@ try_both()
 
 # %% [markdown]
 # No: the ensemble came back with its step. So where texts must go on without pictures, give them a model of their own.
-#
-# Try more: take out `fusion`, or load a broken `config.pbtxt` into a running encoder.
 
 # %%
 client.close()
