@@ -9,7 +9,8 @@ Keys
     commit                the course that ran, as told (an offline bundle has no git)
     device, cpu, cores, versions, date (of the last notebook)
     seconds               of all notebooks together; what is `untimed` in course.toml runs two at a time
-    notebooks             [{id, status, seconds, error, figures}]; figures: what the notebook passed to `record`
+    notebooks             [{id, status, seconds, memory_mb, error, figures}]; memory: the most of all its processes;
+                          figures: what the notebook passed to `record`
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def collect(out: Path, commit: str) -> dict[str, Any]:
     if missing := [name for name in listed if name not in found]:
         raise CourseError(f"{out} has no result of {', '.join(missing)}: course run --out {out} makes them.")
     rows = [
-        {"id": name, "status": found[name].status, "seconds": found[name].seconds, "error": found[name].error,
+        {"id": name, "status": found[name].status, "seconds": found[name].seconds,
+         "memory_mb": found[name].memory_mb, "error": found[name].error,
          "figures": runner.figures(out / "records" / f"{name[:2]}.json") if found[name].status == "passed" else {}}
         for name in listed
     ]  # fmt: skip

@@ -428,6 +428,120 @@ def heads() -> Picture:
     return p
 
 
+def tree() -> Picture:
+    p = Picture(
+        258,
+        "A model repository is a folder of folders",
+        """by_hand, the repository, holds shout, a model, and may hold more models. shout holds config.pbtxt, which says
+        what goes in and out, and 1, a version. 1 holds model.py, the code.""",
+    )
+    rows = (
+        (0, "by_hand/", "the repository: --model-repository", FAINT),
+        (1, "shout/", "a model: its configuration and its versions", tint(GATHER, 0.6)),
+        (2, "config.pbtxt", "what goes in and out", CARD),
+        (2, "1/", "a version", tint(READ, 0.4)),
+        (3, "model.py", "the code, for the Python backend", CARD),
+    )
+    for row, (depth, name, words, fill) in enumerate(rows):
+        x, y = 16 + 56 * depth, 48 + 40 * row
+        p.box(x, y, 132, 30, name, fill, dashed=False)
+        p.text(376, y + 20, words, size=13, colour=QUIET)
+        if depth:
+            parent = {1: 0, 2: 1, 3: 3}[depth]
+            p.arrow((x - 32, 48 + 40 * parent + 30), (x - 32, y + 15), (x, y + 15), colour=QUIET, head=False)
+    return p
+
+
+def names_of_one_prompt() -> Picture:
+    p = Picture(
+        290,
+        "One prompt, one answer, and their names on the way",
+        """The client's text_input is preprocessing's QUERY. Its INPUT_ID is the ensemble's _INPUT_ID and tensorrt_llm's
+        input_ids. Its output_ids are _TOKENS_BATCH, postprocessing's TOKENS_BATCH. Its OUTPUT is text_output, which the
+        client gets.""",
+    )
+    for x, words in ((140, "who makes it"), (400, "name in the ensemble"), (660, "who takes it")):
+        p.text(x, 58, words, size=13, anchor="middle", colour=QUIET)
+    work = {"preprocessing": READ, "tensorrt_llm": COMPUTE, "postprocessing": WRITE, "client": QUIET}
+    rows = (
+        ("client", "", "text_input", "preprocessing", "QUERY"),
+        ("preprocessing", "INPUT_ID", "_INPUT_ID", "tensorrt_llm", "input_ids"),
+        ("tensorrt_llm", "output_ids", "_TOKENS_BATCH", "postprocessing", "TOKENS_BATCH"),
+        ("postprocessing", "OUTPUT", "text_output", "client", ""),
+    )
+    for row, (maker, out, name, taker, into) in enumerate(rows):
+        y = 70 + 54 * row
+        for x, model, inner in ((16, maker, out), (536, taker, into)):
+            p.box(x, y, 248, 40, "", tint(work[model], 0.3), edge=work[model])
+            p.text(x + 12, y + 25, model, size=13)
+            p.text(x + 236, y + 25, inner, size=13, anchor="end", weight="bold")
+        p.box(324, y + 4, 152, 32, name, tint(GATHER, 0.6), edge=None, size=13, weight="bold")
+        p.arrow((264, y + 20), (324, y + 20))
+        p.arrow((476, y + 20), (536, y + 20))
+    return p
+
+
+def shapes() -> Picture:
+    p = Picture(
+        250,
+        "What dims says, what a client sends, what the model sees",
+        """dims 1, three rows: the client sends 3, 1 and the model sees 3, 1. dims 1 with reshape to nothing: the client
+        sends 3, 1, the model sees 3. dims -1 with allow_ragged_batch: two clients send 1, 5 and 1, 3, and the model
+        sees both in one batch, without padding.""",
+    )
+    for x, words in ((16, "config.pbtxt"), (330, "on the wire"), (580, "in the model")):
+        p.text(x, 58, words, size=13, colour=QUIET)
+    rows = ("dims: [1]", "dims: [1]\nreshape { shape: [] }", "dims: [-1]\nallow_ragged_batch: true")
+    for row, words in enumerate(rows):
+        y = 70 + 60 * row
+        p.box(16, y, 220, 46, words, FAINT if row == 0 else tint(COMPUTE, 0.15), edge=QUIET, size=13)
+        p.arrow((236, y + 23), (320, y + 23))
+        p.arrow((486, y + 23), (570, y + 23))
+    for y, x, words in ((70, 330, "[3, 1]"), (70, 580, "[3, 1]"), (130, 330, "[3, 1]"), (130, 580, "[3]")):
+        for line in range(3):
+            p.box(x, y + 1 + 15 * line, 30, 13, fill=tint(READ, 0.6), edge=READ, round=0)
+        p.text(x + 44, y + 28, words, weight="bold")
+        p.text(x + 96, y + 28, "3 rows", size=13, colour=QUIET)
+    for x in (330, 580):
+        for line, length in enumerate((5, 3)):
+            for cell in range(length):
+                p.box(x + 16 * cell, 194 + 22 * line, 15, 16, fill=tint(WRITE, 0.6), edge=WRITE, round=0)
+            if x == 330:
+                p.text(x + 90, 207 + 22 * line, f"[1, {length}]", weight="bold")
+    p.text(676, 218, "one batch", size=13, colour=QUIET)
+    return p
+
+
+def holes() -> Picture:
+    p = Picture(
+        244,
+        "How you find out that a placeholder was left",
+        """Structural placeholders: the parser stops and says Expected integer, or integer or identifier, got a dollar
+        sign. Quoted and required: the file parses, and the model's code fails in its own words. Quoted and optional:
+        everything works, the default applies, and there is no message.""",
+    )
+    for x, words in ((236, "parse config.pbtxt"), (440, "start the model"), (644, "serve")):
+        p.box(x, 46, 140, 34, words, tint(READ, 0.3), edge=READ, size=13)
+        p.add("line", x1=x + 70, y1=80, x2=x + 70, y2=228, stroke=FAINT, stroke_width=2)
+    rows = (
+        ("structural", "max_batch_size: ${n}", 306, "stops: Expected integer, got: $  (a number)\n"
+         "Expected integer or identifier, got: $  (an enum)"),
+        ("quoted, required", 'string_value: "${dir}"', 510, "stops, in the code's own words"),
+        ("quoted, optional", 'string_value: "${flag}"', 714, ""),
+    )  # fmt: skip
+    bad = LANES["trtllm"]
+    for row, (kind, example, end, said) in enumerate(rows):
+        y = 112 + 50 * row
+        p.text(16, y - 2, kind, size=13, weight="bold")
+        p.text(16, y + 16, example, size=13, colour=QUIET)
+        p.arrow((176, y), (end - 8, y), colour=bad if said else INK)
+        if said:
+            p.text(end, y + 6, "✕", size=18, anchor="middle", colour=bad, weight="bold")
+            p.text(end + 16, y - 4 if "\n" in said else y + 5, said, size=13, colour=bad)
+    p.text(706, 234, "no message: the default applies", size=13, anchor="end", colour=QUIET)
+    return p
+
+
 def path() -> Picture:
     p = Picture(
         232,
@@ -546,6 +660,118 @@ def blocks() -> Picture:
     return p
 
 
+def four_ways() -> Picture:
+    p = Picture(
+        392,
+        "One request, four ways",
+        """Between a client and Triton. a, POST infer, tensors as JSON: one request, one response. b, POST generate, one
+        flat JSON object: one request, one response. c, POST generate_stream, the same, answered by server-sent events:
+        one request, three responses. d, gRPC ModelStreamInfer, binary messages: two requests, whose responses come
+        mixed on one stream.""",
+    )
+    for x, name in ((330, "client"), (560, "Triton")):
+        p.text(x, 58, name, anchor="middle", weight="bold")
+        p.arrow((x, 66), (x, 380), colour=QUIET, head=False)
+    rows = (
+        (70, "a", "POST /v2/models/M/infer", "tensors as JSON", ">1<1"),
+        (132, "b", "POST /v2/models/M/generate", "one flat JSON object", ">1<1"),
+        (194, "c", "POST …/M/generate_stream", "the same object; answers\nare server-sent events", ">1<1<1<1"),
+        (286, "d", "gRPC ModelStreamInfer", "binary messages, many\nrequests on one stream", ">1>2<1<2<1<2"),
+    )
+    for top, way, where, what, messages in rows:
+        p.text(16, top + 22, way, size=17, weight="bold")
+        p.text(40, top + 22, where)
+        p.text(580, top + 22, what)
+        for place, (direction, number) in enumerate(zip(messages[::2], messages[1::2], strict=True)):
+            y, colour = top + 14 + 14 * place, WAIT if number == "2" else LANES["embedded"]
+            p.arrow(*(((334, y), (556, y)) if direction == ">" else ((556, y), (334, y))), colour=colour)
+    return p
+
+
+def threads_of_a_client() -> Picture:
+    p = Picture(
+        292,
+        "The callback puts, your loop takes",
+        """Your thread calls start_stream with the callback, then async_stream_infer, then takes from a queue, and at
+        the end calls stop_stream. A thread of tritonclient reads the responses that Triton sends and calls
+        callback(result, error), which puts them into the queue.""",
+    )
+    steps = ("1  start_stream(callback)", "2  async_stream_infer(…)", "3  arrived.get()", "4  stop_stream()")
+    p.text(121, 60, "your thread", anchor="middle", weight="bold")
+    for place, step in enumerate(steps):
+        p.box(16, 74 + 54 * place, 210, 36, step, tint(READ, 0.4), edge=READ)
+        if place:
+            p.arrow((121, 56 + 54 * place), (121, 74 + 54 * place))
+    for place in range(4):
+        p.box(284 + 24 * place, 188, 20, 30, "", tint(WAIT, 0.4), edge=WAIT, round=2)
+    p.box(276, 180, 110, 46, "", "none", dashed=True)
+    p.text(331, 248, "queue", size=13, anchor="middle", colour=QUIET)
+    p.arrow((276, 203), (226, 203))
+    p.text(530, 60, "tritonclient's thread", anchor="middle", weight="bold")
+    p.box(440, 182, 180, 42, "callback(result, error)", tint(CALL, 0.4), edge=CALL)
+    p.arrow((440, 203), (386, 203))
+    p.box(690, 74, 94, 150, "Triton", tint(COMPUTE))
+    p.arrow((226, 146), (690, 146), colour=READ)
+    p.text(640, 138, "request", size=13, anchor="middle", colour=QUIET)
+    p.arrow((690, 203), (620, 203), colour=COMPUTE)
+    p.text(655, 246, "responses", size=13, anchor="middle", colour=QUIET)
+    return p
+
+
+def bytes_of_a_character() -> Picture:
+    p = Picture(
+        232,
+        "One character, three tokens",
+        """A character of four bytes, f0 9f a6 8a, comes as three tokens: f0 9f, then a6, then 8a. The ensemble decodes
+        each token alone and sends three marks for broken text. The BLS model keeps the first two, sends two empty
+        texts, and with the third token the character.""",
+    )
+    for place, (data, kept) in enumerate((("f0 9f", '""'), ("a6", '""'), ("8a", "the character"))):
+        x = 230 + 190 * place
+        p.box(x, 52, 160, 36, data, tint(COMPUTE), edge=COMPUTE, weight="bold")
+        p.box(x, 118, 160, 36, "�", CARD, dashed=True)
+        p.box(x, 180, 160, 36, kept, tint(WRITE, 0.4) if place == 2 else CARD, edge=WRITE, dashed=place < 2)
+    for y, words in ((75, "bytes of the tokens"), (141, "the ensemble sends"), (203, "the BLS model sends")):
+        p.text(16, y, words)
+    for place in range(2):  # what the BLS model keeps
+        p.arrow((390 + 190 * place, 198), (420 + 190 * place, 198), colour=WRITE)
+    return p
+
+
+def queues() -> Picture:
+    p = Picture(
+        250,
+        "An LLM has two queues, and Triton's clock sees the first",
+        """A request goes from Triton's queue, which is empty, to the instance of tensorrt_llm, and from there to the
+        executor's queue, where requests wait until one of the slots is free. Triton's clock ends when the instance
+        has handed the request on; the request's own times, arrival, first_scheduled, first_token and last_token,
+        cover the rest.""",
+    )
+    p.box(16, 48, 318, 118, "", CARD, dashed=True)
+    p.text(28, 68, "Triton", colour=QUIET)
+    p.box(374, 48, 410, 118, "", tint(COMPUTE, 0.12), edge=COMPUTE, dashed=True)
+    p.text(386, 68, "executor", colour=QUIET)
+    for left, count, full in ((40, 4, 0), (398, 6, 6)):
+        for place in range(count):
+            fill = tint(WAIT, 0.4) if place < full else CARD
+            p.box(left + 24 * place, 88, 20, 34, "", fill, edge=WAIT if place < full else QUIET, round=2)
+    p.text(86, 150, "queue: empty", size=13, anchor="middle")
+    p.text(470, 150, "queue: the wait for a slot", size=13, anchor="middle")
+    p.box(206, 82, 112, 46, "execute hands\nit on at once", tint(COMPUTE), size=13)
+    for slot in range(4):
+        p.box(634, 60 + 25 * slot, 132, 20, f"slot {slot + 1}", tint(COMPUTE, 0.5), edge=COMPUTE, size=13, round=2)
+    for start, end in (((144, 105), (206, 105)), ((318, 105), (390, 105)), ((548, 105), (626, 105))):
+        p.arrow(start, end)
+    for left, right, words, colour in (
+        (16, 334, "Triton's statistics: queue, compute", INK),
+        (398, 590, "first_scheduled − arrival", COMPUTE),
+        (626, 784, "last_token −\nfirst_scheduled", COMPUTE),
+    ):
+        p.arrow((left, 182), (left, 190), (right, 190), (right, 182), colour=colour, head=False)
+        p.text((left + right) / 2, 210, words, size=13, anchor="middle", colour=colour)
+    return p
+
+
 def place_of_temperature() -> Picture:
     p = Picture(
         236,
@@ -573,6 +799,40 @@ def place_of_temperature() -> Picture:
     return p
 
 
+def order_of_settings() -> Picture:
+    p = Picture(
+        236,
+        "The order of the settings, on the five tokens",
+        """Five tokens: 0.40, 0.30, 0.15, 0.10 and 0.05. Temperature, then penalties change logits; both are off.
+        Top-k 3 leaves a, b and c. Dividing by 0.85 makes 0.47, 0.35 and 0.18 of them. Top-p 0.8 leaves a and b, since
+        their sum reaches 0.8. From 0.57 and 0.43 a token is drawn.""",
+    )
+    columns = (
+        ("temperature", "off: 1", (0.40, 0.30, 0.15, 0.10, 0.05), WAIT),
+        ("penalties", "off", (0.40, 0.30, 0.15, 0.10, 0.05), QUIET),
+        ("top-k", "3", (0.40, 0.30, 0.15, 0, 0), STRATEGIES["top_k"]),
+        ("renormalise", "/ 0.85", (0.471, 0.353, 0.176, 0, 0), INK),
+        ("top-p", "0.8", (0.471, 0.353, 0, 0, 0), STRATEGIES["top_p"]),
+        ("draw", "/ 0.824", (0.571, 0.429, 0, 0, 0), CALL),
+    )
+    before = columns[0][2]
+    for place, (name, value, shares, colour) in enumerate(columns):
+        x = 16 + 131 * place
+        p.box(x, 46, 108, 46, f"{name}\n{value}", tint(colour, 0.3), edge=colour, size=13)
+        if place < 5:
+            p.arrow((x + 108, 69), (x + 131, 69))
+        for row, (token, old, share) in enumerate(zip("abcde", before, shares, strict=True)):
+            y = 108 + 24 * row
+            p.text(x, y + 14, token, size=13, colour=INK if share else FAINT)
+            if share or old:
+                fill = tint(colour, 0.6) if share else CARD
+                p.box(x + 14, y + 2, 100 * (share or old), 14, fill=fill, edge=colour, dashed=not share, round=0)
+            if share:
+                p.text(x + 20 + 100 * share, y + 14, f"{share:.2f}", size=13)
+        before = shares
+    return p
+
+
 def rows_and_tokens() -> Picture:
     p = Picture(
         262,
@@ -594,6 +854,31 @@ def rows_and_tokens() -> Picture:
     p.text(152, 112, "no score", size=13, anchor="middle", colour=QUIET)
     p.text(676, 112, "not in the text", size=13, anchor="middle", colour=QUIET)
     p.text(110, 246, "grey: row t has read ids[0] to ids[t]; colour: what it scores", size=13, colour=QUIET)
+    return p
+
+
+def rows_of_beams() -> Picture:
+    p = Picture(
+        226,
+        "Each cell holds a token and the row that it continues",
+        """Three rows over three steps. Step 0: a, the, one. Step 1: fox continues row 1, cat row 0, dog row 1. Step 2:
+        ran continues row 2, sat row 0, is row 1. Arrows lead from each cell to the one that it continues. From sat
+        they lead to fox and to the; nothing leads to one.""",
+    )
+    steps = ((("a", None), ("the", None), ("one", None)), (("fox", 1), ("cat", 0), ("dog", 1)))
+    steps += ((("ran", 2), ("sat", 0), ("is", 1)),)
+    path = {(0, 1), (1, 0), (2, 1)}
+    for row in range(3):
+        p.text(40, 107 + 48 * row, f"row {row}", size=13, colour=QUIET)
+    for step, cells in enumerate(steps):
+        x = 130 + 250 * step
+        p.text(x + 60, 70, f"step {step}", size=13, anchor="middle", colour=QUIET)
+        for row, (token, parent) in enumerate(cells):
+            y, chosen = 84 + 48 * row, (step, row) in path
+            words = token if parent is None else f"{token}, from row {parent}"
+            p.box(x, y, 120, 36, words, tint(WAIT, 0.5) if chosen else CARD, edge=INK if chosen else QUIET)
+            if parent is not None:
+                p.arrow((x, y + 18), (x - 130, 102 + 48 * parent), colour=INK if chosen else QUIET)
     return p
 
 
@@ -650,6 +935,48 @@ def one_round() -> Picture:
     return p
 
 
+def two_loops() -> Picture:
+    p = Picture(
+        398,
+        "The same stall in a closed and in an open loop",
+        """Two timelines of a server with two places that stalls from second 3 to second 6. Closed loop: two users,
+        each sends when the answer before is there; only the two requests under way are late, and nothing is sent
+        meanwhile. Open loop: requests are due at a rate; those due in the stall wait, and so do those behind them
+        until the queue is empty.""",
+    )
+    second, left, stall = 52, 150, (3.0, 6.0)
+
+    def served(start: float) -> float:
+        """When a request that is taken up at `start`, and takes a second, is done."""
+        start = stall[1] if stall[0] <= start < stall[1] else start
+        return start + 1 + (stall[1] - stall[0]) * (start < stall[0] < start + 1)
+
+    p.box(left + second * stall[0], 46, second * (stall[1] - stall[0]), 308, "", FAINT, edge=None, round=0)
+    p.text(left + second * 4.5, 62, "the server stalls", size=13, anchor="middle")
+    p.text(16, 84, "closed loop", weight="bold")
+    for user in range(2):
+        p.text(16, 108 + 28 * user, f"user {user + 1}", size=13)
+        start = 0.5 * user
+        while start < 11:
+            end = served(start)
+            place = (left + second * start, 94 + 28 * user, second * (end - start), 20)
+            p.box(*place, "", tint(COMPUTE, 0.5), edge=COMPUTE)
+            start = end
+    p.text(16, 180, "open loop", weight="bold")
+    p.text(16, 200, "due at a rate;\npale: it waits", size=13)
+    free = [0.0, 0.0]
+    for row, due in enumerate((0.2, 1.0, 1.7, 2.6, 3.4, 4.0, 4.9, 5.5, 6.4, 7.3, 8.2, 9.3)):
+        start = max(due, min(free))
+        start = stall[1] if stall[0] <= start < stall[1] else start
+        free[free.index(min(free))] = end = served(start)
+        y = 168 + 15 * row
+        p.box(left + second * due, y, second * (start - due), 12, "", tint(WAIT, 0.4), edge=WAIT, round=0)
+        p.box(left + second * start, y, second * (end - start), 12, "", tint(COMPUTE, 0.5), edge=COMPUTE, round=0)
+    p.arrow((left, 362), (784, 362), colour=QUIET)
+    p.text(784, 384, "time", size=13, anchor="end", colour=QUIET)
+    return p
+
+
 def two_apis() -> Picture:
     p = Picture(
         480,
@@ -703,6 +1030,88 @@ def two_apis() -> Picture:
     return p
 
 
+def front_end() -> Picture:
+    p = Picture(
+        250,
+        "A front end between OpenAI's names and an engine's",
+        """The openai client sends messages, max_completion_tokens, temperature and stop. The front end applies the chat
+        template, renames, adds top_p 1 and exclude_input_in_output, and sends text_input, max_tokens, temperature and
+        stop_words to Triton's tensorrt_llm_bls. Text comes back; the front end cuts the stop word off and makes a chat
+        answer of it.""",
+    )
+    p.box(16, 60, 104, 150, "openai\nclient", tint(LANES["embedded"], 0.2), edge=LANES["embedded"])
+    p.box(300, 60, 170, 150, "", tint(GATHER, 0.4), edge=INK)
+    p.text(385, 82, "front end", anchor="middle", weight="bold")
+    p.text(314, 112, "1 chat template\n2 new names\n3 other defaults\n4 cut the stop word", size=13)
+    p.box(660, 60, 124, 150, "Triton:\ntensorrt_llm_bls", tint(CALL, 0.4), edge=CALL, size=13)
+    p.arrow((120, 130), (300, 130))
+    p.text(128, 74, "messages\nmax_completion_tokens\nstop", size=13)
+    p.arrow((470, 130), (660, 130))
+    p.text(478, 74, "text_input\nmax_tokens, stop_words\nexclude_input_…", size=13)
+    p.arrow((660, 182), (470, 182), colour=QUIET)
+    p.text(565, 174, "text", size=13, anchor="middle", colour=QUIET)
+    p.arrow((300, 182), (120, 182), colour=QUIET)
+    p.text(210, 174, "choices[0].message", size=13, anchor="middle", colour=QUIET)
+    p.text(16, 236, "above: POST /v1/chat/completions, then gRPC; below: the answer, whole or piece by piece", size=13,
+           colour=QUIET)  # fmt: skip
+    return p
+
+
+def old_client() -> Picture:
+    p = Picture(
+        262,
+        "Three ways of an old request to llmapi",
+        """An old client sends max_tokens 100. Over gRPC, llmapi's declared inputs are compared with it: refused. Over
+        HTTP the unknown name is dropped, and LLM generates at most 32 tokens. Over gRPC through old_names, an ensemble
+        of one step, it becomes sampling_param_max_tokens 100, and LLM generates at most 100.""",
+    )
+    p.box(16, 60, 120, 178, "old client:\nmax_tokens\n= 100", FAINT)
+    p.box(430, 60, 170, 178, "", tint(LANES["embedded"], 0.2), edge=LANES["embedded"])
+    p.text(515, 82, "llmapi declares", size=13, anchor="middle")
+    p.text(515, 158, "sampling_param_\nmax_tokens", size=13, anchor="middle", weight="bold")
+    red = LANES["trtllm"]
+    p.arrow((136, 92), (412, 92), colour=red)
+    p.text(148, 85, "gRPC: max_tokens", size=13)
+    p.text(416, 99, "✕", size=18, colour=red, anchor="middle", weight="bold")
+    p.text(284, 85, "refused: an error", size=13, colour=red)
+    p.arrow((136, 134), (430, 134), colour=red, dashed=True)
+    p.text(148, 127, "HTTP: max_tokens, dropped", size=13)
+    p.arrow((600, 134), (640, 134), colour=red)
+    p.text(648, 139, "at most 32 tokens", size=13, colour=red)
+    p.arrow((136, 212), (190, 212))
+    p.text(142, 204, "gRPC", size=13)
+    p.box(190, 184, 116, 54, "old_names,\none step", tint(GATHER, 0.6), edge=INK, size=13)
+    p.arrow((306, 212), (430, 212))
+    p.text(368, 204, "the new name", size=13, anchor="middle")
+    p.arrow((600, 212), (640, 212))
+    p.text(648, 217, "at most 100 tokens", size=13, weight="bold")
+    return p
+
+
+def edge_llm() -> Picture:
+    p = Picture(
+        176,
+        "Edge-LLM: from a folder to an engine on a small machine",
+        """On any CPU, which this notebook runs: the Hugging Face folder goes through the exporter and becomes an ONNX
+        graph with a plugin node for each attention. On the device with a GPU, not run here: llm_build, which loads the
+        plugin, makes an engine, and a C++ runtime serves it.""",
+    )
+    p.box(8, 46, 462, 118, "", tint(LANES["embedded"], 0.1), edge=None)
+    p.box(482, 46, 310, 118, "", tint(LANES["trtllm"], 0.1), edge=None)
+    p.text(18, 66, "on a CPU: run in this section", size=13, colour=QUIET)
+    p.text(492, 66, "on the device, with a GPU: not run here", size=13, colour=QUIET)
+    steps = (
+        (18, 108, "Hugging Face\nfolder", CARD),
+        (162, 124, "exporter", tint(LANES["embedded"], 0.4)),
+        (322, 140, "ONNX graph,\nplugin nodes", CARD),
+        (500, 92, "llm_build\n+ plugin", tint(LANES["trtllm"], 0.4)),
+        (620, 70, "engine", tint(COMPUTE)),
+        (716, 68, "runtime", CARD),
+    )
+    chain(p, 88, 60, steps)
+    return p
+
+
 def three_cures() -> Picture:
     p = Picture(
         300,
@@ -710,7 +1119,7 @@ def three_cures() -> Picture:
         """Three columns. Apart: a picture tower gives 1,280 numbers, a text tower 384; they do not compare. Trained
         together, CLIP: both towers end in 512 numbers of one space. Bridged: the picture tower's class probabilities
         weigh the text tower's vectors of the class names, so pictures end in the text tower's 384 numbers;
-        mini-CLIP adds a trained matrix.""",
+        mini-CLIP trains the bridge on drawings.""",
     )
     for left, name in ((16, "apart"), (284, "cure 1: trained together"), (552, "cures 2 and 3: a bridge")):
         p.text(left, 60, name, weight="bold")
@@ -733,7 +1142,7 @@ def three_cures() -> Picture:
     for x, words in (
         (16, "nothing to compare"),
         (284, "CLIP: 400 million pairs"),
-        (552, "ConSE: no training;\nmini-CLIP: a matrix beside it"),
+        (552, "ConSE: no training;\nmini-CLIP: trained on drawings"),
     ):
         p.text(x, 264, words, size=13, colour=QUIET)
     return p
@@ -947,12 +1356,26 @@ PICTURES = {
     "notebooks/pictures/02_split.svg": split,
     "notebooks/pictures/02_heads.svg": heads,
     "notebooks/pictures/02_shared.svg": shared_heads,
+    "notebooks/pictures/03_tree.svg": tree,
+    "notebooks/pictures/03_names.svg": names_of_one_prompt,
+    "notebooks/pictures/03_shape.svg": shapes,
+    "notebooks/pictures/03_holes.svg": holes,
     "notebooks/pictures/04_path.svg": path,
+    "notebooks/pictures/04_queues.svg": queues,
     "notebooks/pictures/04_blocks.svg": blocks,
+    "notebooks/pictures/05_ways.svg": four_ways,
+    "notebooks/pictures/05_threads.svg": threads_of_a_client,
+    "notebooks/pictures/05_bytes.svg": bytes_of_a_character,
     "notebooks/pictures/06_place.svg": place_of_temperature,
+    "notebooks/pictures/07_order.svg": order_of_settings,
     "notebooks/pictures/08_rows.svg": rows_and_tokens,
+    "notebooks/pictures/09_rows.svg": rows_of_beams,
     "notebooks/pictures/10_round.svg": one_round,
+    "notebooks/pictures/11_loops.svg": two_loops,
     "notebooks/pictures/12_apis.svg": two_apis,
+    "notebooks/pictures/12_front.svg": front_end,
+    "notebooks/pictures/12_old_client.svg": old_client,
+    "notebooks/pictures/12_edge.svg": edge_llm,
     "labs/vlm_clip/pictures/13_cures.svg": three_cures,
     "labs/vlm_clip/pictures/14_rows.svg": rows_in_front,
     "labs/vlm_clip/pictures/15_search.svg": search,

@@ -64,18 +64,19 @@ def load_answers(notebook: str, folder: Path | None = None) -> Answers:
 
 @functools.cache
 def _server() -> tuple[TritonServer, InferenceServerClient]:
-    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"))
+    server = serve(draft_engine_dir=assets.engine("smollm2-draft", "int4"), max_beam_width=8)
     client = InferenceServerClient(server.grpc_url)
     atexit.register(client.close)
     return server, client
 
 
 class _Served:
-    """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server. The server is
-    one for all, and starts when the client is first used."""
+    """A client of the five models and a draft model, for a SETUP whose check asks the notebook's server; also that
+    server, for its URL. It is one for all, and starts when the client is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_server()[1], name)
+        server, client = _server()
+        return getattr(client if hasattr(client, name) else server, name)
 
 
 served = _Served()

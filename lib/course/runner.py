@@ -26,6 +26,7 @@ from servinglab.root import module
 
 COMMON = ("notebook", "lane", "device", "versions", "seconds")  # the same in all records, or measured better here
 MEMORY = doctor.RAM_NEEDED  # bytes that a notebook and its server may take
+LOOK = 1.0  # seconds between two looks at the memory of a notebook's processes
 GRACE = 20.0  # seconds a stopped notebook has to end its kernel and its server by itself
 
 # Two notebooks may write into one folder, whose notes are one file.
@@ -34,7 +35,8 @@ writing = threading.Lock()
 
 @dataclass
 class Result:
-    """What became of one notebook. `seconds` is wall time; `error` is one line, empty when all went well."""
+    """What became of one notebook. `seconds` is wall time; `error` is one line, empty when all went well. `memory_mb`
+    is the most that its processes were seen to hold together, servers included, 0 when that could not be read."""
 
     id: str
     status: str  # "passed", "failed", "timeout"
@@ -42,6 +44,7 @@ class Result:
     error: str = ""
     last_cell: int = 0
     cells: int = 0
+    memory_mb: int = 0
 
 
 @dataclass
@@ -107,6 +110,7 @@ def run_notebook(
         (told := own / "told.jsonl").touch()  # by course.execute; the notebook's own output goes elsewhere
         made = own / target.name  # not in `out`, where you may open it meanwhile
         state, reached = Progress(notebook.id), None
+        peak = looked = 0.0
         child = subprocess.Popen(
             module("course.execute", str(notebook.path), str(made), json.dumps(parameters),
                    str(folder or notebook.path.parent), str(told)),
@@ -121,6 +125,8 @@ def run_notebook(
                     raise KeyboardInterrupt
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=0.2)
+                if time.monotonic() - looked > LOOK:
+                    peak, looked = max(peak, held_by(child.pid)), time.monotonic()
                 before, (state, _) = state, read(told, notebook.id)
                 if state.cell != before.cell:
                     on_progress(state)
@@ -141,7 +147,17 @@ def run_notebook(
         status, error = "passed", ""
     else:
         status, error = "failed", error or f"ended with exit code {child.returncode}"
-    return Result(notebook.id, status, seconds, error, state.cell, state.cells)
+    return Result(notebook.id, status, seconds, error, state.cell, state.cells, round(peak / 1e6))
+
+
+def held_by(pid: int) -> int:
+    """Bytes of memory that a process and all that it started hold; what they share counts once (PSS)."""
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        for process in [(first := psutil.Process(pid)), *first.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                total += process.memory_full_info().pss
+    return total
 
 
 def read(told: Path, notebook: str) -> tuple[Progress, str]:

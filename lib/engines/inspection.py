@@ -18,7 +18,8 @@ from engines.memory import gigabytes
 from engines.versions import containers, table
 
 TENSORRT, TENSORRT_RTX, SAFETENSORS = "TensorRT", "TensorRT-RTX", "safetensors"
-_OFF = (None, False, "", "disable", [])
+_UNSAID = "not set"
+_OFF = (None, False, "", "disable", [], _UNSAID)
 _NO_SPECULATION = ("speculative_decoding_mode", 1)  # SpeculativeDecodingMode.NONE
 
 
@@ -58,8 +59,8 @@ class EngineFolder:
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting with two values, None where a build does not have it. ``meaning``: our own words for it, or those for
-    the flag of trtllm-build that sets it, or ""."""
+    """One setting with two values, "not set" where a build does not name it. ``meaning``: our words for it, or those
+    for the flag of trtllm-build that sets it, or ""."""
 
     setting: str
     a: Any
@@ -157,9 +158,10 @@ def diff(a: str | Path, b: str | Path) -> list[Difference]:
     known = flags.known("trtllm-build", containers()[0].trtllm)
     meanings = {name[2:]: flag.explain for name, flag in known.items()} | table("settings")["meaning"]
     return [
-        Difference(key, one.get(key), two.get(key), meanings.get(key, ""))
+        Difference(key, a, b, meanings.get(key, ""))
         for key in [*first, *sorted({*one, *two} - set(first))]
-        if one.get(key) != two.get(key) and not (one.get(key) in _OFF and two.get(key) in _OFF)
+        for a, b in [(one.get(key, _UNSAID), two.get(key, _UNSAID))]
+        if a != b and not (a in _OFF and b in _OFF)
     ]
 
 
@@ -172,7 +174,7 @@ def shown(setting: str, value: Any) -> str:
 
 def _settings(path: str | Path) -> dict[str, Any]:
     found, (limits, plugins, options) = inspect(path), _parts(read(path))
-    folder = {key: found[key] for key in table("settings")["folder"] if found[key]}
+    folder = {key: found[key] for key in table("settings")["folder"] if found[key] or key.endswith("quant_algo")}
     return {**plugins, **options, **limits, **found["shape"], **folder}
 
 

@@ -1,8 +1,10 @@
-"""Checks of notebook 00: the three waits, tokens per second, what max_tokens bounds."""
+"""Checks of notebook 00: the three waits, tokens per second, a request to the running server."""
 
 from __future__ import annotations
 
-from servinglab.checks import exercise, right, wrong
+import httpx
+
+from servinglab.checks import exercise, right, unattempted, wrong
 
 _WAITS = ["start", "first", "next"]
 
@@ -36,12 +38,32 @@ def rate(answer):
     return wrong(f"for arrivals at 1.0, 1.25 and 1.5 s you return {got:g}; two tokens came in the last 0.5 s")
 
 
-@exercise("00.3", expects="a number")
-def bound(answer):
-    if answer == 42:
-        return right("max_tokens bounds the new tokens only: 30 + 12")
-    if answer == 12:
-        return wrong("that would be a bound on prompt and answer together; max_tokens counts new tokens only")
-    if answer == 30:
-        return wrong("a prompt longer than max_tokens is no obstacle: max_tokens counts new tokens only")
-    return wrong("add the prompt's tokens and the new ones")
+def _generate(server, body):
+    url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate"
+    return httpx.post(url, json=body, timeout=60, trust_env=False).json()
+
+
+@exercise("00.3", expects="a dict, the body of a request to /generate")
+def request(answer):
+    body, question, server = answer
+    if body is None:
+        return unattempted()
+    if not isinstance(body, dict) or not isinstance(text := body.get("text_input"), str):
+        return wrong('the body is a dict, and the text for the model stands in it as "text_input"')
+    if "max_tokens" not in body:
+        return wrong("without max_tokens the server uses its own limit, which is not 12")
+    if text != question:
+        return wrong("the model shall read `question`: it marks who speaks, and your text goes on where it ends")
+    said, wanted = _generate(server, body), _generate(server, {"text_input": question, "max_tokens": 12})["text_output"]
+    if "exactly 1 response" in (error := str(said.get("error", ""))):
+        return wrong("stream asks for a response for each token, but /generate carries one: leave it out, or False")
+    if error:
+        return wrong(f"the server refuses it: {error}")
+    got, wanted = (words.removeprefix(question) for words in (said["text_output"], wanted))
+    if got == wanted:
+        return right(f"12 new tokens, however long the question is: {got!r}")
+    if got.startswith(wanted):
+        return wrong("more than 12 tokens came back: the question's own tokens do not count for max_tokens")
+    if wanted.startswith(got):
+        return wrong("fewer than 12 tokens came back: max_tokens counts the new tokens")
+    return wrong("that is another text: ask for the likeliest tokens, without further settings")

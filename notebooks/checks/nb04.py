@@ -1,43 +1,28 @@
-"""Exercises of notebook 04: a queue that keeps a limit, steps of two ways to batch, requests that fit a KV cache."""
+"""Exercises of notebook 04: a queue that keeps a limit, a load for two ways to batch, a KV cache for four callers."""
 
 from __future__ import annotations
 
 import functools
-import math
 import queue
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from google.protobuf import text_format
+from tokenizers import Tokenizer
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import InferenceServerException
 
+from reference_backend import executor
+from servinglab import assets
 from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
-from servinglab.client import inputs
+from servinglab.client import gather, inputs
+from servinglab.errors import CourseError
+from servinglab.repository import build_default
 from servinglab.scratch import shorten
 from servinglab.server import ServerError, TritonServer
-
-
-def _judge(answer: dict, known: dict[str, dict[float, str | None]], advice: dict[str, str], praise: str) -> Verdict:
-    """The first wrong part with its misconception, or right with ``praise``.
-
-    known: part → value → what is wrong with it, None for the right one; advice: part → what to say to other values.
-    """
-    parts = {name: answer[name] for name in known}
-    if all(map(is_stub, parts.values())):
-        return unattempted()
-    for name, part in parts.items():
-        if is_stub(part):
-            continue
-        value = float(part)
-        near = [said for wanted, said in known[name].items() if math.isclose(value, wanted, rel_tol=1e-3)]
-        if not near or near[0]:
-            return wrong(f"{name} {part!r}: {near[0] if near else advice[name]}")
-    if missing := [name for name, part in parts.items() if is_stub(part)]:
-        return wrong(f"the other one is right; {missing[0]} is still missing")
-    return right(praise)
-
 
 # --- 04.1: a queue that keeps a limit, on a Triton whose model takes 200 ms whatever the batch ------------------------
 
@@ -128,69 +113,100 @@ def _why_late(batching: pb.ModelDynamicBatching) -> str:
     return "nothing refuses a request that has waited too long, so the queue grows as long as the load lasts"
 
 
-# --- 04.2: 2, 8, 3, 5 tokens in two slots -----------------------------------------------------------------------------
+# --- 04.2: a load that a static batch handles badly, on two executors ------------------------------------------------
 
-_STEPS = {
-    "static": {
-        13: None,
-        10: "a static batch lets nobody in when the 2 tokens are done; its second batch begins after the 8",
-        11: "nobody sorts them: the first batch is 2 and 8, as they came",
-        18: "that is one after another; a step serves both slots",
-        9: "that would need both slots full all the time; 2 waits for 8",
-        8: "the first batch takes 8 steps, then comes a second one",
-        7: "a batch lasts as long as its longest answer, not as its shortest",
-    },
-    "inflight": {
-        10: None,
-        9: "18 tokens in 9 steps need both slots full to the end; the last request runs alone for a while",
-        8: "there are only two slots: the fourth request begins when the third has ended",
-        13: "that is the static batch; in flight the third request takes the slot of the first after 2 steps",
-        18: "that is one after another; a step serves both slots",
-        11: "nobody waits for the 8: the slot of the first request is taken after 2 steps and again after 5",
-    },
-}
+ENOUGH_TIMES = 1.6
+_STRATEGIES = {"static": "V1", "in flight": "inflight_fused_batching"}
 
 
-@exercise("04.2", expects="a dict with static and inflight, two numbers of steps")
-def steps(answer: dict[str, float]) -> Verdict:
-    advice = {
-        "static": "two batches, each as long as its longest answer",
-        "inflight": "draw two rows: 8 in one of them, and 2, 3, 5 one behind the other in the other",
-    }
-    praise = "max(2, 8) + max(3, 5) = 13 against 2 + 3 + 5 = 10, in the slot that the 8 leaves free"
-    return _judge(answer, _STEPS, advice, praise)
+def _steps(engine: Path, strategy: str, lengths: list[int]) -> int:
+    """Steps that an executor with two slots takes for answers of these lengths, asked for in this order."""
+    ended = queue.SimpleQueue()
+    with executor.Executor(engine, max_batch_size=2, batching_strategy=strategy) as running:
+        prompt = np.arange(100, 148)  # long enough for all to arrive before the first is read
+        more = {"sampling": executor.SamplingParams(), "on_output": ended.put}
+        for request in [executor.Request(f"{n}", prompt, length, **more) for n, length in enumerate(lengths)]:
+            running.submit(request)
+        left = len(lengths)
+        while left:
+            left -= bool(ended.get(timeout=60).finish_reason)
+        return running.stats()["steps"]
 
 
-# --- 04.3: 2048 tokens in blocks of 64, requests of 128 + 150 ---------------------------------------------------------
-
-_REQUESTS = {
-    "guaranteed_no_evict": {
-        6: None,
-        7: "blocks are not shared: 278 tokens take 5 whole blocks of 64, not 4.3",
-        16: "it reserves for max_tokens as well, not only for the prompt",
-        10: "it reserves for the prompt and all of max_tokens, 278 tokens; 10 requests would have 3 blocks each",
-        32: "that is the number of blocks; a request needs several",
-        64: "that is how many the batch may hold; the cache is smaller",
-        5: "that is how many blocks a request needs; how often does it fit into 32?",
-    },
-    "max_utilization": {
-        10: None,
-        16: "2 blocks hold the prompt and are full with it: the one more token needs a third",
-        6: "that is the careful policy; this one takes blocks for 129 tokens to begin with",
-        15: "129 tokens take 3 whole blocks of 64, not 2.02",
-        32: "one block holds 64 tokens, and the prompt has 128",
-        64: "that is how many the batch may hold; the cache is smaller",
-        7: "it does not look at max_tokens: 129 tokens, in whole blocks",
-        3: "that is how many blocks a request takes to begin with; how often do they fit into 32?",
-    },
-}
+@exercise("04.2", expects="a list of four lengths")
+def load(answer: tuple[list[int], Path]) -> Verdict:
+    lengths, engine = answer
+    if is_stub(lengths):
+        return unattempted()
+    lengths = [int(length) for length in lengths]
+    if len(lengths) != 4 or not all(2 <= length <= 12 for length in lengths):
+        return wrong(f"{lengths}: expected four lengths from 2 to 12")
+    static, inflight = (_steps(Path(engine), strategy, lengths) for strategy in _STRATEGIES.values())
+    told = f"static {static} steps, in flight {inflight}: {static / inflight:.2f} times"
+    if static < ENOUGH_TIMES * inflight:
+        return wrong(f"{told}; {_why_even(lengths)}")
+    return right(f"{told}; both batches had a slot that stood empty, and a long answer that could have used it")
 
 
-@exercise("04.3", expects="a dict with guaranteed_no_evict and max_utilization, two numbers of requests")
-def requests(answer: dict[str, float]) -> Verdict:
-    advice = {
-        "guaranteed_no_evict": "there are 2048 / 64 = 32 blocks; round the 278 tokens of a request up to whole blocks",
-        "max_utilization": "there are 32 blocks; round 129 tokens up to whole blocks",
-    }
-    praise = "5 blocks each against 3 each, out of 32: more requests start, and not all of them can stay"
-    return _judge(answer, _REQUESTS, advice, praise)
+def _why_even(lengths: list[int]) -> str:
+    (a, b), (c, d) = pairs = lengths[:2], lengths[2:]
+    if a == b == c == d:
+        return "answers of one length leave no slot empty"
+    if abs(a - b) < 3 and abs(c - d) < 3:
+        return "requests of one batch are about equally long; they share a batch as they come, and nobody sorts them"
+    if min(map(max, pairs)) < 8:
+        return "one batch has only short answers: what could the empty slot have been used for?"
+    return "the short answers are not short enough to leave their slot empty for long"
+
+
+# --- 04.3: the smallest cache for four callers, on a Triton -----------------------------------------------------------
+
+_CHAT = "<|im_start|>user\nSay one sentence about the {}.<|im_end|>\n<|im_start|>assistant\n"
+_ABOUT, _ROOM, _BLOCK = ("sea", "sun", "snow", "rain"), 60, 64  # tokens of an answer at most, and of a block
+
+
+@functools.cache
+def _deployment(engine: Path) -> tuple[TritonServer, Path]:
+    """A Triton without a model, and the folder above its repository; they end with this process."""
+    root = Path(tempfile.mkdtemp(prefix="cache-"))
+    return TritonServer(build_default(root, engine_dir=engine), models=[]).start(), root
+
+
+def _together(server: TritonServer) -> int:
+    """How many of the callers ran at the same time."""
+    tokenizer = Tokenizer.from_file(f"{assets.tokenizer('smollm2')}/tokenizer.json")
+    asked = {"request_output_len": _ROOM, "end_id": tokenizer.token_to_id("<|im_end|>"), "return_perf_metrics": True}
+    prompts = {about: tokenizer.encode(_CHAT.format(about)).ids for about in _ABOUT}
+    requests = {name: inputs(input_ids=ids, input_lengths=len(ids), **asked) for name, ids in prompts.items()}
+    with InferenceServerClient(server.grpc_url) as client:
+        found = [results[-1] for results in gather(client, "tensorrt_llm", requests).values()]
+    begun, ended = ([r.as_numpy(f"{name}_time_ns").item() for r in found] for name in ("first_scheduled", "last_token"))
+    return max(sum(a <= at < b for a, b in zip(begun, ended, strict=True)) for at in begun)
+
+
+@exercise("04.3", expects="a dict with batch_scheduler_policy and max_tokens_in_paged_kv_cache")
+def cache(answer: tuple[dict[str, str | int], Path]) -> Verdict:
+    given, engine = answer
+    if is_stub(given):
+        return unattempted()
+    if set(given) != {"batch_scheduler_policy", "max_tokens_in_paged_kv_cache"}:
+        return wrong("expected batch_scheduler_policy and max_tokens_in_paged_kv_cache, nothing else")
+    server, root = _deployment(Path(engine))
+    try:
+        build_default(root, engine_dir=engine, **given)
+        server.load("tensorrt_llm")
+        running, blocks = _together(server), given["max_tokens_in_paged_kv_cache"] // _BLOCK
+    except (CourseError, InferenceServerException) as error:
+        said = shorten(error.message() if isinstance(error, InferenceServerException) else str(error))
+        return wrong(said.partition("\n")[0])
+    told = f"{running} of 4 ran together in {blocks} blocks"
+    careful = given["batch_scheduler_policy"] != "max_utilization"
+    if running < 4 and careful:
+        return wrong(f"{told}: this policy reserves whole blocks for prompt and max_tokens before it starts a request")
+    if running < 4:
+        return wrong(f"{told}: a block belongs to one request, however little is in it; the cache has whole ones only")
+    if blocks > 4 and careful:
+        return wrong(f"{told}: half of them are kept for words that never come; does every policy reserve them?")
+    if blocks > 4:
+        return wrong(f"{told}: prompt and answer fit into one block each, so some are never used")
+    return right(f"{told}; one longer answer would have to wait or be preempted")

@@ -1,4 +1,4 @@
-"""Exercises of notebook 08: the log probability of a sequence, the log of a sum, a threshold."""
+"""Exercises of notebook 08: the log probability of a sequence, the log of a sum, a service with a threshold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.special import log_softmax
 
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
 
 Known = Sequence[tuple[float, str]]  # what a misconception gives, and what to say then
 
@@ -139,28 +139,44 @@ def of_a_sum(log_add: Callable[[float, float], float]) -> Verdict:
     return right("take out the larger log: one exponential is exp(0) = 1, the other cannot overflow")
 
 
-# --- 08.3: the threshold of a service ---------------------------------------------------------------------------------
+# --- 08.3: a service, on the running server ---------------------------------------------------------------------------
 
-# Kept from 0.9 down: 1, 1/2, 2/3, 3/4, 3/5, 1/2 are right.
-_SURE, _RIGHT = np.array([0.6, 0.9, 0.4, 0.8, 0.5, 0.7]), np.array([True, True, False, False, False, True])
+_ASKED = ("What is the capital of Belgium?", "Which animal says moo?", "What colour is snow?")
+_SILENT = "I do not know."
 
 
-@exercise("08.3", expects="a function lowest(probability, right, wanted) that returns one number")
-def threshold(lowest: Callable[[np.ndarray, np.ndarray, float], float]) -> Verdict:
-    value = _number(lowest, _SURE.copy(), _RIGHT.copy(), 0.7)
-    known = [
-        (0.9, "from 0.9 on all are right, but precision goes down and up again: 0.6 keeps four, three of them right"),
-        (0.4, "that keeps all: precision is the share of the kept that is right, not of the right that is kept"),
-        (0.5, "an answer at the threshold is kept, so from 0.5 on only 3 of 5 are right"),
-        (0.7, "0.7 is what is wanted, not what is measured: from 0.7 on 2 of 3 are right"),
-        (0.75, "0.75 is the share that is right; asked is the threshold"),
-        (3, "3 is the place in the list; asked is the threshold itself"),
-    ]
-    if not math.isclose(value, 0.6, rel_tol=1e-9):
-        otherwise = f"for 70 % of six answers the lowest threshold is 0.6 (3 of 4 right); you return {value:g}"
-        return wrong(_said(value, known) or otherwise)
-    if not math.isclose(at_all := _number(lowest, _SURE.copy(), _RIGHT.copy(), 0.5), 0.4, rel_tol=1e-9):
-        return wrong(f"when half is enough, all may be kept, from 0.4 on; you return {at_all:g}")
-    if not (nothing := _number(lowest, _SURE.copy(), ~_RIGHT, 0.9)) >= 2:
-        return wrong(f"no threshold makes 90 % right here, and from your {nothing:g} on answers are kept: return 2")
-    return right("every answer's probability is a candidate, and the lowest that holds keeps the most")
+@exercise("08.3", expects="a function reply(question, threshold) that returns a text")
+def service(answer: tuple[Callable[[str, float], str], Callable]) -> Verdict:
+    reply, ask = answer
+    if is_stub(reply):
+        return unattempted()
+    for question in _ASKED:
+        (result,) = ask([{"question": question}])
+        text = result.as_numpy("text_output")[0].decode().strip()
+        logs, total = result.as_numpy("output_log_probs")[0, 0], float(result.as_numpy("cum_log_probs")[0, 0])
+        p = min(math.exp(total), 1.0)
+        told = f"{question} {text} has the probability {p:.3g}; with the threshold"
+        silent = f"{told} {0.9 * p:.3g} you are silent"
+        sure, unsure = reply(question, 0.9 * p), reply(question, 1.1 * p)
+        if not isinstance(sure, str) or not isinstance(unsure, str):
+            return wrong("return a text, not the response: the answer, or I do not know.")
+        if sure.strip() == text and unsure.strip() == _SILENT:
+            continue
+        if sure.strip() == _SILENT:
+            if unsure.strip() == text:
+                return wrong(f"{silent}, with {1.1 * p:.3g} you answer: the other way round")
+            if reply(question, total - 1).strip() == text:
+                return wrong(f"{silent}: a log is below every threshold; take exp of it first")
+            return wrong(silent)
+        if sure.strip() != text:
+            return wrong(f"the server answers {text!r}, you return {sure!r}")
+        if unsure.strip() != text:
+            return wrong(f"{told} {1.1 * p:.3g} you return {unsure!r}; expected {_SILENT!r}")
+        for value, said in (
+            (math.exp(total / len(logs)), "that is the mean per token; the threshold was found for the whole answer"),
+            (math.exp(float(logs[0])), "that is the first token alone; every token and the end count"),
+        ):
+            if reply(question, 1.01 * value).strip() == _SILENT and reply(question, 0.99 * value).strip() == text:
+                return wrong(f"{told} {1.1 * p:.3g} you answer: {said}")
+        return wrong(f"{told} {1.1 * p:.3g} you answer: compare the probability of the whole answer with it")
+    return right("exp of cum_log_probs is the probability of the whole answer, and the server says it with each one")

@@ -1,4 +1,4 @@
-"""Exercises of notebook 09: one step of a beam search, the way back from a row to its path, the score of an answer."""
+"""Exercises of notebook 09: one step of a beam search, the way back from a row to its path, settings of a server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.special import log_softmax
+from tokenizers import Tokenizer
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab import assets
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import gather, inputs
 
 # --- 09.1: one step ---------------------------------------------------------------------------------------------------
 
@@ -116,37 +121,44 @@ def way_back(recover: Callable[[list[list[int]], list[list[int]], int], list[int
     return right("all three beams share their first two tokens: beams are branches of one tree")
 
 
-# --- 09.3: the score --------------------------------------------------------------------------------------------------
+# --- 09.3: settings for a long answer that has ended, on a server -----------------------------------------------------
 
-_LOG_PROB, _LENGTH, _PROMPT, _PENALTY = -6.0, 5, 3, 2.0
-_SCORES = {
-    -6 / 5**2: None,
-    -6.0: "that is the sum alone: each further token makes it smaller, so short answers win",
-    -6 / 5: "that is the mean per token, right for a penalty of 1 only: raise the length to the penalty",
-    -6 * 5**2: "you multiply: that makes long answers worse still; divide by length ** penalty",
-    -6 / 2**2: "the prompt is subtracted, but it was never counted: length is what was generated",
-    -6 / 6**2: "the end token is counted twice: length already has it, because its log probability is in the sum",
-    -6 / 4**2: "the end token counts: its log probability is part of the sum, so it is part of the length",
-    -6 / 8**2: "the prompt is counted: it is no part of the sum, so length is what was generated",
-    -6 / (5 * 2): "you multiply the length by the penalty, a factor that all beams share: raise it to that power",
-    -6 / 2: "the length is missing: the sum is divided by length ** penalty",
-    (-6 / 5) ** 2: "you raised the mean to the power, and its sign is lost: the power belongs to the length alone",
-    -((6 / 5) ** 2): "you raised the mean to the power: the power belongs to the length alone",
-    math.exp(-6) / 5**2: "you divide the probability: a score divides the log probability",
-    math.exp(-6 / 5**2): "that is a probability: rank by the divided log probability itself",
-    6 / 5**2: "the sign is turned: log probabilities are negative, and the best score is the highest",
-    -6 / math.sqrt(5): "that is the root of the length: the exponent is the penalty, not 1 / penalty",
-    -6 / ((5 + 5) / 6) ** 2: "that is another formula, ((5 + length) / 6) ** penalty, of Google's translation system",
-    -6 - 2 * math.log(5): "dividing the probability subtracts a log: the log probability itself is divided",
-}
+QUESTION, ROOM, LEAST = "Do you like tea?", 24, 13  # tokens of an answer, its end included: at most, at least
 
 
-@exercise("09.3", expects="a function score(log_prob, length, prompt_length, length_penalty) that returns a number")
-def answer_score(score: Callable[[float, int, int, float], float]) -> Verdict:
-    answer = float(score(_LOG_PROB, _LENGTH, _PROMPT, _PENALTY))
-    near = [said for value, said in _SCORES.items() if math.isclose(answer, value, rel_tol=1e-3)]
-    if not near or near[0]:
-        return wrong(f"{answer:.4g}: {near[0] if near else 'divide the log probability by length ** length_penalty'}")
-    if not math.isclose(float(score(_LOG_PROB, _LENGTH, _PROMPT, 0.0)), _LOG_PROB):
-        return wrong("with a penalty of 0 the score is the log probability itself, for length ** 0 is 1")
-    return right("-0.24; two answers of one length keep their order, whatever the penalty")
+@exercise("09.3", expects="a dict with beam_width, len_penalty and early_stopping")
+def long_answer(answer: tuple[dict[str, float | bool], InferenceServerClient]) -> Verdict:
+    settings, client = answer
+    if is_stub(settings):
+        return unattempted()
+    if set(settings) != {"beam_width", "len_penalty", "early_stopping"} or any(map(is_stub, settings.values())):
+        return wrong("expected beam_width, len_penalty and early_stopping, each with a value")
+    tokenizer = Tokenizer.from_file(f"{assets.tokenizer('smollm2')}/tokenizer.json")
+    ids, end = tokenizer.encode(QUESTION).ids, tokenizer.token_to_id("<|im_end|>")
+    asked = {"input_ids": ids, "input_lengths": len(ids), "request_output_len": ROOM, "end_id": end}
+    try:
+        result = gather(client, "tensorrt_llm", {0: inputs(**asked, **settings, exclude_input_in_output=True)})[0][0]
+    except InferenceServerException as error:
+        return wrong(error.message().rstrip("."))
+    size = int(result.as_numpy("sequence_length")[0, 0])
+    said = tokenizer.decode(result.as_numpy("output_ids")[0, 0, :size])
+    told = f"{settings} gives {said!r}, {min(size + 1, ROOM)} tokens"
+    if size >= ROOM:
+        return wrong(f"{told}, cut off: {_why_cut(settings)}")
+    if size + 1 < LEAST:
+        return wrong(f"{told}: {_why_short(settings)}")
+    return right(told)
+
+
+def _why_cut(settings: dict[str, float | bool]) -> str:
+    if settings["beam_width"] == 1:
+        return "one beam is greedy decoding; there is nothing to rank"
+    if not settings["early_stopping"]:
+        return "the search went on until no token was left, and a large penalty ranks unfinished answers first"
+    return "too few beams: none of them met an answer that ends"
+
+
+def _why_short(settings: dict[str, float | bool]) -> str:
+    if settings["len_penalty"] == 0:
+        return "without a penalty every further token costs probability, so the shortest answers win"
+    return "the mean per token still prefers this one; the length may count for more"

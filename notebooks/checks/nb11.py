@@ -1,13 +1,21 @@
-"""Exercises of notebook 11: the times of one request, what a late sender hides, goodput."""
+"""Exercises of notebook 11: the times of one request, what a late sender hides, the highest good rate."""
 
 from __future__ import annotations
 
+import functools
 import math
+import queue
+import tempfile
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
+from tritonclient.grpc import InferenceServerClient
 
 from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.client import inputs
+from servinglab.server import TritonServer
 
 # --- 11.1: the times of one request -----------------------------------------------------------------------------------
 
@@ -123,32 +131,82 @@ def _same(answer: np.ndarray, values: np.ndarray) -> bool:
     return answer.shape == values.shape and np.allclose(answer, values)
 
 
-# --- 11.3: goodput ----------------------------------------------------------------------------------------------------
+# --- 11.3: the highest good rate of a model that takes 10 ms a request, one after another ----------------------------
 
-_FIRST = np.array([0.2, 0.9, 0.3, np.nan, 0.4, 0.1, 0.8, 0.7, 0.1])
-_PACE = np.array([0.05, 0.08, 0.09, np.nan, 0.03, 0.20, 0.01, 0.04, 0.10])
-_SECONDS, _MOST_FIRST, _MOST_PACE = 5.0, 0.5, 0.06
-_GOODPUTS = {
-    2 / 5: None,
-    7 / 5: "you count requests that keep one of the limits: both must hold for the same request",
-    5 / 5: "you look at the first token alone: a reader of a slow answer is no happier",
-    4 / 5: "you look at the pace alone: whoever waited too long for the first token had left",
-    3 / 5: "the failed request counts as good: a comparison with nan is False, and you turned it round",
-    8 / 5: "that is throughput: all requests that were answered",
-    9 / 5: "that is the rate of asking: failed and slow requests count as well",
-    2: "that is a number of requests: divide by the seconds",
-    2 / 9: "that is a share of the requests; goodput is a rate, divide by the seconds",
-    2 / 8: "that is a share of the answered requests; goodput is a rate, divide by the seconds",
-    0: "you compare means with the limits: the mean hides who kept them; count single requests",
-}
+BUSY, WITHIN, LOW, HIGH, MOST_TESTS, GAP, ENOUGH = 0.01, 0.05, 20.0, 160.0, 8, 1.2, 0.95
+_CONFIG = """\
+name: "desk"
+backend: "python"
+max_batch_size: 1
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+_CODE = f"""\
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({BUSY})
+        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("text", text)]) for text in texts]
+"""
 
 
-@exercise("11.3", expects="a function goodput(ttft, itl, seconds, most_ttft, most_itl) that returns a number")
-def good_requests(goodput: Callable[[np.ndarray, np.ndarray, float, float, float], float]) -> Verdict:
-    answer = float(goodput(_FIRST.copy(), _PACE.copy(), _SECONDS, _MOST_FIRST, _MOST_PACE))
-    near = [said for number, said in _GOODPUTS.items() if math.isclose(answer, number, rel_tol=1e-3, abs_tol=1e-9)]
-    if not near or near[0]:
-        return wrong(f"{answer:.4g}: {near[0] if near else 'two of nine requests keep both limits, in 5 seconds'}")
-    if not math.isclose(float(goodput(np.array([0.5]), np.array([0.06]), 2.0, 0.5, 0.06)), 0.5):
-        return wrong("a request that is exactly at its limits has kept them: compare with <=")
-    return right("0.4 requests/s, although 1.6 requests/s were answered")
+@functools.cache
+def _desk() -> TritonServer:
+    """A Triton with the model `desk`; it ends with this process."""
+    root = Path(tempfile.mkdtemp(prefix="desk-"))
+    (root / "desk" / "1").mkdir(parents=True)
+    (root / "desk" / "1" / "model.py").write_text(_CODE)
+    (root / "desk" / "config.pbtxt").write_text(_CONFIG)
+    return TritonServer(root).start()
+
+
+def _share(rate: float) -> float:
+    """The share of the requests of one second that an open loop at `rate` got back within the limit."""
+    gaps = np.random.default_rng(11).exponential(size=max(10, round(rate)))
+    due, done, tensors = np.cumsum(gaps) / gaps.mean() / rate, queue.SimpleQueue(), inputs(text="fox")
+    with InferenceServerClient(_desk().grpc_url) as client:
+        client.infer("desk", tensors)
+        began = time.perf_counter()
+        for moment in due:
+            time.sleep(max(0.0, began + moment - time.perf_counter()))
+            client.async_infer("desk", tensors, functools.partial(_note, done, began + moment))
+        seconds = [done.get(timeout=60) for _ in due]
+    return float(np.mean(np.array(seconds) <= WITHIN))
+
+
+def _note(done: queue.SimpleQueue, due: float, result: object, error: object) -> None:
+    done.put(math.inf if error else time.perf_counter() - due)
+
+
+class _TooMany(Exception):
+    pass
+
+
+@exercise("11.3", expects="a function highest(share, low, high) that returns a rate")
+def good_rate(highest: Callable[[Callable[[float], float], float, float], float]) -> Verdict:
+    known = {LOW: 1.0, HIGH: 0.0}
+
+    def share(rate: float) -> float:
+        if len(known) == 2 + MOST_TESTS:
+            raise _TooMany
+        known[rate] = _share(rate)
+        return known[rate]
+
+    try:
+        rate = float(highest(share, LOW, HIGH))
+    except _TooMany:
+        return wrong(f"more than {MOST_TESTS} load tests: one in the middle of the gap rules out half of it")
+    if len(known) == 2:
+        return wrong("not one load test was made: call share(rate)")
+    if rate not in known:
+        return wrong(f"{rate:.1f} a second was not tested: return the highest rate that passed")
+    if known[rate] < ENOUGH:
+        return wrong(f"{rate:.1f} a second: only {known[rate]:.0%} kept the limit; return the rate that passed")
+    failed = min(other for other in known if known[other] < ENOUGH)
+    if failed > GAP * rate:
+        return wrong(f"{rate:.1f} a second passed and {failed:.1f} failed; the knee may be anywhere between: go on")
+    return right(f"{rate:.1f} a second passed, {failed:.1f} failed, after {len(known) - 2} load tests")

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+from tritonclient.utils import InferenceServerException
+
 from engines import llm_api
-from servinglab.checks import exercise, right, unattempted, wrong
+from servinglab.checks import exercise, is_stub, right, unattempted, wrong
+from servinglab.scratch import shorten
+from servinglab.server import ServerError
 
 _APIS = ["engine", "llm_api", "completions"]
 
@@ -60,22 +69,64 @@ def by_hand(answer):
     return right("two names and two defaults change; a renaming alone would have given one greedy answer, prompt first")
 
 
-@exercise("12.3", expects='a dict with a number of tokens or "error" for "grpc" and for "http"')
-def old_client(answer):
-    grpc, http = answer["grpc"], answer["http"]
-    if None in (grpc, http):
+_OLD = [
+    {"text_input": ["Hi"], "max_tokens": [100]},
+    {"text_input": ["Ho"], "max_tokens": [7], "stop_words": [".", "!"]},
+]
+_NEW = {"text_input": "text_input", "max_tokens": "sampling_param_max_tokens", "stop_words": "sampling_param_stop"}
+
+#: What Triton says → what lies behind it; the first that is found counts.
+_BEHIND = {
+    "directory name": "The name is that of the folder, old_names",
+    "model.py": "An ensemble has no program and no backend: platform says that it is one",
+    "non-existing input": "The key of an input_map is a name that llmapi declares; the value is the old one",
+    "is not used": "Each input needs an input_map: the key is llmapi's name for it, the value the old one",
+    "data type": "A step gets an input as it declares it: look at llmapi's types",
+    "required version": "Ask for the newest version of llmapi: model_version: -1",
+    "but got 3 inputs": "The old client sends stop_words, too",
+    "missing required": "The old client sends stop_words only sometimes: optional: true",
+    "inconsistent shape": "dims leave out the batch dimension, as in notebook 03",
+    "unexpected shape": "The old client puts a batch dimension in front: with max_batch_size Triton takes it off",
+    "output": "The client reads text_output: declare it, and say in an output_map which step makes it",
+}
+
+
+@exercise("12.3", expects="the text of a config.pbtxt, and the notebook's server")
+def front_model(answer):
+    """The running Triton must load it, and `llmapi` must hear what the old client meant."""
+    text, server = answer
+    if is_stub(text):
         return unattempted()
-    for value in (grpc, http):
-        if value != "error" and (isinstance(value, bool) or not isinstance(value, int)):
-            return wrong(f'a whole number or "error", in small letters, for each; {value!r} is neither')
-    if http == 100:
-        return wrong("the limit is called sampling_param_max_tokens here; nobody reads a parameter named max_tokens")
-    if http == "error":
-        return wrong("over HTTP an unknown number is taken for a parameter and passed by: no error tells you")
-    if http == 16:
-        return wrong("16 is the default of OpenAI's own service; here SamplingParams fills the value in")
-    if http != 32:
-        return wrong("without its own name for the limit the request gets the default of SamplingParams")
-    if grpc != "error":
-        return wrong("over gRPC every input must be declared: an unknown one is refused")
-    return right("gRPC tells you about the wrong name, HTTP cuts your answers at 32 tokens and says nothing")
+    if not isinstance(text, str):
+        return wrong("expected the whole text of the config: a string")
+    folder = server.repository / "old_names"
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(text)
+    try:
+        server.load("old_names")
+        heard = [_sent(server, request) for request in _OLD]
+    except (ServerError, InferenceServerException) as error:
+        said = error.message() if isinstance(error, InferenceServerException) else str(error)
+        reason = re.split(r"\n| NOTE:", shorten(said).split("] ")[-1])[0].rstrip(". ")
+        return wrong(f"{reason}. {next((words for part, words in _BEHIND.items() if part in said), 'Read it again')}")
+    for request, got in zip(_OLD, heard, strict=True):
+        if got != {_NEW[name]: values for name, values in request.items()}:
+            return wrong(f"Triton loads it, but for {request} llmapi heard {got}")
+    try:
+        _sent(server, {name: [values, values] for name, values in _OLD[0].items()})
+    except InferenceServerException as error:
+        if "must be <= 1" in error.message():
+            return right("one step renames and takes the batch dimension off; defaults stay llmapi's, as before")
+    return wrong("it works for one prompt, and two fail inside the step: llmapi has no batch, so promise 1 row")
+
+
+def _sent(server, request):
+    """What `llmapi` hears of an old request; a request of one row gets its batch dimension here."""
+    tensors = []
+    for name, values in request.items():
+        array = np.array(values, np.int32 if name == "max_tokens" else object)
+        array = array if array.ndim > 1 else array[None]
+        kind = "INT32" if name == "max_tokens" else "BYTES"
+        tensors.append(grpcclient.InferInput(name, array.shape, kind).set_data_from_numpy(array))
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        return json.loads(client.infer("old_names", tensors, client_timeout=30).as_numpy("text_output").flat[0])

@@ -1,6 +1,7 @@
-"""Figure of notebook 12: which API has a name for what."""
+"""Figures of notebook 12: which API has a name for what, who samples, and what gets lost."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,7 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, WIDTH, tint
+from servinglab.figures.style import CARD, FAINT, INK, LANES, MODELS, QUIET, STRATEGIES, WIDTH, table, tint
 
 KINDS = {"same name as in the LLM API": tint(LANES["embedded"], 0.75), "another name": tint(MODELS["ensemble"], 0.8),
          "no name": CARD}  # fmt: skip
@@ -28,4 +29,26 @@ def names(kinds: Mapping[str, Sequence[int]], apis: Sequence[str]) -> Figure:
         axes.tick_params(length=0, labelcolor=INK)
     legend = [Patch(facecolor=colour, edgecolor=QUIET, label=label) for label, colour in KINDS.items()]
     fig.legend(handles=legend, loc="outside lower center", ncols=3)
+    return fig
+
+
+def choices(rule: Mapping[tuple[str, str], str]) -> Figure:
+    """(request, API) → "greedy" or "sampling"."""
+    requests, apis = (list(dict.fromkeys(names)) for names in zip(*rule, strict=True))
+    fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.38 * len(requests)))
+    colours = {"greedy": FAINT, "sampling": tint(STRATEGIES["temperature"], 0.6)}
+    table(axes, requests, apis, {at: (how, colours[how]) for at, how in rule.items()})
+    return fig
+
+
+def losses(request: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]], apis: Sequence[str]) -> Figure:
+    """What each field of an engine's request is called on each of `apis`; `tables`: API → its parameters."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.36 * len(request)))
+    same, other, none = tint(LANES["embedded"], 0.3), tint(MODELS["ensemble"], 0.6), tint(LANES["trtllm"], 0.45)
+    cells = {}
+    for parameter, ours in tables["engine"].items():
+        for api in apis if ours.name in request else ():
+            name = tables[api][parameter].name
+            cells[ours.name, api] = (name or "lost", none if name is None else same if name == ours.name else other)
+    table(axes, list(request), apis, cells)
     return fig

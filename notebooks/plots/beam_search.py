@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from servinglab.decoding import BeamResult, Node
-from servinglab.figures.style import CARD, FAINT, INK, QUIET, STRATEGIES, WIDTH, name_rows, note, tint
+from servinglab.figures.style import CARD, FAINT, INK, QUIET, STRATEGIES, WIDTH, bars, name_rows, note, tint
 
 _COLOUR = STRATEGIES["beam"]
 
@@ -78,11 +78,10 @@ def penalty(short: tuple[float, int], long: tuple[float, int], most: float = 2.0
 def strategies(panels: Mapping[str, Mapping[str, Sequence[float]]], colours: Mapping[str, str]) -> Figure:
     """One panel a quantity, one row a strategy: a dot a value, a black mark at their mean.
 
-    panels: quantity with its unit → strategy → its values. Panels with the same rows name them once, and include 0.
+    panels: quantity with its unit → strategy → its values, the same strategies in all. Each panel includes 0.
     """
-    most = max(map(len, panels.values()))
-    same = all(list(rows) == list(next(iter(panels.values()))) for rows in panels.values())
-    fig, row = plt.subplots(1, len(panels), figsize=(WIDTH, 1.2 + 0.27 * most), sharey=same, squeeze=False)
+    size = (WIDTH, 1.2 + 0.27 * max(map(len, panels.values())))
+    fig, row = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
     for axes, (quantity, rows) in zip(row[0], panels.items(), strict=True):
         whole = {"clip_on": False, "zorder": 3}  # a mark at the edge is not cut in half
         for place, (name, values) in enumerate(rows.items()):
@@ -92,5 +91,20 @@ def strategies(panels: Mapping[str, Mapping[str, Sequence[float]]], colours: Map
         axes.set_xlim(min(low, 0) if low < 0 and min(map(min, rows.values())) < 0 else 0, max(high, 0))
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         axes.set_xlabel(quantity, fontsize=9)
-        name_rows(axes, list(rows), below=most - len(rows) + 0.6)
+        name_rows(axes, list(rows))
+    return fig
+
+
+def counts(panels: Mapping[str, tuple[int, Mapping[str, int]]], colours: Mapping[str, str]) -> Figure:
+    """One panel a task: name → (how many puzzles, {strategy: how many it solved}). A bar a strategy, with its count."""
+    heights = [len(solved) + 1 for _, solved in panels.values()]
+    size = (WIDTH, 1.1 + 0.3 * sum(heights))
+    fig, stack = plt.subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
+    for axes, (task, (most, solved)) in zip(stack.flat, panels.items(), strict=True):
+        axes.barh(range(len(solved)), most, color=FAINT)
+        rows = {name: (count,) for name, count in solved.items()}
+        bars(axes, rows, {"right": [tint(colours[name], 0.7) for name in rows]}, [f"{n}" for n in solved.values()])
+        axes.set(xlim=(0, most), xticks=[])
+        axes.set_title(f"{task}: right of {most}", fontsize=10)
+        axes.spines["bottom"].set_visible(False)
     return fig

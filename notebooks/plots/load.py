@@ -5,8 +5,35 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from servinglab.figures.style import LANES, QUIET, WIDTH, note, tint
+from servinglab.figures.style import INK, LANES, QUIET, WIDTH, note, tint
 from servinglab.loadtest import Run, interval, percentile
+
+
+def request(log: Sequence[tuple[float, str]], *, lane: str) -> Figure:
+    """One streamed answer: a mark for each response (seconds since sending, text), the waits named."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.7))
+    times = [1e3 * seconds for seconds, _ in log]
+    axes.barh(0, times[0], height=0.3, color=tint(LANES[lane], 0.25))
+    axes.barh(0, times[-1] - times[0], left=times[0], height=0.3, color=tint(LANES[lane], 0.6))
+    axes.vlines(times, -0.3, 0.3, color=LANES[lane], linewidth=2)
+    for x, words in ((times[0] / 2, "TTFT"), ((times[0] + times[-1]) / 2, f"{len(log) - 1} waits: ITL is their mean")):
+        axes.text(x, 0.42, words, ha="center", va="bottom", fontsize=10)
+    for x, (_, text), side in ((times[0], log[0], "right"), (times[-1], log[-1], "right")):
+        axes.text(x, -0.42, repr(text), ha=side, va="top", fontsize=9, color=QUIET)
+    axes.set(xlim=(0, 1.02 * times[-1]), ylim=(-0.9, 0.9), yticks=[], xlabel="time since sending (ms)")
+    axes.spines["left"].set_visible(False)
+    return fig
+
+
+def stall(due: Sequence[float], sender: Sequence[float], felt: Sequence[float], *, lane: str) -> Figure:
+    """Seconds that each request took, over when it was due: by the sender's clock, and from when it was due."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 2.8))
+    axes.plot(due, felt, "o", color=LANES[lane], markersize=4, label="from when it was due")
+    axes.plot(due, sender, "o", color=INK, markersize=2.5, label="by the sender's clock")
+    middle, width = due[int(max(range(len(sender)), key=lambda n: sender[n]))], max(felt)
+    axes.set(xlim=(middle - width, middle + 3 * width), ylim=(0, None), xlabel="due (s)", ylabel="took (s)")
+    axes.legend()
+    return fig
 
 
 def curves(runs: Mapping[int, Run], *, lane: str) -> Figure:

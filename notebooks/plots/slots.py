@@ -3,12 +3,13 @@ The metrics of a request are what `return_perf_metrics` says, its times nanoseco
 """
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, bars, name_rows, tint
+from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, bars, name_rows, note, tint
 from servinglab.lane import resolve_lane
 
 
@@ -31,7 +32,9 @@ def idle_share(metrics: Sequence[Any]) -> float:
 
 def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
     """One panel for each run, one row for each slot, or for each "request"; a bar is a request, pale while its prompt
-    is read. Grey is the time that a slot was empty, or that a request waited."""
+    is read. Grey is the time that a slot was empty, or that a request waited. Metrics may be objects or dicts."""
+    as_object = lambda one: SimpleNamespace(**one) if isinstance(one, Mapping) else one  # noqa: E731
+    runs = {name: list(map(as_object, run)) for name, run in runs.items()}
     rows = {name: assign_slots(run) if by == "slot" else list(range(len(run))) for name, run in runs.items()}
     heights = [0.6 + 0.3 * (1 + max(slots)) for slots in rows.values()]
     size, colour = (WIDTH, sum(heights) + 1.0), LANES[resolve_lane()]
@@ -64,17 +67,31 @@ def pending_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figur
     for (name, points), (colour, dashes) in zip(curves.items(), looks, strict=False):
         axes.step(*zip(*points, strict=True), where="post", color=colour, linestyle=dashes, linewidth=1.8, label=name)
     axes.set(xlabel="time since the first request was sent (s)", ylabel="requests in the queue", ylim=(0, None))
-    axes.legend()
+    axes.legend(loc="upper right")
     return fig
 
 
-def clock_bars(spent: Mapping[str, tuple[float, float]]) -> Figure:
-    """Milliseconds of an answer by Triton's clocks, {model: (in the queue, in the instance)}, or of something else."""
+def first_tokens(found: Mapping[str, tuple[float, int]]) -> Figure:
+    """A bar for each question's time to first token; ``found``: name → (ms, blocks of the KV cache reused)."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.38 * len(found)))
+    colours = {"first token": [tint(LANES[resolve_lane()], 0.4 if reused else 0.9) for _, reused in found.values()]}
+    rows = {name: (ms,) for name, (ms, _) in found.items()}
+    bars(axes, rows, colours, [f"{reused} blocks reused" for _, reused in found.values()])
+    axes.set(xlabel="time to first token (ms)", xlim=(0, 1.25 * max(ms for ms, _ in found.values())))
+    return fig
+
+
+def clocks(spent: Mapping[str, float]) -> Figure:
+    """Milliseconds of an answer on a log axis: by Triton's clock of a model, or by another one."""
     fig, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.38 * len(spent)))
-    colours = {"queue": FAINT, "instance": [MODELS.get(model, QUIET) for model in spent]}
-    bars(axes, spent, colours, [f"{sum(each):.1f}" for each in spent.values()])
-    axes.set_xlim(0, 1.1 * max(map(sum, spent.values())))
-    axes.set_xlabel("mean time of an answer: queue (grey), then instance (ms)")
+    for row, (name, ms) in enumerate(spent.items()):
+        axes.plot(ms, row, "o", color=MODELS.get(name, INK), markersize=9)
+        note(axes, f"{ms:.1f}" if ms < 100 else f"{ms:.0f}", ms, row, (9, 0))
+    name_rows(axes, list(spent))
+    axes.grid(axis="y", color=FAINT)
+    axes.set(xscale="log", xlabel="mean time of an answer (ms, log scale)")
+    axes.set_xlim(min(0.1, *spent.values()) / 2, 3 * max(spent.values()))
+    axes.xaxis.set_major_formatter("{x:g}")
     return fig
 
 

@@ -1,6 +1,6 @@
-"""Figures of notebook 10: what two distributions share, what a draft gets right, which length pays."""
+"""Figures of notebook 10: what two distributions share, what a draft gets right, what it brings, which length pays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,6 +21,32 @@ def overlap(words: Sequence[str], p: np.ndarray, q: np.ndarray) -> Figure:
     axes.set_xticks(places, words)
     axes.set(xlabel="next word", ylabel="probability")
     axes.legend(loc="upper right")
+    return fig
+
+
+def bars(places: Sequence[str], series: Mapping[str, Sequence[float]], label: str, words: str = "") -> Figure:
+    """For each place a bar of every series, beside each other. ``words``: how a value is written on its bar."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 2.9))
+    colours = {"draft q": DRAFT, "draft model": DRAFT, "target p": TARGET, "no draft": TARGET}
+    for shift, (name, values) in zip((-0.27, 0, 0.27), series.items(), strict=True):
+        colour = colours.get(name, KEPT)
+        drawn = axes.bar(np.arange(len(places)) + shift, values, 0.25, color=tint(colour, 0.6), label=name)
+        if words:
+            axes.bar_label(drawn, [words.format(value) for value in values], padding=2)
+    axes.set_xticks(range(len(places)), places)
+    axes.set_ylabel(label)
+    axes.legend(loc="upper right")
+    return fig
+
+
+def layers(shares: Mapping[int, float], trained: float) -> Figure:
+    """Number of layers → share of tokens that they guess; a line for the draft that was trained."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 2.6))
+    axes.plot(shares.keys(), shares.values(), "o-", color=TARGET, markersize=5)
+    axes.axhline(trained, color=DRAFT, linewidth=2)
+    beside(axes, "trained draft,\n2 layers", trained)
+    axes.set(ylim=(0, 1.05), xlim=(0, None), xticks=range(0, max(shares) + 1, 5))
+    axes.set(xlabel="layers that are computed before the output head", ylabel="share guessed right")
     return fig
 
 

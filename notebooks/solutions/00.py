@@ -1,10 +1,14 @@
 """Answers of notebook 00."""
 
+SETUP = "import exercises; server, question = exercises.served, 'Name three fruits, please. '"
+
+LIVE = {"00.3"}
+
 SOLUTIONS = {
     "00.1": 'longest_first = ["start", "first", "next"]',
     "00.2": """def tokens_per_second(arrivals):
     return (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])""",
-    "00.3": "total_tokens = 30 + 12",
+    "00.3": 'body = {"text_input": question, "max_tokens": 12}',
 }
 
 _RATE = "def tokens_per_second(arrivals):\n    return "
@@ -22,7 +26,13 @@ MUTANTS = {
         ("seconds per token", _RATE + "(arrivals[-1] - arrivals[0]) / (len(arrivals) - 1)", "its inverse"),
     ],
     "00.3": [
-        ("prompt and answer together", "total_tokens = 12", "new tokens only"),
-        ("a long prompt leaves no room", "total_tokens = 30", "no obstacle"),
+        ("max_tokens counts the prompt, too", 'body = {"text_input": question, "max_tokens": 20}', "more than 12"),
+        ("one token is the end", 'body = {"text_input": question, "max_tokens": 11}', "fewer than 12"),
+        ("as in ask", 'body = {"text_input": question, "max_tokens": 12, "stream": True}', "carries one"),
+        ("the bare prompt", 'body = {"text_input": "Name three fruits.", "max_tokens": 12}', "marks who speaks"),
+        ("a number as text", 'body = {"text_input": question, "max_tokens": "12"}', "the server refuses it"),
+        ("no limit", 'body = {"text_input": question}', "its own limit"),
+        ("tensors", 'body = {"inputs": [question, 12]}', "the body is a dict"),
+        ("sampled", 'body = {"text_input": question, "max_tokens": 12, "top_k": 50, "temperature": 3.0}', "another"),
     ],
 }

@@ -1,6 +1,25 @@
 """Answers of notebook 08, and what people believe instead."""
 
-SETUP = "import numpy as np\nfrom scipy.special import log_softmax, softmax"
+SETUP = r"""import exercises, numpy as np
+from scipy.special import log_softmax, softmax
+from servinglab.client import gather, inputs
+
+client = exercises.served
+
+
+def text(result):
+    return result.as_numpy("text_output")[0].decode()
+
+
+def answer(entries):
+    shared = {"return_log_probs": True, "exclude_input_in_output": True, "stream": False, "max_tokens": 8}
+    shared |= {"stop_words": ["\n"]}
+    prompts = [f"Q: What is the capital of Norway?\nA: Oslo\nQ: {entry['question']}\nA:" for entry in entries]
+    asked = {n: inputs(**shared, text_input=prompt) for n, prompt in enumerate(prompts)}
+    return [result for (result,) in gather(client, "tensorrt_llm_bls", asked).values()]
+"""
+
+LIVE = {"08.3"}
 
 SOLUTIONS = {
     "08.1": """
@@ -14,9 +33,10 @@ def log_add(a, b):
     return high + np.log1p(np.exp(low - high))
 """,
     "08.3": """
-def lowest(probability, right, wanted):
-    good = [t for t in np.sort(probability) if right[probability >= t].mean() >= wanted]
-    return good[0] if good else 2.0
+def reply(question, threshold):
+    (said,) = answer([{"question": question}])
+    sure = np.exp(said.as_numpy("cum_log_probs")[0, 0])
+    return text(said).strip() if sure >= threshold else "I do not know."
 """,
 }
 
@@ -33,10 +53,12 @@ def _add(result: str) -> str:
     return f"def log_add(a, b):\n    return {result}"
 
 
-def _lowest(right: str, wrong: str) -> str:
-    assert right in SOLUTIONS["08.3"]
-    return SOLUTIONS["08.3"].replace(right, wrong)
+def _reply(old: str, new: str) -> str:
+    assert old in SOLUTIONS["08.3"]
+    return SOLUTIONS["08.3"].replace(old, new)
 
+
+_WHOLE = 'np.exp(said.as_numpy("cum_log_probs")[0, 0])'
 
 MUTANTS = {
     "08.1": [
@@ -80,13 +102,14 @@ MUTANTS = {
         ("a zero makes the sum zero", _add("a + b if np.isinf(a + b) else np.logaddexp(a, b)"), "log(0) is -inf"),
     ],
     "08.3": [
-        ("the highest is safe", _lowest("good[0]", "good[-1]"), "goes down and up"),
-        ("precision is recall", _lowest("t].mean()", "t].sum() / right.sum()"), "that keeps all"),
-        ("above the threshold", _lowest("probability >= t", "probability > t"), "at the threshold"),
-        ("probability is precision", _lowest("good[0]", "wanted"), "what is wanted"),
-        ("the share is asked", _lowest("good[0]", "right[probability >= good[0]].mean()"), "share that is right"),
-        ("the place is asked", _lowest("good[0]", "3"), "the place in the list"),
-        ("more than wanted", _lowest(">= wanted", "> wanted"), "when half is enough"),
-        ("zero keeps nothing", _lowest("2.0", "0.0"), "return 2"),
+        ("a log is compared", _reply(_WHOLE, 'said.as_numpy("cum_log_probs")[0, 0]'), "take exp of it first"),
+        ("the mean", _reply(_WHOLE, 'np.exp(said.as_numpy("output_log_probs")[0, 0].mean())'), "the mean per token"),
+        ("the first token", _reply(_WHOLE, 'np.exp(said.as_numpy("output_log_probs")[0, 0, 0])'), "the first token"),
+        ("the other way round", _reply(">=", "<"), "the other way round"),
+        ("always an answer", _reply(">= threshold", ">= 0"), "compare the probability of the whole answer"),
+        ("always silent", _reply(">= threshold", "> 2"), "you are silent"),
+        ("silence is None", _reply('"I do not know."', "None"), "return a text"),
+        ("other words", _reply("I do not know.", "?"), "expected 'I do not know.'"),
+        ("a form of its own", _reply("text(said).strip()", '"A: " + text(said)'), "you return 'A:"),
     ],
 }  # fmt: skip

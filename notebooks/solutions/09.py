@@ -1,6 +1,8 @@
 """Answers of notebook 09, and what people believe instead."""
 
-SETUP = "import math\n\nimport numpy as np"
+SETUP = "import exercises, numpy as np; client = exercises.served"
+
+LIVE = {"09.3"}
 
 SOLUTIONS = {
     "09.1": """
@@ -18,8 +20,7 @@ def recover(parents, tokens, row):
     return path[::-1]
 """,
     "09.3": """
-def score(log_prob, length, prompt_length, length_penalty):
-    return log_prob / length**length_penalty
+answer_3 = {"beam_width": 8, "len_penalty": 2.0, "early_stopping": True}
 """,
 }
 
@@ -47,8 +48,8 @@ def recover(parents, tokens, row):
 """
 
 
-def _score(formula: str) -> str:
-    return f"def score(log_prob, length, prompt_length, length_penalty):\n    return {formula}"
+def _settings(width: int, penalty: float, early: bool) -> str:
+    return f'answer_3 = {{"beam_width": {width}, "len_penalty": {penalty}, "early_stopping": {early}}}'
 
 
 _EACH = "sorted([(b, int(row.argmax()), row.max()) for b, row in enumerate(scores)], key=lambda pick: -pick[2])"
@@ -114,29 +115,11 @@ def recover(parents, tokens, row):
         ("rows are tokens", _recover("path.append(row); row = parents[step][row]"), "those are the rows; the tokens"),
     ],
     "09.3": [
-        ("the likeliest is the best", _score("log_prob"), "short answers win"),
-        ("the mean is always right", _score("log_prob / length"), "a penalty of 1 only"),
-        ("a penalty multiplies", _score("log_prob * length**length_penalty"), "you multiply: that"),
-        (
-            "the prompt counts",
-            _score("log_prob / (prompt_length + length) ** length_penalty"),
-            "the prompt is counted",
-        ),
-        (
-            "the length holds the prompt",
-            _score("log_prob / (length - prompt_length) ** length_penalty"),
-            "never counted",
-        ),
-        ("the end token is extra", _score("log_prob / (length + 1) ** length_penalty"), "counted twice"),
-        ("the end token is no token", _score("log_prob / (length - 1) ** length_penalty"), "the end token counts"),
-        ("the penalty is a factor", _score("log_prob / (length * length_penalty)"), "a factor that all beams share"),
-        ("the penalty is the divisor", _score("log_prob / length_penalty"), "the length is missing"),
-        ("the mean to the power", _score("(log_prob / length) ** length_penalty"), "its sign is lost"),
-        ("the probability is divided", _score("math.exp(log_prob) / length**length_penalty"), "divide the probability"),
-        ("a score is a probability", _score("math.exp(log_prob / length**length_penalty)"), "that is a probability"),
-        ("a score is a cost", _score("-log_prob / length**length_penalty"), "the sign is turned"),
-        ("the root of the length", _score("log_prob / length ** (1 / length_penalty)"), "the root"),
-        ("Google's formula", _score("log_prob / ((5 + length) / 6) ** length_penalty"), "another formula"),
-        ("the log of the divided", _score("log_prob - length_penalty * math.log(length)"), "subtracts a log"),
+        ("more beams are enough", _settings(8, 0.0, True), "shortest answers win"),
+        ("the mean is fair", _settings(8, 1.0, True), "the mean per token"),
+        ("a longer search is better", _settings(8, 2.0, False), "ranks unfinished answers first"),
+        ("a penalty needs no beams", _settings(1, 2.0, True), "nothing to rank"),
+        ("two are a choice", _settings(2, 2.0, True), "too few beams"),
+        ("as many as you like", _settings(16, 2.0, True), "exceeds max_beam_width"),
     ],
 }

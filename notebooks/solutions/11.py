@@ -22,15 +22,35 @@ def _felt(loop, after="    return waits\n"):
 _QUEUE = "        done = max(moment, done) + seconds\n"
 
 
-def _good(kept="(ttft <= most_ttft) & (itl <= most_itl)", result="kept.sum() / seconds"):
-    return f"def goodput(ttft, itl, seconds, most_ttft, most_itl):\n    kept = {kept}\n    return {result}\n"
+def _highest(better="low", worse="high", result="low"):
+    return (
+        "def highest(share, low, high):\n"
+        "    while high > 1.2 * low:\n"
+        "        middle = (low + high) / 2\n"
+        "        if share(middle) >= 0.95:\n"
+        f"            {better} = middle\n"
+        "        else:\n"
+        f"            {worse} = middle\n"
+        f"    return {result}\n"
+    )
+
+
+def _climb(step):
+    return (
+        "def highest(share, low, high):\n"
+        f"    while share(low {step}) >= 0.95:\n"
+        f"        low = low {step}\n"
+        "    return low\n"
+    )
 
 
 SOLUTIONS = {
     "11.1": _measure(),
     "11.2": _felt(_QUEUE + "        waits.append(done - moment)\n"),
-    "11.3": _good(),
+    "11.3": _highest(),
 }
+
+LIVE = {"11.3"}
 
 MUTANTS = {
     "11.1": [
@@ -90,20 +110,10 @@ MUTANTS = {
         ),
     ],
     "11.3": [
-        ("one limit is enough", _good("(ttft <= most_ttft) | (itl <= most_itl)"), "both must hold"),
-        ("the first token alone", _good("ttft <= most_ttft"), "the first token alone"),
-        ("the pace alone", _good("itl <= most_itl"), "the pace alone"),
-        ("nan is good", _good("~((ttft > most_ttft) | (itl > most_itl))"), "failed request counts as good"),
-        ("throughput", _good("~np.isnan(ttft)"), "that is throughput"),
-        ("what was asked", _good("np.ones(len(ttft))"), "the rate of asking"),
-        ("a count", _good(result="kept.sum()"), "number of requests"),
-        ("a share", _good(result="kept.mean()"), "a share of the requests"),
-        ("a share of answers", _good(result="kept.sum() / np.sum(~np.isnan(ttft))"), "share of the answered"),
-        (
-            "means keep limits",
-            _good("(np.nanmean(ttft) <= most_ttft) & (np.nanmean(itl) <= most_itl)", "kept * len(ttft) / seconds"),
-            "the mean hides",
-        ),
-        ("below, not at", _good("(ttft < most_ttft) & (itl < most_itl)"), "exactly at its limits"),
+        ("the middle will do", "def highest(share, low, high):\n    return (low + high) / 2\n", "not one load test"),
+        ("the knee is where it fails", _highest(result="high"), "only"),
+        ("between the two", _highest(result="(low + high) / 2"), "was not tested"),
+        ("step by step", _climb("+ 1"), "more than 8"),
+        ("double and stop", _climb("* 2"), "go on"),
     ],
 }

@@ -1,5 +1,18 @@
 """Answers of notebook 12, and what people believe instead."""
 
+SETUP = """import exercises, notebook_files
+from engines import llm_api
+server = exercises._server()[0]
+if not (folder := server.repository / "llmapi").exists():
+    (folder / "1").mkdir(parents=True)
+    text = (notebook_files.ROOT / "notebooks/text/12_llm_api.py").read_text()
+    (folder / "1/model.py").write_text(text.split("listener = '''")[1].split("'''")[0])
+    (folder / "config.pbtxt").write_text(llm_api.DATA["llmapi_config"])
+    server.load("llmapi")
+"""
+
+LIVE = {"12.3"}
+
 SOLUTIONS = {
     "12.1": 'answer_1 = {"nothing": ["completions"], "temperature": ["llm_api", "completions"]}',
     "12.2": """answer_2 = {
@@ -10,7 +23,23 @@ SOLUTIONS = {
     "top_p": 1.0,
     "exclude_input_in_output": True,
 }""",
-    "12.3": 'answer_3 = {"grpc": "error", "http": 32}',
+    "12.3": """old_names = '''
+name: "old_names"
+platform: "ensemble"
+max_batch_size: 1
+input { name: "text_input" data_type: TYPE_STRING dims: [ -1 ] }
+input { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] }
+input { name: "stop_words" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] }
+ensemble_scheduling { step {
+  model_name: "llmapi"
+  model_version: -1
+  input_map { key: "text_input" value: "text_input" }
+  input_map { key: "sampling_param_max_tokens" value: "max_tokens" }
+  input_map { key: "sampling_param_stop" value: "stop_words" }
+  output_map { key: "text_output" value: "text_output" }
+} }
+'''""",
 }
 
 
@@ -28,8 +57,9 @@ def _request(*left_out: str, **changed: object) -> str:
     return f"answer_2 = {({k: v for k, v in (_RIGHT | changed).items() if k not in left_out})!r}"
 
 
-def _client(grpc: object, http: object) -> str:
-    return f"answer_3 = {({'grpc': grpc, 'http': http})!r}"
+def _config(right: str, wrong: str = "") -> str:
+    assert right in SOLUTIONS["12.3"]
+    return SOLUTIONS["12.3"].replace(right, wrong)
 
 
 MUTANTS = {
@@ -57,12 +87,24 @@ MUTANTS = {
         ("nothing", "answer_2 = {}", "begin with text_input"),
     ],
     "12.3": [
-        ("max_tokens sent to llmapi is its limit", _client("error", 100), "nobody reads"),
-        ("HTTP refuses what it does not know", _client("error", "error"), "no error tells you"),
-        ("OpenAI's default", _client("error", 16), "SamplingParams fills the value in"),
-        ("no limit at all", _client("error", 8192), "gets the default of SamplingParams"),
-        ("a number as a text", _client("error", "32"), "is neither"),
-        ("capitals", _client("Error", 32), "in small letters"),
-        ("gRPC takes any input", _client(32, 32), "is refused"),
+        ("the key is the ensemble's name", _config('key: "sampling_param_max_tokens" value: "max_tokens"',
+         'key: "max_tokens" value: "sampling_param_max_tokens"'), "the value the old one"),
+        ("a name needs no translation", _config('key: "sampling_param_max_tokens"', 'key: "max_tokens"'),
+         "a name that llmapi declares"),
+        ("it loads, so it works", _config("sampling_param_max_tokens", "sampling_param_top_k"), "llmapi heard"),
+        ("no dimension for a batch", _config("max_batch_size: 1\n"), "takes it off"),
+        ("as many rows as the old server", _config("max_batch_size: 1", "max_batch_size: 8"), "promise 1 row"),
+        ("the batch is in dims", _config("dims: [ 1 ]", "dims: [ 1, 1 ]"), "as in notebook 03"),
+        ("all inputs come always", _config(" optional: true"), "only sometimes"),
+        ("stop words are rare",
+         _config('input { name: "stop_words" data_type: TYPE_STRING dims: [ -1 ] optional: true }\n').replace(
+         '  input_map { key: "sampling_param_stop" value: "stop_words" }\n', ""), "sends stop_words, too"),
+        ("a number is an INT64", _config("TYPE_INT32", "TYPE_INT64"), "llmapi's types"),
+        ("a Python model again", _config('platform: "ensemble"', 'backend: "python"'), "no program"),
+        ("it may be called ensemble", _config('name: "old_names"', 'name: "ensemble"'), "that of the folder"),
+        ("version 0", _config("  model_version: -1\n"), "the newest version"),
+        ("outputs come by themselves", _config('  output_map { key: "text_output" value: "text_output" }\n'),
+         "in an output_map"),
+        ("a dict", "old_names = {}", "the whole text"),
     ],
 }  # fmt: skip

@@ -26,7 +26,7 @@
 # - start a Triton server, stream a sentence from it, and stop it
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 40 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 4 min, do: 6 min
 #
@@ -64,7 +64,7 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# Check what serving needs. `WARN` means that something optional is missing.
+# `WARN` means that something optional is missing.
 
 # %%
 lines = doctor.examine()
@@ -93,8 +93,7 @@ print("this notebook uses:", lane)
 #
 # ![The steps from weights to a server and of one request, each with the number of its notebook](pictures/00_map.svg)
 #
-# Take them in order, or as you like; the [README](../README.md) has titles and times, the [glossary](../GLOSSARY.md)
-# the words.
+# Titles and times are in the [README](../README.md), terms in the [glossary](../GLOSSARY.md).
 #
 # Inside Triton are several *models* with one job each: text to token ids, ids to more ids, ids to text. A fourth, the
 # BLS (business logic scripting), calls the three; a fifth chains them without code.
@@ -119,8 +118,8 @@ show(request_path.draw("bls"), "The way of one request", summary, drawing=True)
 #
 # <details><summary>Hint 2</summary>
 #
-# The weights are loaded once. Before its first token the model reads the whole prompt; after that it reads one token at
-# a time.
+# Which of the three reads a file of half a gigabyte? How many tokens must the model read before the first token of an
+# answer, and how many before the next?
 #
 # </details>
 
@@ -138,8 +137,7 @@ server = serve(precision=precision)
 start_seconds = clock() - began
 
 # %% [markdown]
-# They live in a *model repository*: one folder each, with a `config.pbtxt` inside. Is each model ready? Status 200
-# means yes.
+# Each has a folder in the *model repository*. Is it ready? Status 200 means yes.
 
 # %% tags=["nbval-check-output"]
 url = server.http_url
@@ -205,7 +203,7 @@ for seconds, text in ask(max_tokens):
     pieces.append((seconds, text))
 
 # %% [markdown]
-# A model this small often gets facts wrong, but it is served like a large one.
+# A model so small gets facts wrong, but is served like a large one.
 
 # %% [markdown]
 # ## 6 How long did it take?
@@ -257,8 +255,7 @@ show(streaming.token_timeline({"answer": arrivals}, lane=lane), title, summary)
 #
 # <details><summary>Hint 2</summary>
 #
-# Start the clock at the first arrival, not at the request. Then divide the waits by the time, not the time by the
-# waits.
+# For arrivals at 1.0, 1.25 and 1.5 s the answer is 4. When does your clock start, and what do you count?
 #
 # </details>
 
@@ -293,32 +290,33 @@ print(len(short), "pieces:", short)
 # %% [markdown]
 # Was the long question a problem? No: five tokens came.
 #
-# **Exercise 00.3** (●○○, 1 minute) A prompt has 30 tokens and you send `max_tokens=12`. The model does not stop early.
-# How many tokens are there at the end, prompt included?
+# **Exercise 00.3** (●●○, 2 minutes) Now ask by yourself. `/generate` sends a whole answer at once, not piece by piece.
+# Write the body of a request, a dict as in `ask`, for the first 12 tokens of the answer to `question`. The check sends
+# it to your server.
 #
 # <details><summary>Hint 1</summary>
 #
-# The question in this section was longer than five tokens. What did the five count?
+# Which text must the model read, `prompt` or the one that marks who speaks? And what did the five count?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `max_tokens` counts new tokens only; the prompt's tokens are there already.
+# `ask` reads many responses, one a token. How many can come at once? Which key of its body asks for many?
 #
 # </details>
 
 # %% tags=["exercise:00.3"]
-total_tokens = None  # a number
+body = None  # a dict
 
 # %% tags=["check:00.3", "nbval-check-output"]
-check("00.3", total_tokens)
+check("00.3", (body, question, server))
 
 # %% [markdown]
 # <details><summary>Solution 00.3</summary>
 #
 # ```python
-# total_tokens = 30 + 12
+# body = {"text_input": question, "max_tokens": 12}
 # ```
 #
 # </details>
@@ -329,14 +327,14 @@ check("00.3", total_tokens)
 # The same question with a control for each setting that 06 to 09 explain. The colour of a token says how likely the
 # model found it; the bars show what else could have come.
 #
-# **Predict:** is the first token of the answer the one that the model was surest of?
+# **Predict:** is the model equally sure of every token? If not, where does it doubt?
 
 # %%
 playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# Often, not always: sampling draws, and a later token may have little choice left. (On a page you see one answer and
-# the bars of its first token.)
+# It is not. Light tokens finish what has begun, the rest of a word or of a common phrase; dark ones start something
+# new, where many could follow.
 
 # %% [markdown]
 # ## Recap
@@ -360,7 +358,7 @@ except httpx.TransportError as error:
     print(type(error).__name__, "-", error)
 
 # %% [markdown]
-# The client says so at once. Now stop the server, twice: a second `stop()` must do no harm.
+# It says what happened, at once. Now stop the server, twice: a second `stop()` must do no harm.
 
 # %% tags=["nbval-check-output"]
 server.stop()

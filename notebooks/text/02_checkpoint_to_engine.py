@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 56 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 68 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #
@@ -85,7 +85,8 @@ def course(line, lines=99):
         line, program = line.removeprefix("build "), ["trtllm-build"]
     print("$ course" if len(program) > 1 else "$ trtllm-build", line)
     done = subprocess.run([*program, *shlex.split(line)], cwd=root, capture_output=True, text=True, check=False)
-    print(*(done.stdout + done.stderr).replace(f"{root}/", "").splitlines()[:lines], sep="\n")
+    said = (done.stdout + done.stderr).replace(f"{root}/", "").splitlines()
+    print(*(said[:lines] if lines > 0 else said[lines:]), sep="\n")
 
 
 # %% [markdown]
@@ -223,7 +224,7 @@ show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", "largest diffe
 
 # %% [markdown]
 # With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding:
-# bfloat16's steps are 8 times as wide. For this prompt greedy decoding gives the same tokens with all three.
+# bfloat16's steps are 8 times as wide. All three choose the same tokens.
 #
 # What does the converter do with a download that was cut short?
 
@@ -659,7 +660,10 @@ if command:
 # its age. **Predict:** which is the newest for driver 570.124.06?
 
 # %% tags=["nbval-check-output"]
-course("engine versions --driver 570.124.06")
+course("engine versions --driver 570.124.06", lines=-1)
+
+# %% [markdown]
+# 25.05: the fourteen after it need a newer driver. In a terminal the command lists all 28, with what each holds.
 
 # %% [markdown]
 # ## 8 Will it fit?
@@ -737,10 +741,12 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
      f"{' and '.join(large)} need more than the GPU has; computed, not measured", drawing=True)  # fmt: skip
 
 # %% [markdown]
-# Weights and cache are exact, activations and logits upper bounds. (gpt2-medium has only 1,024 positions; tp4 shows one
-# of four GPUs.)
+# All but those that put llama-7b on one GPU.
 #
-# <details><summary>Which 24 GB?</summary>
+# <details><summary>How exact is that, and which 24 GB?</summary>
+#
+# Weights and cache are exact, activations and logits upper bounds. gpt2-medium has only 1,024 positions; tp4 shows one
+# of four GPUs.
 #
 # A GPU's name counts in GiB ($2^{30}$ bytes), and CUDA shows a little less of them; the axis counts in GB ($10^9$).
 # "24gb" is the smallest GPU of that name, an L4: it takes 6 of llama-7b's sequences. An RTX 4090, which shows 25.4 GB,
@@ -759,8 +765,7 @@ for name, change in loads.items():
     print(f"{name:12}  {found.total_bytes / 1e9:.2f} GB  fits: {found.fits!s:5}  at most {found.largest_batch_size}")
 
 # %% [markdown]
-# All three help. A server also takes more than fits at once: requests wait while its cache is full. (From a terminal:
-# `course engine estimate llama-7b --gpu 24gb --max-batch-size 64`.)
+# All three help. A server also takes more than fits at once: requests wait while its cache is full.
 
 # %% [markdown]
 # ## Recap
@@ -768,8 +773,7 @@ for name, change in loads.items():
 # - A converter renames, fuses, transposes and cuts. The numbers stay, up to rounding.
 # - Tensor parallelism cuts heads and the MLP; two sums in each layer bring the shares together.
 # - Weight-only quantisation is an order in `config.json`; `trtllm-build` carries it out.
-# - Script, wheel, engine and server must be of one version. The last TensorRT-LLM that builds engines is 1.3.0rc20;
-#   notebook 12 shows what comes after.
+# - Script, wheel, engine and server must be of one version. The last TensorRT-LLM that builds engines is 1.3.0rc20.
 # - The KV cache grows with tokens, layers and KV heads, and decides how many requests a GPU serves.
 
 # %% [markdown]

@@ -26,9 +26,9 @@
 # - find faults before the server does
 # - host two deployments in one repository, and load, unload and reload their models
 #
-# **Time:** 40 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 14 min, do: 26 min
+# read: 11 min, do: 39 min
 #
 # Previous: [02 · Checkpoint to engine](02_checkpoint_to_engine.ipynb) · Next: [04 · Serving](04_serving.ipynb)
 
@@ -54,6 +54,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
+from plots import repository as repository_figures
 from servinglab import notebook
 from servinglab.checks import check
 from servinglab.figures import request_path
@@ -70,7 +71,7 @@ max_tokens: int = 24  # length of each answer, in tokens
 seed: int = 0  # seed of every answer
 
 # %% [markdown]
-# Make a temporary folder for all files. `tell` prints server messages without its path.
+# All files go into a temporary folder; `tell` prints messages without its path.
 
 # %%
 lane = notebook.begin("03", lane, seed=seed, weights=precision)
@@ -86,7 +87,9 @@ def tell(text):
 # ## 1 One model, by hand
 #
 # A **model repository** is a folder, and each folder in it is one model. `config.pbtxt` says what goes in and what
-# comes out. Six lines are enough to describe a model that turns text into capitals.
+# comes out; a numbered folder, a version, holds what runs. You write a model that turns text into capitals.
+#
+# ![by_hand holds shout, with config.pbtxt and the version 1, which holds model.py](pictures/03_tree.svg)
 
 # %%
 config = """\
@@ -99,9 +102,8 @@ instance_group [ { kind: KIND_CPU } ]
 """
 
 # %% [markdown]
-# `backend: "python"` says that a Python file does the work. Triton hands the `execute` of its class `TritonPythonModel`
-# a list of requests, and wants one response for each. The file runs in its own process, so it cannot see this
-# notebook's variables.
+# `backend: "python"` says that a Python file does the work. Triton hands `execute` a list of requests, and wants one
+# response for each. The file runs in its own process, so it cannot see this notebook's variables.
 
 # %%
 code = """\
@@ -121,58 +123,40 @@ class TritonPythonModel:
 
 # %% [markdown]
 # Write both files where Triton expects them:
-#
-# ```
-# by_hand/                 the repository
-# └── shout/               a model
-#     ├── config.pbtxt     what goes in and out
-#     └── 1/               version 1
-#         └── model.py     the code
-# ```
 
-# %% tags=["nbval-check-output"]
+# %%
 by_hand = root / "by_hand"
 (by_hand / "shout" / "1").mkdir(parents=True, exist_ok=True)
 (by_hand / "shout" / "config.pbtxt").write_text(config)
-(by_hand / "shout" / "1" / "model.py").write_text(code)
-for path in sorted(by_hand.rglob("*")):
-    print(path.relative_to(root))
+written = (by_hand / "shout" / "1" / "model.py").write_text(code)
 
 # %% [markdown]
 # ### Start the server yourself
 #
-# These flags of `tritonserver` say where the models are and which to load. *Explicit* control means that it loads only
-# what it is told to.
+# The flags say, line by line:
+#
+# - where the models are, and that the server loads only what it is told to (*explicit* control);
+# - on which address and port three services listen: HTTP, gRPC (a binary protocol over HTTP/2) and metrics. The default
+#   is 8000 to 8002 on **all** network interfaces; keep them on this machine, on free ports;
+# - who may load models. A client can bring its own `model.py`, and so run code as you: such requests need a key.
 
 # %%
 by_hand_server = None
 program, environment = tritonserver()  # the program, and where its backends are; its environment
 models = [f"--model-repository={by_hand}", "--model-control-mode=explicit", "--load-model=shout"]
-
-# %% [markdown]
-# Three services listen: HTTP, gRPC (a binary protocol over HTTP/2) and metrics, by default on ports 8000 to 8002 of
-# **all** network interfaces. Keep them on this machine, on free ports.
-
-# %%
 services = ("http", "grpc", "metrics")
 sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in services}
 port = {name: free.getsockname()[1] for name, free in sockets.items()}
 for free in sockets.values():
     free.close()
 addresses = [f"--{name}-address=127.0.0.1" for name in services] + [f"--{name}-port={port[name]}" for name in services]
-
-# %% [markdown]
-# A client that loads a model can bring its own `model.py`, and so run code as you. Two flags close that door: such
-# requests need a key in a header.
-
-# %%
 key = secrets.token_hex(16)
 closed = f"model-repository,shared-memory,trace,logging:admin={key}"
 locks = [f"--http-restricted-api={closed}", f"--grpc-restricted-protocol={closed}"]
 
 # %% [markdown]
-# Start the server. (`setpriv` ends it with this notebook's kernel.) The print leaves out the key and the beginning of
-# each path.
+# Start it. (`setpriv` ends it with this notebook's kernel; the print leaves out the key and the beginning of each
+# path.)
 
 # %%
 command = ["setpriv", "--pdeathsig", "TERM", *program, *models, *addresses, *locks]
@@ -180,13 +164,13 @@ log = root / "triton.log"
 if by_hand_server:  # if you run this cell again
     by_hand_server.terminate()
     by_hand_server.wait()
-with log.open("w") as sink:
-    by_hand_server = subprocess.Popen(command, env=environment, stdout=sink, stderr=sink)
+with log.open("w") as sink:  # a session of its own: stopping a cell does not stop it
+    by_hand_server = subprocess.Popen(command, env=environment, stdout=sink, stderr=sink, start_new_session=True)
 shown = [re.sub(r"/\S+/", "…/", word).replace(key, "$KEY") for word in command]
 print(" \\\n  ".join(shown), "\nlog: …/triton.log")
 
 # %% [markdown]
-# The server needs some seconds. Do what a load balancer does: ask `/v2/health/ready` until the answer is 200.
+# Do what a load balancer does: ask `/v2/health/ready` until the answer is 200.
 
 # %% tags=["nbval-check-output"]
 http = f"http://127.0.0.1:{port['http']}"
@@ -221,10 +205,10 @@ loud = shout(np.array([[b"hello"]], dtype=object))
 print(loud.tolist(), loud.shape)
 
 # %% [markdown]
-# It is `(1, 1)`. With `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. `dims`
+# Which? `(1, 1)`. With `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. `dims`
 # describes **one** row; the message carries `[batch, …]`.
 #
-# What happens to a client that sends what the config says, an array of shape `[1]`?
+# **Predict:** what happens to a client that sends what the config says, an array of shape `[1]`?
 
 # %% tags=["nbval-check-output"]
 try:
@@ -234,12 +218,11 @@ except InferenceServerException as error:
 
 
 # %% [markdown]
-# It is refused. The `-1` in `Expected [-1,1], got [1]` is the batch: any size up to 8.
+# What happens? It is refused. The `-1` in `Expected [-1,1], got [1]` is the batch: any size up to 8.
 #
 # ### A name and a version
 #
-# `load_model` tells a running server to load a model. If it fails, the log often says more than the answer, so
-# `try_load` shows both.
+# If a load fails, the log often says more than the answer, so `try_load` shows both.
 
 # %%
 def try_load(client, name, log, headers):
@@ -264,10 +247,9 @@ shutil.copytree(by_hand / "shout", by_hand / "whisper", dirs_exist_ok=True)
 try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# Neither wins: both must be the same, and only the log says so. (A file without a `name` takes the folder's.)
-#
-# Of several version folders, Triton serves the highest. **Predict:** now the name is right, but the folder is called
-# `v1`. Is that a version?
+# Whose? Neither: both must be the same, and only the log says so. (A file without a `name` takes the folder's.) Of
+# several version folders, Triton serves the highest. **Predict:** now the name is right, but the folder is called `v1`.
+# Is that a version?
 
 # %% tags=["nbval-check-output"]
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -276,9 +258,8 @@ shutil.copytree(by_hand / "shout" / "1", by_hand / "whisper" / "v1")
 try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# No: a version is a whole number.
-#
-# **Predict:** another program, or a web page in your browser, asks to load a model. What does Triton answer?
+# Is it? No: a version is a whole number. **Predict:** another program, or a web page in your browser, asks to load a
+# model. What does Triton answer?
 
 # %% tags=["nbval-check-output"]
 load = f"{http}/v2/repository/models/shout/load"
@@ -287,9 +268,8 @@ for headers in ({}, {"admin": key}):
     print(answer.status_code, answer.text)
 
 # %% [markdown]
-# It refuses without the key. Without those two flags, anybody who reaches the port can run code here.
-#
-# That is the whole format. End the server.
+# What does it answer? 403, unless the key is there. Without those two flags, anybody who reaches the port can run code
+# here. That is the whole format. End the server.
 
 # %%
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -302,7 +282,7 @@ print("exit status", by_hand_server.wait())
 #
 # TensorRT-LLM's layout for Triton, `inflight_batcher_llm`, splits an LLM into five models. Three do the work: text to
 # ids, ids to more ids, ids to text. Two are front doors. The first is an **ensemble**, a model without code: its config
-# passes tensors from step to step. Draw it.
+# passes tensors from step to step.
 
 # %%
 path = "client → preprocessing → tensorrt_llm → postprocessing → client, by a table"
@@ -316,23 +296,12 @@ path = "tensorrt_llm_bls calls two models once and postprocessing for every toke
 show(request_path.draw("bls"), "The BLS model calls the same three models from Python", path, drawing=True)
 
 # %% [markdown]
-# As in NVIDIA's, `postprocessing` runs once for every token.
-#
-# `build_default` writes the five configs.
+# `build_default` writes the five configs. `config.pbtxt` is the text form of a protobuf message, so protobuf can read
+# it. Its tensors are a **contract**: clients and other models rely on their names. **Predict:** how many inputs does
+# `tensorrt_llm` declare, and how many must a request bring?
 
 # %% tags=["nbval-check-output"]
 repository = build_default(root / "llm", precision=precision)
-for path in sorted(repository.glob("*")) + sorted(repository.parent.glob("_assets/*/*")):
-    print(path.relative_to(repository.parent).as_posix().replace(f"-{precision}", ""))
-
-# %% [markdown]
-# Tokenizer and engine are outside, in `_assets`; section 7 shows why.
-#
-# `config.pbtxt` is the text form of a protobuf message, so protobuf can read it. Its tensors are a **contract**:
-# clients and other models rely on their names. **Predict:** how many inputs does `tensorrt_llm` declare, and how many
-# must a request bring?
-
-# %% tags=["nbval-check-output"]
 names = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble")
 texts = {name: (repository / name / "config.pbtxt").read_text() for name in names}
 configs = {name: text_format.Parse(text, pb.ModelConfig()) for name, text in texts.items()}
@@ -341,10 +310,15 @@ for name, each in configs.items():
     print(f"{name:17} {len(each.input):2} inputs, needs {', '.join(needed)}")
 
 # %% [markdown]
-# Sixty, and the config insists on two. (`input_ids` is optional only because an encoder's inputs may replace it.) The
-# rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
+# How many? Sixty, and the config insists on two. (`input_ids` is optional only because an encoder's inputs may replace
+# it.) The rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
 #
-# The ensemble changes names at each border. `follow` prints which model makes a tensor and which takes it.
+# The ensemble changes names at each border. Those with an underscore in front exist inside it only:
+#
+# ![text_input becomes QUERY, INPUT_ID, _INPUT_ID, input_ids on its way into tensorrt_llm](pictures/03_names.svg)
+#
+# **Predict:** a client sends `top_k` to the ensemble. Under what name does `tensorrt_llm` get it? `follow` prints which
+# model makes a tensor and which takes it.
 
 # %% tags=["nbval-check-output"]
 steps = configs["ensemble"].ensemble_scheduling.step
@@ -356,24 +330,13 @@ def follow(name):
     print(" → ".join([*(made or ["client"]), name, *(taken or ["client"])]))
 
 
-for name in ("text_input", "_INPUT_ID", "_TOKENS_BATCH", "text_output"):
-    follow(name)
-
-# %% [markdown]
-# One prompt, five names: `text_input`, `QUERY`, `INPUT_ID`, `_INPUT_ID`, `input_ids`. Those with an underscore in front
-# exist inside the ensemble only.
-#
-# **Predict:** a client sends `top_k` to the ensemble. Under what name does `tensorrt_llm` get it?
-
-# %% tags=["nbval-check-output"]
 for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k", "stream"):
     follow(name)
 
 
 # %% [markdown]
-# As `runtime_top_k`. Send that name to the ensemble, and it is an unknown input.
-
-# %% [markdown]
+# Under what name? As `runtime_top_k`. Send that name to the ensemble, and it is an unknown input.
+#
 # ## 3 Read each config
 #
 # `lines` prints the lines of a config that match a pattern. Begin with `preprocessing`.
@@ -389,16 +352,17 @@ lines("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPU
 
 # %% [markdown]
 # `STOP_WORDS_DICT` is any number of texts (`-1`), and may be missing (`optional`). `QUERY` is exactly one text and must
-# come. Text is `str` in Python, `TYPE_STRING` in the config, `BYTES` on the wire.
-#
-# What could `reshape` and `allow_ragged_batch` be for?
+# come. Text is `str` in Python, `TYPE_STRING` in the config, `BYTES` on the wire. **Predict:** what are `reshape` and
+# `allow_ragged_batch` for?
 
 # %%
 lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 
 # %% [markdown]
-# `reshape { shape: [] }` drops the last dimension before the model sees the tensor: the client sends `[batch, 1]`, the
-# model gets `[batch]`. `allow_ragged_batch` lets prompts of different lengths share a batch without padding.
+# What for? `reshape` changes the shape between the client and the model. `allow_ragged_batch` lets prompts of different
+# lengths share a batch without padding.
+#
+# ![A config's dims, what a client with three rows sends, and what the model sees](pictures/03_shape.svg)
 #
 # **Exercise 03.1** (●○○, 3 minutes) A client sends **one** prompt to `tensorrt_llm_bls`. Its config says
 # `max_batch_size: 8`, and `dims: [1]` for `max_tokens`. Which shape does `max_tokens` have in the message?
@@ -411,8 +375,7 @@ lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 #
 # <details><summary>Hint 2</summary>
 #
-# `max_batch_size` is a limit and no count, and -1 is what a *server* writes for "any". How many rows does this one
-# prompt make?
+# Is `max_batch_size` a limit or a count? Who writes -1, and for what? How many rows does one prompt make?
 #
 # </details>
 
@@ -440,14 +403,7 @@ for name, each in configs.items():
     print(f"{name:17} {each.model_transaction_policy.decoupled}")
 
 # %% [markdown]
-# Two say so. The `ensemble` says nothing; section 6 asks the server. Its config is a table of steps. Print the lines
-# that move the prompt and the answer.
-
-# %%
-lines("ensemble", r'model_name|"(text_input|_INPUT_ID|_TOKENS_BATCH|text_output)" }')
-
-# %% [markdown]
-# `key` is the name inside the step, `value` the name in the ensemble.
+# How many? Two say so. The `ensemble` says nothing; section 6 asks the server.
 #
 # Next come the `parameters`, which the model's own code reads when it starts.
 
@@ -456,27 +412,24 @@ lines("tensorrt_llm", "^parameters|^instance")
 lines("tensorrt_llm_bls", "^parameters|^instance")
 
 # %% [markdown]
-# Every parameter is text, even a number; an empty one counts as not set. `gpt_model_path` is the engine's folder; the
-# three `…_model_name` tell the BLS which models to call.
+# Every parameter is text, even a number; an empty one counts as not set. `gpt_model_path` is the engine's folder,
+# outside the repository (section 7 says why); the three `…_model_name` tell the BLS which models to call.
 #
 # <details><summary>Names from guides that are no parameters today</summary>
 #
 # | name | what it is |
 # |---|---|
 # | `max_attention_window_size` | a parameter since 0.7: how many tokens back attention looks |
-# | `max_num_sequences` | a parameter up to 0.7; today the batch size of the engine says how many run |
+# | `max_num_sequences` | a parameter up to 0.7; today the engine's batch size says how many run |
 # | `enable_trt_overlap` | a parameter up to 0.9 |
 # | `bad_words` | an input of a request: texts that must not be generated |
-# | `pad_id` | an input: the token that fills up the shorter rows of a batch |
-#
-# The KV cache keeps no more than the window, which may be a list, one number for each layer. Our executor takes one
-# that is at least the engine's `max_seq_len`. Without a `pad_id` the tokenizer's counts, or else its end token.
+# | `pad_id` | an input: the token that fills up shorter rows; without it the tokenizer's |
 #
 # </details>
 #
-# `instance_group` says how many copies run. Our BLS gives each request a thread, so one is enough. NVIDIA's handles one
-# request at a time, so there `count` limits the users served at once. With two copies of `postprocessing`, a later
-# piece of a stream could overtake an earlier one.
+# `instance_group` says how many copies run. NVIDIA's BLS handles one request at a time, so there `count` limits the
+# users served at once; ours gives each request a thread. With two copies of `postprocessing`, a later piece of a stream
+# could overtake an earlier one.
 #
 # Three of the five bring a `model.py`. **Predict:** `tensorrt_llm` computes the tokens. What is in its folder `1`?
 
@@ -486,25 +439,15 @@ for name in names:
     print(f"{name:17}", [path.name for path in (repository / name / "1").iterdir()])
 
 # %% [markdown]
-# Nothing is. `backend: "tensorrtllm"` names a program in Triton's own backend folder: TensorRT-LLM in NVIDIA's
-# container, elsewhere the course's executor. So both lanes use the same repository, but for the engine's path.
+# What is in it? Nothing. `backend: "tensorrtllm"` names a program in Triton's own backend folder: TensorRT-LLM in
+# NVIDIA's container, elsewhere the course's executor. So both lanes use the same repository, but for the engine's path.
 #
-# Instead of typing a config you can let protobuf print a message.
-
-# %% tags=["nbval-check-output"]
-message = pb.ModelConfig(name="shout", backend="python", max_batch_size=8)
-message.input.add(name="text", data_type=pb.TYPE_STRING, dims=[1])
-message.output.add(name="loud", data_type=pb.TYPE_STRING, dims=[1])
-print(text_format.MessageToString(message, use_short_repeated_primitives=True))
-
-# %% [markdown]
-# It never lacks a brace, and a misspelt field fails in your program, not in the server:
-
-# %% tags=["nbval-check-output"]
-try:
-    pb.ModelConfig(name="shout", max_batchsize=8)
-except ValueError as error:
-    tell(error)
+# <details><summary>A config that never lacks a brace</summary>
+#
+# Let protobuf print it: `text_format.MessageToString(pb.ModelConfig(name="shout", backend="python",
+# max_batch_size=8))`. A misspelt field then fails in your program, not in the server.
+#
+# </details>
 
 # %% [markdown]
 # ## 4 Fill the templates
@@ -530,11 +473,9 @@ for kind, hole, number in holes("tensorrt_llm"):
 
 # %% [markdown]
 # A **quoted** placeholder is inside a string: `string_value: "${engine_dir}"`. A **structural** one is where protobuf
-# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. The difference decides how you find out that you
-# forgot one.
-#
-# Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's `safe_substitute`, which leaves
-# what it does not know.
+# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. Which it is decides how you find out that you
+# forgot one. Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's `safe_substitute`,
+# which leaves what it does not know.
 
 # %%
 values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
@@ -544,24 +485,17 @@ half_filled = Template(template["tensorrt_llm"]).safe_substitute(values)
 written = (templates / "tensorrt_llm" / "config.pbtxt").write_text(half_filled)
 
 # %% [markdown]
-# From here on a class starts the server, with section 1's flags and a few more. **Predict:** will Triton name the line,
-# the placeholder, or both?
+# From here on a class starts the server. **Predict:** will Triton name the line, the placeholder, or both?
 
-# %%
+# %% tags=["nbval-check-output"]
 filling = TritonServer(templates, models=[]).start()
 client = grpcclient.InferenceServerClient(filling.grpc_url)
-print(filling.command_line)
-
-# %% tags=["nbval-check-output"]
 try_load(client, "tensorrt_llm", filling.log_path, filling.admin_headers)
+number = int(re.findall(r"ModelConfig: (\d+):", filling.log_path.read_text())[-1])
+tell(f"line {number}: {half_filled.splitlines()[number - 1]}")
 
 # %% [markdown]
-# The line, but not the placeholder. *Integer or identifier* means an enum such as `data_type`. Look at that line:
-
-# %% tags=["nbval-check-output"]
-tell(half_filled.splitlines()[int(re.findall(r"ModelConfig: (\d+):", filling.log_path.read_text())[-1]) - 1])
-
-# %% [markdown]
+# Which does it name? The line, but not the placeholder. *Integer or identifier* means an enum such as `data_type`.
 # SmolLM2 has no encoder, and still the line must parse ([issue
 # 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758)).
 #
@@ -572,16 +506,8 @@ tell(half_filled.splitlines()[int(re.findall(r"ModelConfig: (\d+):", filling.log
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# No, only the first: the parser stops there. (*Integer* alone means a number, here `max_batch_size`.)
-#
-# **Predict:** you filled `tensorrt_llm` only. In how many files is `${triton_max_batch_size}` left?
-
-# %% tags=["nbval-check-output"]
-for path in sorted(templates.glob("*/config.pbtxt")):
-    print(path.parent.name, path.read_text().count("${triton_max_batch_size}"))
-
-# %% [markdown]
-# In the four others. Each of the five files wants it.
+# Both? No, only the first: the parser stops there. (*Integer* alone means a number, here `max_batch_size`, which each
+# of the five files wants.)
 #
 # Now the quoted kind. `postprocessing` gets everything but `skip_special_tokens`. **Predict:** does it load?
 
@@ -591,16 +517,11 @@ values = dict(triton_max_batch_size=8, postprocessing_instance_count=1, tokenize
 file = templates / "postprocessing" / "config.pbtxt"
 file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
+print("the value:", client.get_model_config("postprocessing").config.parameters["skip_special_tokens"].string_value)
 
 # %% [markdown]
-# It does, without a warning. What does the server think the value is?
-
-# %% tags=["nbval-check-output"]
-print(client.get_model_config("postprocessing").config.parameters["skip_special_tokens"].string_value)
-
-# %% [markdown]
-# The literal text. For the model's code a value that begins with `${` is not set, and the default applies. **Predict:**
-# what if `tokenizer_dir` is missing?
+# Does it load? Yes, without a warning, and the value is the literal text. For the model's code a value that begins with
+# `${` is not set, and the default applies. **Predict:** what if `tokenizer_dir` is missing?
 
 # %%
 values.pop("tokenizer_dir", None)
@@ -608,42 +529,30 @@ file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# The file parses, the process starts, then the model's code fails. So the message tells you what you forgot:
+# What then? The file parses, the process starts, then the model's code fails. So the message tells you what you forgot:
 #
-# | placeholder left | what happens | message |
-# |---|---|---|
-# | structural, for an enum | the parser stops | `Expected integer or identifier, got: $` |
-# | structural, for a number | the parser stops | `Expected integer, got: $` |
-# | quoted, optional | the default applies | none |
-# | quoted, required | the model's code fails | an empty or odd value, in its own words |
+# ![Structural placeholders stop the parser; quoted ones load, unless the code needs them](pictures/03_holes.svg)
 #
 # `course repo fill FOLDER KEY=VALUE …` fills all five files or none, and names what is left.
 #
-# The last trap is age. Compare with templates from before TensorRT-LLM 0.20 (containers before 25.06).
+# The last trap is age: templates from before TensorRT-LLM 0.20 (containers before 25.06).
 
 # %% tags=["nbval-check-output"]
 old = (write_templates(root / "old", "old") / "tensorrt_llm" / "config.pbtxt").read_text()
 was, now = (set(re.findall(r'input { name: "(\w+)"', text)) for text in (old, template["tensorrt_llm"]))
 print(sorted(was - now), "became", sorted(now - was))
-
-# %% [markdown]
-# An old template loads; what fails is the client that sends `seed`. So take templates from the container that you serve
-# with; `lint`, in the next section, warns if engine and template do not fit. Stop the server.
-
-# %%
 client.close()
 filling.stop()
 
 # %% [markdown]
-# ## 5 Lint before you serve
-#
-# Each fault so far took a server to find. `lint` reads the whole repository at once. Ours should be clean.
-
-# %% tags=["nbval-check-output"]
-lint(repository)
+# An old template loads; what fails is the client that sends `seed`. So take templates from the container that you serve
+# with. (`lint`, next, warns if engine and template do not fit.)
 
 # %% [markdown]
-# Now list nine faults: model, old text, new text.
+# ## 5 Lint before you serve
+#
+# Each fault so far took a server to find. `lint` reads the whole repository at once. Here are nine faults: model, old
+# text, new text.
 
 # %%
 faults = {
@@ -676,24 +585,22 @@ def lint_with(model, old, new):
     return lint(copy)
 
 
-for fault, change in faults.items():
-    print(fault)
-    for found in lint_with(*change):
-        print(f"   {found.code}  {Path(found.file).parent.name}:{found.line}  {found.cure}")
+found = {"as written": lint(repository)} | {fault: lint_with(*change) for fault, change in faults.items()}
+rules = sorted({each.code for findings in found.values() for each in findings})
+title = f"{len(faults)} faults break {len(rules)} rules; the repository as written breaks {len(found['as written'])}"
+words = "; ".join(f"{fault}: {', '.join(each.code for each in findings)}" for fault, findings in found.items())
+show(repository_figures.faults(found, rules), title, words, drawing=True)
 
 # %% [markdown]
-# Only the batch dimension does: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits.
+# Which? The batch dimension: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits. A cell
+# tells file and line; a finding also has a sentence and a cure. From a terminal: `course repo lint FOLDER`.
 #
-# *Fed from both sides:* the decoupled `tensorrt_llm` answers many times, but `_REQUEST_OUTPUT_LEN` comes from before
-# it, once. A step's inputs must all come from the same side of a decoupled step, or Triton does not load the ensemble.
+# <details><summary>A step fed from both sides</summary>
 #
-# Each finding has a stable code and a sentence about what is wrong:
-
-# %% tags=["nbval-check-output"]
-tell(lint_with(*faults["one door does not stream"])[0].message)
-
-# %% [markdown]
-# From a terminal: `course repo lint FOLDER`.
+# The decoupled `tensorrt_llm` answers many times, but `_REQUEST_OUTPUT_LEN` comes from before it, once. A step's inputs
+# must all come from the same side of a decoupled step, or Triton does not load the ensemble.
+#
+# </details>
 
 # %% [markdown]
 # **Exercise 03.2** (●●○, 8 minutes) This config is for the folder `postprocessing` of a deployment that streams, with
@@ -702,7 +609,8 @@ tell(lint_with(*faults["one door does not stream"])[0].message)
 #
 # <details><summary>Hint 1</summary>
 #
-# Go line by line: name and folder, placeholders, copies, `dims`, types.
+# Which name does Triton want in the file? Which line stops the parser? What else would Triton accept, though the stream
+# or a client suffers?
 #
 # </details>
 #
@@ -753,17 +661,11 @@ check("03.2", answer_2)
 # ## 6 Two deployments in one repository
 #
 # Add a second LLM, say a Gemma. Its weights need a licence, so **the same SmolLM2 stands in for it**. Only the names
-# matter: each gets the prefix `gemma-gly-`.
+# matter: a folder's name is a model's name, so each gets the prefix `gemma-gly-`.
 
 # %% tags=["nbval-check-output"]
 second = build_default(root / "llm", precision=precision, name="gemma-gly", prefix="gemma-gly-")
-print(second == repository)
-print(*sorted(path.name for path in repository.iterdir()), sep="\n")
-
-# %% [markdown]
-# Ten models, and no name twice: a folder's name is a model's name. Inside the second deployment, who calls whom?
-
-# %%
+assert second == repository and len(list(repository.iterdir())) == 10
 fig = request_path.draw("bls", prefix="gemma-gly-")
 alt = "gemma-gly-tensorrt_llm_bls calls the three gemma-gly- models and no other"
 show(fig, "Every call inside the second deployment carries its prefix", alt, drawing=True)
@@ -772,10 +674,8 @@ show(fig, "Every call inside the second deployment carries its prefix", alt, dra
 # %% [markdown]
 # The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by its
 # code. NVIDIA's has `preprocessing` and `postprocessing` written into its `model.py`. Copy it under a new name, and
-# **it tokenises with the other deployment's tokenizer**: no error, only wrong text. (The LLM's name is a parameter
-# there; ours takes all three from parameters.)
-#
-# So users patch NVIDIA's file. Patch it if it is here, else only its line.
+# **it tokenises with the other deployment's tokenizer**: no error, only wrong text. (Ours takes all three names from
+# parameters.) So users patch NVIDIA's file. Patch it if it is here, else only its line.
 
 # %%
 def with_prefix(code, prefix):
@@ -827,34 +727,29 @@ check("03.3", answer_3)
 # %% [markdown]
 # ### Load them one by one
 #
-# Start a server on all ten folders that loads only the first five.
+# Start a server on all ten folders that loads only the first five. `states` keeps what its index says of the second
+# five at each moment.
 
-# %%
+# %% tags=["nbval-check-output"]
 server = TritonServer(repository, models=names).start()
 client = grpcclient.InferenceServerClient(server.grpc_url)
 admin = server.admin_headers
-print(server.command_line)
-
-# %% [markdown]
-# The index lists what the server sees. `states` keeps each moment for the figure below.
-
-# %% tags=["nbval-check-output"]
 moments = {}
 
 
 def states(moment):
     index = client.get_model_repository_index(headers=admin).models
     moments[moment] = {entry.name: entry.state or "not loaded" for entry in index}
-    for name, state in sorted(moments[moment].items()):
-        if name.startswith("gemma-gly-"):
-            print(f"{name:28} {state}")
+    second = {name: state for name, state in moments[moment].items() if name.startswith("gemma-gly-")}
+    others = [f"{name} {state}" for name, state in second.items() if state != "READY"]
+    print(f"{moment}: {5 - len(others)} of 5 READY", *others, sep="\n   ")
 
 
 states("start")
 
 
 # %% [markdown]
-# What happens to a client that asks one of them? Triton's `generate` takes plain JSON.
+# **Predict:** what happens to a client that asks one of them? (Triton's `generate` takes plain JSON.)
 
 # %% tags=["nbval-check-output"]
 def ask(model, **more):
@@ -867,16 +762,16 @@ def ask(model, **more):
 tell(ask("gemma-gly-ensemble"))
 
 # %% [markdown]
-# *Unknown model*, as for a misspelt name. **Predict:** a single call loads `gemma-gly-ensemble`. How many of the five
-# are ready then?
+# What happens? *Unknown model*, as for a misspelt name. **Predict:** a single call loads `gemma-gly-ensemble`. How many
+# of the five are ready then?
 
 # %% tags=["nbval-check-output"]
 client.load_model("gemma-gly-ensemble", headers=admin)
 states("load ensemble")
 
 # %% [markdown]
-# Four: Triton reads the ensemble's steps and loads those models first. Nothing pulls in the BLS. Load it by name, then
-# ask both deployments.
+# How many? Four: Triton reads the ensemble's steps and loads those models first. Nothing pulls in the BLS. Load it by
+# name, ask both deployments, and ask section 3's question: is the ensemble decoupled?
 
 # %%
 client.load_model("gemma-gly-tensorrt_llm_bls", headers=admin)
@@ -884,33 +779,22 @@ states("load BLS")
 answers = {model: ask(model) for model in ("tensorrt_llm_bls", "gemma-gly-tensorrt_llm_bls")}
 tell(answers["tensorrt_llm_bls"].strip())
 print("the same from both:", len(set(answers.values())) == 1)
+print("ensemble decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
 
 # %% [markdown]
-# Section 3's question: does the server call the ensemble decoupled?
-
-# %% tags=["nbval-check-output"]
-print("decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
-
-# %% [markdown]
-# Yes: one decoupled step is enough.
-#
-# **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front doors notices?
+# Is it? Yes: one decoupled step is enough. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front
+# doors notices?
 
 # %% tags=["nbval-check-output"]
 client.unload_model("gemma-gly-postprocessing", headers=admin)
 while "UNLOADING" in [entry.state for entry in client.get_model_repository_index(headers=admin).models]:
     time.sleep(0.05)  # the call returns before the model is gone
 states("unload post")
-
-# %% [markdown]
-# The ensemble goes with it. The BLS still says `READY`: only its Python code knows that it needs the model. A client
-# that asks it now fails in the middle of its request.
-
-# %% tags=["nbval-check-output"]
 tell(ask("gemma-gly-tensorrt_llm_bls"))
 
 # %% [markdown]
-# So check the models behind a BLS, too.
+# Which notices? The ensemble: it goes. The BLS still says `READY`, since only its Python code knows that it needs the
+# model; a client that asks it fails in the middle of its request. So check the models behind a BLS, too.
 #
 # **Predict:** `gemma-gly-postprocessing` is loaded again. Must you also load the ensemble again?
 
@@ -919,7 +803,7 @@ client.load_model("gemma-gly-postprocessing", headers=admin)
 states("load post")
 
 # %% [markdown]
-# No: Triton brings it back. Draw all moments side by side.
+# Must you? No: Triton brings it back. All moments side by side:
 
 # %%
 five = [f"gemma-gly-{name}" for name in names]
@@ -931,8 +815,7 @@ show(request_path.states(second_five), "The ensemble follows its models, the BLS
 # %% [markdown]
 # ### Change a configuration while it runs
 #
-# With `accumulate_tokens` each piece of a streamed answer holds the whole text so far. `pieces` collects a streamed
-# answer.
+# With `accumulate_tokens` each piece of a streamed answer holds the whole text so far. `pieces` collects them.
 
 # %%
 def pieces():
@@ -955,9 +838,8 @@ client.load_model("tensorrt_llm_bls", headers=admin)
 print(pieces())
 
 # %% [markdown]
-# No, not before it is told to load.
-#
-# **Predict:** somebody saves a broken config and loads it. Is the model down now?
+# Does it? Not before it is told to load. **Predict:** somebody saves a broken config and loads it. Is the model down
+# now?
 
 # %% tags=["nbval-check-output"]
 file = repository / "tensorrt_llm_bls" / "config.pbtxt"
@@ -966,25 +848,8 @@ try_load(client, "tensorrt_llm_bls", server.log_path, admin)
 print("ready:", client.is_model_ready("tensorrt_llm_bls"), pieces())
 
 # %% [markdown]
-# No: it stays up with the old configuration until the server's next start, so a failed load is easy to miss.
-#
-# What does Triton say to a client that uses a name from before 0.20?
-
-# %% tags=["nbval-check-output"]
-values = {"text_input": np.array([[b"hi"]], object), "max_tokens": np.array([[4]], np.int32)}
-values |= {"random_seed": np.array([[7]], np.uint64)}
-tensors = []
-for name, array in values.items():
-    kind = {"O": "BYTES", "i": "INT32", "u": "UINT64"}[array.dtype.kind]
-    tensors.append(grpcclient.InferInput(name, array.shape, kind).set_data_from_numpy(array))
-arrived = []
-client.start_stream(lambda result, error: arrived.append(error))
-client.async_stream_infer("tensorrt_llm_bls", tensors)
-client.stop_stream()
-tell(arrived[0])
-
-# %% [markdown]
-# It names the input. Stop the server and restore the config.
+# Is it down? No: it stays up with the old configuration until the server's next start, so a failed load is easy to
+# miss. Stop the server and restore the config.
 
 # %%
 client.close()
@@ -995,7 +860,7 @@ repository = build_default(root / "llm", precision=precision)
 # ## 7 Where the assets go
 #
 # Some guides put tokenizer and engine into the repository. With explicit control that works; in Triton's default mode
-# every folder is a model. Try that on the small repository of section 1. **Predict:** does `shout` at least load?
+# every folder is a model. **Predict:** with such a folder in section 1's repository, does `shout` at least load?
 
 # %% tags=["nbval-check-output"]
 (by_hand / "_assets" / "tokenizer").mkdir(parents=True, exist_ok=True)
@@ -1005,47 +870,19 @@ print("still running" if ended.returncode == 124 else "ended by itself")  # 124:
 for line in ended.stderr.splitlines():
     if re.match(r"E\d", line) and "poll" in line.lower():
         tell(line.partition("] ")[2])
+for finding in lint(by_hand):
+    tell(f"lint: {finding.code} {finding.severity}: {finding.message} {finding.cure}")
 
 # %% [markdown]
-# No: one folder that is not a model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints` does the
-# same. `lint` knows both.
-
-# %% tags=["nbval-check-output"]
-for found in lint(by_hand):
-    tell(f"{found.code} {found.severity}: {found.message} {found.cure}")
-
-# %% [markdown]
-# ### Two repositories
+# Does it? No: one folder that is not a model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints`
+# does the same. `lint` knows both.
 #
-# `--model-repository` may be given more than once. **Predict:** two repositories have a `shout`, and one a `whisper` as
-# well. Which `shout` does the server offer?
-
-# %%
-other = root / "other"
-for name in ("shout", "whisper"):
-    shutil.copytree(by_hand / "shout", other / name, dirs_exist_ok=True)
-    (other / name / "config.pbtxt").write_text(config.replace("shout", name))
-flags = [f"--model-repository={other}", models[1], "--load-model=whisper"]
-both = ["setpriv", "--pdeathsig", "TERM", *program, models[0], *flags, *addresses, *locks]
-with log.open("w") as sink:
-    by_hand_server = subprocess.Popen(both, env=environment, stdout=sink, stderr=sink)
-while by_hand_server.poll() is None and not is_ready():
-    time.sleep(0.1)
-
-# %% [markdown]
-# Ask the server's index:
-
-# %% tags=["nbval-check-output"]
-index = httpx.post(f"{http}/v2/repository/index", headers={"admin": key}, trust_env=False).json()
-for model in index:
-    if model["name"] in ("shout", "whisper"):
-        print(model["name"], model["state"], model.get("reason", ""))
-by_hand_server.terminate()
-ended = by_hand_server.wait()
-
-# %% [markdown]
-# Neither. (In its default mode, or with `--load-model=shout`, Triton would not start at all.) A name must be unique
-# across all repositories.
+# <details><summary>Two repositories</summary>
+#
+# `--model-repository` may be given more than once. A name must be unique across all of them: of a model that is in two,
+# the server offers neither, and in its default mode it does not start.
+#
+# </details>
 
 # %% [markdown]
 # ## Recap
@@ -1066,24 +903,24 @@ ended = by_hand_server.wait()
 
 # %% tags=["nbval-check-output"]
 version = repository / "ensemble" / "1"
+version.mkdir(exist_ok=True)  # if you run this cell again
 version.rmdir()
-for found in lint(repository):
-    print(f"{found.code}  {Path(found.file).name}  {found.cure}")
+for finding in lint(repository):
+    print(f"{finding.code}  {Path(finding.file).name}  {finding.cure}")
 version.mkdir()
 
 # %% [markdown]
-# The folders `1` of `ensemble` and `tensorrt_llm`: they are empty, and git keeps no empty folders.
+# What is missing? The folders `1` of `ensemble` and `tensorrt_llm`: they are empty, and git keeps no empty folders.
 #
 # <details><summary>A larger one</summary>
 #
-# Start the server of section 6 again with all ten models, delete the parameter `preprocessing_model_name` from the
-# config of `gemma-gly-tensorrt_llm_bls`, load that model again, unload `preprocessing` and ask. That is what a
-# hard-coded name does. `lint` cannot see it: the name it falls back to exists.
+# Start the server of section 6 with all ten models, delete the parameter `preprocessing_model_name` from the config of
+# `gemma-gly-tensorrt_llm_bls`, load that model again, unload `preprocessing` and ask. `lint` cannot see what is wrong:
+# the name that the BLS falls back to exists.
 #
 # </details>
 #
-# More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments. You read Triton's log and
-# change the files, and a check asks the server.
+# More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments.
 
 # %%
 notebook.record(models=10)

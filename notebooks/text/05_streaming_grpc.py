@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 58 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 15 min, do: 30 min
 #
@@ -38,13 +38,13 @@ import base64
 import json
 import queue
 import re
-import shutil
 import struct
-import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import httpx
+import matplotlib.pyplot as plt
 import numpy as np
 import psutil
 import tritonclient.grpc as grpcclient
@@ -89,12 +89,7 @@ server = serve(precision=precision)
 # (calls with binary messages), and adds two easier HTTP paths, the [generate
 # extension](https://github.com/triton-inference-server/server/blob/r24.10/docs/protocol/extension_generate.md):
 #
-# | way | where to | what travels | can it stream? |
-# |---|---|---|---|
-# | a | `POST /v2/models/M/infer` | tensors as JSON | no |
-# | b | `POST /v2/models/M/generate` | one flat JSON object | no |
-# | c | `POST /v2/models/M/generate_stream` | the same, answered by server-sent events | yes |
-# | d | gRPC, method `ModelStreamInfer` | binary messages | yes, many at once |
+# ![Two HTTP paths give one response; generate_stream and gRPC give many](pictures/05_ways.svg)
 #
 # Begin with (a) and the smallest model: `preprocessing` turns text into the ids of its **tokens**, pieces of text.
 # Every tensor has a name, a datatype and a shape. `[1, 1]` is a batch of one row, with one string in it.
@@ -300,42 +295,32 @@ print(*(part.name for part in both))
 content = base64.b64encode(b"A fox ran.").decode()
 text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "contents": {"bytes_contents": [content]}}
 length = {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "contents": {"int_contents": [8]}}
-body = json.dumps({"model_name": "tensorrt_llm_bls", "inputs": [text, length]})
-(build / "request.json").write_text(body)
-service = "inference.GRPCInferenceService"
-tool = "grpcurl -protoset build/grpc_service.protoset"
-print(f"{tool} describe {service}")
-print(f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer < build/request.json")
+(build / "request.json").write_text(json.dumps({"model_name": "tensorrt_llm_bls", "inputs": [text, length]}))
 
 # %% [markdown]
-# Both commands work in a terminal in the course's folder while this notebook runs. If
-# [grpcurl](https://github.com/fullstorydev/grpcurl) is on your PATH, the second one runs now. **Predict:** how does it
-# show the answer's text?
-
-# %%
-if shutil.which("grpcurl"):
-    parts = f"{tool} -plaintext -d @ {server.grpc_url} {service}/ModelStreamInfer".split()
-    done = subprocess.run(parts, input=body, capture_output=True, text=True, cwd=find_root(), timeout=60)
-    print(done.stdout or done.stderr)
-else:
-    print("not run here: grpcurl is not on the PATH")
-
-# %% [markdown]
-# The text comes as base64, with its four bytes in front. grpcurl finds the method in the file, makes a message from the
-# JSON, and sends it. So does this cell:
+# They find the method in the first file, make a message of the second, and send it. So does this cell:
 
 # %%
 pool = descriptor_pool.DescriptorPool()
 for part in descriptor_pb2.FileDescriptorSet.FromString((build / "grpc_service.protoset").read_bytes()).file:
     pool.AddSerializedFile(part.SerializeToString())
-method = pool.FindMethodByName(f"{service}.ModelStreamInfer")
+method = pool.FindMethodByName("inference.GRPCInferenceService.ModelStreamInfer")
 typed = json_format.Parse((build / "request.json").read_text(), service_pb2.ModelInferRequest())
 (response,) = stub.ModelStreamInfer(iter([typed]), timeout=60)
 print(method.input_type.full_name, "→", method.output_type.full_name)
 print(response.infer_response.raw_output_contents)
 
 # %% [markdown]
-# <details><summary>In Postman</summary>
+# <details><summary>The commands of grpcurl, and Postman</summary>
+#
+# In the course's folder, while this notebook runs, with the port of `server.grpc_url`:
+#
+# ```
+# grpcurl -protoset build/grpc_service.protoset -plaintext -d @ 127.0.0.1:PORT \
+#     inference.GRPCInferenceService/ModelStreamInfer < build/request.json
+# ```
+#
+# [grpcurl](https://github.com/fullstorydev/grpcurl) shows the text as base64, with its four bytes in front.
 #
 # Postman wants the source of the schema: in a gRPC request open *Service definition* and import `grpc_service.proto`
 # and `model_config.proto`, both from
@@ -386,9 +371,11 @@ def own_inputs(**values):
 request = own_inputs(text_input=prompt, max_tokens=5, stream=True)
 
 # %% [markdown]
-# A stream has four steps: open it with a callback, send a request, let responses arrive, close it. The callback runs
-# in another thread, so it only puts things into a queue. Its arguments must be called `result` and `error`. Never call
-# `stop_stream` in it: a thread cannot wait for itself.
+# A stream has four steps. The callback runs in another thread, so it only puts things into a queue:
+#
+# ![Your thread opens, sends, takes from a queue, closes; the client's thread fills the queue](pictures/05_threads.svg)
+#
+# Its arguments must be called `result` and `error`. Never call `stop_stream` in it: a thread cannot wait for itself.
 #
 # `stop_stream()` waits until every answer is complete:
 
@@ -463,7 +450,9 @@ for model, given in asked.items():
 
 # %%
 summary = "; ".join(f"{model} {sent}" for model, sent in flags.items())
-show(streaming.sequence(flags), "The BLS model sends the final flag alone, behind the data", summary, drawing=True)
+behind = [model for model, sent in flags.items() if "F" in sent]
+title = f"The final flag comes alone, behind the data: {', '.join(behind) or 'nowhere'}"
+show(streaming.sequence(flags), title, summary, drawing=True)
 
 
 # %% [markdown]
@@ -560,7 +549,8 @@ results = list(own_stream(client, "tensorrt_llm_bls", request))
 print("".join(map(text_of, results)) == whole, f"{results[0].seconds:.3f} s to the first token")
 
 # %% [markdown]
-# **Predict:** what does a name that is not there give for the ensemble's last response: True, False, or an error?
+# It does. **Predict:** what does a name that is not there give for the ensemble's last response: True, False, or an
+# error?
 
 # %% tags=["nbval-check-output"]
 *_, last = own_stream(client, "ensemble", request)
@@ -762,7 +752,8 @@ alone = arrivals(stream(client, "tensorrt_llm_bls", inputs(text_input=prompt, se
 print(f"first token after {alone[0] * 1000:.0f} ms, median gap {np.median(np.diff(alone)) * 1000:.0f} ms")
 
 # %% [markdown]
-# Now several requests at once, over one stream: `gather` gives each an id and sorts the responses by it.
+# Now several requests at once, over one stream: `gather` gives each an id and sorts the responses by it. Each mark is a
+# token; each dot below is one wait.
 #
 # **Predict:** with `streams` requests at once, how much longer does each wait for its next token? As many times as
 # there are requests? A little? Not at all?
@@ -771,11 +762,6 @@ print(f"first token after {alone[0] * 1000:.0f} ms, median gap {np.median(np.dif
 together = {f"{i + 1} of {streams}": inputs(text_input=prompt, seed=seed + i, **options) for i in range(streams)}
 answers = gather(client, "tensorrt_llm_bls", together)
 times = {name: arrivals(results) for name, results in answers.items()}
-
-# %% [markdown]
-# Each mark is a token; each dot below is one wait.
-
-# %%
 gap_alone = float(np.median(np.diff(alone)))
 gap_together = float(np.median(np.concatenate([np.diff(each) for each in times.values()])))
 summary = f"tokens/s: alone {1 / gap_alone:.0f}; {streams} at once {1 / gap_together:.0f} each, "
@@ -823,7 +809,7 @@ check("05.3", answer_3)
 # </details>
 
 # %% [markdown]
-# How many streams pay? Each mark is a token. In JupyterLab the slider sends so many requests.
+# How many streams pay? In JupyterLab the slider sets how many requests go out.
 #
 # **Predict:** eight streams in the place of one: how many times the tokens per second?
 
@@ -870,9 +856,13 @@ for model in ("ensemble", "tensorrt_llm_bls"):
     print(f"{model:16} {len(chunks)} responses: {chunks}")
 
 # %% [markdown]
-# What is in them? The ensemble has lost the text for good: joining `�` does not bring the bytes back. Our BLS model
-# keeps the last tokens, and sends empty text while a character is incomplete; what is incomplete at the end comes as
-# one more response, a `�`. So an empty chunk is not the end, and **responses are not tokens**.
+# The ensemble sends one for each token, and has lost the text for good: joining `�` does not bring the bytes back. Our
+# BLS model keeps the last tokens:
+#
+# ![Three tokens hold four bytes of one character; the BLS model sends it with the third](pictures/05_bytes.svg)
+#
+# What is incomplete at the end comes as one more response, a `�`. So an empty chunk is not the end, and **responses are
+# not tokens**.
 #
 # Spaces are a second trap. This tokenizer keeps the space inside the token (`' fox'`). Llama 2's, a
 # [SentencePiece](https://github.com/google/sentencepiece) one, writes a space as `▁`, also before the first word, and
@@ -918,10 +908,10 @@ server.load("tensorrt_llm_bls")
 # ## 9 Cancel, and prove it
 #
 # A reader closes the page after five tokens. Does the server go on computing for nobody? Watch how many cores its
-# processes use:
+# processes use, before and after a client leaves:
 
 # %%
-process = psutil.Process(server.pid)
+process, cores = psutil.Process(server.pid), {}
 
 
 def cpu_seconds():
@@ -934,53 +924,69 @@ def busy(seconds=0.4):
     return (cpu_seconds() - before) / seconds
 
 
+def leave(way, action):
+    before = busy()
+    action()
+    time.sleep(0.3)
+    cores[way] = before, busy()
+
+
 # %% [markdown]
-# Ask for 800 tokens, read five, cancel. **Predict** the three numbers: before, during, after.
+# Three clients leave: one closes its gRPC stream, one drops the connection of `/generate_stream`, one loses patience
+# with `/generate`, which writes only once, at the end. **Predict:** in which of the three cases does the server stop?
 
 # %%
 long = {"text_input": prompt, "max_tokens": 800, "min_tokens": 800, "stream": True}
-print(f"before  {busy():.1f} cores")
 answer = stream(client, "tensorrt_llm_bls", inputs(**long))
 first_five = [text_of(next(answer)) for _ in range(5)]
-print(f"during  {busy():.1f} cores")
-answer.close()
-time.sleep(0.3)
-print(f"after   {busy():.1f} cores")
+leave("gRPC stream", answer.close)
 
 # %% [markdown]
-# Did the work stop? Yes: `close()` runs the `finally` of `stream`, which cancels, and so does leaving a `for` loop over
-# it. (The ensemble of this Triton does not pass the cancellation on: the LLM behind it goes on to `max_tokens`.)
-#
-# In a client of your own, `client.close()` and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens.
-# With `cancel_requests=True` the callback may get *Locally cancelled by application!* That is no failure.
-#
-# **By HTTP:** drop the connection of `/generate_stream`. The server notices at the next token.
+# An event is followed by an empty line:
 
 # %%
 with web.stream("POST", "/v2/models/tensorrt_llm_bls/generate_stream", json=long) as response:
     lines = response.iter_lines()
-    first_lines = [next(lines) for _ in range(10)]  # after each event an empty line
-    print(f"during  {busy():.1f} cores")
-time.sleep(0.3)
-print(f"after   {busy():.1f} cores")
+    first_lines = [next(lines) for _ in range(10)]
+    leave("/generate_stream", response.close)
 
 # %% [markdown]
-# **Predict:** and `/generate`, which writes only once, at the end? Ask for over a second of tokens, and let the client
-# give up after half of one.
+# The third asks for over a second of tokens, and gives up after half of one:
 
 # %%
 enough = max(round(2.5 / gap_alone), 20)  # without streaming tokens come faster
 body = {"text_input": prompt, "max_tokens": enough, "min_tokens": enough}
-try:
-    web.post("/v2/models/tensorrt_llm_bls/generate", json=body, timeout=0.5)
-except httpx.ReadTimeout as error:
-    print(type(error).__name__)
-print(f"after   {busy():.1f} cores")
+with ThreadPoolExecutor() as threads:
+    waiting = threads.submit(web.post, "/v2/models/tensorrt_llm_bls/generate", json=body, timeout=0.5)
+    leave("/generate", waiting.exception)
+print(type(waiting.exception()).__name__)
 
 # %% [markdown]
-# Did `/generate` stop, too? No: the server completes the answer, then finds nobody to give it to
-# ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them
-# stream.
+# How busy was the server, with the client there and without?
+
+# %%
+fig, axes = plt.subplots(figsize=(7.5, 2.3))
+for at, (shift, label, colour) in enumerate(((-0.2, "before it left", "#C6DAE9"), (0.2, "after", "#0072B2"))):
+    axes.barh(np.arange(3) + shift, [pair[at] for pair in cores.values()], 0.36, color=colour, label=label)
+axes.set(yticks=range(3), yticklabels=list(cores), ylim=(2.6, -0.6), xlabel="busy cores of the server")
+axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+on = [way for way, (_, after) in cores.items() if after > 0.3]
+summary = "; ".join(f"{way}: {before:.1f}, then {after:.1f} cores" for way, (before, after) in cores.items())
+show(fig, f"The server goes on for a client that left {' and '.join(on) or 'nothing'}", summary)
+
+# %% [markdown]
+# Where does it stop? Where the client streamed: the server notices at the next token. An answer of `/generate` it
+# completes, then finds nobody to give it to
+# ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them stream.
+#
+# <details><summary>In a client of your own</summary>
+#
+# `close()` runs the `finally` of `stream`, which cancels; so does leaving a `for` loop over it. A client's `close()`
+# and a plain `stop_stream()` cancel nothing: they wait for all 800 tokens. With `cancel_requests=True` the callback may
+# get *Locally cancelled by application!* That is no failure. The ensemble of this Triton does not pass the cancellation
+# on: the LLM behind it goes on to `max_tokens`.
+#
+# </details>
 #
 # **By request id:** send `tensorrt_llm` a second request with the same id and `stop` set. Its other inputs must be
 # there, whatever their values. The stream then ends with its final flag.
@@ -1095,8 +1101,7 @@ except InferenceServerException as error:
     print(error)
 
 # %% [markdown]
-# The loop says what happened: a text that was cut off must never look complete. (A GPU may be done by then, and
-# nothing was cut off.)
+# The loop says what happened: a text that was cut off must never look complete.
 #
 # Try more: send `stream` as False over `ModelStreamInfer`, or leave out `enable_empty_final_response` in `own_stream`.
 #

@@ -27,23 +27,19 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring
 #
-# **Time:** 45 minutes (last run: 95 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 78 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
-# read: 13 min, do: 32 min
+# read: 12 min, do: 38 min
 #
 # Previous: [06 · Temperature](06_temperature.ipynb) · Next: [08 · Log probabilities](08_log_probs.ipynb)
 
 # %%
 import itertools
 import re
-import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as grpcclient
-import yaml
 from IPython.display import Markdown, display
 from scipy.special import log_softmax, softmax
 from scipy.stats import binomtest
@@ -69,7 +65,7 @@ texts: int = 10  # sampled texts for each setting of the grid, at least 2
 seed: int = 1  # seed of every random choice
 
 # %% [markdown]
-# Parameters with which section 8 has nothing to measure stop the notebook here.
+# Parameters with which section 8 cannot measure stop the notebook here.
 
 # %%
 assert min(texts, max_tokens) >= 2 and samples >= 1, "texts and max_tokens must be at least 2: pairs are compared"
@@ -114,11 +110,13 @@ print("both              ", (two / two.sum()).round(3))
 
 # %% [markdown]
 # How many are left? As they were, the sums reach 0.8 at the third token; renormalised, at the second. So a forgotten
-# division keeps another set of tokens. The order of TensorRT-LLM and of our server is **temperature, penalties, top-k,
-# renormalise, top-p**, then the draw. The token that *crosses* p stays: without it p = 0.3 would leave nothing.
+# division keeps another set of tokens. The token that *crosses* p stays: without it p = 0.3 would leave nothing. The
+# order of TensorRT-LLM and of our server:
+#
+# ![Temperature, penalties, top-k 3, division, top-p 0.8, draw: what stays of five tokens](pictures/07_order.svg)
 
 # %% [markdown]
-# The draw differs. Our server and the library transformers keep the crossing token whole, and renormalise. [NVIDIA's
+# The draw differs. Our server and the library transformers keep the crossing token whole. [NVIDIA's
 # kernels](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.0.0/cpp/tensorrt_llm/kernels/samplingTopKKernels.cu) leave it
 # only the part of its probability that is needed to reach p.
 #
@@ -137,17 +135,12 @@ print("both, by NVIDIA   ", drawn_by_nvidia(whole, 0.8).round(3))
 #
 # ## 2 A server, and one distribution
 #
-# The same for a model with 49,152 tokens. `normalize_log_probs`, set to False, makes NVIDIA's server report log
-# probabilities over the whole vocabulary (section 6); ours always does.
+# The same for a model with 49,152 tokens. (`normalize_log_probs`: False makes NVIDIA's server report log probabilities
+# over the whole vocabulary, as ours always does.) Triton tells which tokenizer its models use.
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
 client = grpcclient.InferenceServerClient(server.grpc_url)
-
-# %% [markdown]
-# Triton tells which tokenizer its models use.
-
-# %%
 configuration = client.get_model_config("preprocessing").config.parameters
 tokenizer = Tokenizer.from_file(configuration["tokenizer_dir"].string_value + "/tokenizer.json")
 
@@ -203,7 +196,7 @@ print(f"90 % need {np.searchsorted(p[order].cumsum(), 0.9) + 1} tokens")
 print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 
 # %% [markdown]
-# A few likely tokens, then a tail of thousands: each nearly impossible, together not.
+# How many? A few likely tokens, then a tail: each of its thousands nearly impossible, together not.
 #
 # ## 3 The microscope
 #
@@ -239,9 +232,7 @@ show(figures.microscope(steps, label), title, summary)
 
 # %% [markdown]
 # Which steps change ratios? Only the temperature. A cut and the division after it scale all survivors alike.
-#
-# Top-k keeps a fixed number of tokens, top-p as many as are needed. **Predict:** with p = 0.9, at which temperature
-# are most tokens left: 0.5, 1 or 1.5?
+# **Predict:** with p = 0.9, at which temperature are most tokens left: 0.5, 1 or 1.5?
 
 # %%
 def nucleus(axes, temperature, top_p):
@@ -252,14 +243,14 @@ def nucleus(axes, temperature, top_p):
 
 # %%
 kept = {t: np.count_nonzero(decoding.distribution(z, t, top_p=0.9)) for t in (0.5, 1.0, 1.5)}
-title = f"Heat widens the nucleus: top-p 0.9 keeps {kept[0.5]:,}, {kept[1.0]:,} or {kept[1.5]:,} tokens"
+title = f"Top-p 0.9 keeps {kept[0.5]:,} tokens at T 0.5, {kept[1.0]:,} at T 1 and {kept[1.5]:,} at T 1.5"
 summary = f"Tokens that top-p 0.9 keeps at temperature 0.5, 1 and 1.5: {', '.join(f'{n:,}' for n in kept.values())}."
 finer = {"top_p": [n / 20 for n in range(1, 21)], "temperature": [n / 10 for n in range(1, 31)]}
 explore(nucleus, title=title, summary=summary, live=finer, top_p=[0.5, 0.9], temperature=[0.5, 1.0, 1.5])
 
 
 # %% [markdown]
-# Most are left at T = 1.5: heat undoes much of what top-p is for. It cannot move the limit of top-k.
+# At which temperature? At 1.5: heat undoes much of what top-p is for. It cannot move the limit of top-k.
 #
 # **Exercise 07.1** (●●○, 8 minutes) Write top-k: from logits to probabilities, one for each token, in their old
 # places. `k` 0 is off, as in a request; a `k` above the number of tokens changes nothing.
@@ -344,8 +335,8 @@ check("07.2", top_p)
 # %% [markdown]
 # ## 4 Does the server do the same?
 #
-# The server draws tokens. `num_return_sequences` asks for many answers at once, with seeds seed, seed + 1, … Two
-# tokens can look alike as text, so ask `tensorrt_llm` itself for ids. There top-k and top-p have longer names.
+# `num_return_sequences` asks for many answers at once, with seeds seed, seed + 1, … Two tokens can look alike as text,
+# so ask `tensorrt_llm` itself for ids. There top-k and top-p have longer names.
 
 # %%
 def sequences(number, length=1, **settings):
@@ -363,8 +354,7 @@ def drawn_ids(number, **settings):
 
 
 # %% [markdown]
-# Does it renormalise between the cuts? Choose a top-p a little below the share of the likeliest token *after* the
-# division.
+# Does it renormalise? Choose a top-p a little below the share of the likeliest token *after* the division.
 
 # %%
 divided = steps[2][2][order[:8]]
@@ -383,43 +373,33 @@ print("different tokens:", len(set(few)))
 print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()) ** 24:.0e}")
 
 # %% [markdown]
-# One token, 24 times: it divides. No test is needed where one of two ideas is all but impossible.
-#
-# Now the whole distribution, with the settings of section 3.
+# How many came? One token, 24 times: the server divides. No test is needed where one of two ideas is all but
+# impossible. Now the whole distribution, with the settings of section 3. **Predict:** how many of the eight exact
+# probabilities lie inside the 95 % interval of the samples (Wilson's, as in notebook 06)? A right one misses once in
+# twenty times.
 
 # %%
 drawn = drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)
 counts = np.array([drawn.count(i) for i in order[:8]])
-print(*(f"{count} {label[i]}," for i, count in zip(order, counts, strict=False)), samples - counts.sum(), "others")
-
-# %% [markdown]
-# **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in
-# notebook 06)? A right one misses once in twenty times.
-
-# %%
 bars = {"this server": exact[order[:8]], "NVIDIA's draw": drawn_by_nvidia(divided, 0.8)}
 inside = {}
 for name, expected in bars.items():
     bounds = [binomtest(int(n), samples).proportion_ci(method="wilson") for n in counts]
     inside[name] = sum(low <= q <= high for (low, high), q in zip(bounds, expected, strict=True))
-print(inside)
-
-# %%
 fig = figures.samples_against_exact([label[i] for i in order[:8]], {"": (bars, counts)})
 summary = f"exact probabilities inside the 95 % interval of {samples} samples: {inside}"
 title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA's".format(samples, *inside.values())
 show(fig, title, summary)
 
 # %% [markdown]
-# A sampled answer is a draw from a distribution that you can calculate. The two ways of drawing differ a little, at
-# the token that crosses p. Do your intervals tell them apart? Where both hold nearly all of their bars, so few samples
-# cannot, and a bar just outside proves little. Section 1 can: it calculated the difference.
+# How many? The title counts them, for our way of drawing and for NVIDIA's, which differ a little at the token that
+# crosses p. Where both hold nearly all of their bars, so few samples cannot tell them apart; section 1 could, by
+# calculation.
 #
 # <details><summary>How many samples would it take?</summary>
 #
 # The half width of a 95 % interval is about $2\sqrt{p(1-p)/n}$. For p = 0.1 and a difference of 0.03 that means n = 400
-# or more. Notebook 06 turns such counts into one number, a p-value. Seven true ideas of a hundred get a p-value of 0.07
-# or less, so that is no reason to reject one.
+# or more.
 #
 # </details>
 
@@ -447,13 +427,11 @@ print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for th
 #
 # <details><summary>Equal seeds can part, and the model's folder sets nothing</summary>
 #
-# Logits depend on what else the server computes at the moment. With fp32 it is their last digits, so equal seeds rarely
-# part. int4 uses other arithmetic for one row than for many: for twelve prompts on one CPU some logit moved by 0.3 to
-# 0.8 in a batch of eight.
+# Logits depend on what else the server computes. With fp32 it is their last digits, so equal seeds rarely part; with
+# int4 some logit moved by 0.3 to 0.8 in a batch of eight (twelve prompts, one CPU).
 #
 # A model's `generation_config.json` may suggest a temperature or a top-p, and transformers follows it. NVIDIA's Triton
-# models and ours do not: what you do not send is off. Ours read its end tokens, of which chat models may have several;
-# NVIDIA's `preprocessing` sends one, the tokenizer's.
+# models and ours do not: what you do not send is off.
 #
 # </details>
 #
@@ -465,7 +443,7 @@ warm = [text(ask(prompt, temperature=1.9, seed=s)[0]) for s in (1, 2)]
 print("greedy, whatever temperature and seed:", warm == [plain, plain])
 
 # %% [markdown]
-# Both give the greedy text: nothing is drawn, so temperature and seed have no effect. Read what the strategies write:
+# What do they give? The greedy text, both: nothing is drawn. Read what the strategies write:
 
 # %% tags=["varies"]
 settings = {
@@ -480,11 +458,8 @@ for name, (result,) in ask_all({name: common | each for name, each in settings.i
     print(f"{name:12} {text(result)!r}")
 
 # %% [markdown]
-# Pure sampling draws from what the model believes. But a text is many draws, and one token from the tail leads the
-# rest astray.
-#
-# **Predict:** if each step had a tail as heavy as the first, how likely is a text of `max_tokens` tokens with at least
-# one from behind the 50 likeliest?
+# One token from the tail leads a text astray. **Predict:** if each step had a tail as heavy as the first, how likely is
+# a text of `max_tokens` tokens with at least one from behind the 50 likeliest?
 
 # %%
 behind = p[order[50:]].sum()
@@ -504,14 +479,8 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 #
 # Why two cases for r? $-2$ divided by 2 is $-1$, which is *more* likely; multiplied it is $-4$.
 #
-# In TensorRT-LLM, and here, the prompt's tokens count as well.
-#
-# <details><summary>Since pull request 8127</summary>
-#
-# TensorRT-LLM's own API can leave the prompt out of the last two ([pull request
-# 8127](https://github.com/NVIDIA/TensorRT-LLM/pull/8127)).
-#
-# </details>
+# In TensorRT-LLM, and here, the prompt's tokens count as well. (Its own API can leave them out of the last two: [pull
+# request 8127](https://github.com/NVIDIA/TensorRT-LLM/pull/8127).)
 #
 # **Predict:** how much of the probability in section 2 does each penalty move, before anything is written?
 
@@ -530,8 +499,8 @@ for name, row in penalised(z, ids_of(prompt)).items():
     print(f"{name:15} moves {np.abs(softmax(row) - p).sum() / 2:.2%} of the probability")
 
 # %% [markdown]
-# A penalty moves only what has occurred, and here the likely words have not. So take a prompt that repeats itself. A
-# penalty can change the very first token:
+# How much? Little: a penalty moves only what has occurred, and here the likely words have not. So take a prompt that
+# repeats itself:
 
 # %%
 animals = "the cat and the dog and the cat and the"
@@ -547,13 +516,6 @@ for r in (1.0, 1.3):
 before = softmax(z_animals)
 after = {name: softmax(row) for name, row in penalised(z_animals, ids_of(animals)).items()}
 dog, cat = (ids_of(word)[0] for word in (" dog", " cat"))
-for name, q in {"the model": before, **after}.items():
-    print(f"{name:15} dog {q[dog]:4.0%}, cat {q[cat]:4.0%}")
-
-# %% [markdown]
-# The microscope again, side by side:
-
-# %%
 likely = {int(i): repr(tokenizer.decode([i])) for i in np.argsort(-before)[:10]}
 panels = [("the model", "model", before), *((name, "penalty", q) for name, q in after.items())]
 factors = [before[dog] / after[name][dog] for name in ("repetition 1.3", "presence 1")]
@@ -562,24 +524,14 @@ fig = figures.microscope(panels, likely, previous=before)
 show(fig, title, ", ".join(f"{name}: dog {q[dog]:.0%}, cat {q[cat]:.0%}" for name, q in after.items()))
 
 # %% [markdown]
-# The frequency penalty counts each occurrence, so the logit of `' cat'` falls twice as far. What did the factor 1.3 do
-# to `' dog'`?
-
-# %%
-harder = penalised(z_animals, ids_of(animals))["repetition 1.3"]
-high, lower = z_animals[dog], harder[dog]
-sums = np.exp(z_animals - high).sum() / np.exp(harder - high).sum()
-weight = np.exp(high - lower)
-print(f"logit {high:.1f} → {lower:.1f}, {high - lower:.2f} nats lower: exp(z) is divided by {weight:.0f},")
-print(f"the sum of all exp(z) by {sums:.1f}, and so the probability by {weight / sums:.0f}")
-
-# %% [markdown]
-# The sum shrinks, too, since every token that occurred lost. What a factor does depends on where a model's logits
-# happen to lie. So do not copy a penalty from another model.
+# What is the difference? The frequency penalty counts each occurrence, so the logit of `' cat'` falls twice as far. The
+# factor 1.3 divides a high logit by much: what it does depends on where a model's logits happen to lie. So do not copy
+# a penalty from another model.
 #
 # Does the server agree? `return_log_probs` reports the natural log of the chosen token's probability, after penalties.
 
 # %% tags=["nbval-check-output"]
+harder = penalised(z_animals, ids_of(animals))["repetition 1.3"]
 (result,) = ask(animals, max_tokens=1, repetition_penalty=1.3, return_log_probs=True)
 served = result.as_numpy("output_log_probs").item()
 print("served and calculated agree:", bool(abs(served - log_softmax(harder).max()) < 1e-3))
@@ -623,20 +575,17 @@ for name, rate in rates.items():
 print("more than a tenth repeated:", ", ".join(n for n, rate in rates.items() if n != "none" and rate > 0.1) or "none")
 
 # %% [markdown]
+# Which is too weak? The last line names it.
+#
+# <details><summary>Why?</summary>
+#
 # A cure is too weak if it moves a logit by less than the loop's favourite leads: a presence penalty of 0.5 takes half a
 # nat once, a frequency penalty each time, the factor 1.1 about a tenth of a large logit. Sampling helps as well: a loop
 # needs the same choice every time.
 #
-# **Predict:** does the model find its loop less and less likely as it goes round?
-
-# %%
-scores = told["none"].as_numpy("output_log_probs").reshape(-1)
-print(f"log probability in nats, mean of the first ten tokens {scores[:10].mean():.2f}, of the last ten", end=" ")
-print(f"{scores[-10:].mean():.2f}")
+# </details>
 
 # %% [markdown]
-# It finds its loop more and more likely: what has come before makes it so.
-#
 # **Exercise 07.3** (●●○, 8 minutes) End the loop in production. Find settings for the request with which (1) at most a
 # tenth of the park's 4-grams repeat, here of words; (2) another seed tells the same; (3) `2, 4, 6, 8,` still goes on
 # with 10, and `river` is still copied. The check asks this server, and tells what came.
@@ -700,8 +649,8 @@ print(f"end token: {softmax(z_end)[end_id]:.0%}, masked {softmax(masked)[end_id]
 print("then likeliest:", repr(tokenizer.decode([masked.argmax()])))
 
 # %% [markdown]
-# How long? `min_tokens` does not delay stop words, so (c) is as short as (a). And (b) shows the price: the end was the
-# model's first choice; forced to go on, it makes something up.
+# How long? `min_tokens` does not delay stop words, so (c) is as short as (a). And (b) shows the price: the model had
+# chosen the end; forced to go on, it makes something up.
 #
 # An answer must not contain `bad_words`. **Predict:** which of these three lists keeps Paris out?
 
@@ -712,16 +661,16 @@ for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
 
 
 # %% [markdown]
-# Here the second and the third do; only the third is sure to. A word is banned as the tokens that it has when it stands
-# alone: `'Paris'` begins a text, inside a sentence the token is `' Paris'`. This bans tokens, not a meaning.
+# Which does? The second and the third; only the third is sure to. A list bans tokens, not a meaning: `'Paris'` begins a
+# text, inside a sentence the token is `' Paris'`.
 #
 # ## 8 Diversity against quality
 #
 # You want texts that differ, and texts that are good. Measure both for a grid of temperature and top-k:
 #
 # - **diversity**: distinct-2, different token pairs over all token pairs;
-# - **quality**, as far as numbers go: the mean log probability of the tokens *at temperature 1*. It says how usual a
-#   text is, not how good.
+# - **quality**, as far as numbers go: the mean log probability of the tokens *at temperature 1*, that is how usual they
+#   are.
 #
 # **Predict:** draw both against temperature on paper, one line for top-k 5 and one for no top-k (`top_k=0` with
 # `top_p=1.0`).
@@ -742,83 +691,48 @@ def measure(k, temperature):
 # %%
 measured = {}
 for k in (5, 50, 0):
-    measured[f"top-k {k or 'off'}"] = line = {t: measure(k, t) for t in (0.5, 1.0, 1.5)}
-    for t, (distinct, scores) in line.items():
-        print(f"top-k {k or 'off':>3}  T {t}   distinct-2 {distinct:.2f}   {np.mean(scores):6.2f} nats per token")
-
-# %% [markdown]
-# To compare with, the greedy text of the same length:
-
-# %%
+    measured[f"top-k {k or 'off'}"] = {t: measure(k, t) for t in (0.5, 1.0, 1.5)}
 usual = float(ask(prompt, return_log_probs=True)[0].as_numpy("output_log_probs").mean())
 means = {(k, t): np.mean(scores) for k, line in measured.items() for t, (_, scores) in line.items()}
 fall = means["top-k 50", 1.5] - means["top-k off", 1.5]
-print(f"greedy: {usual:.2f} nats per token; {sum(mean > usual for mean in means.values())} of {len(means)} are higher")
-
-# %%
 summary = f"T 1.5: top-k 50 has {means['top-k 50', 1.5]:.1f} nats per token, no top-k {means['top-k off', 1.5]:.1f}."
 fig = figures.diversity_quality(measured, ("greedy", usual))
-show(fig, f"T 1.5 without top-k: {fall:.1f} nats per token less usual than with top-k 50", summary)
+show(fig, f"At T 1.5, top-k 50 or none makes a difference of {fall:.1f} nats per token", summary)
 
 # %% [markdown]
-# Each dot on the right is one text; where the dots of two settings mix, you have not measured a difference.
+# Were your lines like these? From T 0.5 to 1.5 you pay usual words for different ones. At high temperature the lines on
+# the right part: top-k 50 keeps texts far more usual. Whether they also differ less, distinct-2 cannot say: near 1 the
+# measure is full. Where the dots (a text each) of two settings mix, you have not measured a difference.
 #
-# From T 0.5 to 1.5 you pay usual words for different ones. (On the left, ten texts are too few where lines cross.) At
-# high temperature the lines on the right part: top-k 50 keeps texts far more usual. Whether they also differ less,
-# distinct-2 cannot say: near 1 the measure is full.
-#
-# Greedy decoding, the dashed line, asks for nothing but high probability, and section 6 showed where that leads: into a
+# The dashed line, greedy decoding, asks for nothing but high probability, and section 6 showed where that leads: into a
 # loop. A high log probability is no proof of quality. For that you need tasks with right answers.
-
-# %% [markdown]
-# <details><summary>How sure is a distinct-2?</summary>
-#
-# Do not draw the texts again with replacement (the usual bootstrap): copies are what diversity counts. The jackknife
-# leaves out one text at a time, which gives n results; the sum of their squared distances from their mean, times
-# $(n-1)/n$, is the squared standard error.
-#
-# </details>
 
 # %% [markdown]
 # ## 9 A regression grid
 #
-# Tools like promptfoo run a table of prompts through a table of configurations, and test each answer with a small
-# function. Three kinds of test, by promptfoo's names:
+# Eight tasks, each with a pattern that a right answer matches. Greedy decoding with fp32 weights passes them all: that
+# is how they were chosen. What the other strategies lose is the finding.
 
 # %%
-kinds = {
-    "equals": lambda words, value: words == value,
-    "contains": lambda words, value: value in words,
-    "regex": lambda words, value: re.search(value, words) is not None,
+tasks = {
+    "copy a word": ("say cat -> cat\nsay house -> house\nsay river ->", "^river$"),
+    "opposite": ("hot -> cold\nbig -> small\nup ->", "^down$"),
+    "add": ("1 + 1 = 2\n2 + 2 = 4\n2 + 3 =", "^5$"),
+    "first letter": ("apple: a\nbanana: b\nhouse: h\nriver:", "^r$"),
+    "even numbers": ("2, 4, 6, 8,", "^10\\b"),
+    "count": ("one, two, three, four,", "^five\\b"),
+    "France": ("The capital of France is", "Paris"),
+    "Japan": ("The capital of Japan is", "Tokyo"),
 }
 
 
 def passes(task, words):
-    _, kind, value = tasks[task]
-    return kinds[kind](words.strip(), value)
+    return re.search(tasks[task][1], words.strip()) is not None
 
 
 # %% [markdown]
-# Eight tasks, chosen because greedy decoding with fp32 weights passes them. Its 100 % is no finding; what the others
-# lose is.
-
-# %%
-tasks = {
-    "copy a word": ("say cat -> cat\nsay house -> house\nsay river ->", "equals", "river"),
-    "opposite": ("hot -> cold\nbig -> small\nup ->", "equals", "down"),
-    "add": ("1 + 1 = 2\n2 + 2 = 4\n2 + 3 =", "equals", "5"),
-    "first letter": ("apple: a\nbanana: b\nhouse: h\nriver:", "equals", "r"),
-    "even numbers": ("2, 4, 6, 8,", "regex", "^10\\b"),
-    "count": ("one, two, three, four,", "regex", "^five\\b"),
-    "France": ("The capital of France is", "contains", "Paris"),
-    "Japan": ("The capital of Japan is", "contains", "Tokyo"),
-}
-
-# %% [markdown]
-# Each sampling strategy answers five times, with five seeds; greedy would say the same five times.
-#
-# **Predict:** which strategy loses most? What does a repetition penalty do to a task whose right answer is in the
-# prompt, or whose format repeats?
+# Each sampling strategy answers five times, with five seeds. **Predict:** which strategy loses most? What does a
+# repetition penalty do to a task whose right answer is in the prompt, or whose format repeats?
 
 # %%
 strategies = {
@@ -845,12 +759,12 @@ mean = {name: float(np.mean([row[name] for row in shares.values()])) for name in
 
 # %%
 summary = "mean share passed: " + "; ".join(f"{name} {share:.0%}".replace("\n", " ") for name, share in mean.items())
-title = f"Heat costs right answers: pure sampling passes {mean['pure']:.0%}, and {mean['pure, T 1.5']:.0%} at T 1.5"
+title = "Passed: " + ", ".join(f"{share:.0%}" for share in mean.values())
 show(figures.pass_grid(shares), title, summary)
 
 # %% [markdown]
-# Eight or forty answers a strategy are few. **Predict:** is greedy measurably better than T 0.7? Look at Wilson's
-# intervals:
+# Which loses most? The hottest, and then the penalty, which fails whole tasks. But eight or forty answers a strategy
+# are few. **Predict:** is greedy measurably better than T 0.7? Look at Wilson's intervals:
 
 # %%
 for name, share in mean.items():
@@ -859,10 +773,8 @@ for name, share in mean.items():
     print(name.replace("\n", " ").ljust(20), f"{share:4.0%} of {n:2}, so {low:.0%} to {high:.0%}")
 
 # %% [markdown]
-# Is greedy measurably better? No: their intervals overlap widely, so you have measured no difference. (Answers to one
-# task tend to agree, so the intervals of 40 are too narrow.)
-#
-# Look at failed answers before you believe a grid. What did the penalty do?
+# Is it? No: the intervals overlap widely. (Answers to one task tend to agree, so those of 40 are even too narrow.) Look
+# at failed answers before you believe a grid. What did the penalty do?
 
 # %%
 print("tokens of the even numbers:", *(repr(tokenizer.decode([i])) for i in ids_of(tasks["even numbers"][0])))
@@ -871,9 +783,8 @@ for task in tasks:
         print(f"{task:13} {replies[task, 'greedy'][0]!r} became {replies[task, list(strategies)[1]][0]!r}")
 
 # %% [markdown]
-# `' river'` had just been read, so the penalty pushed the copy away. It pushed away line ends, too: look which answers
-# still have their `\n`. Before each even number stands a token that is only a space; it was in the prompt, so the
-# penalty pushed it away, and every number with it.
+# `' river'` had just been read, so the penalty pushed the copy away; line ends, too. Before each even number stands a
+# token that is only a space: it was in the prompt, so it went, and every number with it.
 #
 # People often take a sampled answer for a majority. But the server draws once. *You* can take the most frequent of
 # several. **Predict:** does the most frequent of five pass more tasks than one draw does?
@@ -884,50 +795,17 @@ for name in list(strategies)[2:]:
     won = np.mean([passes(task, vote) for task, vote in votes.items()])
     print(name.replace("\n", " ").ljust(20), f"one draw {mean[name]:4.0%}, the most frequent of five {won:4.0%}")
 
-
 # %% [markdown]
-# A vote moves back towards the likeliest answer, for five requests; greedy decoding needs one. It helps where many
-# different texts *lead* to the same short answer.
+# Does it? Here, yes: a vote moves back towards the likeliest answer, for five requests; greedy decoding needs one. It
+# helps where many different texts *lead* to the same short answer.
 #
-# Save such a grid with your prompts, and run it when a setting, model or quantisation changes. Here it is for
-# promptfoo: each strategy is a *provider*, each task a test with five seeds.
-
-# %%
-def provider(name, setting):
-    body = {"text_input": "{{words}}", "exclude_input_in_output": True, "seed": "[{{seed}}]", "stream": False}
-    body |= {key: value for key, value in (line | setting).items() if key not in ("seed", "num_return_sequences")}
-    config = {"method": "POST", "headers": {"Content-Type": "application/json"}, "body": body}
-    config["transformResponse"] = "json.text_output.trim()"
-    url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate"
-    return {"id": url, "label": name.replace("\n", " "), "config": config}
-
-
-# %% [markdown]
-# promptfoo fills in `{{words}}` and `{{seed}}` from the test's `vars`, one test for each text of a list. The square
-# brackets turn the seed into a number, as Triton wants it.
-
-# %%
-seeds = [str(each) for each in range(seed, seed + 5)]
-grid = {
-    "prompts": ["{{words}}"],
-    "providers": [provider(name, setting) for name, setting in strategies.items()],
-    "tests": [
-        {"description": task, "vars": {"words": words, "seed": seeds}, "assert": [{"type": kind, "value": value}]}
-        for task, (words, kind, value) in tasks.items()
-    ],
-}
-file = Path(tempfile.mkdtemp(prefix="promptfoo-")) / "promptfooconfig.yaml"
-file.write_text(yaml.safe_dump(grid, sort_keys=False))
-assert yaml.safe_load(file.read_text()) == grid
-print(len(grid["tests"]), "tasks ×", len(seeds), "seeds ×", len(grid["providers"]), "strategies")
-
-# %% [markdown]
-# <details><summary>Run it with promptfoo</summary>
+# <details><summary>Keep such a grid: promptfoo</summary>
 #
-# While this server runs, `npx promptfoo@0.121.20 eval --no-cache -c FILE` in a terminal draws the table. It needs
-# Node.js. This page does not run it; it was tried once with that version, and its shares of passed tests were those of
-# the grid above. The provider `openai:chat:tensorrt_llm_bls`, with the front end of notebook 12 as its `apiBaseUrl`,
-# was tried too: it puts a chat template around each prompt.
+# Run a grid again when a setting, model or quantisation changes. A tool for that is promptfoo: `npx promptfoo@0.121.20
+# eval --no-cache -c FILE`. In its YAML file each strategy is a *provider*, a POST to
+# `/v2/models/tensorrt_llm_bls/generate` with `"seed": "[{{seed}}]"` in the body (the brackets make it a number, as
+# Triton wants it) and `json.text_output.trim()` as its `transformResponse`; each task is a test with an `assert` of
+# type `regex`. It was tried once by hand, on a grid like this one; this page does not run it.
 #
 # </details>
 #
@@ -978,7 +856,8 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 playground(server.grpc_url, prompt, temperature=1.5, top_k=5, max_tokens=40, seed=seed)
 
 # %% [markdown]
-# The text is readable, because five tokens were left at each step, and never dull. Now move top-k to 0 and run again.
+# How many? The title counts them: a minority. Heat spreads the choice over the five tokens that top-k left, so most
+# words were no favourite; but none came from the tail, so the text reads well. Now move top-k to 0 and run again.
 
 # %% [markdown]
 # ## Recap
@@ -1014,14 +893,10 @@ for attempt in attempts:
 # A negative penalty is allowed: it rewards repetition. Temperature 0 is greedy, whatever top-k says, so three
 # sequences are three copies.
 #
-# Try more: `frequency_penalty=-2` with 40 tokens, a stop word that is in the prompt, or 1000 samples in section 4:
-# does NVIDIA's draw still fit?
-#
-# The last cell stops the server and records this page's numbers.
+# Try more: `frequency_penalty=-2` with 40 tokens, or 1000 samples in section 4: does NVIDIA's draw still fit?
 
 # %%
 client.close()
 server.stop()
-shutil.rmtree(file.parent, ignore_errors=True)
 passed = {name.replace("\n", " "): round(share, 3) for name, share in mean.items()}
 notebook.record(intervals_inside=inside["this server"], nats_lost=round(fall, 2), share_passed=passed)

@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and their switches in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 74 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes (last run: 100 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # read: 13 min, do: 32 min
 #
@@ -67,7 +67,7 @@ to_copy: str = "The lighthouse keeper found a letter in a green bottle on the th
 max_tokens: int = 32  # length of the answers, in tokens
 longest: int = 5  # the longest draft that is tried, at least 3 tokens
 temperature: float = 0.8  # of the sampled answers
-trials: int = 4000  # draws of each statistical test, at least 1,000
+trials: int = 2000  # draws of each statistical test, at least 1,000
 seed: int = 0  # seed of the tests and of the sampled answers
 
 # %% [markdown]
@@ -79,8 +79,7 @@ seed: int = 0  # seed of the tests and of the sampled answers
 #
 # ![The draft says ran, into, a; the target ran, into, the, dark; ran, into, the are accepted](pictures/10_round.svg)
 #
-# The guesses come from a small **draft** model, or from anything cheap; the model that checks is the **target**. *dark*
-# is thrown away: the target chose it after *a*, which is not in the text.
+# The guesses come from a small **draft** model, or from anything cheap; the model that checks is the **target**.
 
 # %%
 lane = notebook.begin("10", lane, seed=seed, weights=precision)
@@ -277,7 +276,7 @@ q = np.array([0.20, 0.60, 0.10, 0.10])
 
 # %%
 shared = np.minimum(p, q).sum()
-title = f"Both share {shared:.2f} of their probability: so many drafts are kept"
+title = f"Target and draft share {shared:.2f}: that part of the drafts is kept"
 show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words is {shared:.2f}", drawing=True)
 
 
@@ -469,7 +468,8 @@ sure, unsure = np.array_split(np.argsort(entropy(target_p, axis=-1)), 2)
 print(f"the target is more certain: kept {beta[sure].mean():.2f}; less certain: kept {beta[unsure].mean():.2f}")
 
 # %% [markdown]
-# Now the rule with 49,152 tokens, at a place where little is certain. Draw all drafts from $q$ at once.
+# More often where it is certain. Now the rule with 49,152 tokens, at a place where little is certain. Draw all drafts
+# from $q$ at once.
 
 # %%
 at = int((beta * (1 - beta) * entropy(target_p, axis=-1))[:-1].argmax())
@@ -479,13 +479,15 @@ keep = fair(target_p[at][drafts], draft_q[at][drafts], rng)
 drawn = np.where(keep, drafts, draw(missing(target_p[at], draft_q[at]), rng, size=trials))
 
 # %% [markdown]
-# **Predict:** which column will the last one follow?
+# **Predict:** which of two bars will the third follow, the target's or the draft's?
 
 # %%
 top = np.argsort(-target_p[at])[:8]
-for token in top:
-    text, came = repr(tokenizer.decode([token])), np.mean(drawn == token)
-    print(f"{text:14} target {target_p[at][token]:.3f}  draft {draft_q[at][token]:.3f}  came out {came:.3f}")
+shares = {"draft q": draft_q[at][top], "target p": target_p[at][top], "came out": [np.mean(drawn == t) for t in top]}
+from_draft, from_target, _ = (np.abs(np.subtract(shares["came out"], each)).max() for each in shares.values())
+title = f"Off the target's probability by at most {from_target:.3f}, off the draft's by up to {from_draft:.3f}"
+summary = f"three bars for each of the target's eight likeliest tokens, {trials:,} draws"
+show(figures.bars([repr(tokenizer.decode([token])) for token in top], shares, "probability"), title, summary)
 
 # %% [markdown]
 # Chi-squared again, over these eight tokens and all others together:
@@ -499,7 +501,7 @@ print(f"drafts kept: {keep.mean():.2f}, expected {beta[at]:.2f}; p-value {real_p
 assert real_p > 1e-4
 
 # %% [markdown]
-# What came out follows the target's column, not the draft's.
+# What came out follows the target's bars, not the draft's.
 
 # %% [markdown]
 # ## 4 What a server accepts
@@ -514,13 +516,14 @@ assert real_p > 1e-4
 
 # %%
 sampled = {"temperature": temperature, "top_p": 0.95, "seed": seed}
-draft, in_notebook = drafters.DraftModel(draft_engine, max_draft=3), {}
+draft, lookup = drafters.DraftModel(draft_engine, max_draft=3), drafters.PromptLookup(max_draft=longest)
+guessers, in_notebook = {"draft model": draft, "prompt lookup": lookup}, {"greedy": {}, "sampled": {}}
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     expected = run(**sampling).tokens if sampling else answer
-    for name, drafter in (("draft model", draft), ("prompt lookup", drafters.PromptLookup())):
+    for name, drafter in guessers.items():
         found = run(drafter, **sampling)
         same = found.tokens == expected
-        in_notebook.setdefault(label, found)  # the draft model's, for section 7
+        in_notebook[label][name] = found  # for sections 5 and 7
         print(f"{label}, {name:14} identical: {same}, {found.accepted:2} of {found.drafted:2} guesses accepted")
         assert precision != "fp32" or same
 
@@ -556,18 +559,15 @@ print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mea
 
 # %%
 copy_ids = chat(f"Repeat this text exactly, without comments:\n\n{to_copy}")
-tasks = {"copy": copy_ids, "question": prompt_ids}
-lookup = drafters.PromptLookup(max_draft=longest)
-undrafted = {}
-for task, ids in tasks.items():
-    for name, drafter in {"no draft": None, "prompt lookup": lookup, "draft model": draft}.items():
-        found = run(drafter, ids)
-        undrafted.setdefault(task, found.tokens)  # for section 7
-        print(f"{task:9}{name:14}{found.per_step:5.2f} tokens a step, in {len(found.steps)} steps")
+answering = {"no draft": plain, **in_notebook["greedy"]}
+copying = {name: run(drafter, copy_ids) for name, drafter in {"no draft": None, **guessers}.items()}
+brought = {name: [copying[name].per_step, answering[name].per_step] for name in copying}
+summary = "; ".join(f"{name} {copied:.2f} and {free:.2f} tokens a step" for name, (copied, free) in brought.items())
+title = "Prompt lookup brings {:.1f} tokens a step in a copy, {:.1f} in an answer".format(*brought["prompt lookup"])
+show(figures.bars(["copying", "answering freely"], brought, "tokens a step", "{:.2f}"), title, summary)
 
 # %% [markdown]
-# For copying, prompt lookup does very well; in the free answer it finds little. Which drafter is better depends on your
-# traffic.
+# Prompt lookup is made for copying; in a free answer it finds little. Which drafter is better depends on your traffic.
 #
 # Can you get a draft model for free? **Layer skipping** computes only the first $n$ layers of the target, then the
 # output head. transformers returns what every layer hands on (`output_hidden_states`).
@@ -581,7 +581,7 @@ places = slice(len(prompt_ids) - 1, -1)
 
 def hits(state):
     """The share of the answer guessed right from what the last norm makes of a layer's output."""
-    return float(np.mean(whole.lm_head(state)[0, places].argmax(-1).numpy() == answer))
+    return float(np.mean(whole.lm_head(state[0, places]).argmax(-1).numpy() == answer))
 
 
 # %% [markdown]
@@ -590,15 +590,17 @@ def hits(state):
 # %%
 with torch.inference_mode():
     _, *states, last = whole.model(text_ids, output_hidden_states=True).hidden_states  # the last one is normed already
-    by_layer = [*(hits(whole.model.norm(state)) for state in states), hits(last)]
+    depths = [*range(5, len(layers) - 4, 5), *range(len(layers) - 4, len(layers))]
+    by_layer = {n: hits(whole.model.norm(states[n - 1])) for n in depths} | {len(layers): hits(last)}
     whole.model.layers = layers[:1] + layers[-1:]  # the first and the last alone
     untrained = hits(whole.model(text_ids, use_cache=False).last_hidden_state)
     whole.model.layers = layers
 
 # %%
-for n in (10, 20, 25, 27, 28, 29, 30):
-    print(f"{n:2} layers: {by_layer[n - 1]:4.0%} right {'█' * round(30 * by_layer[n - 1])}")
-print(f" 2 layers, the first and the last: {untrained:.0%}; the same two, trained: {hit_rate:.0%}")
+short = len(layers) - 1
+title = f"{short} of {len(layers)} layers guess {by_layer[short]:.0%}; two, trained for it, {hit_rate:.0%}"
+summary = f"of the answer's tokens; the same two layers untrained: {untrained:.0%}"
+show(figures.layers(by_layer, hit_rate), title, summary)
 
 # %% [markdown]
 # Here 29 layers do not reach half. Where skipping begins to agree, it costs nearly as much as the target: a layer is
@@ -761,7 +763,7 @@ def text(result):
 served(max_tokens=6, num_draft_tokens=3)
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     turns = [(served(**sampling), served(num_draft_tokens=3, **sampling)) for _ in range(2)]
-    (without, found), here = turns[0], in_notebook[label]
+    (without, found), here = turns[0], in_notebook[label]["draft model"]
     plain_seconds, seconds = (min(one.seconds for one in way) for way in zip(*turns, strict=True))
     drafted, accepted = (found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_"))
     print(f"{label}: same text: {text(found) == text(without)}; {accepted} of {drafted} accepted,", end=" ")
@@ -770,24 +772,20 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
     assert precision != "fp32" or text(found) == text(without)
 
 # %% [markdown]
-# Does the served draft accept as much? Greedy and in fp32, yes: it makes the same guesses. Sampled, no: the BLS model
-# hands seed, temperature and top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token.
-# Is the answer faster? Not where the last number is below 1.00: there the rounds cost more than the guesses saved.
+# Does the served draft accept as much? Greedy and in fp32, yes. Sampled, no: the BLS model hands seed, temperature and
+# top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. Is the answer faster? Not
+# where the last number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
 #
-# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$. A round is two requests
-# with queues and copies: little beside the step of a large model.
+# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$.
 
 # %% [markdown]
 # Two kinds of requests come to this server, again and again:
 
 # %%
 chat_template = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-traffic = {
-    "copy": chat_template.format(
-        "Repeat this text exactly: The keeper found a letter in a green bottle on the third of March."
-    ),
-    "poem": chat_template.format("Write a poem about rain."),
-}
+to_repeat = "The keeper found a letter in a green bottle on the third of March."
+asked_for = {"copy": f"Repeat this text exactly: {to_repeat}", "poem": "Write a poem about rain."}
+traffic = {kind: chat_template.format(words) for kind, words in asked_for.items()}
 
 # %% [markdown]
 # **Exercise 10.3** (●●○, 10 minutes) Choose `num_draft_tokens`, from 0 to 4, for answers of 24 tokens (`min_tokens`,
@@ -820,12 +818,14 @@ check("10.3", (answer_3, client))
 #
 # ```python
 # def saved(kind, k):
+#     if k == 0:
+#         return 0.0
 #     found = served(text_input=traffic[kind], max_tokens=24, min_tokens=24, num_draft_tokens=k)
 #     guesses, kept = (found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_"))
 #     return kept - 0.3 * guesses
 #
 #
-# answer_3 = {kind: max(range(1, 5), key=lambda k: saved(kind, k)) for kind in traffic}
+# answer_3 = {kind: max(range(5), key=lambda k: saved(kind, k)) for kind in traffic}
 # ```
 #
 # </details>
@@ -858,7 +858,7 @@ while len(copied) < max_tokens:
     if new == guesses[: len(new)]:  # no token of the target's own behind them: the end
         break
 print(f"{requests} requests for {len(copied)} tokens: {tokenizer.decode(copied)!r}")
-assert precision != "fp32" or copied == list(undrafted["copy"]), "the text of section 5"
+assert precision != "fp32" or copied == copying["no draft"].tokens, "the text of section 5"
 
 # %% [markdown]
 # How many requests? Section 5's steps and one for the prompt. Speculation has limits, most of them NVIDIA's: one
@@ -878,7 +878,7 @@ for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"
 
 # %%
 def guesses(axes, k):
-    found = served(num_draft_tokens=k or None)
+    found = served(max_tokens=16, num_draft_tokens=k or None)
     counts = [found.as_numpy(f"total_{name}draft_tokens") for name in ("", "accepted_")]
     axes.barh(["guessed", "accepted"], [0 if count is None else count.item() for count in counts])
     axes.set(xlabel=f"tokens; answer in {found.seconds:.2f} s", ylim=(1.6, -0.6))
@@ -960,7 +960,6 @@ explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k
 # - A step that reads $k$ guesses costs $v(k)$, less than $k+1$ steps while memory, not arithmetic, is the limit.
 # - Keep a drafted $x$ with probability $\min(1,p/q)$, else replace it from $\max(0,p-q)$, normalised: $p$ comes out. A
 #   guess is kept with probability $\sum\min(p,q)$.
-# - Greedy: keep guesses as far as they are the target's own choices.
 # - $S(k)=(1+a+\dots+a^k)/(k\,c+v(k))$ narrows down $k$; then measure. 0 is a length, too.
 # - Lookup is for answers that repeat; a draft model must be trained for its target.
 # - Through BLS each round is two more requests; `acceptance_rate` says whether they pay.
@@ -972,35 +971,21 @@ explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k
 # speculation wants the same spare arithmetic. **Predict:** does the draft still help?
 
 # %%
-together = {}
 for k in (0, 3):
     short = {**asked, "max_tokens": 16, "min_tokens": 16, "num_draft_tokens": k or None}
     four = {n: calls.inputs(**{**short, "text_input": f"{asked['text_input']}Number {n}:"}) for n in range(4)}
     found = calls.gather(client, "tensorrt_llm_bls", four)
-    together[k] = 4 * 16 / max(result.seconds for (result,) in found.values())
-    print(f"{k} guesses: {together[k]:.1f} tokens/s for four streams together")
+    rate = 4 * 16 / max(result.seconds for (result,) in found.values())
+    print(f"{k} guesses: {rate:.1f} tokens/s for four streams together")
 
 # %% [markdown]
 # Does the draft still help? If its rate is lower, no: here each request verifies in a step of its own and shares no
 # reading of the weights. TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends
 # speculation for low batch sizes.
-#
-# A second one: ask for a draft where there is none. Stop this server, and start one with a single LLM.
-
-# %%
-server.stop()
-bare = serve(engine_dir=draft_engine)
-client = grpcclient.InferenceServerClient(bare.grpc_url)
-
-# %% tags=["nbval-check-output"]
-try:
-    served(num_draft_tokens=2)
-except InferenceServerException as error:
-    print(error.message())
 
 # %%
 client.close()
-bare.stop()
+server.stop()
 notebook.record(
     verify_cost={str(k): round(value, 3) for k, value in verify_cost.items()},
     draft_cost=round(draft_cost, 3),

@@ -19,7 +19,7 @@
 # A server, a prompt, and a control for every setting of a request. Use it while you read 05 to 10, or show it to
 # somebody who has read nothing.
 #
-# **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes (last run: 17 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
 #
 # In JupyterLab, run all cells (*Run*, *Run All Cells*). On a page you see one answer as a picture.
 
@@ -57,16 +57,31 @@ server = serve(precision=precision, max_beam_width=4)
 playground(server.grpc_url, prompt, top_k=top_k, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# Try these, each with a guess first:
+# Top-k and top-p make bars vanish, and temperature 0 all but one. A high temperature makes them alike. The seed changes
+# the text and no bar: it only decides which token is drawn.
 #
-# - temperature 0, 1, then 3, with top-k 0: when does the text fall apart? Notebooks [06](06_temperature.ipynb) and
-#   [07](07_sampling.ipynb) say why.
+# **Predict** each of these, then try it:
+#
+# - temperature 0, 1, then 3, with top-k 0: when does the text fall apart?
 # - repetition penalty 1.5, and a prompt that repeats itself. What does 0 do?
-# - three beams, then five ([09](09_beam_search.ipynb)).
+# - three beams, then five.
 # - an empty prompt.
 #
-# To show it as a page of its own, put `/doc` in the place of `/lab` in JupyterLab's address, run all cells, then choose
-# *View*, *Collapse All Code*.
+# <details><summary>What happens</summary>
+#
+# - At 0 the text is the same each time. Towards 3 it falls apart: thousands of unlikely tokens are likely together
+#   ([06](06_temperature.ipynb), [07](07_sampling.ipynb)).
+# - 1.5 lowers the bars of tokens that were there before; 0 is refused.
+# - Three beams find one text, without a draw ([09](09_beam_search.ipynb)); for five the server has no room.
+# - An empty prompt is refused.
+#
+# </details>
+#
+# <details><summary>To show it as a page of its own</summary>
+#
+# Put `/doc` in the place of `/lab` in JupyterLab's address, run all cells, then choose *View*, *Collapse All Code*.
+#
+# </details>
 
 # %%
 notebook.record()

@@ -1,12 +1,11 @@
 """Each code cell run twice in a row, and each longer one stopped and run again: see rerun.py.
 
-All take three quarters of an hour, so they run weekly, with what is marked long; each run of the tests has one
-of the shorter ones, by COURSE_TURN (conftest.py). One of them alone: python tests/notebooks/rerun.py 05
+All take three quarters of an hour, so they run weekly, with what is marked long; each run of the tests has the
+shortest one. One of them alone: python tests/notebooks/rerun.py 05
 """
 
 from __future__ import annotations
 
-import os
 import textwrap
 
 import nbformat
@@ -18,14 +17,13 @@ from course.manifest import load
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.timeout(1800)]
 
-SHORT = ("00", "12")  # of the others each takes minutes
-TURN = SHORT[int(os.environ["COURSE_TURN"]) % len(SHORT)]
+SHORTEST = "00"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
-    [pytest.param(e, id=e.id, marks=[pytest.mark.long] * (not e.id.startswith(TURN))) for e in load().notebooks],
+    [pytest.param(e, id=e.id, marks=[pytest.mark.long] * (not e.id.startswith(SHORTEST))) for e in load().notebooks],
 )
 def test_cells_run_twice_and_after_a_stop(entry, tmp_path):
     marker = str(tmp_path)

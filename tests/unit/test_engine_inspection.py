@@ -84,7 +84,7 @@ def test_versions_come_first_and_what_only_one_has_is_shown(tmp_path):
     rewrite(new, "build_config", "alpha", value=False)  # off here, not there at all: the same
     rewrite(old, "build_config", "kv_cache_type", value="PAGED")  # as older versions wrote it
     found = [(d.setting, d.a, d.b) for d in diff(old, new)]
-    assert found == [("trtllm", "0.9.0", TRTLLM), ("tensorrt", "10.0.1.6", TENSORRT), ("zeta", None, 3)]
+    assert found == [("trtllm", "0.9.0", TRTLLM), ("tensorrt", "10.0.1.6", TENSORRT), ("zeta", "not set", 3)]
 
 
 def test_every_setting_of_the_order_has_a_meaning():
@@ -105,6 +105,11 @@ def test_the_commands_show_tables(pair):
     assert shown.exit_code == 0 and "6,738,415,616" in shown.stdout and "13.5 MB" in shown.stdout
     text = runner.invoke(app, ["engine", "diff", *map(str, pair)]).stdout
     assert text.index("quant_algo") < text.index("max_batch_size") < text.index("opt_num_tokens")
+    rewrite(pair[1], "build_config", "zeta", value=3)
+    rows = runner.invoke(app, ["engine", "diff", *map(str, pair)]).stdout.splitlines()
+    assert [row.split()[1:3] for row in rows if row.startswith(("gemm_plugin", "quant_algo"))] == [
+        ["off", "W8A16"], ["float16", "off"]]  # fmt: skip
+    assert [row.split()[1:4] for row in rows if row.startswith("zeta")] == [["not", "set", "3"]]  # not known to be off
     same = runner.invoke(app, ["engine", "diff", str(pair[0]), str(pair[0])])
     assert same.exit_code == 0 and "say the same" in same.stdout
 

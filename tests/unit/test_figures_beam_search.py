@@ -86,5 +86,13 @@ def test_strategies_have_a_dot_a_value_and_a_mark_at_their_mean():
     assert [label.get_text() for label in first.get_yticklabels()] == list(COLOURS)
     assert first.get_xlim()[0] == 0 and second.get_xlim()[0] < -2 and second.get_xlim()[1] == 0, "0 is in both"
     assert not any(line.get_clip_on() for line in first.lines), "a dot at the edge is not cut in half"
-    alone, other = figures.strategies({"a": {"greedy": [1]}, "b": {"beam 2": [2]}}, COLOURS).axes
-    assert [axes.get_yticklabels()[0].get_text() for axes in (alone, other)] == ["greedy", "beam 2"]
+
+
+def test_counts_are_bars_in_front_of_all_that_could_be_right():
+    copied, spaced = figures.counts(
+        {"copy": (8, {"greedy": 8}), "space": (24, {"greedy": 10, "beam 2": 12})}, COLOURS
+    ).axes
+    assert [bar.get_width() for bar in copied.patches] == [8, 8]
+    assert [bar.get_width() for bar in spaced.patches] == [24, 24, 10, 12] and spaced.get_xlim() == (0, 24)
+    assert [text.get_text() for text in spaced.texts] == ["10", "12"] and "24" in spaced.get_title(loc="left")
+    assert [label.get_text() for label in spaced.get_yticklabels()] == ["greedy", "beam 2"]

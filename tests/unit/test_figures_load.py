@@ -24,6 +24,8 @@ def run(first, pace, **load):
 CLOSED = {1: run(0.1, 0.02), 2: run(0.3, 0.04)}
 OPEN = [run(0.1, 0.02, rate=1.0), run(0.7, 0.02, rate=2.0)]
 FIGURES = {
+    "request": lambda: figures.request([(0.2, "A"), (0.25, " fox"), (0.4, ".")], lane="embedded"),
+    "stall": lambda: figures.stall([0, 1, 2], [0.1, 2, 0.1], [0.1, 2, 1.1], lane="embedded"),
     "curves": lambda: figures.curves(CLOSED, lane="embedded"),
     "open loops": lambda: figures.open_loops({"slow": OPEN[0], "fast": OPEN[1]}, lane="embedded"),
     "knee": lambda: figures.knee(OPEN, (0.5, 0.05), lane="embedded"),
@@ -40,6 +42,15 @@ def test_texts_are_legible_and_axes_named(name):
     fig.canvas.draw()
     assert min(text.get_fontsize() for text in fig.findobj(Text) if text.get_text()) >= 9
     assert all(axes.get_xlabel() for axes in fig.axes) and 7 <= fig.get_figwidth() <= 8
+
+
+def test_a_request_has_a_mark_for_each_response_and_a_stall_both_clocks():
+    (axes,) = FIGURES["request"]().axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([200, 200])
+    assert [x for (x, _), _ in axes.collections[0].get_segments()] == pytest.approx([200, 250, 400])
+    (axes,) = FIGURES["stall"]().axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.1, 2, 1.1], [0.1, 2, 0.1]]
+    assert axes.get_xlim()[0] < 1 < axes.get_xlim()[1]
 
 
 def test_curves_have_throughput_across_and_median_latency_up():

@@ -70,7 +70,20 @@ def test_pending_curves_are_steps_through_the_points():
     assert axes.get_xlabel() and axes.get_ylabel() and len(axes.get_legend().get_texts()) == 2
 
 
-def test_bars_of_clocks_are_as_long_as_their_numbers():
-    (axes,) = slot_figures.clock_bars({"preprocessing": (1.0, 2.0), "the answer": (0.0, 400.0)}).axes
-    assert [bar.get_width() for bar in axes.patches] == [1, 0, 2, 400] and axes.patches[2].get_x() == 1
-    assert [text.get_text() for text in axes.texts] == ["3.0", "400.0"] and axes.get_xlim()[1] > 400
+def test_a_timeline_takes_what_a_client_gets():
+    dicts, objects = [vars(each) for each in THREE], THREE
+    assert bars(slot_figures.timeline({"run": dicts}).axes[0]) == bars(slot_figures.timeline({"run": objects}).axes[0])
+
+
+def test_clocks_stand_at_their_numbers_on_a_log_axis():
+    (axes,) = slot_figures.clocks({"preprocessing": 0.5, "the answer": 400.0}).axes
+    assert [line.get_xdata()[0] for line in axes.lines] == [0.5, 400] and axes.get_xscale() == "log"
+    assert [text.get_text() for text in axes.texts] == ["0.5", "400"]
+    assert axes.get_xlim()[0] < 0.5 and axes.get_xlim()[1] > 400
+
+
+def test_first_tokens_are_bars_with_the_blocks_that_were_reused():
+    (axes,) = slot_figures.first_tokens({"first": (600, 0), "second": (150, 5)}).axes
+    assert [bar.get_width() for bar in axes.patches] == [600, 150] and axes.get_xlim()[1] > 600
+    assert [text.get_text() for text in axes.texts] == ["0 blocks reused", "5 blocks reused"]
+    assert axes.patches[0].get_facecolor() != axes.patches[1].get_facecolor()

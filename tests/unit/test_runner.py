@@ -77,6 +77,16 @@ for word in "one two three".split():
     assert seen[-1].source == "import time"
 
 
+def test_the_memory_of_a_notebook_is_that_of_all_its_processes(make, tmp_path):
+    """Three times 200 MB: of the kernel, of a program of its own, and of one that the program started."""
+    hold = "import subprocess, sys, time; x = b'x' * 200_000_000; "
+    child = f"{hold}subprocess.run([sys.executable, '-c', {hold + 'time.sleep(4)'!r}])"
+    notebook = make(["seed = 0", f"{hold}subprocess.run([sys.executable, '-c', {child!r}])"])
+    result = runner.run_notebook(notebook, tmp_path / "out", {"seed": 5})
+    assert result.status == "passed" and 600 < result.memory_mb < 900
+    assert runner.held_by(2**22 + 1) == 0, "no such process"
+
+
 def test_an_executed_copy_in_which_somebody_wrote_is_kept(make, tmp_path, monkeypatch):
     class Copies(subprocess.Popen):
         """A process that only copies the notebook to its place."""

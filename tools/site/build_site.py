@@ -265,7 +265,7 @@ def recorded(root: Path, run: Path | None) -> list[dict[str, Any]]:
     """The runs of the status page: that of this site where it has one, then those in data/results/*/course_run.json."""
     found = []
     if run and (results := runner.earlier(run)):
-        rows = {r.id: {"status": r.status, "seconds": r.seconds} for r in results}
+        rows = {r.id: {"status": r.status, "seconds": r.seconds, "peak": r.memory_mb} for r in results}
         date = time.strftime("%Y-%m-%d", time.localtime(max(p.stat().st_mtime for p in run.glob("*.ipynb"))))
         found.append(_run("this site's run", rows, date=date, machine="the machine that built this site"))
     for path in sorted((root / "data" / "results").glob("*/course_run.json")):
