@@ -629,5 +629,8 @@ def test_the_labs_data_sets_are_listed_with_their_licences(cache):
     on_disk = sum(path.stat().st_size for path in (ROOT / "data" / "stamps").rglob("*") if path.is_file())
     assert found["stamps"].bytes == on_disk <= 8e6 + 1e5
     assert found["mini-clip"].bytes == (ROOT / "data" / "mini_clip" / "mini-clip.safetensors").stat().st_size <= 25e6
+    assert found["vlm"].bytes == (ROOT / "data" / "vlm" / "vlm.safetensors").stat().st_size <= 30e6
+    card = (ROOT / "data" / "vlm" / "README.md").read_text(encoding="utf-8")
+    assert f"## Licence\n\n{found['vlm'].licence}" in card
     assert found["stamps-full"].path is None and found["fluent-emoji"].path is None  # the cache of this test is empty
     assert all(d.licence and d.source and d.use for d in found.values())
