@@ -32,7 +32,7 @@ PARTS = {
     },
     "data/draft/README.md": {"draft": ("data/draft/smollm2-draft.json",)},
     "data/mini_clip/README.md": {"clip": ("data/mini_clip/mini-clip.json",)},
-    "data/vlm/README.md": {"vlm": ("data/vlm/vlm.json",)},
+    "data/vlm/README.md": {"vlm": ("data/vlm/vlm.json",), "int8": ("data/results/cpu/int8_served.json",)},
 }
 PARTS |= {f"docs/instructors/{n:02}.md": {"expected": ("data/results/cpu/course_run.json",)} for n in range(16)}
 _TEMPLATES = Environment(

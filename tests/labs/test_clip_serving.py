@@ -13,6 +13,8 @@ from tritonclient.utils import InferenceServerException
 
 from cliplab.client import ClipClient, ask
 from cliplab.deployment import write_repository
+from cliplab.encoders import OnnxEncoders, prepare
+from cliplab.pictures import catalogue
 from cliplab.prepare import open_picture, to_array
 from servinglab.client import inputs
 from servinglab.server import TritonServer
@@ -256,3 +258,17 @@ def test_steps_that_disagree_are_named(server, clip):
             server.load(model)
         server.load("clip")
     assert clip.embed(picture()).shape == (384,)
+
+
+def test_the_int8_encoders_are_served_and_near(tmp_path):
+    """Within the 0.1 that notebook 13 allows int8, and exactly what the same files say in this process."""
+    pictures = catalogue("subset")[3::40]
+    files, captions = [each.file.read_bytes() for each in pictures], [each.caption for each in pictures]
+    with TritonServer(write_repository(tmp_path / "models", "int8", LABELS)) as running:
+        with ClipClient(running.grpc_url) as client:
+            seen, read = client.embed_images(files), client.embed_texts(captions)
+    plain, small = OnnxEncoders(prepare()), OnnxEncoders(prepare("int8"))
+    np.testing.assert_allclose(seen, small.encode_images(files), atol=1e-5)
+    for vectors, expected in ((seen, plain.encode_images(files)), (read, plain.encode_texts(captions))):
+        cosines = (vectors * expected).sum(axis=1)
+        assert 0.95 < cosines.min() and cosines.max() < 0.99999

@@ -100,15 +100,15 @@ class TestPrepared:
         np.testing.assert_allclose(ours.encode_images(data), reference, atol=1e-4)
         np.testing.assert_allclose(ours.encode_images(data[1:2]), reference[1:2], atol=1e-4)
 
-    def test_int8_is_near_and_a_quarter_of_the_size(self, ours):
+    def test_int8_is_near_and_smaller(self, ours):
         small = encoders.prepare("int8")
-        for name in ("vision", "text"):
-            assert getattr(small, name).stat().st_size < 0.3 * getattr(ours.files, name).stat().st_size
+        for name, share in (("vision", 0.6), ("text", 0.3)):
+            assert getattr(small, name).stat().st_size < share * getattr(ours.files, name).stat().st_size
         shown = {picture.id for picture in encoders.calibration_pictures()}
         others = [picture for picture in catalogue("subset") if picture.id not in shown][:6]
         data, captions = [p.file.read_bytes() for p in others], [p.caption for p in others]
         quantised = OnnxEncoders(small)
-        assert (quantised.encode_images(data) * ours.encode_images(data)).sum(axis=1).min() > 0.9
+        assert (quantised.encode_images(data) * ours.encode_images(data)).sum(axis=1).min() > 0.97
         assert (quantised.encode_texts(captions) * ours.encode_texts(captions)).sum(axis=1).min() > 0.95
 
     @pytest.mark.parametrize("precision", encoders.PRECISIONS)

@@ -32,7 +32,7 @@ LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the
 PRECISIONS = ("fp32", "int8")
 CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
-_RECIPE = "clip-onnx-4"  # a change makes cached files stale
+_RECIPE = "clip-onnx-6"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
 
 
@@ -130,9 +130,9 @@ def calibration_pictures() -> list[Picture]:
 
 
 def _write_int8(made: Path, fp32: Encoders) -> None:
-    from cliplab.quantise import dynamic_int8, rows_alone, static_int8
+    from cliplab.quantise import SERVED, dynamic_int8, rows_alone, static_int8
 
-    static_int8(fp32.vision, made / "vision.onnx", pixels(calibration_pictures()))
+    static_int8(fp32.vision, made / "vision.onnx", pixels(calibration_pictures()), **SERVED)
     rows_alone(dynamic_int8(fp32.text, made / "text.onnx"))
     shutil.copyfile(fp32.tokenizer, made / "tokenizer.json")
 

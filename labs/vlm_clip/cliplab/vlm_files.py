@@ -8,11 +8,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from cliplab import vlm
+from cliplab.encoders import PRECISIONS, EncoderError, calibration_pictures
 from cliplab.mini_clip import VisionTower
+from cliplab.pictures import pixels
+from cliplab.quantise import SERVED, static_int8
 from cliplab.vlm_deployment import export_vision, write_vlm_repository
 from servinglab import assets
 from servinglab.assets.store import publish, read_stamp, say, stamp, workspace
@@ -31,35 +37,54 @@ class Files:
     engine: Path
 
 
-def prepare(precision: str = "fp32", folder: str | Path | None = None) -> Files:
+def prepare(precision: str = "fp32", folder: str | Path | None = None, *, encoder: str = "fp32") -> Files:
     """The files, made on the first call and then found in the cache.
 
     precision: of the engine, see `assets.engine`. folder: of vlm.safetensors, data/vlm when left out. The trunk is that
-    of data/mini_clip. Raises CourseError.
+    of data/mini_clip. encoder: "fp32", or "int8" (calibrated with mini-CLIP's pictures). Raises CourseError.
     """
+    if encoder not in PRECISIONS:
+        raise EncoderError(f"encoder must be one of {', '.join(PRECISIONS)}, not {encoder!r}.")
     projector, factors, _ = vlm.load(folder)
     home = assets.cache_dir() / "vlm" / _key(folder)
-    made = home / "files"
-    if (read_stamp(made) or {}).get("recipe") != _RECIPE:
+
+    def whole(part: Path) -> None:
+        say("vlm", "adding the low-rank updates to the language model, and writing the encoder")
+        (part / "checkpoint").mkdir()
+        model, tokenizer = vlm.language_model()
+        vlm.merge(model, factors)
+        model.save_pretrained(part / "checkpoint")
+        tokenizer.save_pretrained(part / "checkpoint")
+        tower = vlm.torch.nn.Sequential(vlm.Grid(VisionTower.load().trunk), projector)
+        export_vision(tower.eval(), part / "vision.onnx")
+
+    def small(part: Path) -> None:
+        say("vlm", "quantising the encoder")
+        seen = pixels(calibration_pictures()).astype(np.float16)[:, None]  # pictures of one text, one each
+        static_int8(made / "vision.onnx", part / "vision.onnx", seen, **SERVED)
+
+    made = _kept(home, "files", whole)
+    vision = _kept(home, "int8", small) if encoder == "int8" else made
+    return Files(vision / "vision.onnx", made / "checkpoint", assets.engine(made / "checkpoint", precision))
+
+
+def _kept(home: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """The folder `name` in `home`, made once whatever the number of processes that want it."""
+    if (read_stamp(home / name) or {}).get("recipe") != _RECIPE:
         with workspace(home, _DISK) as scratch:
-            if (read_stamp(made) or {}).get("recipe") != _RECIPE:  # another process may have made it meanwhile
-                say("vlm", "adding the low-rank updates to the language model, and writing the encoder")
-                part = scratch / "files"
-                (part / "checkpoint").mkdir(parents=True)
-                model, tokenizer = vlm.language_model()
-                vlm.merge(model, factors)
-                model.save_pretrained(part / "checkpoint")
-                tokenizer.save_pretrained(part / "checkpoint")
-                tower = vlm.torch.nn.Sequential(vlm.Grid(VisionTower.load().trunk), projector)
-                export_vision(tower.eval(), part / "vision.onnx")
+            if (read_stamp(home / name) or {}).get("recipe") != _RECIPE:
+                (part := scratch / name).mkdir(parents=True)
+                make(part)
                 stamp(part, _RECIPE)
-                publish(part, made)
-    return Files(made / "vision.onnx", made / "checkpoint", assets.engine(made / "checkpoint", precision))
+                publish(part, home / name)
+    return home / name
 
 
-def deploy(repository: str | Path, precision: str = "fp32", folder: str | Path | None = None) -> Path:
+def deploy(
+    repository: str | Path, precision: str = "fp32", folder: str | Path | None = None, *, encoder: str = "fp32"
+) -> Path:
     """Write the six models with these files into `repository`; the folder's absolute path. Raises CourseError."""
-    files = prepare(precision, folder)
+    files = prepare(precision, folder, encoder=encoder)
     where = {"engine_dir": files.engine, "tokenizer_dir": files.checkpoint, "tokens": vlm.TOKENS}
     return write_vlm_repository(repository, files.vision, **where)
 
