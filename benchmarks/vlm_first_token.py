@@ -3,8 +3,8 @@
     python benchmarks/vlm_first_token.py [--rounds 15] [--json]
 
 Each round asks in random order: a question with a new picture, the same once more (its KV blocks are kept), and the
-question alone. The tower is mini-CLIP's with a projector at random: a trained one takes the same time. Medians over the
-rounds, in milliseconds; spreads are the smallest and the largest.
+question alone. The model is that of data/vlm. Medians over the rounds, in milliseconds; spreads are the smallest and
+the largest.
 
 Keys of --json
     picture_ms         first token, a picture that nobody has sent before
@@ -30,33 +30,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "labs" / "vlm_clip"))
 
-TOKENS, HIDDEN = 49, 576
 QUESTION = "What do you see here? Answer in a short sentence."
-
-
-class Tower(torch.nn.Module):
-    """pixel_values [n, 3, 224, 224] to rows [n, 49, 576]: the grid of mini-CLIP's trunk through two layers."""
-
-    def __init__(self) -> None:
-        from cliplab.mini_clip import VisionTower
-
-        super().__init__()
-        torch.manual_seed(0)
-        self.trunk = VisionTower.load().trunk
-        layers = torch.nn.Linear(1280, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, HIDDEN)
-        self.projector = torch.nn.Sequential(*layers)
-
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        x = F.relu6(self.trunk.stem(pixel_values))
-        for block in self.trunk.blocks:
-            x = block(x)
-        return self.projector(F.relu6(self.trunk.head(x)).flatten(2).transpose(1, 2))
 
 
 def picture(number: int) -> bytes:
@@ -106,17 +84,13 @@ def main() -> None:
 
     from tritonclient.grpc import InferenceServerClient
 
-    from cliplab.vlm_deployment import export_vision, write_vlm_repository
-    from servinglab import assets
+    from cliplab import vlm_files
     from servinglab.notebook import device, versions
     from servinglab.server import TritonServer
 
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory() as folder:
-        where = {"engine_dir": assets.engine("smollm2", "fp32"), "tokenizer_dir": assets.tokenizer("smollm2")}
-        vision = export_vision(Tower(), Path(folder, "vision.onnx"))
-        repository = write_vlm_repository(Path(folder, "models"), vision, tokens=TOKENS, **where)
-        with TritonServer(repository) as server, InferenceServerClient(server.grpc_url) as client:
+        with TritonServer(vlm_files.deploy(folder)) as server, InferenceServerClient(server.grpc_url) as client:
             found = measure(client, chosen.rounds)
     found |= {"load": load, "device": device(), "versions": versions()}
     print(json.dumps(found, indent=1) if chosen.json else "\n".join(f"{k:20} {v}" for k, v in found.items()))
