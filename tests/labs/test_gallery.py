@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib
@@ -11,8 +12,9 @@ import pytest
 from PIL import Image
 from test_prepare import many_scans
 
-from cliplab import gallery
+from cliplab import describe, gallery
 from cliplab.answer import NOTHING
+from cliplab.describe import QUESTIONS
 from cliplab.search import Found, Hit
 from servinglab import explore
 from servinglab.errors import CourseError
@@ -135,4 +137,66 @@ def test_the_gallery_is_a_figure_and_a_box_only_when_live(hits, monkeypatch, cap
     assert shown == [] and capsys.readouterr().out == "1 queries; a kite: 2 near enough\n"
     monkeypatch.setattr(explore, "is_live", lambda: True)
     gallery.gallery(desk, desk, files, **wanted)
-    assert [type(thing).__name__ for thing in shown] == ["VBox"]
+    (tabs,) = shown
+    assert tabs.titles == ("search", "describe and ask")
+
+
+class Describer:
+    def __init__(self):
+        self.asked, self.error = [], None
+
+    def stream(self, picture, question):
+        self.asked.append((picture, question))
+        yield "A <kite"
+        if self.error:
+            raise self.error
+        yield ">."
+
+
+@pytest.fixture
+def ask(hits):
+    describer, searched = Describer(), []
+    page = gallery.describe_box(describer, {"A kite.": Path(hits[0].file)}, searched.append)
+    (choose, upload), (question, go, use) = (row.children for row in page.children[:2])
+    parts = {"choose": choose, "upload": upload, "question": question, "go": go, "use": use, "said": page.children[2]}
+    return SimpleNamespace(describer=describer, searched=searched, picture=hits[0].file, **parts)
+
+
+def test_a_picture_is_asked_about_and_the_answer_searches(ask):
+    assert ask.question.options == QUESTIONS and ask.use.disabled
+    ask.question.value = "What colour is it?"
+    ask.go.click()
+    assert ask.describer.asked == [(Path(ask.picture).read_bytes(), "What colour is it?")]
+    assert ask.said.value == "A &lt;kite&gt;." and not ask.use.disabled
+    ask.use.click()
+    assert ask.searched == ["A <kite>."]
+    file = {"name": "k.png", "type": "image/png", "size": 2, "last_modified": datetime.now(timezone.utc)}
+    ask.upload.value = ({**file, "content": memoryview(b"px")},)
+    ask.describer.error = RuntimeError("broken <pipe>")
+    ask.go.click()
+    assert ask.describer.asked[-1][0] == b"px" and "broken &lt;pipe&gt;" in ask.said.value
+    assert ask.use.disabled and not ask.go.disabled
+
+
+@pytest.mark.parametrize(
+    ("address", "picture", "said"),
+    [("", b"px", "notebook 16 shows how"), ("127.0.0.1:9", b"px", "answers at 127.0.0.1:9"), ("", b"", "Choose a pic")],
+)
+def test_without_a_model_that_sees_it_is_one_sentence(address, picture, said):
+    with pytest.raises(CourseError, match=said):
+        list(describe.Describer(address).stream(picture, "What is it?"))
+
+
+def test_an_answer_opens_the_search(hits, monkeypatch):
+    desk, shown = Desk(hits), []
+    monkeypatch.setattr("IPython.display.display", lambda *things, **_: shown.extend(things))
+    monkeypatch.setattr(explore, "is_live", lambda: True)
+    wanted = {"examples": {"a kite": {"text": "a kite"}}, "categories": ["toys"], "title": "Kites are found"}
+    describer, pictures = Describer(), {"A kite.": Path(hits[0].file)}
+    gallery.gallery(desk, desk, files, describer=describer, pictures=pictures, **wanted)
+    (tabs,) = shown
+    tabs.selected_index = 1
+    go, use = tabs.children[1].children[1].children[1:]
+    go.click()
+    use.click()
+    assert tabs.selected_index == 0 and desk.asked[-1][0] == "A <kite>."

@@ -31,8 +31,13 @@ class Desk:
             while not pathlib.Path(GO).exists():
                 time.sleep(0.05)
 
+class Describer:
+    def stream(self, picture, question):
+        yield from (question, " A <kite>.")
+
 desk = Desk()
-wanted = {"examples": {"a kite": {"text": "a kite"}}, "categories": ["toys", "food"], "title": "Kites are found"}
+wanted = {"describer": Describer(), "pictures": {"A red kite.": pathlib.Path(FILE)}}
+wanted |= {"examples": {"a kite": {"text": "a kite"}}, "categories": ["toys", "food"], "title": "Kites are found"}
 gallery(desk, desk, lambda hit: hit.file, **wanted)"""
 
 
@@ -62,10 +67,18 @@ def test_a_typed_sentence_brings_pictures_and_a_streamed_answer(live_page, tmp_p
     width = output.locator(f"{cards} img").evaluate("image => image.naturalWidth")
     assert width == 60, "the picture must be in the page"
 
-    output.locator("select").select_option("food")
+    output.locator("select").first.select_option("food")
     output.get_by_role("button", name="search").click()
     expect(output.locator(cards)).to_contain_text("food, 4.50 euros")
     with page.expect_file_chooser() as chooser:
         output.get_by_role("button", name="picture").first.click()
     chooser.value.set_files(tmp_path / "kite.png")
     expect(output.get_by_role("button", name="no picture")).to_be_enabled()
+
+    output.get_by_role("tab", name="describe and ask").click()
+    output.get_by_role("combobox").last.fill("What colour is it?")
+    output.get_by_role("button", name="ask", exact=True).click()
+    expect(output.locator(".vlm-answer")).to_contain_text("What colour is it? A <kite>.")
+    output.get_by_role("button", name="search with this answer").click()
+    expect(box).to_have_value("What colour is it? A <kite>.")
+    expect(output.locator(cards)).to_contain_text("What What colour is it? A <kite>. <i>found</i>.")

@@ -1,7 +1,8 @@
 """Notebook 15's figures, and a search box for those who have a live notebook.
 
 `figure` is for pages: matplotlib, small. `gallery` draws it for a few queries and, when live (`servinglab.explore` says
-so), adds a box in which you type a sentence or drop a picture; the answer streams in while the pictures are there.
+so), adds a box in which you type a sentence or drop a picture; the answer streams in while the pictures are there. A
+second tab asks the vision-language model about a picture.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 from cliplab.answer import Answerer, compare
+from cliplab.describe import QUESTIONS, Describer
 from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
 from servinglab import explore
@@ -99,21 +101,26 @@ def cards(hits: Sequence[Hit], files: Callable[[Hit], Path]) -> str:
 
 
 def _card(hit: Hit, path: Path) -> str:
-    buffer = io.BytesIO()
-    thumbnail(path).save(buffer, "PNG")
-    source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
     caption = html.escape(hit.caption, quote=True)
     words = f"{caption}<br>{html.escape(hit.category)}, {hit.price}, score {hit.score:.2f}"
-    return f'<div class="clip-hit" style="{_CARD}"><img src="{source}" alt="{caption}"><br>{words}</div>'
+    return f'<div class="clip-hit" style="{_CARD}">{_image(thumbnail(path), caption)}<br>{words}</div>'
+
+
+def _image(picture: Image.Image, caption: str) -> str:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return f'<img src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}" alt="{caption}">'
 
 
 def gallery(
     search: Search, answerer: Answerer, files: Callable[[Hit], Path], *, examples: Mapping[str, Mapping[str, Any]],
-    categories: Sequence[str], title: str, most_cents: int = 10_000,
+    categories: Sequence[str], title: str, most_cents: int = 10_000, describer: Describer | None = None,
+    pictures: Mapping[str, Path] | None = None,
 ) -> None:  # fmt: skip
-    """Draw what the `examples` find, and add a search box when somebody is there to use it.
+    """Draw what the `examples` find, and add the two tabs when somebody is there to use them.
 
-    `examples`: name of a row → arguments of `search` (`{"text": "a red fruit", "category": "food"}`).
+    `examples`: name of a row → arguments of `search` (`{"text": "a red fruit", "category": "food"}`). `pictures`: what
+    the second tab offers to ask `describer` about, by caption.
     """
     found = {name: search(**arguments) for name, arguments in examples.items()}
     rows = {name: answerer.near(one) for name, one in found.items()}
@@ -121,9 +128,18 @@ def gallery(
     counted = ", ".join(f"{name}: {len(hits)} near enough" for name, hits in rows.items())
     style.show(fig, title, f"{len(rows)} queries; {counted}", photos=True)
     if explore.is_live():
+        import ipywidgets as w
         from IPython.display import display
 
-        display(search_box(search, answerer, files, categories=categories, most_cents=most_cents))
+        box = search_box(search, answerer, files, categories=categories, most_cents=most_cents)
+        tabs = w.Tab()
+
+        def search_with(sentence: str) -> None:
+            tabs.selected_index, box.children[0].children[0].value = 0, sentence
+
+        tabs.children = box, describe_box(describer or Describer(), pictures or {}, search_with)
+        tabs.titles = "search", "describe and ask"
+        display(tabs)
 
 
 def search_box(
@@ -146,22 +162,15 @@ def search_box(
     def picture() -> bytes | None:
         return bytes(upload.value[0]["content"]) if upload.value else None
 
-    def run(*_: object) -> None:
-        said.value, shown.value, go.disabled = "", "", True
-        try:
-            limit = None if price.value == price.max else price.value * 100
-            chosen = None if category.value == ANY else category.value
-            found = search(text.value, picture(), category=chosen, below_cents=limit)
-            shown.value = cards(answerer.near(found), files)
-            _say(said, answerer, found)
-        except CourseError as error:
-            said.value = f"<b>{html.escape(str(error))}</b>"
-        except InferenceServerException as error:
-            said.value = f"<b>{html.escape(error.message())}</b>"
-        except Exception as error:  # a callback that raises shows nothing at all in a notebook
-            said.value = f"<b>The search failed: {html.escape(f'{type(error).__name__}: {error}')}</b>"
-        finally:
-            go.disabled = False
+    def work() -> None:
+        shown.value = ""
+        limit = None if price.value == price.max else price.value * 100
+        chosen = None if category.value == ANY else category.value
+        found = search(text.value, picture(), category=chosen, below_cents=limit)
+        shown.value = cards(answerer.near(found), files)
+        _say(said, answerer, found)
+
+    run = _guarded(work, said, go)
 
     def chosen(*_: object) -> None:
         forget.disabled = not upload.value
@@ -175,6 +184,77 @@ def search_box(
     upload.observe(chosen, "value")
     first, second = w.HBox([text, go]), w.HBox([upload, forget, category, price])
     return w.VBox([first, second, said, shown])
+
+
+def describe_box(
+    describer: Describer, pictures: Mapping[str, Path], search_with: Callable[[str], None]
+) -> ipywidgets.Widget:
+    """A picture, of `pictures` or the user's own, and a question; the answer streams in, and a button hands it to
+    `search_with`. Never raises: what goes wrong is shown in one sentence."""
+    import ipywidgets as w
+
+    choose = w.Dropdown(options=list(pictures.items()))
+    upload = w.FileUpload(accept="image/*", multiple=False, description="my picture")
+    question = w.Combobox(options=QUESTIONS, value=QUESTIONS[0], ensure_option=False)
+    ask, use = w.Button(description="ask", button_style="primary"), w.Button(description="search with this answer")
+    use.disabled = True
+    said, shown = w.HTML(), w.HTML()
+    said.add_class("vlm-answer")
+    answer = ""
+
+    def picture() -> bytes:
+        if upload.value:
+            return bytes(upload.value[0]["content"])
+        return choose.value.read_bytes() if choose.value else b""
+
+    def show(*_: object) -> None:
+        upload.value = ()
+        shown.value = _image(thumbnail(choose.value), html.escape(choose.label, quote=True)) if choose.value else ""
+
+    def work() -> None:
+        nonlocal answer
+        answer, use.disabled = "", True
+        for piece in describer.stream(picture(), question.value):
+            answer += piece
+            said.value = html.escape(answer)
+        use.disabled = not answer.strip()
+
+    def own(*_: object) -> None:
+        shown.value = f"<i>{html.escape(upload.value[0]['name'])}</i>" if upload.value else shown.value
+
+    ask.on_click(_guarded(work, said, ask))
+    use.on_click(lambda _: search_with(answer.strip()))
+    choose.observe(show, "value")
+    upload.observe(own, "value")
+    show()
+    return w.VBox([w.HBox([choose, upload]), w.HBox([question, ask, use]), said, shown])
+
+
+def _guarded(work: Callable[[], None], said: ipywidgets.HTML, go: ipywidgets.Button) -> Callable[..., None]:
+    """`work` as a callback; what goes wrong is shown in one sentence, for a callback that raises shows nothing."""
+
+    def run(*_: object) -> None:
+        said.value, go.disabled = "", True
+        try:
+            work()
+        except (CourseError, InferenceServerException) as error:
+            sentence = error.message() if isinstance(error, InferenceServerException) else str(error)
+            said.value = f"<b>{html.escape(sentence)}</b>"
+        except Exception as error:
+            said.value = f"<b>It failed: {html.escape(f'{type(error).__name__}: {error}')}</b>"
+        finally:
+            go.disabled = False
+
+    return run
+
+
+def described(answers: Mapping[str, tuple[Path, str]]) -> Figure:
+    """One row of at most five pictures, each with the answer to a question. answers: caption -> picture, answer."""
+    fig, line = plt.subplots(1, len(answers), figsize=(style.WIDTH, 2.2), squeeze=False)
+    for axes, (caption, (path, said)) in zip(line[0], answers.items(), strict=True):
+        axes.axis("off")
+        _picture(axes, path, _short(caption, 18), _short(f"→ {said}", 18))
+    return fig
 
 
 def _say(box: ipywidgets.HTML, answerer: Answerer, found: Found) -> None:
