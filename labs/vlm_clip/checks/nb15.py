@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.errors import CourseError
 
 # --- 15.2: one wish in two languages ----------------------------------------------------------------------------------
 
@@ -148,8 +150,35 @@ def _run(add: Callable[..., object], failing: str | None) -> tuple[list[str], bo
     return done, False
 
 
+def _on_stores(add: Callable[..., object], stores: Any, refused: str = "") -> tuple[bool, bool, bool]:
+    """Whether the real stores have the item, document and vector, and whether the caller believes so; one of the two
+    gets something that it cannot store."""
+    from cliplab.documents import FIELDS
+
+    told: list[object] = []
+    item = dict.fromkeys(FIELDS, "exercise 15.1") | {"_id": "exercise-15.1", "price_cents": 1}
+    caption = object() if refused == "document" else "a kite"
+    vector = np.eye(1, 3 if refused == "vector" else 384, dtype=np.float32)
+    try:
+        with contextlib.suppress(CourseError):
+            add(
+                item,
+                lambda one: stores.documents.put([one | {"caption": caption}]),
+                lambda one: stores.vectors.upsert([one["_id"]], vector, [one["category"]], [1], [one["fingerprint"]]),
+                told.append,
+            )
+        name = item["_id"]
+        return name in stores.documents.get([name]), name in stores.vectors.rows(), bool(told)
+    finally:
+        stores.documents.delete([item["_id"]])
+        stores.vectors.delete([item["_id"]])
+
+
 @exercise("15.1", expects="a function add(item, put_document, upsert_vector, acknowledge) that calls the three")
-def order_of_writes(add: Callable[..., object]) -> Verdict:
+def order_of_writes(answer: tuple[Callable[..., object], Any]) -> Verdict:
+    add, stores = answer
+    if is_stub(add):
+        return unattempted()
     whole, _ = _run(add, None)
     for name in ("document", "vector"):
         if name not in whole:
@@ -191,4 +220,9 @@ def order_of_writes(add: Callable[..., object]) -> Verdict:
                 f"an error of the {failing} store is swallowed, so nobody tries again: leave out try, so that the "
                 "error reaches the caller"
             )
-    return right("document, vector, acknowledge: a failure leaves at most a document that no search finds")
+    expected = {"": (True, True, True), "vector": (True, False, False), "document": (False, False, False)}
+    for refused, wanted in expected.items():
+        if (found := _on_stores(add, stores, refused)) != wanted:
+            held = ", ".join(f"{what}: {yes}" for what, yes in zip(("document", "vector", "told"), found, strict=True))
+            return wrong(f"on your two stores, {f'when the {refused} is refused' if refused else 'in order'}: {held}")
+    return right("your stores refused a vector, and kept one document that no search finds; nobody was told it is safe")

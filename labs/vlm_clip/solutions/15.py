@@ -1,6 +1,22 @@
 """Answers of notebook 15, and what people believe instead."""
 
-SETUP = "import numpy as np"
+SETUP = """
+import sys, tempfile
+import numpy as np
+from servinglab.root import find_root
+
+sys.path.append(str(find_root() / "labs" / "vlm_clip"))
+
+class Lazy:  # the two stores, from when the check first looks at them
+    def __getattr__(self, name):
+        from cliplab import indexing
+        vars(self).update(vars(indexing.Stores(tempfile.mkdtemp())))
+        return vars(self)[name]
+
+stores = Lazy()
+"""
+
+LIVE = {"15.1"}
 
 SOLUTIONS = {
     "15.2": """
