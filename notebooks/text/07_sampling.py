@@ -372,10 +372,9 @@ print("different tokens:", len(set(few)))
 print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()) ** 24:.0e}")
 
 # %% [markdown]
-# How many came? One token, 24 times: the server divides. No test is needed where one of two ideas is all but
-# impossible. Now the whole distribution, with the settings of section 3. **Predict:** how many of the eight exact
-# probabilities lie inside the 95 % interval of the samples (Wilson's, as in notebook 06)? A right one misses once in
-# twenty times.
+# How many came? One token, 24 times: the server divides. Now the whole distribution, with the settings of section 3.
+# **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in
+# notebook 06)? A right one misses once in twenty times.
 
 # %%
 drawn = drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)
@@ -784,7 +783,7 @@ for task in tasks:
         print(f"{task:13} {replies[task, 'greedy'][0]!r} became {replies[task, list(strategies)[1]][0]!r}")
 
 # %% [markdown]
-# `' river'` had just been read, so the penalty pushed the copy away; line ends, too. Before each even number stands a
+# `' river'` had just been read, so the penalty pushed the copy away; line ends, too. Before each even number comes a
 # token that is only a space: it was in the prompt, so it went, and every number with it.
 #
 # The server draws once. *You* can draw several answers and take the most frequent. **Predict:** does the most frequent
@@ -848,8 +847,7 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 #
 # ## Playground
 #
-# All settings at once, on this server: each control sends a request. Outlined bars are the model's, filled ones what
-# your settings make of them.
+# All settings at once, on this server: each control sends a request.
 #
 # **Predict:** with top-k 5 and temperature 1.5, how many of the tokens below did the model give at least 50 %?
 
@@ -865,8 +863,8 @@ playground(server.grpc_url, prompt, temperature=1.5, top_k=5, max_tokens=40, see
 #
 # Every setting with its range, on one page: the [cheat sheet](../docs/cheatsheet.md).
 #
-# - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays: whole on our server
-#   and in transformers, in part with NVIDIA's kernels.
+# - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays, with NVIDIA's
+#   kernels in part.
 # - Cuts keep ratios, temperature and penalties change them.
 # - Without `top_k` or `top_p` a request is greedy; `top_p=1.0` samples from everything.
 # - The default seed is fixed, so equal requests give equal texts.

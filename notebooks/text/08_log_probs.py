@@ -323,8 +323,6 @@ for dtype in dtypes:
     print(f"{name}: {product:.2e}, {kind}, {steps:.2g} times the smallest, off by {off:+.2g} %")
 
 # %% [markdown]
-# The sum does not vanish, but its digits are finite, too (section 6).
-#
 # ## 5 Adding probabilities: log-sum-exp
 #
 # Logs make products easy. What about sums: the probability of this answer *or* that one? You need $\log(e^a+e^b)$.

@@ -255,7 +255,7 @@ for k, value in verify_cost.items():
     print(f"v({k}) = {value:.2f}   ({step_ms[k]:.1f} ms)")
 
 # %% [markdown]
-# How much is $v(8)$? Far below 9, the cost of nine separate steps: speculative decoding lives on that difference. But
+# How much is $v(8)$? Far below 9, the cost of nine separate steps: speculative decoding depends on that difference. But
 # $v(k)$ grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so
 # $v$ stays near 1 for longer; a batch of many requests uses that arithmetic up.
 
@@ -281,8 +281,8 @@ show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words 
 
 
 # %% [markdown]
-# The draft says *sat* 60 % of the time, but it should come 30 % of the time. So keep it every second time: with
-# probability $p/q$. *ran* comes too rarely. Keep it always, and let it replace rejected words. The rule:
+# The draft says *sat* 60 % of the time, twice as often as it should. So keep it every second time: with probability
+# $p/q$. *ran* comes too rarely: keep it always, and let it replace rejected words. The rule:
 #
 # - keep $x$ with probability $\min(1,\ p(x)/q(x))$;
 # - else draw a replacement from what is missing, $r(x)=\max(0,\ p(x)-q(x))\,/\,\sum_y\max(0,\ p(y)-q(y))$.
@@ -727,8 +727,7 @@ print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no
 #
 # Now through Triton. `draft_engine_dir` adds a second LLM, `tensorrt_llm_draft`, and tells the BLS model (notebook 03)
 # its name. In each round the BLS model asks the draft for `num_draft_tokens` ids and sends them to `tensorrt_llm` as
-# `draft_input_ids`. Back come those that were right and one more. The KV cache (notebook 02) of both keeps what it has
-# read.
+# `draft_input_ids`. It gets back those that were right and one more.
 
 # %%
 target.shutdown()

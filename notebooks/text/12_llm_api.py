@@ -137,7 +137,7 @@ print("LLM API: runs on", runs_on)
 # %% [markdown]
 # If not, a **stand-in** takes its place: our package with NVIDIA's names, whose `LLM` our executor computes, on the
 # same weights. It proves nothing about NVIDIA's release or its speed. The other side is a Triton with notebook 03's
-# five models; you need its tokenizer for the chat template (notebook 00):
+# five models, and its tokenizer:
 
 # %%
 server = serve(precision=precision)
@@ -284,8 +284,8 @@ show(api_names.choices(rule), title, words, drawing=True)
 # %% [markdown]
 # ## 5 An application that speaks OpenAI's protocol
 #
-# Applications with the `openai` package need OpenAI's paths. `trtllm-serve` has them; before a Triton with engines
-# stands a front end that translates. [Triton has
+# Applications with the `openai` package need OpenAI's paths. `trtllm-serve` has them; a Triton with engines needs a
+# front end that translates. [Triton has
 # one](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small.
 #
 # ![The front end gives a chat request the engine's names, and its text becomes a chat answer](pictures/12_front.svg)
@@ -556,9 +556,9 @@ for name, text in {"1/model.yaml": model_yaml, "config.pbtxt": llm_api.DATA["llm
 print(*re.findall("^input .*", llm_api.DATA["llmapi_config"], re.MULTILINE), sep="\n")
 
 # %% [markdown]
-# `model.yaml` holds the arguments of `LLM`; with `decoupled: false` the model cannot stream. Below it stand the inputs
-# of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`. With `max_batch_size: 0`
-# shapes have no batch dimension: `[1]`, not `[1, 1]`.
+# `model.yaml` holds the arguments of `LLM`; with `decoupled: false` the model cannot stream. The lines above are the
+# inputs of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`. Shapes have no batch
+# dimension (`max_batch_size: 0`): `[1]`, not `[1, 1]`.
 #
 # How does a real Triton treat such requests? The program needs a GPU, so a listener takes its place and echoes what it
 # receives:
