@@ -1118,7 +1118,7 @@ def three_cures() -> Picture:
         """Three columns. Apart: a picture tower gives 1,280 numbers, a text tower 384; they do not compare. Trained
         together, CLIP: both towers end in 512 numbers of one space. Bridged: the picture tower's class probabilities
         weigh the text tower's vectors of the class names, so pictures end in the text tower's 384 numbers;
-        mini-CLIP adds a trained matrix.""",
+        mini-CLIP trains the bridge on drawings.""",
     )
     for left, name in ((16, "apart"), (284, "cure 1: trained together"), (552, "cures 2 and 3: a bridge")):
         p.text(left, 60, name, weight="bold")
@@ -1141,7 +1141,7 @@ def three_cures() -> Picture:
     for x, words in (
         (16, "nothing to compare"),
         (284, "CLIP: 400 million pairs"),
-        (552, "ConSE: no training;\nmini-CLIP: a matrix beside it"),
+        (552, "ConSE: no training;\nmini-CLIP: trained on drawings"),
     ):
         p.text(x, 264, words, size=13, colour=QUIET)
     return p

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cliplab import conse, retrieval
+from cliplab.lite0 import Trunk
 from cliplab.mini_clip import TextTower, VisionTower
 from cliplab.pictures import Picture, PicturesError, catalogue, fetch_full
 from cliplab.prepare import open_picture, to_array
@@ -42,6 +44,16 @@ class Measured:
 
 
 @torch.inference_mode()
+def features(trunk: Trunk, pictures: list[Picture]) -> Tensor:
+    """What the trunk sees in each picture: [n, 1280]."""
+    found = []
+    for first in range(0, len(pictures), BATCH):
+        some = [to_array(open_picture(p.file.read_bytes())) for p in pictures[first : first + BATCH]]
+        found.append(trunk(torch.from_numpy(np.stack(some))))
+    return torch.cat(found)
+
+
+@torch.inference_mode()
 def measure(
     pictures: list[Picture],
     vision: VisionTower | None = None,
@@ -49,15 +61,9 @@ def measure(
 ) -> Measured:
     """Encode pictures and captions with both ways. The towers of the course when left out."""
     vision, encode = vision or VisionTower.load(), sentence_encoder(text or TextTower.load())
-    features = []
-    for first in range(0, len(pictures), BATCH):
-        some = [to_array(open_picture(p.file.read_bytes())) for p in pictures[first : first + BATCH]]
-        features.append(vision.trunk(torch.from_numpy(np.stack(some))))
-    features = torch.cat(features)
+    mini = vision.head(features(vision.trunk, pictures)).numpy()
     captions = encode([p.caption for p in pictures])
-    logits = vision.head.classifier(features).numpy()
-    by_names = conse.image_vectors(logits, conse.class_texts(encode))
-    mini = vision.head(features).numpy()
+    by_names = conse.image_vectors(*conse.recorded([p.id for p in pictures]), conse.class_texts(encode))
     return Measured(pictures, retrieval.similarity(captions, mini), retrieval.similarity(captions, by_names))
 
 

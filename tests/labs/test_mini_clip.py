@@ -13,10 +13,9 @@ from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer
 
 import evaluate
-from cliplab import lite0
+from cliplab import conse, lite0
 from cliplab.mini_clip import FILE, Head, TextTower, VisionTower
 from cliplab.pictures import catalogue
-from cliplab.prepare import open_picture, to_array
 from servinglab import assets
 from servinglab.errors import CourseError
 from servinglab.root import find_root
@@ -30,15 +29,12 @@ def tower() -> VisionTower:
     return VisionTower.load()
 
 
-def test_the_trunk_sees_what_the_packaged_model_sees(tower):
-    """Reference: the package's own model in float32. Here the weights are rounded to float16."""
-    found = {p.id: p for p in catalogue()}
-    pixels = [to_array(open_picture(found[name].file.read_bytes())) for name in REFERENCE["pictures"]]
-    features = tower.trunk(torch.from_numpy(np.stack(pixels)))
-    logits = tower.head.classifier(features)
-    assert features[:, ::40].numpy() == pytest.approx(np.array(REFERENCE["features"]), abs=0.02)
-    assert logits[:, ::50].numpy() == pytest.approx(np.array(REFERENCE["logits"]), abs=0.04)
-    assert logits.argmax(dim=1).tolist() == REFERENCE["best"]
+def test_the_recorded_classes_are_those_of_the_packaged_model():
+    numbers, shares = conse.recorded(REFERENCE["pictures"])
+    assert numbers[:, 0].tolist() == REFERENCE["best"]
+    assert (np.diff(shares) <= 0).all() and (shares > 0).all() and (shares.sum(axis=1) <= 1).all()
+    with pytest.raises(CourseError, match="has no classes of a/unicorn; it has those of the stamps"):
+        conse.recorded(["a/unicorn"])
 
 
 def test_folding_keeps_the_function():
@@ -138,11 +134,14 @@ def test_a_table_of_figures():
     numbers |= {"gain_at_1": 0.1, "gain_at_10": 0.15}
     intervals = {name: [value - 0.04, value + 0.04] for name, value in numbers.items()}
     part = {"n": 532, "captions": 492, **numbers, "intervals": intervals, "median_rank": 6, "conse_median_rank": 14}
+    row = {"name": "soup", "score": 0.5, "photos_at_10": 0.6, "drawings_at_10": 0.7, "stamps_at_10": [0.5, 0.4, 0.6]}
     table = pages.part("clip", {
-        "evaluation": part, "subset": {**part, "n": 256}, "training": {"trained_on": 6000, "steps": 160, "seed": 0},
-        "chosen_on": {"photos": 354, "drawings": 278}, "seconds": {"training": 60}, "device": "X",
-        "torch": "2.13", "date": "2026-01-01",
+        "evaluation": part, "subset": {**part, "n": 256}, "tried": [row],
+        "training": {"trained_on": 6000, "steps": 160, "batch": 512, "seed": 0},
+        "chosen_on": {"photos": 354, "drawings": 278, "soup": ["a", "b"], "share": 0.85, "scale": 0.1},
+        "seconds": {"training": 60}, "device": "X", "torch": "2.13", "date": "2026-01-01",
     })  # fmt: skip
     row = "0.600 (0.560 to 0.640) | 0.450 (0.410 to 0.490) | +0.150 (+0.110 to +0.190) |"
     assert f"| recall at 10, 532 pictures | {row}" in table
-    assert "6,000 pictures" in table and "| recall at 1, 256 pictures |" in table
+    assert "6,000 drawings" in table and "| recall at 1, 256 pictures |" in table
+    assert "| soup | 0.500 | 0.60 | 0.70 | 0.500 (0.400 to 0.600) |" in table and '"a" and "b", 85 %' in table

@@ -58,9 +58,9 @@ def test_the_paired_difference_knows_that_the_queries_are_the_same():
 
 def test_conse_by_hand():
     texts = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    logits = np.log(np.array([[0.6, 0.3, 0.1]]))
-    mean = np.array([0.6 - 0.1, 0.3])
-    assert conse.image_vectors(logits, texts) == pytest.approx(mean[None] / np.linalg.norm(mean))
+    numbers, shares = np.array([[2, 0, 1]]), np.array([[0.6, 0.3, 0.05]])
+    mean = np.array([0.3 - 0.6, 0.05])
+    assert conse.image_vectors(numbers, shares, texts) == pytest.approx(mean[None] / np.linalg.norm(mean))
 
 
 def test_the_names_of_the_classes_are_in_the_classifiers_order():

@@ -1,10 +1,14 @@
-"""Exercises of notebook 13: similarity of sentences and pictures, recall, an acceptance test."""
+"""Exercises of notebook 13: the options of an export, recall, an acceptance test."""
 
 from __future__ import annotations
 
+import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import onnxruntime
+import torch
 
 from servinglab.checks import Verdict, exercise, right, wrong
 
@@ -12,63 +16,61 @@ Array = np.ndarray
 _CLOSE = 1e-6
 
 
-def _said(answer: Array, mistakes: Mapping[str, Array]) -> str | None:
-    """The sentence of the mistake that gives this answer."""
-    return next((text for text, value in mistakes.items() if _same(answer, value)), None)
+# --- 13.1: the options of an export -----------------------------------------------------------------------------------
+
+_INPUTS, _OUTPUT = ["input_ids", "attention_mask"], "text_embedding"
 
 
-def _same(answer: Array, value: Array) -> bool:
-    return answer.shape == np.shape(value) and bool(np.allclose(answer, value, atol=_CLOSE, equal_nan=True))
+class _Tiny(torch.nn.Module):
+    """A text tower of one table: the mean of the rows that the mask keeps, [batch, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(9, 4)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        kept = mask[:, :, None].float()
+        return (self.table(ids) * kept).sum(dim=1) / kept.sum(dim=1)
 
 
-def _unit(rows: Array, axis: int | None = 1) -> Array:
-    return rows / np.sqrt(np.sum(rows**2, axis=axis, keepdims=True))
+def _exported(options: Mapping[str, object]) -> onnxruntime.InferenceSession:
+    """The tiny tower's file, made with these options from two sentences of five tokens, and loaded."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example, file = torch.ones(2, 5, dtype=torch.int64), f"{folder}/text.onnx"
+        torch.onnx.export(_Tiny().eval(), (example, example), file, dynamo=False, opset_version=17, **options)
+        return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
 
-# --- 13.1: similarity -------------------------------------------------------------------------------------------------
-
-_TEXTS = np.array([[3.0, 4.0, 0.0], [0.0, 0.5, 0.0], [1.0, -2.0, 2.0], [0.0, 0.0, 7.0]])
-_PICTURES = np.array([[0.0, 8.0, 6.0], [0.6, 0.8, 0.0]])
-
-
-def _similarity_mistakes() -> dict[str, Array]:
-    t, p = _TEXTS, _PICTURES
-    distance = np.sqrt(((t[:, None] - p) ** 2).sum(-1))
-    return {
-        "that is the plain dot product: a long vector wins over a near one; bring every vector to length 1 first":
-            t @ p.T,
-        "only the sentences have length 1: a long picture vector still wins for every sentence": _unit(t) @ p.T,
-        "only the pictures have length 1: the ranking for one sentence is right, but no number is a cosine":
-            t @ _unit(p).T,
-        "you normalised down the columns (axis 0): each vector is a row, so its length is over axis 1":
-            _unit(t, 0) @ _unit(p, 0).T,
-        "you divided each array by one number for all its rows: every vector has a length of its own":
-            _unit(t, None) @ _unit(p, None).T,
-        "you divided by the sum of the numbers: the length is the root of the sum of their squares":
-            (t / t.sum(1, keepdims=True)) @ (p / p.sum(1, keepdims=True)).T,
-        "you divided by the square of the length: the root is missing":
-            (t / (t**2).sum(1, keepdims=True)) @ (p / (p**2).sum(1, keepdims=True)).T,
-        "you normalised the rows of the result: then a sentence's best picture says 1, however bad it is":
-            _unit(t @ p.T),
-        "those are distances: near is small there, while a similarity is large": distance,
-        "those are distances of normalised vectors: near is small there, while a similarity is large":
-            np.sqrt(np.maximum(0, 2 - 2 * _unit(t) @ _unit(p).T)),
-    }  # fmt: skip
-
-
-@exercise("13.1", expects="a function similarity(texts, pictures) that returns an array [texts, pictures]")
-def cosine(similarity: Callable[[Array, Array], Array]) -> Verdict:
-    truth = _unit(_TEXTS) @ _unit(_PICTURES).T
-    texts, pictures = _TEXTS.copy(), _PICTURES.copy()
-    answer = np.asarray(similarity(texts, pictures), dtype=float)
-    if _same(answer, truth.T):
-        return wrong("those are rows for pictures: the rows are asked for sentences, [texts, pictures]")
-    if not _same(answer, truth):
-        otherwise = "the sentence (3, 4, 0) and the picture (0.6, 0.8, 0) point the same way: their similarity is 1"
-        return wrong(_said(answer, _similarity_mistakes()) or otherwise)
-    if not (np.array_equal(texts, _TEXTS) and np.array_equal(pictures, _PICTURES)):
-        return wrong("right numbers, but you changed the caller's arrays: make new ones instead of dividing in place")
-    return right("a cosine: 1 for the same direction, 0 for a right angle, whatever the lengths")
+@exercise("13.1", expects="a dict with input_names, output_names and dynamic_axes")
+def open_export(options: Mapping[str, object]) -> Verdict:
+    names = {"input_names": _INPUTS, "output_names": [_OUTPUT]}
+    for key, expected in names.items():
+        found = list(options.get(key, ()))
+        if found != expected and sorted(found) == sorted(expected):
+            return wrong(f"{key} are given out in the order of the module's arguments, so the ids would get the name "
+                         "of the mask")  # fmt: skip
+        if found != expected:
+            return wrong(f"{key} must be {expected}: a server asks for the tensors by these names")
+    if strange := set(options.get("dynamic_axes", {})) - {*_INPUTS, _OUTPUT}:
+        return wrong(f"dynamic_axes names {sorted(strange)[0]!r}, which is no input and no output: nothing was opened")
+    session = _exported(options)
+    for tensor in session.get_inputs():
+        if not isinstance(tensor.shape[0], str):
+            return wrong(f"the file loads, but {tensor.name} takes {tensor.shape[0]} sentences and no other number: "
+                         "the exporter keeps what it saw, so open dimension 0")  # fmt: skip
+        if not isinstance(tensor.shape[1], str):
+            return wrong(f"the file loads, but each sentence in {tensor.name} must have {tensor.shape[1]} tokens, as "
+                         "in the example: open dimension 1 as well")  # fmt: skip
+        if tensor.shape[0] == tensor.shape[1]:
+            return wrong(f"both dimensions of {tensor.name} have the name {tensor.shape[0]!r}: one name says one "
+                         "number, and a request rarely has as many sentences as tokens")  # fmt: skip
+    if 1 in options["dynamic_axes"].get(_OUTPUT, ()):
+        return wrong("a vector always has the same length: only the batch of the output is open")
+    for shape in ((1, 3), (7, 4)):
+        ones = np.ones(shape, np.int64)
+        assert session.run(None, dict.fromkeys(_INPUTS, ones))[0].shape == (shape[0], 4)
+    return right("a file with these options was loaded, and took 1 sentence of 3 tokens and 7 of 4")
 
 
 # --- 13.2: recall -----------------------------------------------------------------------------------------------------

@@ -106,16 +106,6 @@ def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chanc
     return fig
 
 
-def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> Figure:
-    """Lines over one axis: ``series`` maps a name to (xs, ys)."""
-    fig, axes = plt.subplots(figsize=(WIDTH, 2.8))
-    for (name, (xs, ys)), colour in zip(series.items(), MODELS.values(), strict=False):
-        axes.plot(xs, ys, color=colour, linewidth=1.8)
-        note(axes, name, xs[-1], ys[-1])
-    axes.set(xlabel=x, ylabel=y, xlim=(0, 1.13 * max(max(xs) for xs, _ in series.values())))
-    return fig
-
-
 def sizes_and_drift(rows: Mapping[str, tuple[float, float]], limit: float) -> Figure:
     """What a smaller file saves and costs: ``rows`` maps a file to (megabytes, largest 1 - cosine to the reference).
 

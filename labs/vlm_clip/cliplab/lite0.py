@@ -17,11 +17,9 @@ FEATURES = 1280
 CLASSES = 1000
 SIZE = 224
 _EPSILON = 1e-3  # of every batch norm
-# Of Lite0: blocks, kernel, stride of the first, expansion, channels out. Lite2 is 1.1 times as wide and 1.2 as deep.
+# Blocks, kernel, stride of the first, expansion, channels out.
 _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),
            (1, 3, 1, 6, 320))  # fmt: skip
-_LITE2 = ((1, 16), (3, 24), (3, 48), (4, 88), (4, 120), (5, 208), (1, 352))  # blocks, channels out
-KINDS = {"lite0": _STAGES, "lite2": tuple((n, *s[1:4], out) for (n, out), s in zip(_LITE2, _STAGES, strict=True))}
 
 
 class Conv(nn.Conv2d):
@@ -59,11 +57,11 @@ class Trunk(nn.Module):
     Another side than 224 must be a multiple of 32, or the padding is not TensorFlow's.
     """
 
-    def __init__(self, kind: str = "lite0") -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.stem = Conv(3, 32, 3, 2)
         blocks, channels = [], 32
-        for count, kernel, stride, expansion, out in KINDS[kind]:
+        for count, kernel, stride, expansion, out in _STAGES:
             for number in range(count):
                 blocks.append(Block(channels, out, kernel, stride if number == 0 else 1, expansion))
                 channels = out

@@ -3,7 +3,8 @@
 The text tower is MiniLM, unchanged. The vision tower is EfficientNet-Lite0 and a head that aims at MiniLM's space. The
 head adds two things. The first needs no training: the classifier says how probable each of its 1,000 classes is, and
 the text vectors of the class names are mixed in that proportion (ConSE, Norouzi et al. 2013,
-https://arxiv.org/abs/1312.5650). The second is learned from captioned drawings by train.py.
+https://arxiv.org/abs/1312.5650). The second is a linear map. train.py trains it together with trunk and classifier, on
+captioned drawings.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Head(nn.Module):
         nn.init.zeros_(self.residual.bias)
 
     def conse(self, features: Tensor) -> Tensor:
-        """The part without training: the mean of the class texts, weighted by the classes' probabilities."""
+        """The mean of the class texts, weighted by the classes' probabilities."""
         return F.softmax(self.classifier(features) / self.temperature, dim=-1) @ self.class_texts
 
     def forward(self, features: Tensor) -> Tensor:
@@ -48,9 +49,9 @@ class Head(nn.Module):
 class VisionTower(nn.Module):
     """pixel_values float32 [batch, 3, 224, 224] to image vectors float32 [batch, 384] of length 1."""
 
-    def __init__(self, kind: str = "lite0") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.trunk, self.head = Trunk(kind), Head()
+        self.trunk, self.head = Trunk(), Head()
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         return self.head(self.trunk(pixel_values))

@@ -4,9 +4,11 @@ SETUP = "import numpy as np"
 
 SOLUTIONS = {
     "13.1": """
-def similarity(texts, pictures):
-    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (texts, pictures)]
-    return unit[0] @ unit[1].T
+options = {
+    "input_names": ["input_ids", "attention_mask"], "output_names": ["text_embedding"],
+    "dynamic_axes": {"input_ids": {0: "batch", 1: "tokens"}, "attention_mask": {0: "batch", 1: "tokens"},
+                     "text_embedding": {0: "batch"}},
+}
 """,
     "13.2": """
 def recall(scores, k):
@@ -27,13 +29,9 @@ def gate(vectors, reference, limit):
 }
 
 
-def _similarity(result: str, unit: str = "rows / np.linalg.norm(rows, axis=1, keepdims=True)") -> str:
-    return f"""
-def similarity(texts, pictures):
-    unit = lambda rows: {unit}
-    t, p = texts, pictures
-    return {result}
-"""
+def _options(right: str, wrong: str, count: int = -1) -> str:
+    assert right in SOLUTIONS["13.1"]
+    return SOLUTIONS["13.1"].replace(right, wrong, count)
 
 
 def _recall(result: str, scores: str = "scores") -> str:
@@ -50,32 +48,20 @@ def _gate(right: str, wrong: str) -> str:
     return SOLUTIONS["13.3"].replace(right, wrong)
 
 
-_BOTH = "unit(t) @ unit(p).T"
-_IN_PLACE = """
-def similarity(texts, pictures):
-    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
-    pictures /= np.linalg.norm(pictures, axis=1, keepdims=True)
-    return texts @ pictures.T
-"""
-
 MUTANTS = {
     "13.1": [
-        ("the dot product is enough", _similarity("t @ p.T"), "the plain dot product"),
-        ("one side is enough", _similarity("unit(t) @ p.T"), "only the sentences"),
-        ("the other side is enough", _similarity("t @ unit(p).T"), "only the pictures"),
-        ("length is down the column", _similarity(_BOTH, "rows / np.linalg.norm(rows, axis=0)"), "axis 0"),
-        ("one length for all", _similarity(_BOTH, "rows / np.linalg.norm(rows)"), "one number for all"),
-        ("length is the sum", _similarity(_BOTH, "rows / rows.sum(1, keepdims=True)"), "sum of the numbers"),
-        ("length is the sum of squares", _similarity(_BOTH, "rows / (rows**2).sum(1, keepdims=True)"), "the root"),
-        ("normalise afterwards", _similarity("unit(t @ p.T)"), "rows of the result"),
-        ("near is near", _similarity("np.linalg.norm(t[:, None] - p, axis=-1)"), "those are distances: "),
-        (
-            "near is near on the sphere",
-            _similarity("np.linalg.norm(unit(t)[:, None] - unit(p), axis=-1)"),
-            "distances of normalised",
-        ),
-        ("pictures first", _similarity("unit(p) @ unit(t).T"), "rows for pictures"),
-        ("in place is thrifty", _IN_PLACE, "changed the caller's"),
+        ("names are a matter of taste", _options('["input_ids", "attention_mask"]', '["ids", "mask"]'), "these names"),
+        ("the order does not matter", _options('["input_ids", "attention_mask"]', '["attention_mask", "input_ids"]'),
+         "order of the module"),
+        ("an example has any size", SOLUTIONS["13.1"].replace('"dynamic_axes": {', '"dynamic_axes": {} and {'),
+         "takes 2 sentences and no other"),
+        ("the batch is all that varies", _options(', 1: "tokens"', ""), "must have 5 tokens"),
+        ("the mask follows the ids", _options('"attention_mask": {0: "batch", 1: "tokens"},', ""),
+         "attention_mask takes 2"),
+        ("open is open", _options('"tokens"', '"batch"'), "both dimensions"),
+        ("everything is open", _options('"text_embedding": {0: "batch"}', '"text_embedding": {0: "batch", 1: "size"}'),
+         "the same length"),
+        ("outputs are called as in the code", _options('"text_embedding": {', '"output": {'), "no input and no output"),
     ],
     "13.2": [
         ("captions are ranked", _recall("np.mean(rank < k)", "scores.T"), "the other axis"),
