@@ -65,7 +65,7 @@ texts: int = 10  # sampled texts for each setting of the grid, at least 2
 seed: int = 1  # seed of every random choice
 
 # %% [markdown]
-# Parameters with which section 8 cannot measure stop the notebook here.
+# Section 8 compares pairs: it needs at least two texts of two tokens.
 
 # %%
 assert min(texts, max_tokens) >= 2 and samples >= 1, "texts and max_tokens must be at least 2: pairs are compared"
@@ -109,9 +109,8 @@ print("both              ", (two / two.sum()).round(3))
 
 
 # %% [markdown]
-# How many are left? As they were, the sums reach 0.8 at the third token; renormalised, at the second. So a forgotten
-# division keeps another set of tokens. The token that *crosses* p stays: without it p = 0.3 would leave nothing. The
-# order of TensorRT-LLM and of our server:
+# What does top-p see? 0.471, 0.353 and 0.176, and two tokens are left; without the division it would be three. The
+# token that *crosses* p stays: without it p = 0.3 would leave nothing. The order of TensorRT-LLM and of our server:
 #
 # ![Temperature, penalties, top-k 3, division, top-p 0.8, draw: what stays of five tokens](pictures/07_order.svg)
 
@@ -135,8 +134,7 @@ print("both, by NVIDIA   ", drawn_by_nvidia(whole, 0.8).round(3))
 #
 # ## 2 A server, and one distribution
 #
-# The same for a model with 49,152 tokens. (`normalize_log_probs`: False makes NVIDIA's server report log probabilities
-# over the whole vocabulary, as ours always does.) Triton tells which tokenizer its models use.
+# Now a model with 49,152 tokens. Triton tells which tokenizer it uses. (`normalize_log_probs` comes in section 6.)
 
 # %%
 server = serve(precision=precision, parameters={"normalize_log_probs": False})
@@ -150,7 +148,7 @@ def ids_of(words):
 
 
 # %% [markdown]
-# `ask_all` sends several requests at once, with the results of each in the order of their seeds. `ask` sends one.
+# `ask_all` sends several requests at once, `ask` one. Results come in the order of their seeds.
 
 # %%
 def ask_all(requests):
@@ -196,7 +194,8 @@ print(f"90 % need {np.searchsorted(p[order].cumsum(), 0.9) + 1} tokens")
 print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 
 # %% [markdown]
-# How many? A few likely tokens, then a tail: each of its thousands nearly impossible, together not.
+# How likely? The favourite is far from sure. Behind a few likely tokens comes a tail: each of its thousands nearly
+# impossible, together not.
 #
 # ## 3 The microscope
 #
@@ -373,10 +372,9 @@ print("different tokens:", len(set(few)))
 print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()) ** 24:.0e}")
 
 # %% [markdown]
-# How many came? One token, 24 times: the server divides. No test is needed where one of two ideas is all but
-# impossible. Now the whole distribution, with the settings of section 3. **Predict:** how many of the eight exact
-# probabilities lie inside the 95 % interval of the samples (Wilson's, as in notebook 06)? A right one misses once in
-# twenty times.
+# How many came? One token, 24 times: the server divides. Now the whole distribution, with the settings of section 3.
+# **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in
+# notebook 06)? A right one misses once in twenty times.
 
 # %%
 drawn = drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)
@@ -392,9 +390,8 @@ title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA
 show(fig, title, summary)
 
 # %% [markdown]
-# How many? The title counts them, for our way of drawing and for NVIDIA's, which differ a little at the token that
-# crosses p. Where both hold nearly all of their bars, so few samples cannot tell them apart; section 1 could, by
-# calculation.
+# How many? The title counts them, for our draw and for NVIDIA's, which differ a little where a token crosses p. So few
+# samples can hardly tell the two apart; section 1 could, by calculation.
 #
 # <details><summary>How many samples would it take?</summary>
 #
@@ -467,6 +464,8 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 
 
 # %% [markdown]
+# How likely? Almost certain: the risk adds up, token by token.
+#
 # ## 6 Penalties
 #
 # Three settings lower the logit z of a token that has occurred $n\ge1$ times:
@@ -479,8 +478,7 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 #
 # Why two cases for r? $-2$ divided by 2 is $-1$, which is *more* likely; multiplied it is $-4$.
 #
-# In TensorRT-LLM, and here, the prompt's tokens count as well. (Its own API can leave them out of the last two: [pull
-# request 8127](https://github.com/NVIDIA/TensorRT-LLM/pull/8127).)
+# In TensorRT-LLM, and here, the prompt's tokens count as well.
 #
 # **Predict:** how much of the probability in section 2 does each penalty move, before anything is written?
 
@@ -525,8 +523,7 @@ show(fig, title, ", ".join(f"{name}: dog {q[dog]:.0%}, cat {q[cat]:.0%}" for nam
 
 # %% [markdown]
 # What is the difference? The frequency penalty counts each occurrence, so the logit of `' cat'` falls twice as far. The
-# factor 1.3 divides a high logit by much: what it does depends on where a model's logits happen to lie. So do not copy
-# a penalty from another model.
+# factor 1.3 takes more from a higher logit, so do not copy a penalty from another model, whose logits lie elsewhere.
 #
 # Does the server agree? `return_log_probs` reports the natural log of the chosen token's probability, after penalties.
 
@@ -542,12 +539,15 @@ print("served and calculated agree:", bool(abs(served - log_softmax(harder).max(
 # Up to 1.2 it normalises log probabilities over the tokens that top-k has left unless told not to, and says 0 for any
 # greedy token. Section 2 has switched that off; notebook 08 has the details.
 #
+# The LLM API can leave the prompt out of the last two penalties ([pull request
+# 8127](https://github.com/NVIDIA/TensorRT-LLM/pull/8127)).
+#
 # </details>
 #
 # Penalties are made against loops. Here is a loop, and four cures. The **repetition rate** is the share of 4-grams,
 # runs of four tokens, that have occurred before.
 #
-# **Predict:** which cure is too weak?
+# **Predict:** which cures are too weak?
 
 # %%
 park = "The children played in the park. The children"
@@ -575,7 +575,7 @@ for name, rate in rates.items():
 print("more than a tenth repeated:", ", ".join(n for n, rate in rates.items() if n != "none" and rate > 0.1) or "none")
 
 # %% [markdown]
-# Which is too weak? The last line names it.
+# Which are too weak? The last line names them.
 #
 # <details><summary>Why?</summary>
 #
@@ -701,11 +701,11 @@ show(fig, f"At T 1.5, top-k 50 or none makes a difference of {fall:.1f} nats per
 
 # %% [markdown]
 # Were your lines like these? From T 0.5 to 1.5 you pay usual words for different ones. At high temperature the lines on
-# the right part: top-k 50 keeps texts far more usual. Whether they also differ less, distinct-2 cannot say: near 1 the
-# measure is full. Where the dots (a text each) of two settings mix, you have not measured a difference.
+# the right part: top-k 50 keeps texts far more usual. Whether they also differ less, distinct-2 cannot say so near its
+# limit of 1. Where the dots (a text each) of two settings mix, you have not measured a difference.
 #
-# The dashed line, greedy decoding, asks for nothing but high probability, and section 6 showed where that leads: into a
-# loop. A high log probability is no proof of quality. For that you need tasks with right answers.
+# The dashed line is greedy decoding, which led into a loop in section 6: a high log probability is no proof of quality.
+# For that you need tasks with right answers.
 
 # %% [markdown]
 # ## 9 A regression grid
@@ -773,8 +773,8 @@ for name, share in mean.items():
     print(name.replace("\n", " ").ljust(20), f"{share:4.0%} of {n:2}, so {low:.0%} to {high:.0%}")
 
 # %% [markdown]
-# Is it? No: the intervals overlap widely. (Answers to one task tend to agree, so those of 40 are even too narrow.) Look
-# at failed answers before you believe a grid. What did the penalty do?
+# Is it? No: the intervals overlap widely. (Answers to one task tend to agree, so those of 40 are too narrow.) Look at
+# failed answers before you believe a grid. What did the penalty do?
 
 # %%
 print("tokens of the even numbers:", *(repr(tokenizer.decode([i])) for i in ids_of(tasks["even numbers"][0])))
@@ -783,11 +783,11 @@ for task in tasks:
         print(f"{task:13} {replies[task, 'greedy'][0]!r} became {replies[task, list(strategies)[1]][0]!r}")
 
 # %% [markdown]
-# `' river'` had just been read, so the penalty pushed the copy away; line ends, too. Before each even number stands a
+# `' river'` had just been read, so the penalty pushed the copy away; line ends, too. Before each even number comes a
 # token that is only a space: it was in the prompt, so it went, and every number with it.
 #
-# People often take a sampled answer for a majority. But the server draws once. *You* can take the most frequent of
-# several. **Predict:** does the most frequent of five pass more tasks than one draw does?
+# The server draws once. *You* can draw several answers and take the most frequent. **Predict:** does the most frequent
+# of five pass more tasks than one draw does?
 
 # %%
 for name in list(strategies)[2:]:
@@ -847,8 +847,7 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 #
 # ## Playground
 #
-# All settings at once, on this server: each control sends a request. Outlined bars are the model's, filled ones what
-# your settings make of them.
+# All settings at once, on this server: each control sends a request.
 #
 # **Predict:** with top-k 5 and temperature 1.5, how many of the tokens below did the model give at least 50 %?
 
@@ -856,16 +855,16 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 playground(server.grpc_url, prompt, temperature=1.5, top_k=5, max_tokens=40, seed=seed)
 
 # %% [markdown]
-# How many? The title counts them: a minority. Heat spreads the choice over the five tokens that top-k left, so most
-# words were no favourite; but none came from the tail, so the text reads well. Now move top-k to 0 and run again.
+# How many? A minority: heat spreads the choice over the five tokens that top-k left. But none came from the tail, so
+# you can read the text. Now move top-k to 0 and run again.
 
 # %% [markdown]
 # ## Recap
 #
 # Every setting with its range, on one page: the [cheat sheet](../docs/cheatsheet.md).
 #
-# - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays: whole on our server
-#   and in transformers, in part with NVIDIA's kernels.
+# - The order is temperature, penalties, top-k, renormalise, top-p. The token that crosses p stays, with NVIDIA's
+#   kernels in part.
 # - Cuts keep ratios, temperature and penalties change them.
 # - Without `top_k` or `top_p` a request is greedy; `top_p=1.0` samples from everything.
 # - The default seed is fixed, so equal requests give equal texts.
@@ -890,8 +889,8 @@ for attempt in attempts:
         print(attempt, "→", error.message())
 
 # %% [markdown]
-# A negative penalty is allowed: it rewards repetition. Temperature 0 is greedy, whatever top-k says, so three
-# sequences are three copies.
+# Which are refused? The first three. A negative penalty is allowed: it rewards repetition. Temperature 0 is greedy,
+# whatever top-k says, so three sequences are three copies.
 #
 # Try more: `frequency_penalty=-2` with 40 tokens, or 1000 samples in section 4: does NVIDIA's draw still fit?
 

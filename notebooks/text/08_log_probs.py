@@ -62,7 +62,7 @@ temperature: float = 1.0  # of the stories; the lower, the likelier each token
 seed: int = 0  # of the stories, the scrambled sentence and the timed numbers
 
 # %% [markdown]
-# `begin` notes the time; section 6 needs stories of 21 tokens.
+# Section 6 needs stories of 21 tokens.
 
 # %%
 assert max_tokens >= 21, "section 6 looks at the last 20 tokens of the stories"
@@ -102,8 +102,8 @@ for base, log in bases.items():
     print(f"base {base:3} {logs}   {number[base]:.3f} ** -2.447 = {number[base] ** -2.447:.5f}")
 
 # %% [markdown]
-# It used base 10, and cut −2.4868 short. Read as natural logs, these would be probabilities 24 times as large. To
-# convert a natural log, divide by $\ln10=2.303$ for base 10, by $\ln2=0.693$ for base 2.
+# It used base 10, and cut −2.4868 short. Read as natural logs, these would be probabilities 24 times as large. A
+# natural log divided by $\ln10=2.303$ is one in base 10; by $\ln2=0.693$, in base 2.
 #
 # Less negative is more likely; 0 is certain. How much more likely? **A difference of logs is the log of a ratio.**
 
@@ -113,7 +113,7 @@ print(f"from base e {np.exp(np.log(first) - np.log(second)):.3f}")
 print(f"from base 10 {10 ** (-2.447 - -2.486):.3f} (with the report's digits)")
 
 # %% [markdown]
-# The first answer is about 9 % more likely than the second.
+# The first answer is 9.5 % more likely than the second.
 #
 # ## 3 Log probabilities from the server
 #
@@ -162,8 +162,8 @@ print("as in the response:", np.allclose(own, log_probs[: len(own)], atol=1e-3))
 print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy("cum_log_probs"), atol=1e-3))
 
 # %% [markdown]
-# They are the softmax of the logits as they are, over the whole vocabulary, in natural logs. Penalties, a bias or a
-# sampling temperature change the logits before the softmax; `top_k` and `top_p` cut after it.
+# Are they? Yes, over the whole vocabulary, in natural logs. Penalties, a bias or a sampling temperature change the
+# logits before the softmax; `top_k` and `top_p` cut after it.
 #
 # <details><summary>What TensorRT-LLM does: why all log probs may be 0.0</summary>
 #
@@ -191,8 +191,8 @@ print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.m
 
 
 # %% [markdown]
-# Taking the log of the softmax loses every small probability: it became 0, and the log of 0 is $-\infty$. Log softmax
-# never leaves log space.
+# For how many? With the log of the softmax for most: a small probability became 0, and the log of 0 is $-\infty$. Log
+# softmax stays in log space and loses none.
 #
 # **Exercise 08.1** (●●○, 8 minutes) Write the log probability of a given text from its logits. `logits` is `[T,
 # vocab]`, `ids` is `[T]`. Row `t` was computed when the model had read `ids[0]` to `ids[t]`. Return the natural log of
@@ -298,7 +298,7 @@ for name, product in products.items():
     print(f"{name}: {gone} (expected {expected[name]:.0f})")
 
 # %% [markdown]
-# With the default parameters not even float64 survives. Colour: the product; band: subnormals; black: the sum of the
+# Does float64 survive? Not with the default parameters. Colour: the product; band: subnormals; black: the sum of the
 # logs.
 
 # %%
@@ -323,8 +323,6 @@ for dtype in dtypes:
     print(f"{name}: {product:.2e}, {kind}, {steps:.2g} times the smallest, off by {off:+.2g} %")
 
 # %% [markdown]
-# The sum does not vanish, but its digits are finite, too (section 6).
-#
 # ## 5 Adding probabilities: log-sum-exp
 #
 # Logs make products easy. What about sums: the probability of this answer *or* that one? You need $\log(e^a+e^b)$.
@@ -344,9 +342,9 @@ print("scipy's logsumexp:", logsumexp(logs).round(3))
 
 # %% [markdown]
 # The direct way gives $-\infty$, the log of zero. With the largest taken out, one exponential is $e^0=1$, so the sum is
-# neither 0 nor too large. The same trick keeps a softmax from overflowing.
+# neither 0 nor too large.
 #
-# One of the two stories was told. Was it the first? With probability $p_a/(p_a+p_b)$, in logs a difference.
+# One of the two stories was told. It was the first with probability $p_a/(p_a+p_b)$, in logs a difference.
 
 # %%
 a, b = story.sum(), other.sum()
@@ -439,7 +437,7 @@ for dtype, product in products.items():
 print(f"running logs: {log_sum[-1] - log_sum[-21]:.4f}, and added again {story[-20:].sum():.4f} nats")
 
 # %% [markdown]
-# Where a product has vanished, 0 divided by 0 is no number.
+# What do they give? Where a product has vanished, no number: 0 divided by 0.
 #
 # Logs also save **memory**: a smaller dtype will do. **Predict:** how far off is a sum over a thousand such stories,
 # added one by one in float32?
@@ -525,8 +523,8 @@ show(figures.surprise(bars), f"In disorder a token is {worse:.0f} times less lik
 # %% [markdown]
 # ## 8 May you trust an answer's probability?
 #
-# A log prob comes free with each answer. Could it tell you which answers to believe? Ask 60 short questions whose
-# answers you know.
+# A log prob comes free with each answer. Does it tell which answers to believe? Ask 60 short questions whose answers
+# you know.
 
 # %%
 labelled = json.loads((find_root() / "data/decoding/questions.json").read_text())
@@ -589,9 +587,9 @@ for rights, said in ((right[bin_of == b], probability[bin_of == b]) for b in np.
     print(f"{low:.2f} to {high:.2f}")
 
 # %% [markdown]
-# Are 80 % right near 0.8? With the default parameters the level fits around 0.7 and 0.9, as far as 18 answers can tell.
-# Lower down it does not: near 0.3 three quarters are right. Per token every interval reaches the line. And likelier
-# answers *are* right more often.
+# Are 80 % right near 0.8? With the default parameters the bins around 0.7 and 0.9 fit, as far as 18 answers can tell.
+# Near 0.3 three quarters are right. Per token every interval reaches the line. And likelier answers *are* right more
+# often.
 #
 # The probability of a *text* is not that of being *right*. A right answer can be worded in several ways, and the model
 # may believe in a wrong one.
@@ -632,7 +630,7 @@ print(f"odd, judged here: {judged.sum()} of {len(judged)} right; 95 % interval {
 
 # %% [markdown]
 # Fewer, as a rule: luck helped to choose. The interval says how little 30 questions promise. A real threshold needs
-# hundreds of labelled answers from your task.
+# hundreds from your task.
 #
 # **Exercise 08.3** (●●○, 8 minutes) Make it a service. `reply` asks the server with `answer` and returns the answer's
 # text, or `I do not know.` where the answer's probability is below the threshold. The check asks your server questions
@@ -707,8 +705,8 @@ for i in range(3):
     print(f"{given[i]:10} {probability[i]:.3f} → {np.exp(cold[i].as_numpy('cum_log_probs')[0, 0]):.3f}")
 
 # %% [markdown]
-# The texts stay, and suddenly the model seems sure: log probs are taken after the temperature, before `top_k`, and a
-# low temperature sharpens the distribution. A threshold holds only for the settings it was measured with.
+# The texts stay, and suddenly the model seems sure: log probs are taken after the temperature, before `top_k`. A
+# threshold holds only for the settings it was measured with.
 #
 # Try more: `temperature = 2` for the stories, or another language.
 

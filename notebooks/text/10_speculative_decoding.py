@@ -192,8 +192,8 @@ for name, found in tried_out.items():
     assert precision != "fp32" or found.tokens == answer
 
 # %% [markdown]
-# The oracle saves three of four steps. The liar saves none and changes nothing: every step rejects all guesses and
-# still brings the token that the target chooses.
+# How many steps? The oracle needs a quarter, the liar all. It changes nothing: each step rejects its guesses and still
+# brings the target's own token.
 #
 # <details><summary>With int4 weights the text may change</summary>
 #
@@ -255,9 +255,9 @@ for k, value in verify_cost.items():
     print(f"v({k}) = {value:.2f}   ({step_ms[k]:.1f} ms)")
 
 # %% [markdown]
-# Compare $v(8)$ with 9, the cost of nine separate steps: speculative decoding lives on that difference. But $v(k)$
-# grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so $v$ stays
-# near 1 for longer; a batch of many requests uses that arithmetic up.
+# How much is $v(8)$? Far below 9, the cost of nine separate steps: speculative decoding depends on that difference. But
+# $v(k)$ grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so
+# $v$ stays near 1 for longer; a batch of many requests uses that arithmetic up.
 
 # %% [markdown]
 # ## 2 Which guesses may be kept
@@ -281,8 +281,8 @@ show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words 
 
 
 # %% [markdown]
-# The draft says *sat* 60 % of the time, but it should come 30 % of the time. So keep it every second time: with
-# probability $p/q$. *ran* comes too rarely. Keep it always, and let it replace rejected words. The rule:
+# The draft says *sat* 60 % of the time, twice as often as it should. So keep it every second time: with probability
+# $p/q$. *ran* comes too rarely: keep it always, and let it replace rejected words. The rule:
 #
 # - keep $x$ with probability $\min(1,\ p(x)/q(x))$;
 # - else draw a replacement from what is missing, $r(x)=\max(0,\ p(x)-q(x))\,/\,\sum_y\max(0,\ p(y)-q(y))$.
@@ -413,8 +413,8 @@ right, from_p, threshold = survives.values()
 assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
 
 # %% [markdown]
-# Only the first rule survives. Replacing from $p$ is the most common mistake: what was kept comes out too often. The
-# threshold buys speed, but is not lossless.
+# Which survive? Only the first. Replacing from $p$ is the most common mistake: what was kept comes out too often. The
+# threshold buys speed, but changes the distribution.
 
 # %% [markdown]
 # ## 3 The same on real distributions
@@ -460,16 +460,14 @@ summary = f"at temperature {temperature} the probability of being kept goes from
 show(figures.kept(labels, beta, agree), title, summary)
 
 # %% [markdown]
-# One number for all places, as used below, is a simplification. Entropy says how unsure the target is. Compare the half
-# of the places with the lower entropy to the other half:
+# Entropy says how unsure the target is. Compare the half of the places with the lower entropy to the other half:
 
 # %%
 sure, unsure = np.array_split(np.argsort(entropy(target_p, axis=-1)), 2)
 print(f"the target is more certain: kept {beta[sure].mean():.2f}; less certain: kept {beta[unsure].mean():.2f}")
 
 # %% [markdown]
-# More often where it is certain. Now the rule with 49,152 tokens, at a place where little is certain. Draw all drafts
-# from $q$ at once.
+# Where the target is certain, more is kept. Now the rule with 49,152 tokens, at a place where little is certain.
 
 # %%
 at = int((beta * (1 - beta) * entropy(target_p, axis=-1))[:-1].argmax())
@@ -501,7 +499,7 @@ print(f"drafts kept: {keep.mean():.2f}, expected {beta[at]:.2f}; p-value {real_p
 assert real_p > 1e-4
 
 # %% [markdown]
-# What came out follows the target's bars, not the draft's.
+# Which does it follow? The target's.
 
 # %% [markdown]
 # ## 4 What a server accepts
@@ -528,8 +526,8 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
         assert precision != "fp32" or same
 
 # %% [markdown]
-# With fp32 weights the text is the same in all four: each token uses one random number, as without a draft. Which case
-# accepts more, one short text cannot say; the distributions can. Averages over the places above:
+# With fp32 weights the text is the same in all four: each token uses one random number, as without a draft. Which
+# accepts more, one short text cannot say; averages over the places above can:
 
 # %%
 certain = np.take_along_axis(target_p, draft_logits.argmax(-1)[:, None], 1)[:, 0]
@@ -603,10 +601,9 @@ summary = f"of the answer's tokens; the same two layers untrained: {untrained:.0
 show(figures.layers(by_layer, hit_rate), title, summary)
 
 # %% [markdown]
-# Here 29 layers do not reach half. Where skipping begins to agree, it costs nearly as much as the target: a layer is
-# made for the next layer, not for the output head. Two layers *trained* for it do better: on the 40 unseen prompts of
-# [data/draft](../data/draft/README.md) the draft agrees at 55 % of the places, the same layers before the training at
-# none.
+# How many? Here not even 29 reach half: a layer is made for the next layer, not for the output head. Two layers
+# *trained* for it do better: on the 40 unseen prompts of [data/draft](../data/draft/README.md) the draft agrees at 55 %
+# of the places, untrained at none.
 
 # %% [markdown]
 # ## 6 How many guesses pay
@@ -713,9 +710,9 @@ summary = f"measured speed-ups differ from the predicted ones by {error:.0%} on 
 show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, summary)
 
 # %% [markdown]
-# The left panel has no clock in it. The line takes hits and misses as independent; dots below it mean that both come in
-# runs. The right panel adds the clock and its noise: if the dots rise above the line as $k$ grows, suspect $v$, which
-# section 1 rounds up. How much hangs on the choice of $k$?
+# The left panel has no clock in it. The dots leave the line because hits come in runs, and each length guesses at other
+# places. The right panel adds the clock and its noise: where dots lie well above the line, suspect $v$, which section 1
+# rounds up. How much hangs on the choice of $k$?
 
 # %%
 close = [k for k, value in zip(lengths, gained, strict=True) if value >= 0.9 * max(gained)]
@@ -723,16 +720,14 @@ print(f"measured within 10 % of the best draft: k = {', '.join(map(str, close))}
 print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no draft, measured {gained[-1]:.2f}")
 
 # %% [markdown]
-# Every guess is paid for, but the last one counts only with probability $a^k$. So a longer draft gains less and less,
-# at a growing cost.
+# Every guess is paid for, but the last one counts only with probability $a^k$: a longer draft gains less and less.
 
 # %% [markdown]
 # ## 7 Served
 #
 # Now through Triton. `draft_engine_dir` adds a second LLM, `tensorrt_llm_draft`, and tells the BLS model (notebook 03)
 # its name. In each round the BLS model asks the draft for `num_draft_tokens` ids and sends them to `tensorrt_llm` as
-# `draft_input_ids`. Back come those that were right and one more. The KV cache (notebook 02) of both keeps what it has
-# read.
+# `draft_input_ids`. It gets back those that were right and one more.
 
 # %%
 target.shutdown()
@@ -773,13 +768,13 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 
 # %% [markdown]
 # Does the served draft accept as much? Greedy and in fp32, yes. Sampled, no: the BLS model hands seed, temperature and
-# top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. Is the answer faster? Not
-# where the last number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
+# top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. Faster? Not where the last
+# number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
 #
 # `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$.
 
 # %% [markdown]
-# Two kinds of requests come to this server, again and again:
+# Two kinds of requests come to this server:
 
 # %%
 chat_template = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
@@ -889,14 +884,14 @@ title = lambda seconds: f"k = 2 is {seconds[0] / seconds[1]:.2f} times as fast a
 explore(guesses, title=title, summary="no draft, 2 guesses, 5 guesses", live={"k": range(9)}, k=[0, 2, 5])
 
 # %% [markdown]
-# More are accepted, but far more are thrown away, and each was paid for. A faster answer? Three single answers cannot
-# tell: their times differ as much by chance. The pairs of section 7 can.
+# More are accepted, but far more are thrown away, and each was paid for. A faster answer? Three single answers, and so
+# the title, cannot tell: times differ as much by chance. The pairs above can.
 
 # %% [markdown]
 # ## 8 The relatives
 #
-# All others keep the verifying step and change where guesses come from. The last four did not run here; the table is
-# read from papers and sources.
+# All keep the verifying step and change where guesses come from. The last four did not run here; the table is read from
+# papers and sources.
 
 # %% [markdown]
 # | method | a guess comes from | needs |

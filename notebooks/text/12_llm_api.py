@@ -72,8 +72,8 @@ seed: int = 1  # seed of the first sampled answer
 # %% [markdown]
 # ## 1 Two ways to serve, and one of them ends
 #
-# So far you converted a checkpoint, built an engine and served it with five Triton models. TensorRT-LLM has a second
-# way, the **LLM API**: a Python class, `LLM`, runs the checkpoint itself, with PyTorch.
+# So far: convert a checkpoint, build an engine, serve it with five Triton models. TensorRT-LLM's second way is the
+# **LLM API**: a Python class, `LLM`, runs the checkpoint itself, with PyTorch.
 #
 # ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
 
@@ -120,7 +120,7 @@ for number, line in enumerate(script.splitlines(), 1):
             print(f"line {number}: {row['thing']} is gone since {row['since']}; {row['instead']}")
 
 # %% [markdown]
-# Which still work? Only the last. In the fourth the seed's name is wrong, and its model, `ensemble`, is gone.
+# Which still work? Only the last. The fourth has the seed's old name, and its model, `ensemble`, is gone.
 
 # %% [markdown]
 # ## 2 What can run here?
@@ -137,7 +137,7 @@ print("LLM API: runs on", runs_on)
 # %% [markdown]
 # If not, a **stand-in** takes its place: our package with NVIDIA's names, whose `LLM` our executor computes, on the
 # same weights. It proves nothing about NVIDIA's release or its speed. The other side is a Triton with notebook 03's
-# five models; you need its tokenizer for the chat template (notebook 00):
+# five models, and its tokenizer:
 
 # %%
 server = serve(precision=precision)
@@ -159,7 +159,7 @@ def ask(request, model="tensorrt_llm_bls"):
 # %% [markdown]
 # ## 3 One parameter, five names
 #
-# The library has a table of parameters: name and default on each API. Six rows:
+# Names and defaults of six parameters on four APIs:
 
 # %% tags=["nbval-check-output"]
 def cell(parameter, api):
@@ -172,10 +172,12 @@ for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the 
     print(parameter, *(cell(parameter, api) for api in ("engine", "llm_api", "completions", "llmapi")), sep=" | ")
 
 # %% [markdown]
-# `engine` is what you send to `ensemble` or `tensorrt_llm_bls`; `llm_api` a field of `SamplingParams`, the LLM API's
-# settings; `completions` the body of `/v1/completions` at `trtllm-serve` (`chat`, in the figure, of
-# `/v1/chat/completions`); `llmapi` Triton's model around `LLM`. Look at the last row: on the first and last API an
-# answer repeats your prompt, unless you say no.
+# - `engine`: what you send to `ensemble` or `tensorrt_llm_bls`
+# - `llm_api`: a field of `SamplingParams`, the LLM API's settings
+# - `completions`: the body of `/v1/completions` at `trtllm-serve` (in the figure, `chat` is `/v1/chat/completions`)
+# - `llmapi`: Triton's model around `LLM`
+#
+# The last row: on the first and last API an answer repeats your prompt, unless you say no.
 #
 # **Predict:** which API has names for the fewest parameters?
 
@@ -196,7 +198,7 @@ title = f"{fewest} has names for {known[fewest]} of {len(kinds)} parameters, {mo
 show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
 
 # %% [markdown]
-# Which? `llmapi`, mostly under its own names.
+# Which has the fewest? `llmapi`, mostly under its own names.
 
 # %% [markdown]
 # ## 4 Greedy or sampling?
@@ -282,10 +284,9 @@ show(api_names.choices(rule), title, words, drawing=True)
 # %% [markdown]
 # ## 5 An application that speaks OpenAI's protocol
 #
-# Applications with the `openai` package need OpenAI's paths. `trtllm-serve` has them; before a Triton with engines
-# stands a front end that translates.
-# [Triton has one](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small.
-# (`trust_env=False`: no proxy.)
+# Applications with the `openai` package need OpenAI's paths. `trtllm-serve` has them; a Triton with engines needs a
+# front end that translates. [Triton has
+# one](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small.
 #
 # ![The front end gives a chat request the engine's names, and its text becomes a chat answer](pictures/12_front.svg)
 
@@ -472,13 +473,13 @@ print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
 print("# the engine lane, templated:", repr(expected))
 
 # %% [markdown]
-# The same? No: like an engine, `LLM.generate` takes text as it is, and the model goes on with your question. Next,
+# The same? No: like an engine, `LLM.generate` takes text as it is. Without the template this model rambles on. Next,
 # send the templated prompt.
 
 # %% [markdown]
 # ### trtllm-serve
 #
-# One command puts the same class behind OpenAI's paths, here for this machine only:
+# One command puts the same class behind OpenAI's paths:
 #
 # `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
 #
@@ -490,7 +491,7 @@ print({**there, "prompt": "…"})
 
 
 # %% [markdown]
-# Start it on a free port, and end it after the last answer. `/health` answers once the model is loaded.
+# Start it on a free port. `/health` answers once the model is loaded.
 
 # %%
 @contextlib.contextmanager
@@ -532,8 +533,8 @@ print("# two bare chats:", *map(repr, two), sep="\n")
 
 # %% [markdown]
 # Is it the engine lane's answer? Here, yes: template, settings and seed all arrived. And the bare chats? Two texts:
-# nothing was said about sampling, so `trtllm-serve` filled in temperature 1, where the front end of section 5 stays
-# greedy. It also refuses an unknown name, which Triton's `/generate` silently accepts.
+# `trtllm-serve` filled in temperature 1, where the front end of section 5 stays greedy. It also refuses an unknown
+# name, which Triton's `/generate` silently accepts.
 
 # %% [markdown]
 # ## 7 The llmapi model
@@ -555,12 +556,12 @@ for name, text in {"1/model.yaml": model_yaml, "config.pbtxt": llm_api.DATA["llm
 print(*re.findall("^input .*", llm_api.DATA["llmapi_config"], re.MULTILINE), sep="\n")
 
 # %% [markdown]
-# `model.yaml` holds the arguments of `LLM`; with `decoupled: false` the model cannot stream. Below it stand the inputs
-# of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`. With `max_batch_size: 0`
-# shapes have no batch dimension: `[1]`, not `[1, 1]`.
+# `model.yaml` holds the arguments of `LLM`; with `decoupled: false` the model cannot stream. The lines above are the
+# inputs of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`. Shapes have no batch
+# dimension (`max_batch_size: 0`): `[1]`, not `[1, 1]`.
 #
-# How does a real Triton treat such requests? The program needs a GPU, so put a listener in its place, which echoes what
-# it received:
+# How does a real Triton treat such requests? The program needs a GPU, so a listener takes its place and echoes what it
+# receives:
 
 # %%
 listener = '''import json
@@ -583,7 +584,7 @@ server.load("llmapi")
 
 
 # %% [markdown]
-# Build its tensors by hand, as in notebook 05. With the right names a request arrives whole:
+# With the right names a request arrives whole:
 
 # %% tags=["nbval-check-output"]
 def tensor(name, datatype, values):
@@ -708,7 +709,7 @@ show(api_names.losses(rich, tables, targets), title, f"Lost on each API: {lost}"
 # those, use `trtllm-serve`, or your own Triton model around `LLM`.
 
 # %% [markdown]
-# ## 9 A third road: Edge-LLM
+# ## 9 A third road: Edge-LLM (optional)
 #
 # One road still ends in an engine: [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM), for small
 # machines.
@@ -790,7 +791,6 @@ if graph.node:
 # - The `openai` client talks to `trtllm-serve` and, through a front end, to Triton.
 # - `llmapi` has 17 inputs and no batch dimension. Over HTTP an old client gets 32 tokens and no error; an ensemble of
 #   one step gives it the new names.
-# - Edge-LLM still builds engines, for small machines.
 
 # %% [markdown]
 # ## Break it
@@ -806,8 +806,7 @@ for target in ("completions", "llm_api", "llmapi", "engine"):
 print(now)
 
 # %% [markdown]
-# Which survive? Only those that every API knows. Try more: stop the server, then ask with the `openai` client. Which
-# status does it get?
+# Which survive? Only those that every API knows. Try more: stop the server, then ask with the `openai` client.
 
 # %%
 for each in (application, frontend, web, client):
