@@ -473,9 +473,8 @@ for kind, hole, number in holes("tensorrt_llm"):
 
 # %% [markdown]
 # A **quoted** placeholder is inside a string: `string_value: "${engine_dir}"`. A **structural** one is where protobuf
-# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. Which it is decides how you find out that you
-# forgot one. Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's `safe_substitute`,
-# which leaves what it does not know.
+# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. Fill in what looks like enough, as NVIDIA's
+# `fill_template.py` does: with Python's `safe_substitute`, which leaves what it does not know.
 
 # %%
 values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")

@@ -679,12 +679,9 @@ for sentence, number in said.items():
 
 
 # %% [markdown]
-# Ten fail. Row by row:
-#
-# - not decoupled: one response by every way, and an error for `stream` True;
-# - decoupled: the two one-response ways are closed, even for a request that wants one response;
-# - `/generate` stays open as long as there is exactly one response;
-# - **`ModelStreamInfer` works wherever anything works.**
+# Ten fail. Five ask a model that is not decoupled for a stream; four use `/infer` or `ModelInfer`, which a decoupled
+# model closes even to a request for one response; one wants several from `/generate`. **`ModelStreamInfer` works
+# wherever anything works.**
 
 # %% [markdown]
 # ## 6 The same with asyncio
@@ -1102,8 +1099,6 @@ except InferenceServerException as error:
 
 # %% [markdown]
 # The loop says what happened: a text that was cut off must never look complete.
-#
-# Try more: send `stream` as False over `ModelStreamInfer`, or leave out `enable_empty_final_response` in `own_stream`.
 #
 # The last cell closes the clients and records this page's numbers.
 

@@ -713,8 +713,6 @@ except InferenceServerException as error:
 # %% [markdown]
 # A negative number reverses the order: the least likely token wins. The server refuses.
 #
-# Try more: ask for `temperature=50.0` with `top_p=1.0` and read uniform sampling.
-#
 # The last cell stops the server and records this page's numbers.
 
 # %%
