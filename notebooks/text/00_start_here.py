@@ -137,7 +137,7 @@ server = serve(precision=precision)
 start_seconds = clock() - began
 
 # %% [markdown]
-# Each has a folder in the *model repository*. Is it ready? Status 200 means yes.
+# Each model has a folder in the *model repository*. Status 200 means that it is ready.
 
 # %% tags=["nbval-check-output"]
 url = server.http_url
@@ -160,8 +160,8 @@ for file in sorted(engine.iterdir()):
     print(f"{file.stat().st_size / 1e6:8.1f} MB  {file.name}")
 
 # %% [markdown]
-# This folder is an *engine*: the weights in the form that the executor runs. In fp32 each takes four bytes, about 540
-# MB in all; in int4 most take half a byte.
+# This folder is an *engine*: the weights in the form that the executor runs. In fp32 each takes four bytes, rounded or
+# not, about 540 MB in all; in int4 most take half a byte.
 
 # %% [markdown]
 # ## 5 The first sentence
@@ -280,7 +280,7 @@ check("00.2", tokens_per_second)
 # %% [markdown]
 # ## 7 What does max_tokens bound?
 #
-# **Predict:** ask again with `max_tokens=5`. The question itself is longer. Do you get an error, nothing, or five
+# **Predict:** ask again with `max_tokens=5`. The question alone is longer. Do you get an error, nothing, or five
 # tokens?
 
 # %%
@@ -288,7 +288,7 @@ short = [text for _, text in ask(5) if text]
 print(len(short), "pieces:", short)
 
 # %% [markdown]
-# Was the long question a problem? No: five tokens came.
+# You get five tokens: `max_tokens` counts the answer, not the question.
 #
 # **Exercise 00.3** (●●○, 2 minutes) Now ask by yourself. `/generate` sends a whole answer at once, not piece by piece.
 # Write the body of a request, a dict as in `ask`, for the first 12 tokens of the answer to `question`. The check sends
@@ -296,7 +296,7 @@ print(len(short), "pieces:", short)
 #
 # <details><summary>Hint 1</summary>
 #
-# Which text must the model read, `prompt` or the one that marks who speaks? And what did the five count?
+# Which text must the model read, `prompt` or the one that marks who speaks?
 #
 # </details>
 #
@@ -333,8 +333,8 @@ check("00.3", (body, question, server))
 playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# It is not. Light tokens finish what has begun, the rest of a word or of a common phrase; dark ones start something
-# new, where many could follow.
+# It is not equally sure. Light tokens finish what has begun, the rest of a word or of a common phrase; dark ones start
+# something new, where many could follow.
 
 # %% [markdown]
 # ## Recap
@@ -376,7 +376,7 @@ except httpx.ConnectError:
     print("nobody answers at the old port")
 
 # %% [markdown]
-# Nothing is left. The last cell records what produced this page's numbers.
+# The last cell records what produced this page's numbers.
 
 # %%
 waits = {"start_s": round(start_seconds, 2), "first_token_ms": round(first_seconds * 1000, 1)}

@@ -484,9 +484,9 @@ for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((6
     print(f"opt {str(opt):9} max {str(largest):9} {activations():6.1f} MB")
 
 # %% [markdown]
-# The one with the smaller max does; a larger opt costs little. (About 8 MB are always there; the rest grows mostly with
-# *pairs* of tokens.) Limits cost memory from the first request on, used or not: `trtllm-build`'s `--max_batch_size`,
-# `--max_input_len` and `--max_num_tokens` too.
+# The one with the smaller max: memory grows mostly with *pairs* of tokens. A larger opt costs little. Limits cost
+# memory from the first request on, used or not; so do `trtllm-build`'s `--max_batch_size`, `--max_input_len` and
+# `--max_num_tokens`.
 
 # %% [markdown]
 # ## 7 A real encoder
@@ -602,8 +602,8 @@ together = np.concatenate([value, key, query], axis=1)
 print("side by side:", together.shape, "found:", together.tobytes() in minilm)
 
 # %% [markdown]
-# None: they were laid side by side, in the order value, key, query. TensorRT-LLM's converter
-# does the same, as q, k, v (notebook 02). The layer's name says so too:
+# None: they lie side by side, in the order value, key, query. TensorRT-LLM's converter stacks them as q, k, v (notebook
+# 02). The layer's name shows the order:
 
 # %% tags=["nbval-check-output"]
 name = re.search("Name: (.*?), LayerType", rows["fp32"][0])[1]
@@ -658,7 +658,7 @@ def microseconds(call, repeats=100):
 
 
 # %% [markdown]
-# `torch.cuda.graph` records, `replay` repeats. The last line comes from another machine.
+# `torch.cuda.graph` records, `replay` repeats. The last line was measured on an H100.
 
 # %%
 if torch.cuda.is_available():
@@ -732,16 +732,17 @@ for kinds in ((), (CC.SM80,), (CC.SM120,), (CC.SM80, CC.SM120)):
     print(f"{len(plan)} bytes, made for", *targets(plan))
 
 # %% [markdown]
-# The same as a table: a row for what you asked for, a column for a kind of GPU.
+# The same as a table: a row for each request, a column for each kind of GPU.
 
 # %%
 every = [*made_for["none given"], "SM90"]
 assert not any("SM90" in kinds for kinds in made_for.values())
 cells = {(asked, kind): ("runs", "#B3E2D1") if kind in kinds else ("", "#E4E4E4")
          for asked, kinds in made_for.items() for kind in every}  # fmt: skip
+summary = "; ".join(f"{asked}: {', '.join(kinds)}" for asked, kinds in made_for.items())
 fig, axes = plt.subplots(figsize=(7.5, 2.5))
 table(axes, list(made_for), every, cells)
-show(fig, "A plan runs on the kinds it was built for, and no H100 (SM90)", "plans by the targets in their headers")
+show(fig, "A plan runs on the kinds it was built for, and no H100 (SM90)", summary)
 
 # %% [markdown]
 # An H100 (9.0) is in no list. Its runtime said, about a plan built without targets:

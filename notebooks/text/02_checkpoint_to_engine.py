@@ -220,7 +220,8 @@ axes.invert_yaxis()
 axes.set(xscale="log", xlim=(1e-5, 3), xlabel="largest difference of a logit (logarithmic)")
 axes.xaxis.set_major_formatter("{x:g}")
 wider = differences["bfloat16"] / differences["float16"]
-show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", "largest difference of a logit in three precisions")
+summary = "; ".join(f"{name} {value:.2g}" for name, value in differences.items())
+show(fig, f"bfloat16 is {wider:.0f} times as far off as float16", f"largest difference of a logit: {summary}")
 
 # %% [markdown]
 # With float32 only the order of additions differs, so nothing was lost or mixed up. The other two differ by rounding:
@@ -507,7 +508,7 @@ axes.bar(moved.keys(), moved.values(), width=2)
 axes.set(xlabel="layer that is int4, all others float32", ylabel="largest move of a logit", xticks=list(moved))
 most, least = (pick(moved, key=moved.get) for pick in (max, min))
 harm = f"layer {most} does {moved[most] / moved[least]:.0f} times the harm of layer {least}"
-show(fig, f"Four bits in one layer: {harm}", "how far the logits move differs from layer to layer")
+show(fig, f"Four bits in one layer: {harm}", f"a bar for every third layer; {harm}")
 
 # %% [markdown]
 # Some layers do far more harm, and the error of their weights does not show which. So finer methods measure with real
@@ -524,8 +525,8 @@ if lane == "embedded":  # its heads have 8 numbers; a GPU's kernels may want mor
     course("build --checkpoint_dir gpt2-tp2 --output_dir gpt2-engine")
 
 # %% [markdown]
-# Here the engine is the weights as the course's own executor wants them. `trtllm-build` takes minutes, and writes what
-# you saw in notebook 01, into the same kind of folder. Read the limits:
+# Here the engine is the weights as the course's own executor wants them. `trtllm-build` takes minutes, and writes a
+# plan as in notebook 01. Read the limits:
 
 # %%
 built = json.loads((root / "plain" / "config.json").read_text())
@@ -542,8 +543,8 @@ limits = "--max_batch_size 2 --max_seq_len 2048 --max_beam_width 4 --paged_kv_ca
 course(f"build --checkpoint_dir {dtype} --output_dir tuned {limits}")
 
 # %% [markdown]
-# `--paged_kv_cache` is, with a warning; `--max_output_len` was removed in 0.12. For whom is the "tuned" engine better
-# than the plain one?
+# `--paged_kv_cache` is, with a warning; `--max_output_len` was removed in 0.12. **Predict:** for whom is "tuned" better
+# than "plain"?
 
 # %%
 course("engine diff plain tuned")
@@ -591,8 +592,8 @@ for line in difflib.unified_diff(recipe("0.9.0"), recipe("1.2.1"), n=0, lineterm
         print(line)
 
 # %% [markdown]
-# The download program was renamed, the converter moved, two plugin flags changed, and one limit replaced another:
-# `--max_output_len` counted the answer alone, `--max_seq_len` counts prompt *and* answer.
+# A program, a path and two plugin flags changed, and one limit replaced another: `--max_output_len` counted the answer
+# alone, `--max_seq_len` counts prompt *and* answer.
 #
 # <details><summary>Other recipes; script and wheel; git lfs</summary>
 #
@@ -663,7 +664,7 @@ if command:
 course("engine versions --driver 570.124.06", lines=-1)
 
 # %% [markdown]
-# 25.05: the fourteen after it need a newer driver. In a terminal the command lists all 28, with what each holds.
+# 25.05: the later ones need a newer driver. In a terminal the command lists all, with what each holds.
 
 # %% [markdown]
 # ## 8 Will it fit?
@@ -723,9 +724,9 @@ check("02.3", sequences)
 # </details>
 
 # %% [markdown]
-# Besides weights and cache there are activations (for `max_num_tokens` tokens at once), logits, and a margin for CUDA.
-# Of what these leave, the server takes 90 % for its cache (the rest is "left free" in the figure). A model *fits* when
-# all its sequences go into that. **Predict:** 16 sequences of 2,048 tokens: which of these models fit a GPU of 24 GB?
+# Activations (for `max_num_tokens` tokens at once), logits and a margin for CUDA need memory too. Of what they leave,
+# the server takes 90 % for its cache (the figure shows the rest as "left free"). A model *fits* when all its sequences
+# go into that. **Predict:** 16 sequences of 2,048 tokens: which of these models fit a GPU of 24 GB?
 
 # %%
 load = {"gpu": "24gb", "max_batch_size": 16, "max_seq_len": 2048, "max_num_tokens": 8192}
@@ -741,7 +742,7 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
      f"{' and '.join(large)} need more than the GPU has; computed, not measured", drawing=True)  # fmt: skip
 
 # %% [markdown]
-# All but those that put llama-7b on one GPU.
+# All but llama-7b on one GPU, which int8 weights do not save either.
 #
 # <details><summary>How exact is that, and which 24 GB?</summary>
 #
@@ -765,7 +766,7 @@ for name, change in loads.items():
     print(f"{name:12}  {found.total_bytes / 1e9:.2f} GB  fits: {found.fits!s:5}  at most {found.largest_batch_size}")
 
 # %% [markdown]
-# All three help. A server also takes more than fits at once: requests wait while its cache is full.
+# All three help. A server accepts more requests than fit: they wait while the cache is full.
 
 # %% [markdown]
 # ## Recap

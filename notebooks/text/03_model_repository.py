@@ -205,7 +205,7 @@ loud = shout(np.array([[b"hello"]], dtype=object))
 print(loud.tolist(), loud.shape)
 
 # %% [markdown]
-# Which? `(1, 1)`. With `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. `dims`
+# It is `(1, 1)`: with `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. `dims`
 # describes **one** row; the message carries `[batch, …]`.
 #
 # **Predict:** what happens to a client that sends what the config says, an array of shape `[1]`?
@@ -218,7 +218,7 @@ except InferenceServerException as error:
 
 
 # %% [markdown]
-# What happens? It is refused. The `-1` in `Expected [-1,1], got [1]` is the batch: any size up to 8.
+# The client is refused. The `-1` is the batch: any size up to 8.
 #
 # ### A name and a version
 #
@@ -247,7 +247,7 @@ shutil.copytree(by_hand / "shout", by_hand / "whisper", dirs_exist_ok=True)
 try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# Whose? Neither: both must be the same, and only the log says so. (A file without a `name` takes the folder's.) Of
+# Neither alone: both must be the same, and only the log says so. (A file without a `name` takes the folder's.) Of
 # several version folders, Triton serves the highest. **Predict:** now the name is right, but the folder is called `v1`.
 # Is that a version?
 
@@ -258,8 +258,8 @@ shutil.copytree(by_hand / "shout" / "1", by_hand / "whisper" / "v1")
 try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# Is it? No: a version is a whole number. **Predict:** another program, or a web page in your browser, asks to load a
-# model. What does Triton answer?
+# No: a version is a whole number. **Predict:** another program, or a web page in your browser, asks to load a model.
+# What does Triton answer?
 
 # %% tags=["nbval-check-output"]
 load = f"{http}/v2/repository/models/shout/load"
@@ -268,8 +268,8 @@ for headers in ({}, {"admin": key}):
     print(answer.status_code, answer.text)
 
 # %% [markdown]
-# What does it answer? 403, unless the key is there. Without those two flags, anybody who reaches the port can run code
-# here. That is the whole format. End the server.
+# It answers 403, unless the key is there. Without those two flags, anybody who reaches the port can run code here. That
+# is the whole format. End the server.
 
 # %%
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -310,8 +310,8 @@ for name, each in configs.items():
     print(f"{name:17} {len(each.input):2} inputs, needs {', '.join(needed)}")
 
 # %% [markdown]
-# How many? Sixty, and the config insists on two. (`input_ids` is optional only because an encoder's inputs may replace
-# it.) The rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
+# It declares sixty and insists on two. (`input_ids` is optional only because an encoder's inputs may replace it.) The
+# rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
 #
 # The ensemble changes names at each border. Those with an underscore in front exist inside it only:
 #
@@ -335,7 +335,7 @@ for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k", "stream"):
 
 
 # %% [markdown]
-# Under what name? As `runtime_top_k`. Send that name to the ensemble, and it is an unknown input.
+# As `runtime_top_k`. For the ensemble that name is an unknown input.
 #
 # ## 3 Read each config
 #
@@ -359,8 +359,8 @@ lines("preprocessing", r'^(name|backend|max_batch)|^input.*"(QUERY|REQUEST_OUTPU
 lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 
 # %% [markdown]
-# What for? `reshape` changes the shape between the client and the model. `allow_ragged_batch` lets prompts of different
-# lengths share a batch without padding.
+# `reshape` changes the shape between the client and the model. `allow_ragged_batch` lets prompts of different lengths
+# share a batch without padding.
 #
 # ![A config's dims, what a client with three rows sends, and what the model sees](pictures/03_shape.svg)
 #
@@ -403,7 +403,7 @@ for name, each in configs.items():
     print(f"{name:17} {each.model_transaction_policy.decoupled}")
 
 # %% [markdown]
-# How many? Two say so. The `ensemble` says nothing; section 6 asks the server.
+# Two say so. The `ensemble` says nothing; section 6 asks the server.
 #
 # Next come the `parameters`, which the model's own code reads when it starts.
 
@@ -439,8 +439,8 @@ for name in names:
     print(f"{name:17}", [path.name for path in (repository / name / "1").iterdir()])
 
 # %% [markdown]
-# What is in it? Nothing. `backend: "tensorrtllm"` names a program in Triton's own backend folder: TensorRT-LLM in
-# NVIDIA's container, elsewhere the course's executor. So both lanes use the same repository, but for the engine's path.
+# Nothing is in it. `backend: "tensorrtllm"` names a program in Triton's own backend folder: TensorRT-LLM in NVIDIA's
+# container, elsewhere the course's executor. So both lanes use the same repository, but for the engine's path.
 #
 # <details><summary>A config that never lacks a brace</summary>
 #
@@ -473,9 +473,8 @@ for kind, hole, number in holes("tensorrt_llm"):
 
 # %% [markdown]
 # A **quoted** placeholder is inside a string: `string_value: "${engine_dir}"`. A **structural** one is where protobuf
-# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. Which it is decides how you find out that you
-# forgot one. Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's `safe_substitute`,
-# which leaves what it does not know.
+# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. Fill in what looks like enough, as NVIDIA's
+# `fill_template.py` does: with Python's `safe_substitute`, which leaves what it does not know.
 
 # %%
 values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
@@ -495,9 +494,8 @@ number = int(re.findall(r"ModelConfig: (\d+):", filling.log_path.read_text())[-1
 tell(f"line {number}: {half_filled.splitlines()[number - 1]}")
 
 # %% [markdown]
-# Which does it name? The line, but not the placeholder. *Integer or identifier* means an enum such as `data_type`.
-# SmolLM2 has no encoder, and still the line must parse ([issue
-# 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758)).
+# Triton names the line, but not the placeholder. *Integer or identifier* means an enum such as `data_type`. SmolLM2 has
+# no encoder, and still the line must parse ([issue 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758)).
 #
 # `postprocessing` has not been filled at all. **Predict:** two of its placeholders are structural. Will Triton list
 # both?
@@ -506,8 +504,8 @@ tell(f"line {number}: {half_filled.splitlines()[number - 1]}")
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# Both? No, only the first: the parser stops there. (*Integer* alone means a number, here `max_batch_size`, which each
-# of the five files wants.)
+# Only the first: the parser stops there. (*Integer* alone means a number, here `max_batch_size`, which each of the five
+# files wants.)
 #
 # Now the quoted kind. `postprocessing` gets everything but `skip_special_tokens`. **Predict:** does it load?
 
@@ -520,8 +518,8 @@ try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 print("the value:", client.get_model_config("postprocessing").config.parameters["skip_special_tokens"].string_value)
 
 # %% [markdown]
-# Does it load? Yes, without a warning, and the value is the literal text. For the model's code a value that begins with
-# `${` is not set, and the default applies. **Predict:** what if `tokenizer_dir` is missing?
+# It loads without a warning, and the value is the literal text. For the model's code a value that begins with `${` is
+# not set, and the default applies. **Predict:** what if `tokenizer_dir` is missing?
 
 # %%
 values.pop("tokenizer_dir", None)
@@ -529,7 +527,7 @@ file.write_text(Template(template["postprocessing"]).safe_substitute(values))
 try_load(client, "postprocessing", filling.log_path, filling.admin_headers)
 
 # %% [markdown]
-# What then? The file parses, the process starts, then the model's code fails. So the message tells you what you forgot:
+# The file parses, the process starts, then the model's code fails. So the message tells you what you forgot:
 #
 # ![Structural placeholders stop the parser; quoted ones load, unless the code needs them](pictures/03_holes.svg)
 #
@@ -546,7 +544,7 @@ filling.stop()
 
 # %% [markdown]
 # An old template loads; what fails is the client that sends `seed`. So take templates from the container that you serve
-# with. (`lint`, next, warns if engine and template do not fit.)
+# with.
 
 # %% [markdown]
 # ## 5 Lint before you serve
@@ -588,12 +586,12 @@ def lint_with(model, old, new):
 found = {"as written": lint(repository)} | {fault: lint_with(*change) for fault, change in faults.items()}
 rules = sorted({each.code for findings in found.values() for each in findings})
 title = f"{len(faults)} faults break {len(rules)} rules; the repository as written breaks {len(found['as written'])}"
-words = "; ".join(f"{fault}: {', '.join(each.code for each in findings)}" for fault, findings in found.items())
+words = "; ".join(f"{fault}: {', '.join(each.code for each in findings) or 0}" for fault, findings in found.items())
 show(repository_figures.faults(found, rules), title, words, drawing=True)
 
 # %% [markdown]
-# Which? The batch dimension: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits. A cell
-# tells file and line; a finding also has a sentence and a cure. From a terminal: `course repo lint FOLDER`.
+# The batch dimension in `dims`: `preprocessing` breaks the contract, and the ensemble that feeds it no longer fits. A
+# cell tells file and line; a finding also has a sentence and a cure. From a terminal: `course repo lint FOLDER`.
 #
 # <details><summary>A step fed from both sides</summary>
 #
@@ -762,15 +760,15 @@ def ask(model, **more):
 tell(ask("gemma-gly-ensemble"))
 
 # %% [markdown]
-# What happens? *Unknown model*, as for a misspelt name. **Predict:** a single call loads `gemma-gly-ensemble`. How many
-# of the five are ready then?
+# It gets *unknown model*, as for a misspelt name. **Predict:** a single call loads `gemma-gly-ensemble`. How many of
+# the five are ready then?
 
 # %% tags=["nbval-check-output"]
 client.load_model("gemma-gly-ensemble", headers=admin)
 states("load ensemble")
 
 # %% [markdown]
-# How many? Four: Triton reads the ensemble's steps and loads those models first. Nothing pulls in the BLS. Load it by
+# Four are ready: Triton reads the ensemble's steps and loads those models first. Nothing pulls in the BLS. Load it by
 # name, ask both deployments, and ask section 3's question: is the ensemble decoupled?
 
 # %%
@@ -782,8 +780,8 @@ print("the same from both:", len(set(answers.values())) == 1)
 print("ensemble decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
 
 # %% [markdown]
-# Is it? Yes: one decoupled step is enough. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the two front
-# doors notices?
+# The ensemble is decoupled: one such step is enough. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the
+# two front doors notices?
 
 # %% tags=["nbval-check-output"]
 client.unload_model("gemma-gly-postprocessing", headers=admin)
@@ -793,8 +791,8 @@ states("unload post")
 tell(ask("gemma-gly-tensorrt_llm_bls"))
 
 # %% [markdown]
-# Which notices? The ensemble: it goes. The BLS still says `READY`, since only its Python code knows that it needs the
-# model; a client that asks it fails in the middle of its request. So check the models behind a BLS, too.
+# The ensemble notices: it goes. The BLS still says `READY`, since only its Python code knows that it needs the model; a
+# client that asks it fails in the middle of its request. So check the models behind a BLS, too.
 #
 # **Predict:** `gemma-gly-postprocessing` is loaded again. Must you also load the ensemble again?
 
@@ -803,7 +801,7 @@ client.load_model("gemma-gly-postprocessing", headers=admin)
 states("load post")
 
 # %% [markdown]
-# Must you? No: Triton brings it back. All moments side by side:
+# No: Triton brings the ensemble back. All moments side by side:
 
 # %%
 five = [f"gemma-gly-{name}" for name in names]
@@ -838,8 +836,7 @@ client.load_model("tensorrt_llm_bls", headers=admin)
 print(pieces())
 
 # %% [markdown]
-# Does it? Not before it is told to load. **Predict:** somebody saves a broken config and loads it. Is the model down
-# now?
+# It notices only when told to load. **Predict:** somebody saves a broken config and loads it. Is the model down now?
 
 # %% tags=["nbval-check-output"]
 file = repository / "tensorrt_llm_bls" / "config.pbtxt"
@@ -848,8 +845,8 @@ try_load(client, "tensorrt_llm_bls", server.log_path, admin)
 print("ready:", client.is_model_ready("tensorrt_llm_bls"), pieces())
 
 # %% [markdown]
-# Is it down? No: it stays up with the old configuration until the server's next start, so a failed load is easy to
-# miss. Stop the server and restore the config.
+# No: it stays up with the old configuration until the server's next start, so a failed load is easy to miss. Stop the
+# server and restore the config.
 
 # %%
 client.close()
@@ -874,8 +871,8 @@ for finding in lint(by_hand):
     tell(f"lint: {finding.code} {finding.severity}: {finding.message} {finding.cure}")
 
 # %% [markdown]
-# Does it? No: one folder that is not a model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints`
-# does the same. `lint` knows both.
+# No: one folder that is not a model keeps the whole server from starting. JupyterLab's `.ipynb_checkpoints` does the
+# same. `lint` knows both.
 #
 # <details><summary>Two repositories</summary>
 #
@@ -910,7 +907,7 @@ for finding in lint(repository):
 version.mkdir()
 
 # %% [markdown]
-# What is missing? The folders `1` of `ensemble` and `tensorrt_llm`: they are empty, and git keeps no empty folders.
+# The folders `1` of `ensemble` and `tensorrt_llm`: they are empty, and git keeps no empty folders.
 #
 # <details><summary>A larger one</summary>
 #

@@ -375,7 +375,8 @@ request = own_inputs(text_input=prompt, max_tokens=5, stream=True)
 #
 # ![Your thread opens, sends, takes from a queue, closes; the client's thread fills the queue](pictures/05_threads.svg)
 #
-# Its arguments must be called `result` and `error`. Never call `stop_stream` in it: a thread cannot wait for itself.
+# The callback's arguments must be called `result` and `error`. Never call `stop_stream` in it: a thread cannot wait for
+# itself.
 #
 # `stop_stream()` waits until every answer is complete:
 
@@ -456,8 +457,8 @@ show(streaming.sequence(flags), title, summary, drawing=True)
 
 
 # %% [markdown]
-# Where is the flag? `tensorrt_llm` and the ensemble put it on the last token. The BLS model learns only afterwards that
-# it has ended and sends the flag alone. A client that did not ask **never hears of the end**. Always ask.
+# `tensorrt_llm` and the ensemble put the flag on the last token. The BLS model learns only afterwards that it has ended
+# and sends the flag alone. A client that did not ask **never hears of the end**. Always ask.
 #
 # **Exercise 05.2** (●●○, 12 minutes) Write the loop of a client: open a stream, send `request` to `model`, take
 # responses until the answer is complete, close the stream, return the whole text. Raise an error that comes. The check
@@ -678,12 +679,9 @@ for sentence, number in said.items():
 
 
 # %% [markdown]
-# How many of the 20 fail? Ten. Row by row:
-#
-# - not decoupled: one response by every way, and an error for `stream` True;
-# - decoupled: the two one-response ways are closed, even for a request that wants one response;
-# - `/generate` stays open as long as there is exactly one response;
-# - **`ModelStreamInfer` works wherever anything works.**
+# Ten fail. Five ask a model that is not decoupled for a stream; four use `/infer` or `ModelInfer`, which a decoupled
+# model closes even to a request for one response; one wants several from `/generate`. **`ModelStreamInfer` works
+# wherever anything works.**
 
 # %% [markdown]
 # ## 6 The same with asyncio
@@ -770,9 +768,8 @@ title = f"With {streams} at once, each waits {gap_together / gap_alone:.1f} time
 show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summary)
 
 # %% [markdown]
-# How much longer does each wait? A little (the title has the factor), unless something else kept this machine busy. At
-# every step the server computes one token for *all* running requests. Reading the weights is most of the work, and it
-# is done once for all. That is **in-flight batching** (notebook 04).
+# A little longer; the title has the factor. At every step the server computes one token for *all* running requests.
+# Reading the weights is most of the work, and it is done once for all. That is **in-flight batching** (notebook 04).
 #
 # First tokens differ more: prompts are read one after another, and streams that already run stand still meanwhile.
 #
@@ -824,12 +821,12 @@ def at_once(axes, streams):
     return rate
 
 
+summary = "when the tokens of 1, 4 and 8 streams arrive"
 title = lambda rates: f"Eight streams give {rates[-1] / rates[0]:.1f} times the tokens/s of one"  # noqa: E731
-explore(at_once, title=title, summary="1, 4 and 8 streams", live={"streams": range(1, 17)}, streams=[1, 4, 8])
+explore(at_once, title=title, summary=summary, live={"streams": range(1, 17)}, streams=[1, 4, 8])
 
 # %% [markdown]
-# Fewer than eight times: a step for eight takes longer than a step for one. And all the prompts are read first, one
-# after another: with 16 tokens each, that is much of the time.
+# Fewer than eight times: a step for eight takes longer, and eight prompts are read first, one after another.
 
 # %% [markdown]
 # ## 8 Tokens are not characters
@@ -975,9 +972,9 @@ summary = "; ".join(f"{way}: {before:.1f}, then {after:.1f} cores" for way, (bef
 show(fig, f"The server goes on for a client that left {' and '.join(on) or 'nothing'}", summary)
 
 # %% [markdown]
-# Where does it stop? Where the client streamed: the server notices at the next token. An answer of `/generate` it
-# completes, then finds nobody to give it to
-# ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them stream.
+# It stops where the client streamed: the server notices at the next token. An answer of `/generate` it completes, then
+# finds nobody to give it to ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients
+# may leave, let them stream.
 #
 # <details><summary>In a client of your own</summary>
 #
@@ -1001,8 +998,8 @@ received += answer
 print(f"{len(received)} responses of 800; the stop request: {stopped}")
 
 # %% [markdown]
-# The stop request has only its final flag, the `F`; a stop for an id that has ended gets the same. A stop without an
-# id is an error.
+# The stop request gets only its final flag, the `F`, as does a stop for an id that has ended. A stop without an id is
+# an error.
 
 # %% tags=["nbval-check-output"]
 print("ended:", letters("tensorrt_llm", llm_inputs(stop=True), request_id="fox-3"))
@@ -1102,8 +1099,6 @@ except InferenceServerException as error:
 
 # %% [markdown]
 # The loop says what happened: a text that was cut off must never look complete.
-#
-# Try more: send `stream` as False over `ModelStreamInfer`, or leave out `enable_empty_final_response` in `own_stream`.
 #
 # The last cell closes the clients and records this page's numbers.
 

@@ -63,7 +63,7 @@ samples: int = 200  # served tokens at each of the two, for the test at the end
 seed: int = 0  # seed of every random choice
 
 # %% [markdown]
-# Parameters with which this notebook has nothing to show stop it here.
+# Unusable parameters stop the notebook here.
 
 # %%
 assert cold > 0 and hot > 0 and samples >= 1, "the formulas of this page hold for temperatures above 0"
@@ -214,8 +214,14 @@ for temperature in (1.0, 0.1):
 
 
 # %% [markdown]
-# None overflows. But float16 has lost digits: above 128 its numbers lie 0.125 apart, and T = 0.1 brings a logit of 14
-# there. Subtract the maximum first, then divide, and this rounding is gone.
+# None overflows.
+#
+# <details><summary>Why float16 is a little off</summary>
+#
+# Above 128 its numbers lie 0.125 apart, and T = 0.1 brings a logit of 14 there. Subtract the maximum first, then
+# divide, and this rounding is gone.
+#
+# </details>
 #
 # **Exercise 06.1** (●●○, 8 minutes) A server works on many requests at once. Write the softmax for `logits` of shape
 # `[rows, vocabulary]` and one temperature: each row is a distribution of its own, for logits as large as 1000.
@@ -294,8 +300,8 @@ for dtype in (np.float16, np.float32, np.float64):
     print(f"; in the log form {np.isneginf(log_form).sum()}, the lowest is {log_form.min():.1f}")
 
 # %% [markdown]
-# How many? In half and single precision nearly all tokens have vanished. The log form loses none in any type. A program
-# that adds up log probabilities (notebook 08) loses everything to one `-inf`.
+# In half and single precision nearly all are $-\infty$. The log form loses none in any type. A program that adds up log
+# probabilities (notebook 08) loses everything to one `-inf`.
 #
 # The server's `return_log_probs` gives the log probability of the chosen token, at the temperature of the choice (at
 # temperature 0, at T = 1). **Predict:** is it on your list of 49,152?
@@ -501,7 +507,7 @@ for formula, p in tries.items():
 
 
 # %% [markdown]
-# Which sum to 1? Four, and only two are right:
+# Four sum to 1, and only two are right:
 #
 # - **T missing in the denominator**: the sum is not 1. `numpy`'s `choice` refuses such a row, `torch.multinomial`
 #   rescales it without a word.
@@ -526,7 +532,7 @@ print(*map(repr, greedy), sep="\n")
 assert len(set(greedy)) == 1
 
 # %% [markdown]
-# How many texts? One, which users of the real backend [took for a
+# One text, which users of the real backend [took for a
 # fault](https://github.com/triton-inference-server/tensorrtllm_backend/issues/221). TensorRT-LLM samples only if you
 # set `top_k` or `top_p`, and so does our server. Without them it is **greedy**:
 #
@@ -626,8 +632,8 @@ for temperature, row in counts:
 
 
 # %% [markdown]
-# Against its own temperature the distance should be of a size that chance brings. A p-value below 0.001 against another
-# one is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
+# Against its own temperature the distance should be one that chance brings. A p-value below 0.001 against another one
+# is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
 
 # %% [markdown]
 # **Exercise 06.3** (●●○, 8 minutes) Turn the knob until the server does what you want. `logits` is the row of a prompt.
@@ -706,8 +712,6 @@ except InferenceServerException as error:
 
 # %% [markdown]
 # A negative number reverses the order: the least likely token wins. The server refuses.
-#
-# Try more: ask for `temperature=50.0` with `top_p=1.0` and read uniform sampling.
 #
 # The last cell stops the server and records this page's numbers.
 

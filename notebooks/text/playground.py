@@ -44,8 +44,8 @@ lane = notebook.begin("playground", lane, seed=seed, weights=precision)
 server = serve(precision=precision, max_beam_width=4)
 
 # %% [markdown]
-# - **Bars** show the next token. Outlined is what the model believes, filled what your settings make of it. Each
-#   control that you move asks the server again.
+# - **Bars** show the next token: outlined as the model has it, filled as your settings leave it. Each move of a control
+#   asks the server again.
 # - **Run** streams an answer. Its colours say how likely the model found each token, before all settings: dark ones
 #   were surprises.
 # - **Stop** cancels the request on the server.
@@ -57,8 +57,8 @@ server = serve(precision=precision, max_beam_width=4)
 playground(server.grpc_url, prompt, top_k=top_k, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# Top-k and top-p make bars vanish, and temperature 0 all but one. A high temperature makes them alike. The seed changes
-# the text and no bar: it only decides which token is drawn.
+# Top-k and top-p make bars vanish, and temperature 0 all but one. A high temperature makes them more alike. The seed
+# changes the text and no bar: it only decides which token is drawn.
 #
 # **Predict** each of these, then try it:
 #
