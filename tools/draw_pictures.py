@@ -177,9 +177,10 @@ def map_of_the_course() -> Picture:
     p.chip(74, 296, "11", "measured")
     p.text(16, 402, "around it", size=13, colour=QUIET)
     p.chip(16, 424, "12", "the LLM API: no engine")
-    p.chip(226, 424, "13", "pictures as vectors")
-    p.chip(420, 424, "14", "an ensemble of yours")
-    p.chip(626, 424, "15", "search, answer")
+    p.chip(214, 424, "13", "pictures as vectors")
+    p.chip(394, 424, "14", "an ensemble")
+    p.chip(526, 424, "15", "search, answer")
+    p.chip(676, 424, "16", "a VLM")
     return p
 
 

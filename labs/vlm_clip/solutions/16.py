@@ -81,10 +81,7 @@ def prompt_ids(parts, vocab_size, rows):
     ],
     "16.2": [
         ("one id for the client", _extra("1"), "the trap is still there"),
-        ("the size of the picture names it", _extra("pixels.size"), "the trap is still there"),
         ("a new number each time", _extra("random.getrandbits(62) + 1"), "no KV block was reused"),
-        ("the object's address", "seen = []\ndef extra_id(pixels):\n    seen.append(pixels)\n    return id(pixels)",
-         "no KV block was reused"),
         ("a sum tells pictures apart", _extra("1 + int(1000 * abs(float(np.sort(pixels, axis=None)"
          ".astype(np.float64).sum())))"), "in another order"),
         ("the first row is enough", _extra("zlib.crc32(pixels[0, 0].tobytes()) + 1"), "differs in one pixel only"),
