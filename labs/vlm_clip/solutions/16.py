@@ -83,7 +83,7 @@ def prompt_ids(parts, vocab_size, rows):
         ("one id for the client", _extra("1"), "the trap is still there"),
         ("a new number each time", _extra("random.getrandbits(62) + 1"), "no KV block was reused"),
         ("a sum tells pictures apart", _extra("1 + int(1000 * abs(float(np.sort(pixels, axis=None)"
-         ".astype(np.float64).sum())))"), "in another order"),
+         ".astype(np.float64).sum())))"), "mirror image"),
         ("the first row is enough", _extra("zlib.crc32(pixels[0, 0].tobytes()) + 1"), "differs in one pixel only"),
         ("all bytes of the digest", _extra("int.from_bytes(hashlib.sha256(pixels.tobytes()).digest(), 'big')"),
          "from 1 to 2**64 - 1"),

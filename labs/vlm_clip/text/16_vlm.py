@@ -26,7 +26,7 @@
 # - keep the KV blocks of one picture from answering for another
 # - measure hallucination, and compare two ways to search pictures
 #
-# **Time:** 45 minutes (last run: 96 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
+# **Time:** 45 minutes (last run: 87 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
 #
 # read: 13 min, do: 32 min
 #
@@ -493,14 +493,15 @@ print(len(simple), "pictures with one word as caption")
 # %%
 rng = np.random.default_rng(seed)
 forms = {
-    "it is there: Is there …?": "Is there a {}?", "absent: Is there …?": "Is there a {}?",
-    "absent: What colour …?": "What colour is the {}?", "absent: What is left of …?": "What is left of the {}?",
+    "it is there: Is there …?": "Is there {}?", "absent: Is there …?": "Is there {}?",
+    "absent: What colour …?": "What colour is {}?", "absent: What is left of …?": "What is left of {}?",
 }  # fmt: skip
 probes = []
 for each in [simple[n] for n in rng.permutation(len(simple))[:probed]]:
     others = [other for other in simple if other.category == each.category and other.caption != each.caption]
     absent = others[rng.integers(len(others))]
-    names = [vlm_client.normal(each.caption)] + 3 * [vlm_client.normal(absent.caption)]
+    names = [one.caption[0].lower() + one.caption[1:-1] for one in (each, absent)]
+    names += [f"the {vlm_client.normal(absent.caption)}"] * 2
     probes += [(each, form.format(name)) for form, name in zip(forms.values(), names, strict=True)]
 print(probes[0][0].caption, *(question for _, question in probes[:4]))
 
@@ -667,7 +668,8 @@ for name, picture in nothing.items():
     print(f"{name:8}", *ask([(picture, question) for question in ("What is it?", "Is there a dog?", "How are you?")]))
 
 # %% [markdown]
-# Does it? No: nobody taught it to. Try more: cut a stamp in half, or write a word over it.
+# Does it? No: nobody taught it to. Try more: run all with `precision = "int4"`, and look at section 4 again. Four bits
+# cost this model its left and right.
 #
 # Stop the server; its folder goes with it.
 
