@@ -643,9 +643,10 @@ title = "Captions: {:.2f} direct, {:.2f} described; kinds: {:.2f} and {:.2f}".fo
 show(vlm_figures.shares(table, "share found"), title, summary)
 
 # %% [markdown]
-# Which finds more, and does it depend? Direct search wins wherever this model is wrong, also for kinds (of few hits, so
-# with wide intervals). Where the name is right, both ways find the picture. But that group was made of the answers: in
-# a shop you would not know it. A description pays where the namer is better, and where people read or correct it.
+# Which finds more, and does it depend? Direct search wins where this model is wrong. Where the name is right, both ways
+# find the picture; but that group was made of the answers: in a shop you would not know it. For kinds the two are
+# close, as far as so few hits can tell: a wrong name is often of the right kind. A description pays where the namer is
+# better, and where people read or correct it.
 
 # %% [markdown]
 # ## Recap
