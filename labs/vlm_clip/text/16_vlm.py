@@ -88,7 +88,7 @@ client = grpcclient.InferenceServerClient(server.grpc_url)
 print(*sorted(model.name for model in client.get_model_repository_index(headers=server.admin_headers).models))
 
 # %% [markdown]
-# The pictures are the stamps of notebook 13. Some have a plain name as caption, such as *A tiger.*
+# The pictures are the stamps of notebook 13.
 
 # %%
 everything = [each for each in stamps.catalogue(pictures) if not stamps.is_blank(each)]
@@ -348,7 +348,7 @@ for name, cover in covers.items():
 # ![Prompts with different pictures have equal ids; an extra id tells their blocks apart](pictures/16_trap.svg)
 #
 # So TensorRT-LLM wants an **extra id** for each picture. This `preprocessing` makes it of the pixels. But a client that
-# prepares its pixels itself, as many do, must send its own.
+# prepares its pixels itself must send its own.
 
 # %%
 two = stamps.pixels([by_id[first], by_id[second]]).astype(np.float16)
@@ -655,7 +655,7 @@ show(vlm_figures.shares(table, "share found"), title, summary)
 # - Attention shows where a model reads. Hide cells to learn what it needs.
 # - Equal ids are not equal pictures: an extra id of the pixels keeps their KV blocks apart.
 # - Compare with a blind model, say how you asked, give an interval.
-# - A description can be read and searched, and is as good as its names; here direct search finds more.
+# - A description is as good as its names; here direct search finds more.
 
 # %% [markdown]
 # ## Break it
