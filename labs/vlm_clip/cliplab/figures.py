@@ -48,7 +48,7 @@ def answers(rows: Sequence[tuple[np.ndarray, str, str, str]], columns: int = 5) 
     A right answer's frame has the colour of the last step, a wrong one's is dashed, with the right answer below it.
     """
     count = -(-len(rows) // columns)
-    fig, grid = plt.subplots(count, columns, figsize=(WIDTH, (8.6 / columns + 0.75) * count), squeeze=False)
+    fig, grid = plt.subplots(count, columns, figsize=(WIDTH, (8.6 / columns + 0.95) * count), squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
     for axes, (picture, question, right, said) in zip(grid.flat, rows, strict=False):
