@@ -1,12 +1,15 @@
 """Where draft tokens come from: the text so far (`PromptLookup`), or a smaller model (`DraftModel`), which `generate`
-runs to the end of a request.
+runs to the end of a request. What they bring: `timed`, `in_turn` and `expected`.
 """
 
+import itertools
 import math
 import queue
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -98,3 +101,82 @@ def generate(
             raise RequestError(output.error or "The request was cancelled.")
         if output.finish_reason:
             return output.beams[0].tokens if output.beams else tokens
+
+
+class Run(NamedTuple):
+    """A request, and what its steps after the prompt did."""
+
+    tokens: list[int]
+    steps: np.ndarray  # seconds of each
+    guesses: np.ndarray  # read in each
+    made: int  # tokens that these steps brought, an end token included
+    drafted: int
+    accepted: int
+
+    @property
+    def per_step(self) -> float:
+        return self.made / len(self.steps)
+
+
+class _Counted:
+    def __init__(self, drafter: Drafter | None) -> None:
+        self.drafter, self.lengths = drafter, []
+
+    def propose(self, tokens: list[int], at_most: int) -> list[int]:
+        guesses = self.drafter.propose(tokens, at_most) if self.drafter else []
+        self.lengths.append(len(guesses))
+        return guesses
+
+
+def timed(
+    executor: Executor, ids: Sequence[int], length: int, drafter: Drafter | None, end_id: int, **sampling: float
+) -> Run:
+    """Send a request of one beam and time its outputs, one a step. Raises RequestError when it fails."""
+    outputs, told, counted = queue.SimpleQueue(), [], _Counted(drafter)
+    note = lambda output: outputs.put((time.perf_counter(), output))  # noqa: E731
+    params, name = SamplingParams(**sampling), uuid.uuid4().hex
+    executor.submit(Request(name, ids, length, params, end_id, on_output=note, drafter=counted))
+    while not told or not told[-1][1].finish_reason:
+        told.append(outputs.get(timeout=300))
+    (_, first), (_, last) = told[0], told[-1]
+    if last.error:
+        raise RequestError(last.error)
+    tokens = [token for _, output in told for token in output.tokens]
+    made = len(tokens) - len(first.tokens) + (last.finish_reason == "end_id")
+    guesses = np.array([*counted.lengths, 0])[1 : len(told)]  # the first were read with the prompt; no room, no call
+    drafted, accepted = last.metrics.total_draft_tokens, last.metrics.total_accepted_draft_tokens
+    return Run(tokens, np.diff([at for at, _ in told]), guesses, made, drafted, accepted)
+
+
+class Turns:
+    """Another drafter's guesses, cut to one of ``lengths`` after the other, in shuffled rounds."""
+
+    def __init__(self, drafter: Drafter, lengths: Sequence[int], seed: int = 0) -> None:
+        shuffled = np.random.default_rng(seed).permuted
+        self.drafter = drafter
+        self.lengths = itertools.chain.from_iterable(shuffled(lengths).tolist() for _ in itertools.count())
+
+    def propose(self, tokens: list[int], at_most: int) -> list[int]:
+        return self.drafter.propose(tokens, min(next(self.lengths), at_most))
+
+
+def in_turn(
+    run: Callable[[Drafter], Run], drafter: Drafter, lengths: Sequence[int], turns: int, seed: int
+) -> np.ndarray:
+    """Seconds of steps that read so many guesses [lengths, turns]; those of one turn lie close together in time."""
+    source, runs, found = Turns(drafter, lengths, seed), [], {}
+    for _ in range(30):
+        runs.append(run(source))
+        steps, guesses = (np.concatenate([getattr(each, name) for each in runs]) for name in ("steps", "guesses"))
+        found = [steps[guesses == k] for k in lengths]
+        if (least := min(map(len, found))) >= turns:
+            break
+    return np.array([seconds[: min(least, turns)] for seconds in found])
+
+
+def expected(a: float, c: float, v: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens a step and speed-up for 0, 1, … guesses, each right with probability ``a``; ``c``: the time of a guess,
+    ``v``: of a step that reads so many, both in steps without guesses (after Leviathan et al. 2023, theorem 3.8)."""
+    lengths = np.arange(len(v))
+    tokens = np.cumsum(float(a) ** lengths)
+    return tokens, tokens / (lengths * c + np.asarray(v))

@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from engines import llm_api
 from servinglab.checks import exercise, is_stub, right, unattempted, wrong
+from servinglab.client import gather, inputs
 from servinglab.scratch import shorten
 from servinglab.server import ServerError
 
@@ -44,9 +45,18 @@ def who_samples(answer):
 BODY = {"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}
 
 
-@exercise("12.2", expects="a dict of tensors of the engine lane")
+def _heard(given, client):
+    """The texts with which the running `ensemble` answers."""
+    results = gather(client, "ensemble", {"": inputs(**given)}, timeout=60)[""]
+    return [result.as_numpy("text_output").flat[0].decode() for result in results]
+
+
+@exercise("12.2", expects="a dict of tensors of the engine lane, and the notebook's client")
 def by_hand(answer):
-    given = dict(answer)
+    request, client = answer
+    if is_stub(request):
+        return unattempted()
+    given = dict(request)
     if not given:
         return wrong("begin with text_input and max_tokens, which an engine needs")
     if "beam_width" in given:
@@ -56,17 +66,23 @@ def by_hand(answer):
     if given.get("temperature") != BODY["temperature"]:
         return wrong("temperature keeps its name and its value")
     if llm_api.decides(given, "engine") == "greedy":
-        return wrong("this request is greedy: an engine samples only when top_k or top_p is there")
+        same = _heard(given, client)
+        told = f"the server sent {len(same)} texts, {len(set(same))} different; this request is greedy"
+        return wrong(f"{told}: an engine samples only when top_k or top_p is there")
     if given.get("top_k") or given.get("top_p") != 1.0:
         return wrong("OpenAI's default leaves out no token: top_p 1.0 and no top_k")
     if given.get("exclude_input_in_output") is not True:
-        return wrong("OpenAI's text does not repeat the prompt; an engine does unless told otherwise")
+        text = _heard(given, client)[0]
+        return wrong(f"OpenAI's text does not repeat the prompt; an engine does unless told otherwise: {text!r}")
     if (given.get("text_input"), given.get("max_tokens")) != (BODY["prompt"], BODY["max_tokens"]):
         return wrong("prompt becomes text_input, and max_tokens keeps its name; both keep their values")
     wanted, _ = llm_api.translate(BODY, "completions", "engine")
     if given != wanted:
         return wrong(f"something is there that the body does not ask for: {sorted(set(given) - set(wanted))}")
-    return right("two names and two defaults change; a renaming alone would have given one greedy answer, prompt first")
+    texts = _heard(given, client)
+    if len(texts) != BODY["n"] or any(text.startswith(BODY["prompt"]) for text in texts):
+        return wrong(f"the server sent {texts}; expected {BODY['n']} texts without the prompt")
+    return right(f"two names and two defaults change; the server sent {', '.join(map(repr, texts))}")
 
 
 _OLD = [

@@ -64,6 +64,21 @@ def kept(tokens: Sequence[str], shared: Sequence[float], agree: Sequence[bool]) 
     return fig
 
 
+def verify(cost: Mapping[int, float], ratios: np.ndarray) -> Figure:
+    """Number of guesses → cost of the step that reads them, in plain steps; a small dot for each of its measurements,
+    a row of ``ratios``. Dashed: a step for each token."""
+    fig, axes = plt.subplots(figsize=(WIDTH, 2.9))
+    most = max(cost)
+    axes.plot([0, most], [1, most + 1], color=QUIET, linewidth=1.2, linestyle=DASHES)
+    beside(axes, "k + 1\nsteps", most + 1)
+    axes.plot(np.repeat(list(cost), ratios.shape[1]), ratios.ravel(), ".", color=tint(TARGET, 0.4), markersize=4)
+    axes.plot(cost.keys(), cost.values(), "o-", color=TARGET, markersize=5)
+    beside(axes, "v(k)", cost[most])
+    axes.set(ylim=(0, most + 1.5), xlim=(-0.2, most + 0.2), xticks=range(most + 1))
+    axes.set(xlabel="guesses k that one step reads", ylabel="time of the step,\nin plain steps")
+    return fig
+
+
 Pair = tuple[Sequence[float], Sequence[float]]  # predicted, measured
 
 

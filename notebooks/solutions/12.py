@@ -2,7 +2,7 @@
 
 SETUP = """import exercises, notebook_files
 from engines import llm_api
-server = exercises._server()[0]
+server, client = exercises._server()
 if not (folder := server.repository / "llmapi").exists():
     (folder / "1").mkdir(parents=True)
     text = (notebook_files.ROOT / "notebooks/text/12_llm_api.py").read_text()
@@ -11,7 +11,7 @@ if not (folder := server.repository / "llmapi").exists():
     server.load("llmapi")
 """
 
-LIVE = {"12.3"}
+LIVE = {"12.2", "12.3"}
 
 SOLUTIONS = {
     "12.1": 'answer_1 = {"nothing": ["completions"], "temperature": ["llm_api", "completions"]}',

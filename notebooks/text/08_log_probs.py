@@ -577,16 +577,6 @@ summary = f"of {len(right)} answers {right.sum()} are right; the mean probabilit
 show(figures.reliability(signals, right), title, summary)
 
 # %% [markdown]
-# The left panel in numbers:
-
-# %%
-bin_of = np.minimum((probability * 5).astype(int), 4)
-for rights, said in ((right[bin_of == b], probability[bin_of == b]) for b in np.unique(bin_of)):
-    low, high = binomtest(int(rights.sum()), len(rights)).proportion_ci(method="wilson")
-    print(f"said {said.mean():.2f}: {rights.mean():.2f} of {len(rights):2} are right, 95 % interval", end=" ")
-    print(f"{low:.2f} to {high:.2f}")
-
-# %% [markdown]
 # Are 80 % right near 0.8? With the default parameters the bins around 0.7 and 0.9 fit, as far as 18 answers can tell.
 # Near 0.3 three quarters are right. Per token every interval reaches the line. And likelier answers *are* right more
 # often.
@@ -654,7 +644,7 @@ def reply(question, threshold): ...  # a text; question is one, too
 
 
 # %% tags=["check:08.3", "nbval-check-output"]
-yours = check("08.3", (reply, answer))
+check("08.3", (reply, answer))
 
 # %% [markdown]
 # <details><summary>Solution 08.3</summary>
@@ -667,11 +657,6 @@ yours = check("08.3", (reply, answer))
 # ```
 #
 # </details>
-
-# %% tags=["varies"]
-for question in ("What is the capital of Belgium?", "Which animal says moo?", "What is my brother's name?"):
-    if yours:
-        print(question, reply(question, threshold))
 
 # %% [markdown]
 # No useful threshold catches the most confident wrong answers:

@@ -49,6 +49,7 @@ import httpx
 import numpy as np
 import openai
 import tritonclient.grpc as grpcclient
+from IPython.display import Markdown, display
 from transformers import AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
@@ -165,11 +166,14 @@ def ask(request, model="tensorrt_llm_bls"):
 def cell(parameter, api):
     found = llm_api.parameters(api)[parameter]
     default = "" if found.required else f"={found.default}"
-    return f"{found.name}{default}" if found.name else "-"
+    return f"`{found.name}{default}`" if found.name else "-"
 
 
+columns = ["engine", "llm_api", "completions", "llmapi"]
+rows = [["parameter", *columns], ["---"] * 5]
 for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the prompt"):
-    print(parameter, *(cell(parameter, api) for api in ("engine", "llm_api", "completions", "llmapi")), sep=" | ")
+    rows.append([parameter, *(cell(parameter, api) for api in columns)])
+display(Markdown("\n".join(f"| {' | '.join(row)} |" for row in rows)))
 
 # %% [markdown]
 # - `engine`: what you send to `ensemble` or `tensorrt_llm_bls`
@@ -368,7 +372,8 @@ print(repr(ask({**request, "stream": False})))
 
 # %% [markdown]
 # **Exercise 12.2** (●●○, 5 minutes) Translate this body of `/v1/completions` by hand into a request for `ensemble` that
-# means the same: `{"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}`.
+# means the same: `{"prompt": "Name a fruit.", "max_tokens": 8, "n": 3, "temperature": 0.8}`. The check sends it to the
+# running server.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -387,7 +392,7 @@ print(repr(ask({**request, "stream": False})))
 answer_2 = None  # a dict of tensors of the engine lane
 
 # %% tags=["check:12.2", "nbval-check-output"]
-check("12.2", answer_2)
+check("12.2", (answer_2, client))
 
 # %% [markdown]
 # <details><summary>Solution 12.2</summary>
@@ -424,10 +429,10 @@ for api in ("llm_api", "completions", "llmapi"):
 # %% [markdown]
 # ## 6 The LLM API
 #
-# Translate the same request into fields of `SamplingParams`. (`inputs` and `streaming` become arguments of the call.)
+# Translate a greedy request into fields of `SamplingParams`. (`inputs` and `streaming` become arguments of the call.)
 
 # %%
-there, notes = llm_api.translate({**original, "text_input": question}, "engine", "llm_api")
+there, notes = llm_api.translate({**plain, "seed": seed, "text_input": question}, "engine", "llm_api")
 fields = ", ".join(f"{name}={value!r}" for name, value in there.items() if name not in ("inputs", "streaming"))
 print(*(f"{note.kind:8} {note.text}" for note in notes), sep="\n")
 
@@ -461,7 +466,7 @@ print(program)
 #
 # </details>
 #
-# Run it. **Predict:** the engine lane has answered this question with this seed, but *in* the chat template. Is the
+# Run it. **Predict:** the engine lane has answered this question greedily, too, but *in* the chat template. Is the
 # answer to the bare question the same?
 
 # %%
@@ -470,11 +475,11 @@ file.write_text(program)
 done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True)
 print(f"# on {runs_on}")
 print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
-print("# the engine lane, templated:", repr(expected))
+print("# the engine lane, templated:", repr(ask(plain)))
 
 # %% [markdown]
-# The same? No: like an engine, `LLM.generate` takes text as it is. Without the template this model rambles on. Next,
-# send the templated prompt.
+# The same? No: like an engine, `LLM.generate` takes text as it is. Without the template the model goes on with your
+# text. Next, send the templated prompt.
 
 # %% [markdown]
 # ### trtllm-serve
@@ -709,7 +714,33 @@ show(api_names.losses(rich, tables, targets), title, f"Lost on each API: {lost}"
 # those, use `trtllm-serve`, or your own Triton model around `LLM`.
 
 # %% [markdown]
-# ## 9 A third road: Edge-LLM (optional)
+# ## Recap
+#
+# - Engines end with 1.3.0rc20. After that `LLM`, `trtllm-serve` or `llmapi` serves the checkpoint itself.
+# - The same three values are greedy on one API and sample on another. Set them all.
+# - Renaming keeps names right and meanings wrong: limit, prompt, stop word and sampling.
+# - The `openai` client talks to `trtllm-serve` and, through a front end, to Triton.
+# - `llmapi` has 17 inputs and no batch dimension. Over HTTP an old client gets 32 tokens and no error; an ensemble of
+#   one step gives it the new names.
+
+# %% [markdown]
+# ## Break it
+#
+# Send a request through all the APIs in turn. **Predict:** which of its fields survive the whole trip?
+
+# %% tags=["nbval-check-output"]
+here, now = "engine", rich
+for target in ("completions", "llm_api", "llmapi", "engine"):
+    now, notes = llm_api.translate(now, here, target)
+    here = target
+    print(f"{target:12} loses {[note.parameter for note in notes if note.kind == 'lost'] or 'nothing'}")
+print(now)
+
+# %% [markdown]
+# Which survive? Only those that every API knows. Try more: stop the server, then ask with the `openai` client.
+
+# %% [markdown]
+# ## 9 An aside: Edge-LLM (optional)
 #
 # One road still ends in an engine: [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM), for small
 # machines.
@@ -781,32 +812,6 @@ if graph.node:
 # PC, the package holds the plugin for compute capability 8.0, 8.6, 10.0 and 12.0.
 #
 # </details>
-
-# %% [markdown]
-# ## Recap
-#
-# - Engines end with 1.3.0rc20. After that `LLM`, `trtllm-serve` or `llmapi` serves the checkpoint itself.
-# - The same three values are greedy on one API and sample on another. Set them all.
-# - Renaming keeps names right and meanings wrong: limit, prompt, stop word and sampling.
-# - The `openai` client talks to `trtllm-serve` and, through a front end, to Triton.
-# - `llmapi` has 17 inputs and no batch dimension. Over HTTP an old client gets 32 tokens and no error; an ensemble of
-#   one step gives it the new names.
-
-# %% [markdown]
-# ## Break it
-#
-# Send a request through all the APIs in turn. **Predict:** which of its fields survive the whole trip?
-
-# %% tags=["nbval-check-output"]
-here, now = "engine", rich
-for target in ("completions", "llm_api", "llmapi", "engine"):
-    now, notes = llm_api.translate(now, here, target)
-    here = target
-    print(f"{target:12} loses {[note.parameter for note in notes if note.kind == 'lost'] or 'nothing'}")
-print(now)
-
-# %% [markdown]
-# Which survive? Only those that every API knows. Try more: stop the server, then ask with the `openai` client.
 
 # %%
 for each in (application, frontend, web, client):

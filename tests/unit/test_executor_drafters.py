@@ -8,7 +8,7 @@ from executor_helpers import MAX_SEQ_LEN, VOCAB, FakeModel, expected_tokens, wri
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafters import DraftModel, PromptLookup, generate
+from drafters import DraftModel, PromptLookup, Run, expected, generate, in_turn
 from reference_backend.executor import Executor, ExecutorError, RequestError
 
 
@@ -121,6 +121,27 @@ def test_bad_sizes(make):
 def test_an_engine_folder_is_needed(tmp_path):
     with pytest.raises(ExecutorError, match=r"config\.json"):
         DraftModel(tmp_path)
+
+
+class Nines:
+    def propose(self, tokens, at_most):
+        return [9] * at_most
+
+
+def test_lengths_take_turns_and_each_step_is_counted_once():
+    def run(drafter):
+        guesses = np.array([len(drafter.propose([1], 9)) for _ in range(4)])
+        return Run([], 10.0 + guesses, guesses, 0, 0, 0)
+
+    np.testing.assert_array_equal(in_turn(run, Nines(), [0, 2, 5], 3, seed=1), [[10] * 3, [12] * 3, [15] * 3])
+
+
+def test_expected_speed_up_against_drawn_rounds():
+    a, c, v = 0.6, 0.1, [1.0, 1.2, 1.5]
+    kept = np.random.default_rng(1).random((100_000, 2)) < a
+    tokens, speedups = expected(a, c, v)
+    assert tokens[2] == pytest.approx(1 + np.cumprod(kept, axis=1).sum(1).mean(), rel=0.01)
+    assert speedups == pytest.approx([1, 1.6 / 1.3, 1.96 / 1.7])
 
 
 PROMPTS = [

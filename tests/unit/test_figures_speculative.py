@@ -17,6 +17,7 @@ P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
 FIGURES = {
     "overlap": lambda: figures.overlap("abc", P, Q),
     "kept": lambda: figures.kept(["a", "b"], [0.9, 0.3], [True, False]),
+    "verify": lambda: figures.verify({0: 1.0, 2: 1.3}, np.array([[1.0, 1.0], [1.2, 1.4]])),
     "costs": lambda: figures.cost_model([1, 2], ([1.5, 1.75], [1.4, 1.6]), ([1.2, 1.1], [1.3, 0.9])),
 }
 
@@ -33,6 +34,12 @@ def test_texts_are_legible_and_axes_named(name):
 def test_overlap_fills_what_both_have():
     heights = [bar.get_height() for bar in FIGURES["overlap"]().axes[0].patches]
     np.testing.assert_allclose(heights, [*Q, *np.minimum(P, Q), *P, *np.minimum(P, Q)])
+
+
+def test_verify_shows_each_measurement_and_a_step_for_each_token():
+    separate, measured, middle = FIGURES["verify"]().axes[0].lines
+    assert list(separate.get_ydata()) == [1, 3] and list(middle.get_ydata()) == [1.0, 1.3]
+    assert list(zip(*measured.get_data(), strict=True)) == [(0, 1.0), (0, 1.0), (2, 1.2), (2, 1.4)]
 
 
 def test_kept_fills_where_the_likeliest_agree():
