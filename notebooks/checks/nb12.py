@@ -67,7 +67,7 @@ def by_hand(answer):
         return wrong("temperature keeps its name and its value")
     if llm_api.decides(given, "engine") == "greedy":
         same = _heard(given, client)
-        told = f"the server sent {len(same)} texts, {len(set(same))} different; this request is greedy"
+        told = f"the server's {len(same)} answers hold {len(set(same))} different text; this request is greedy"
         return wrong(f"{told}: an engine samples only when top_k or top_p is there")
     if given.get("top_k") or given.get("top_p") != 1.0:
         return wrong("OpenAI's default leaves out no token: top_p 1.0 and no top_k")
