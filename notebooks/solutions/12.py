@@ -80,7 +80,7 @@ MUTANTS = {
         ("temperature alone samples", _request("top_p"), "3 answers hold 1 different text; this"),
         ("any top_k will do", _request("top_p", top_k=50), "leaves out no token"),
         ("temperature is lost", _request("temperature"), "keeps its name and its value"),
-        ("an engine never repeats the prompt", _request("exclude_input_in_output"), "otherwise: 'Name a fruit."),
+        ("an engine never repeats the prompt", _request("exclude_input_in_output"), "Name a fruit."),
         ("prompt keeps its name", _request("text_input", prompt="Name a fruit."), "no 'prompt'"),
         ("other values", _request(max_tokens=9), "both keep their values"),
         ("more is better", _request(seed=3), "does not ask for"),
