@@ -156,12 +156,11 @@ for name, found in tried_out.items():
 # without guesses. **Predict** $v(1)$ and $v(8)$.
 #
 # Other programs disturb a clock. So the lengths take turns in shuffled order, 12 times, and each step is divided by the
-# step without guesses of the same turn. The **median** counts. The liar makes the longest drafts, so it guesses here.
+# median step of its turn. Of the 12 the **median** counts. The liar, whose answers take most steps, guesses.
 
 # %%
 tried = sorted({0, 1, 2, 3, 4, longest, 8})
-steps = drafters.in_turn(run, Oracle(max(tried), lies=True), tried, turns=12, seed=seed)
-ratios = steps / steps[0]
+ratios = drafters.in_turn(run, Oracle(max(tried), lies=True), tried, turns=12, seed=seed)
 
 # %% [markdown]
 # More guesses are more work, so $v$ cannot fall. Where the medians do, neighbours are averaged (isotonic regression).
@@ -605,8 +604,7 @@ print(f"predicted best: k = {best}, {predicted[best]:.2f} times as fast")
 draft.max_draft = longest
 runs = [run(drafters.Turns(draft, [k])) for k in lengths]
 assert precision != "fp32" or all(each.tokens == answer for each in runs)
-steps = drafters.in_turn(run, draft, lengths, turns=12, seed=seed)
-clock = np.median(steps / steps[0], axis=1)  # in plain steps
+clock = np.median(drafters.in_turn(run, draft, lengths, turns=12, seed=seed), axis=1)  # in plain steps
 speeds = np.array([each.made / clock[each.guesses].sum() for each in runs])
 gained, per_step = speeds / speeds[0], [each.per_step for each in runs]
 
