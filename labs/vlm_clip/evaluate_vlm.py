@@ -109,7 +109,7 @@ def table(ids: Sequence[str], right: Sequence[str], said: Sequence[str], blind: 
 
 def scene_sets(folder: Path, left_out: Sequence[int] = (), count: int = COUNT) -> dict[str, Scenes]:
     """The scenes of the evaluation, from a folder of train_vlm.py --prepare."""
-    named = json.loads((folder / "names.json").read_text(encoding="utf-8"))["things"]
+    named = vlm_data.names(folder)["things"]
     sets = vlm_data.things(vlm_data.Stored.load(folder / "pictures.npz"), named, set(left_out))
     return scenes_of(sets, count)
 
@@ -155,8 +155,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(chosen: argparse.Namespace) -> dict[str, Any]:
     began = time.monotonic()
-    model = Vlm.load(chosen.weights)
+    if chosen.count < 1:
+        raise CourseError(f"--count is {chosen.count}; give 1 or more.")
     card = vlm.load(chosen.weights)[2]
+    if chosen.folder and not card.keys() >= {"left_out", "usual"}:
+        raise CourseError(f"{vlm.CARD} lacks left_out or usual, which scenes need; write it with train_vlm.py.")
+    sets_of = scene_sets(chosen.folder, card["left_out"], chosen.count) if chosen.folder else {}
+    model = Vlm.load(chosen.weights)
     found, source = evaluate.pictures(chosen.pictures)
     right = [picture.caption for picture in found]
     images = [square(open_picture(picture.file.read_bytes())) for picture in found]
@@ -168,7 +173,7 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
     ids = [picture.id for picture in found]
     answers: dict[str, Any] = {"stamps": table(ids, right, said, blind)}
     if chosen.folder:
-        figures, rows = measure(model, scene_sets(chosen.folder, card["left_out"], chosen.count), card["usual"])
+        figures, rows = measure(model, sets_of, card["usual"])
         sets, answers = sets | figures, answers | rows
     if chosen.answers:
         chosen.answers.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")

@@ -322,10 +322,9 @@ def check(args: argparse.Namespace) -> None:
     for name, least in (("steps", 1), ("batch", 4), ("seed", 0)):
         if (value := getattr(args, name)) < least:
             raise CourseError(f"--{name} is {value}; give {least} or more.")
-    try:
-        torch.zeros(1, device=args.device)
-    except (RuntimeError, AssertionError) as error:
-        raise CourseError(f"--device {args.device} cannot be used here ({str(error).splitlines()[0]:.100}).") from None
+    if args.prepare and args.folder:
+        raise CourseError("--prepare writes a folder and --from reads one; give one of them.")
+    training.usable(args.device)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import evaluate_vlm
-from cliplab import pictures, training_data, vlm, vlm_data, vlm_training
+from cliplab import pictures, training, training_data, vlm, vlm_data, vlm_training
 from cliplab.lite0 import Trunk
 from cliplab.mini_clip import VisionTower
 from cliplab.vlm_data import WHAT, Stored, article, sentence
@@ -61,6 +61,7 @@ def main() -> int:
     if args.smoke:
         args.scenes, args.lessons, args.chats, args.steps, args.batch, args.count = 48, 1, 8, (2, 2), 8, 4
     try:
+        check(args)
         folder = args.folder or args.prepare or training_data.cache() / "vlm"
         if args.prepare or not (args.folder or (folder / "names.json").is_file()):
             vlm_data.prepare(folder, pictures.catalogue("full"))
@@ -68,6 +69,17 @@ def main() -> int:
     except CourseError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what would fail after the pictures were fetched."""
+    if args.prepare and args.folder:
+        raise CourseError("--prepare writes a folder and --from reads one; give one of them.")
+    least = {"scenes": 1, "lessons": 0, "chats": 0, "batch": 1, "rank": 1, "count": 1, "minutes": 0, "seed": 0}
+    for name, value in [*((name, getattr(args, name)) for name in least), *(("steps", steps) for steps in args.steps)]:
+        if not value >= least.get(name, 1):
+            raise CourseError(f"--{name} is {value}; give {least.get(name, 1)} or more.")
+    training.usable(args.device)
 
 
 @torch.inference_mode()
@@ -89,7 +101,7 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
     device, cuda = args.device, args.device.startswith("cuda")
     torch.manual_seed(args.seed)
     stored, stamps = (Stored.load(folder / f"{name}.npz") for name in ("pictures", "stamps"))
-    named = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    named = vlm_data.names(folder)
     tower = VisionTower.load().to(device)
     drawn, measured_on = (features(tower.trunk, some, 64 if args.smoke else 0) for some in (stored, stamps))
     alike = drawn @ measured_on.T

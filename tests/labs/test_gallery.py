@@ -187,6 +187,17 @@ def test_without_a_model_that_sees_it_is_one_sentence(address, picture, said):
         list(describe.Describer(address).stream(picture, "What is it?"))
 
 
+@pytest.mark.parametrize("card", ["", "{", "[]", "null", "{}", '{"before": "", "after": "{x}"}'])
+def test_a_damaged_card_is_one_sentence(card, tmp_path, monkeypatch):
+    (tmp_path / "data" / "vlm").mkdir(parents=True)
+    (tmp_path / "data" / "vlm" / "vlm.json").write_text(card)
+    monkeypatch.setattr(describe, "find_root", lambda: tmp_path)
+    with pytest.raises(CourseError, match="vlm.json is damaged"):
+        list(describe.Describer("127.0.0.1:9").stream(b"px", "What is it?"))
+    with pytest.raises(CourseError, match="Choose a picture, and ask a question"):
+        list(describe.Describer("127.0.0.1:9").stream(b"px", "<image> "))
+
+
 def test_an_answer_opens_the_search(hits, monkeypatch):
     desk, shown = Desk(hits), []
     monkeypatch.setattr("IPython.display.display", lambda *things, **_: shown.extend(things))

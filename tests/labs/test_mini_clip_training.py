@@ -11,6 +11,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 import train
+import train_vlm
 from cliplab import training
 from cliplab.mini_clip import VisionTower
 from cliplab.prepare import to_array
@@ -92,9 +93,13 @@ def test_every_sentence_gets_its_vector_whatever_the_order():
     assert train.encoded(["bbb", "a", "cc"], encode).tolist() == [[3, 98], [1, 97], [2, 99]]
 
 
+BOTH = ["--from", "there", "--prepare", "here"], "--prepare writes a folder and --from reads one; give one of them."
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        BOTH,
         (["--steps", "0"], "--steps is 0; give 1 or more"),
         (["--device", "abacus"], "--device abacus cannot be used here"),
         (["--prepare", "here"], "Training needs resvg_py: pip install --require-hashes "),
@@ -106,5 +111,34 @@ def test_a_mistake_is_one_sentence_before_anything_is_fetched(arguments, said, m
     monkeypatch.setattr(train, "find_spec", lambda name: None)
     monkeypatch.setattr(train.vlm_data, "prepare", lambda *_: pytest.fail("it went on"))
     assert train.main() == 1
+    output = capsys.readouterr().err
+    assert output.startswith(said) and output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        BOTH,
+        (["--steps", "5", "0"], "--steps is 0; give 1 or more"),
+        (["--rank", "0"], "--rank is 0; give 1 or more"),
+        (["--minutes", "nan"], "--minutes is nan; give 0 or more"),
+        (["--device", "abacus"], "--device abacus cannot be used here"),
+        (["--from", "nowhere"], "nowhere/pictures.npz cannot be read"),
+    ],
+)
+def test_a_mistake_in_training_the_vlm_is_one_sentence(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_vlm.py", *arguments])
+    monkeypatch.setattr(train_vlm.vlm_data, "prepare", lambda *_: pytest.fail("it went on"))
+    assert train_vlm.main() == 1
+    output = capsys.readouterr().err
+    assert output.startswith(said) and output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["--count", "0"], "--count is 0"), (["--from", "nowhere"], "names.json cannot be read")]
+)
+def test_a_mistake_in_evaluating_the_vlm_is_found_before_minutes_of_work(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(train_vlm.evaluate_vlm.Vlm, "load", lambda *_: pytest.fail("it went on"))
+    assert train_vlm.evaluate_vlm.main(arguments) == 1
     output = capsys.readouterr().err
     assert output.startswith(said) and output.count("\n") == 1

@@ -145,10 +145,16 @@ def test_a_merged_update_says_what_the_unmerged_says_and_survives_the_file(tmp_p
     seen = torch.randn(2, vlm.TOKENS, vlm.SEEN)
     assert torch.allclose(again(seen), projector(seen), atol=1e-2)
     with pytest.raises(CourseError, match="does not fit this language model"):
-        vlm.merge(plain, {"model.layers.9.mlp.up_proj.up": torch.zeros(1, 1)})
+        vlm.merge(plain, stored | {"model.layers.9.mlp.up_proj.up": torch.zeros(1, 1)})
+    lost = "model.layers.1.mlp.up_proj"
+    with pytest.raises(CourseError, match=f"{lost} is missing, and of 0 other layers"):
+        vlm.merge(tiny(), {name: factor for name, factor in stored.items() if not name.startswith(lost)})
 
 
-@pytest.mark.parametrize("damage", ["nothing there", "cut off", "another model", "no card"])
+DAMAGES = ["nothing there", "cut off", "another model", "a number", "not finite", "no card", "[]"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_weights_are_one_sentence(tmp_path, damage):
     vlm.save(tmp_path, vlm.Projector(16), {}, {})
     path = tmp_path / vlm.FILE
@@ -158,8 +164,12 @@ def test_damaged_weights_are_one_sentence(tmp_path, damage):
         path.write_bytes(path.read_bytes()[:1000])
     elif damage == "another model":
         save_file({"weight": torch.zeros(2)}, path)
+    elif damage == "a number":
+        save_file({"projector.place": torch.tensor(1.0)}, path)
+    elif damage == "not finite":
+        vlm.save(tmp_path, vlm.Projector(16), {"layer.up": torch.tensor([1.0, torch.nan])}, {})
     else:
-        (tmp_path / vlm.CARD).write_text("{", encoding="utf-8")
+        (tmp_path / vlm.CARD).write_text({"no card": "{"}.get(damage, damage), encoding="utf-8")
     with pytest.raises(CourseError, match=r"holds no weights of the vision-language model .*git checkout data") as said:
         vlm.load(tmp_path)
     assert "\n" not in str(said.value)

@@ -181,6 +181,10 @@ def test_a_bad_picture_is_one_sentence(client, model, said):
         (asked(*[url(picture(0))] * 5, text="<image>" * 5), "The number of pictures is 5; this model takes"),
         (asked(image_input=np.zeros((1, 1, 3, 8, 8), np.float16), text="<image>"), "takes pixel_values"),
         (asked(image_input=np.full((1, 1, 3, 224, 224), np.nan, np.float16), text="<image>"), "finite"),
+        (asked(prompt_embedding_table=np.full((1, 49, 576), np.nan, np.float16), prompt_table_extra_id=1), "finite"),
+        (asked(image_bytes_input=np.zeros((1, 1, 0, 8, 3), np.uint8)), "give pixels as [texts, pictures, height"),
+        (asked(image_bytes_input=np.zeros((1, 1, 8, 8, 1), np.uint8)), "give pixels as [texts, pictures, height"),
+        (asked(text="", prompt_table_extra_id=4), "prompt"),
         (asked(video_bytes_input=np.zeros((1, 1, 2, 2, 3), np.uint8)), "video_bytes_input was given"),
     ],
 )
@@ -188,6 +192,11 @@ def test_what_does_not_fit_together_is_one_sentence(client, given, said):
     with pytest.raises(InferenceServerException) as caught:
         list(stream(client, BLS, given, timeout=20))
     assert said in caught.value.message()
+
+
+def test_the_ensemble_says_that_it_has_no_picture(client):
+    with pytest.raises(InferenceServerException, match="has no picture; give image_url_input"):
+        list(stream(client, GRAPH, asked(text="What is it?"), timeout=20))
 
 
 def test_pictures_over_openai_s_protocol(server, expected, smollm2_tokenizer_dir):

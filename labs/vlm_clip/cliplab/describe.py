@@ -50,17 +50,18 @@ class Describer:
         Raises CourseError without a picture, a question or a server, InferenceServerException for what the server
         refuses. Leaving the iterator early stops the model's work.
         """
-        question = re.sub(r"<\|[^|]*\|>", " ", question).strip()
+        question = re.sub(r"<\|[^|]*\|>|<image>", " ", question).strip()
         if not picture or not question:
             raise CourseError("Choose a picture, and ask a question about it.")
         if not self.address:
             raise CourseError("No model that sees pictures is served here; notebook 16 shows how to serve one.")
-        card = json.loads((find_root() / "data" / "vlm" / "vlm.json").read_text(encoding="utf-8"))
+        try:
+            card = json.loads((find_root() / "data" / "vlm" / "vlm.json").read_text(encoding="utf-8"))
+            prompt = f"{card['before']}<image>{card['after'].format(question)}"
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CourseError(f"data/vlm/vlm.json is damaged ({error!r}); bring it back: git checkout data") from None
         url = b"data:image/png;base64," + base64.b64encode(picture)  # the bytes say what kind it is
-        asked = inputs(
-            text_input=f"{card['before']}<image>{card['after'].format(question)}", max_tokens=LONGEST, stream=True,
-            image_url_input=np.array([[url]], object),
-        )  # fmt: skip
+        asked = inputs(text_input=prompt, max_tokens=LONGEST, stream=True, image_url_input=np.array([[url]], object))
         try:
             with (
                 grpcclient.InferenceServerClient(self.address) as client,

@@ -15,11 +15,20 @@ from torch.nn import functional as F
 from cliplab.lite0 import SIZE
 from cliplab.mini_clip import VisionTower
 from cliplab.prepare import MEAN, SCALE
+from servinglab.errors import CourseError
 
 SAME = 0.9  # captions at least this similar are not told apart
 TEMPERATURE = 0.07
 EMA = 0.99
 BLANK = 1.0  # white
+
+
+def usable(device: str) -> None:
+    """Raise CourseError for a device that torch does not have here."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise CourseError(f"--device {device} cannot be used here ({str(error).splitlines()[0]:.100}).") from None
 
 
 @dataclass(frozen=True)

@@ -112,11 +112,14 @@ def attach(model: nn.Module, rank: int) -> dict[str, nn.Parameter]:
 @torch.no_grad()
 def merge(model: nn.Module, factors: Mapping[str, Tensor]) -> None:
     """Add up @ down to the weights of a plain model, in place. Raises CourseError for factors of another model."""
-    for name in [name for name in factors if name.endswith(".up")]:
-        layer = name.removesuffix(".up")
+    own = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in UPDATED}
+    layers = {name.rpartition(".")[0] for name in factors}
+    if lacking := sorted(own - layers):
+        raise CourseError(f"The low-rank update of {lacking[0]} is missing, and of {len(lacking) - 1} other layers.")
+    for layer in sorted(layers):
         try:
             weight = model.get_submodule(layer).weight
-            weight += (factors[name].float() @ factors[f"{layer}.down"].float()).to(weight)
+            weight += (factors[f"{layer}.up"].float() @ factors[f"{layer}.down"].float()).to(weight)
         except (AttributeError, KeyError, RuntimeError) as error:
             raise CourseError(f"The low-rank update of {layer} does not fit this language model ({error}).") from None
 
@@ -210,10 +213,12 @@ def load(folder: str | Path | None = None) -> tuple[Projector, dict[str, Tensor]
     try:
         weights = {name: weight.float() for name, weight in load_file(folder / FILE).items()}
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        projector = Projector(weights["projector.place"].shape[1])
+        if not isinstance(card, dict) or not all(weight.isfinite().all() for weight in weights.values()):
+            raise ValueError(f"{CARD} is no card, or a number of {FILE} is not finite")
+        projector = Projector(weights["projector.place"].shape[-1])
         own = {n.removeprefix("projector."): w for n, w in weights.items() if n.startswith("projector.")}
         projector.load_state_dict(own)
-    except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, IndexError, SafetensorError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise CourseError(
             f"{folder} holds no weights of the vision-language model ({why}); bring it back with `git checkout data`, "

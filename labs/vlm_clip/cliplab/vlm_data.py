@@ -76,6 +76,14 @@ class Stored:
         return spread(_on_white, self.files)
 
 
+def names(folder: Path) -> dict[str, Any]:
+    """What --prepare wrote into names.json."""
+    try:
+        return json.loads((folder / "names.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CourseError(f"names.json cannot be read ({error}); make it with train_vlm.py --prepare.") from None
+
+
 def spread(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """`function` of every item, in as many processes as there are cores when it is worth it."""
     if len(items) < 200:

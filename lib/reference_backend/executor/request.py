@@ -215,10 +215,10 @@ class Request:
             if np.isnan(bias).any() or np.isposinf(bias).any():
                 raise RequestError("embedding_bias holds nan or +inf; a number or -inf (never this token) is needed.")
         table, extra_ids = self.prompt_embedding_table, self.prompt_table_extra_ids
-        if table is not None and (table.ndim != 2 or table.dtype.kind != "f"):
+        if table is not None and (table.ndim != 2 or table.dtype.kind != "f" or not np.isfinite(table).all()):
             raise RequestError(
                 f"prompt_embedding_table is an array of {table.dtype} with {table.ndim} dimension(s); it must be "
-                "[rows, hidden] of floating-point numbers."
+                "[rows, hidden] of finite floating-point numbers."
             )
         if extra_ids is not None and (extra_ids.shape != prompt.shape or extra_ids.dtype.kind not in "iu"):
             raise RequestError(

@@ -39,8 +39,16 @@ class TritonPythonModel(preprocessing.TritonPythonModel):
         self.rows = vision["visual_tokens"]  # of one picture
         self.most = common.number(config, "max_num_images", 1, int)
 
-    def _encode(self, inputs):
+    def execute(self, requests):
+        # An ensemble ends without a word where a tensor of its next step was not made; a BLS model asks for it only
+        # when it has a picture.
+        needs = iter(["PIXEL_VALUES" in request.requested_output_names() for request in requests])
+        return common.respond(requests, lambda inputs: self._encode(inputs, next(needs)), self.name)
+
+    def _encode(self, inputs, needs_picture=False):
         pictures = self._pictures(inputs)
+        if needs_picture and pictures is None:
+            raise InputError("The request has no picture; give image_url_input, or ask the model tensorrt_llm_bls.")
         named = inputs.pop("PROMPT_TABLE_EXTRA_ID", None)
         outputs = super()._encode(inputs)
         ids = outputs["INPUT_ID"].astype(np.int64) - self.vocab_size
@@ -56,7 +64,7 @@ class TritonPythonModel(preprocessing.TritonPythonModel):
                 named = np.array([[_name(picture) for picture in row] for row in pictures])
         if named is not None:
             spread = named if len(named.T) == 1 else np.repeat(named, self.rows, axis=1)
-            spread = np.broadcast_to(spread, (len(ids), max(ids.max() + 1, 1)))
+            spread = np.broadcast_to(spread, (len(ids), max(ids.max(initial=0) + 1, 1)))
             extra_ids = np.take_along_axis(spread, ids.clip(0), axis=1)
             outputs["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.where(ids >= 0, extra_ids, 0).astype(np.uint64)
         return outputs
@@ -78,6 +86,10 @@ class TritonPythonModel(preprocessing.TritonPythonModel):
         rows, read = (urls, _from_url) if pixels is None else (pixels, Image.fromarray)
         if not 1 <= rows.shape[1] <= self.most:
             raise InputError(f"The number of pictures is {rows.shape[1]}; this model takes from 1 to {self.most}.")
+        if pixels is not None and (pixels.ndim != 5 or pixels.shape[-1] != 3 or not pixels.size):
+            raise InputError(
+                f"image_bytes_input is {list(pixels.shape)}; give pixels as [texts, pictures, height, width, 3]."
+            )
         found = np.zeros((*rows.shape[:2], 3, SIZE, SIZE), np.float16)
         for place in np.ndindex(*rows.shape[:2]):
             try:
