@@ -140,7 +140,7 @@ def _ensemble(spec: DeploymentSpec, _: str) -> pb.ModelConfig:
     config.name = ENSEMBLE
     for name in ("prompt_embedding_table", "prompt_vocab_size"):  # not the client's, but the encoder's
         config.input.remove(next(tensor for tensor in config.input if tensor.name == name))
-    config.input.add(name="image_url_input", data_type=pb.TYPE_STRING, dims=(-1,))
+    config.input.add(name="image_url_input", data_type=pb.TYPE_STRING, dims=(-1,), optional=True)
     before, llm, after = config.ensemble_scheduling.step
     before.input_map["IMAGE_URL"] = "image_url_input"
     before.output_map["PIXEL_VALUES"] = "_PIXEL_VALUES"
