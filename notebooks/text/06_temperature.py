@@ -27,7 +27,7 @@
 # - say when a TensorRT-LLM server reads `temperature`, and set it to reach a probability
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 31 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes (last run: 30 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 30 min
 #
@@ -369,8 +369,9 @@ def draw(axes, T):
 
 # %%
 finer = {"T": [round(0.05 * step, 2) for step in range(2, 101)]}
-shares = " and ".join(f"{softmax(z / T)[top].sum():.0%} at T = {T}" for T in (1, 2))
-title = "{} has {:.0%} at T = 1, {:.1%} at T = 2".format(name(top[0]), *(softmax(z / T)[top[0]] for T in (1, 2)))
+shares = " and ".join(f"{100 * softmax(z / T)[top].sum():.0f} % at T = {T}" for T in (1, 2))
+first = [100 * softmax(z / T)[top[0]] for T in (1, 2)]
+title = f"{name(top[0])} has {first[0]:.2g} % at T = 1, {first[1]:.2g} % at T = 2"
 summary = f"the six likeliest tokens share {shares}"
 explore(draw, title=title, summary=summary, live=finer, T=[0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
 
@@ -386,9 +387,9 @@ explore(draw, title=title, summary=summary, live=finer, T=[0.25, 0.5, 0.75, 1.0,
 # $T\to\infty$?
 
 # %%
-ends = softmax(z / 0.01).max(), softmax(z / 1000).max() * z.size
+ends = [softmax(z / T).max() for T in (1e-3, 1e9)]
 curves = figures.probability_curves(np.geomspace(0.1, 20, 200), z, ranks=[1, 10, 100, 1000, 40000])
-title = f"The first token has {ends[0]:.2f} at T = 0.01 and {ends[1]:.2f} times 1/vocabulary at T = 1000"
+title = f"The first token: probability {ends[0]:.2g} at T → 0, one of {1 / ends[1]:,.0f} at T → ∞"
 show(curves, title, "five ranks, from 1 to 40,000, against the temperature")
 
 # %% [markdown]
@@ -424,19 +425,13 @@ curves = {label: [entropy(row, T) for T in grid] for label, row in (("your promp
 assert all((np.diff(curve) > 0).all() for curve in curves.values())
 
 # %%
-summary = f"at T = 1: {entropy(z, 1):.2f} nats for your prompt, {entropy(sure, 1):.2f} nats for {sure_prompt!r}"
-fig = figures.entropy_curves(grid, curves, z.size)
-higher = max(curves, key=lambda label: curves[label][-1])
-show(fig, f"At T = 5 the higher entropy is that of {higher!r}", summary)
-
-# %% [markdown]
-# Where do they cross?
-
-# %%
 yours, france = map(np.array, curves.values())
-crossing = grid[1:][np.diff(np.sign(yours - france)) != 0]
-print(f"at T = 5: {yours[-1]:.2f} and {france[-1]:.2f} nats; the curves cross", end=" ")
-print("near T = " + ", ".join(f"{T:.1f}" for T in crossing) if crossing.size else "nowhere")
+crossing = ", ".join(f"{T:.1f}" for T in grid[1:][np.diff(np.sign(yours - france)) != 0])
+higher = max(curves, key=lambda label: curves[label][-1])
+title = f"The curves cross near T = {crossing}" if crossing else "The curves do not cross"
+summary = "; ".join(f"at T = {T}: {entropy(z, T):.2f} nats for your prompt, {entropy(sure, T):.2f} for {sure_prompt!r}"
+                    for T in (1, 5))  # fmt: skip
+show(figures.entropy_curves(grid, curves, z.size), f"{title}: at T = 5 {higher!r} is higher", summary)
 
 # %% [markdown]
 # At T = 1 the sure prompt is far lower. But both curves only rise: heat makes even a sure model undecided. At a high T
