@@ -1,10 +1,11 @@
-"""Exercises of notebook 03: a wire shape, a config that Triton must load, the names a BLS must know."""
+"""Exercises of notebook 03: a wire shape, and two configs that Triton must load and answer with."""
 
 from __future__ import annotations
 
 import functools
 import re
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,14 @@ from tritonclient.utils import InferenceServerException
 
 from servinglab import assets
 from servinglab.checks import Verdict, exercise, right, wrong
-from servinglab.client import inputs
-from servinglab.repository import contract, write_templates
+from servinglab.client import inputs, stream
+from servinglab.repository import build_default, contract, write_templates
 from servinglab.scratch import shorten
 from servinglab.server import ServerError, TritonServer
 
 BATCH = 8
 MODEL, TEXT = "postprocessing", "A fox ran."
-PREFIX = "judge-"
+PREFIX, INNER = "judge-", ("preprocessing", "tensorrt_llm", "postprocessing")
 
 
 @exercise("03.1", expects="a list of numbers such as [3, 5]")
@@ -125,31 +126,48 @@ def _fault(config: pb.ModelConfig) -> str | None:
     return f"{count} instances answer at once, so pieces of a stream can overtake each other" if count > 1 else None
 
 
-@exercise("03.3", expects="a dict of parameter names and values")
-def bls_names(answer: dict[str, str]) -> Verdict:
-    inner = ("tensorrt_llm", "preprocessing", "postprocessing")
-    wanted = {f"{model}_model_name": PREFIX + model for model in inner}
-    if not isinstance(answer, dict):
-        return wrong("expected a dict: parameter names and their values")
-    if answer == wanted:
-        return right("three names, three models of its own; without one of them it would call another deployment's")
-    unknown = sorted(str(key) for key in answer.keys() - contract.parameters("tensorrt_llm_bls").keys())
-    if unknown:
-        return wrong(f"tensorrt_llm_bls reads no parameter {', '.join(unknown)}; look at its config in section 3")
-    if set(answer) == {"tensorrt_llm_model_name"}:
-        return wrong("the LLM would be its own, but it would tokenise and decode with the first deployment's models")
-    missing = [key for key in wanted if key not in answer]
-    if missing:
-        return wrong(f"without {' and '.join(missing)} it calls a model of the first deployment")
-    for key, name in wanted.items():
-        given = answer[key]
-        if not isinstance(given, str):
-            return wrong(f"{key} must be text, not {given!r}")
-        if given == name.removeprefix(PREFIX):
-            return wrong(f"{key} {given!r} is a model of the first deployment: Triton knows models by their full names")
-        if re.search(r"bls$|ensemble$", given):
-            return wrong(f"{key} {given!r} is a front door: the BLS would call itself or its neighbour")
-        if given != name:
-            return wrong(f"{key} {given!r}: the repository has no such model; the folders are named {PREFIX}…")
-    extra = sorted(set(answer) - set(wanted))
-    return wrong(f"{', '.join(extra)} names no model of this deployment: leave it out")
+@exercise("03.3", expects="the text of a config")
+def prefixed(answer: str) -> Verdict:
+    """A Triton with two deployments must load it, and of its statistics only those of one may grow."""
+    if not isinstance(answer, str):
+        return wrong("expected the whole text of the config: a string")
+    server, folder = _deployments()
+    (folder / "config.pbtxt").write_text(answer)
+    try:
+        server.load(folder.name)
+        with InferenceServerClient(server.grpc_url) as client:
+            before = _runs(client)
+            list(stream(client, folder.name, inputs(text_input=TEXT, max_tokens=1)))
+            ran = _ran_since(client, before)
+    except (ServerError, InferenceServerException) as error:
+        said = error.message() if isinstance(error, InferenceServerException) else str(error)
+        reason = re.split(r"\n| NOTE:", shorten(said).split("] ")[-1])[0].rstrip(". ")
+        return wrong(f"{reason}. The folders are {PREFIX}tensorrt_llm_bls and, of the models that it calls, "
+                     f"{', '.join(PREFIX + name for name in INNER)}")  # fmt: skip
+    if foreign := [name for name in INNER if name in ran]:
+        return wrong(f"Triton loads it and it answers, but with {' and '.join(foreign)} of the first deployment")
+    return right(f"Triton loaded it, and only models of its own answered: {', '.join(sorted(ran))}")
+
+
+@functools.cache
+def _deployments() -> tuple[TritonServer, Path]:
+    """A Triton that runs the inner models of two deployments, and the folder of the second one's BLS model."""
+    root = tempfile.mkdtemp(prefix="two-")
+    for prefix in ("", PREFIX):
+        repository = build_default(root, name=f"{prefix}smollm2", prefix=prefix)
+    models = [prefix + name for prefix in ("", PREFIX) for name in INNER]
+    return TritonServer(repository, models=models).start(), repository / f"{PREFIX}tensorrt_llm_bls"
+
+
+def _runs(client: InferenceServerClient) -> dict[str, int]:
+    return {model.name: model.execution_count for model in client.get_inference_statistics().model_stats}
+
+
+def _ran_since(client: InferenceServerClient, before: dict[str, int]) -> set[str]:
+    """Those of the inner models that ran; a model counts a run only after its response, so this waits for three."""
+    for _ in range(50):
+        ran = {name for name, count in _runs(client).items() if count > before.get(name, 0) and "bls" not in name}
+        if len(ran) >= len(INNER):
+            break
+        time.sleep(0.02)
+    return ran

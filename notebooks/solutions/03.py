@@ -13,7 +13,15 @@ input { name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1, -1] }
 input { name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [-1] }
 
 output { name: "OUTPUT" data_type: TYPE_BYTES dims: [-1] }
-"""'''
+"""
+
+import re
+from servinglab.repository import build_default
+from servinglab.scratch import folder
+
+with folder() as root:
+    file = build_default(root / "llm") / "tensorrt_llm_bls" / "config.pbtxt"
+    texts = {"tensorrt_llm_bls": file.read_text()}'''
 
 _REPAIRS = {
     "name": '.replace("postprocess\\"", "postprocessing\\"")',
@@ -29,19 +37,21 @@ def _without(*left_out: str) -> str:
     return "\n    ".join(lines) + ")"
 
 
-LIVE = {"03.2"}
+LIVE = {"03.2", "03.3"}
 
 SOLUTIONS = {
     "03.1": "answer_1 = [1, 1]",
     "03.2": _without(),
-    "03.3": """answer_3 = {
-    "tensorrt_llm_model_name": "judge-tensorrt_llm",
-    "preprocessing_model_name": "judge-preprocessing",
-    "postprocessing_model_name": "judge-postprocessing",
-}""",
+    "03.3": """answer_3 = re.sub(
+    r'"(tensorrt_llm_bls|preprocessing|tensorrt_llm|postprocessing)"', r'"judge-\\1"', texts["tensorrt_llm_bls"]
+)""",
 }
 
-_NAMES = '{"tensorrt_llm_model_name": "%stensorrt_llm", "preprocessing_model_name": "%spreprocessing"'
+
+def _prefixed(*values: str) -> str:
+    """The config in which only these values get the prefix."""
+    return "answer_3 = texts['tensorrt_llm_bls']" + "".join(f""".replace('"{v}"', '"judge-{v}"')""" for v in values)
+
 
 MUTANTS = {
     "03.1": [
@@ -62,16 +72,16 @@ MUTANTS = {
         ("ids are text too", _without() + '.replace("TYPE_INT32", "TYPE_STRING")', "another datatype breaks"),
     ],
     "03.3": [
-        ("the LLM's name is enough", 'answer_3 = {"tensorrt_llm_model_name": "judge-tensorrt_llm"}',
-         "tokenise and decode with the first deployment's"),
-        ("the way back needs no name", f'answer_3 = {_NAMES % ("judge-", "judge-")}}}',
-         "without postprocessing_model_name"),
-        ("names are relative to the deployment",
-         f'answer_3 = {_NAMES % ("", "")}, "postprocessing_model_name": "postprocessing"}}',
-         "Triton knows models by their full names"),
+        ("a copy will do", _prefixed(), "unexpected directory name"),
+        ("the model's own name is enough", _prefixed("tensorrt_llm_bls"),
+         "with preprocessing and tensorrt_llm and postprocessing of the first"),
+        ("the LLM's name is enough", _prefixed("tensorrt_llm_bls", "tensorrt_llm"),
+         "with preprocessing and postprocessing of the first"),
+        ("the way back needs no name", _prefixed("tensorrt_llm_bls", "tensorrt_llm", "preprocessing"),
+         "with postprocessing of the first"),
         ("the ensemble is called by the BLS",
-         f'answer_3 = {_NAMES % ("judge-", "judge-")}, "postprocessing_model_name": "judge-ensemble"}}',
-         "is a front door"),
-        ("one prefix is enough", 'answer_3 = {"model_prefix": "judge-"}', "reads no parameter model_prefix"),
+         _prefixed("tensorrt_llm_bls", "tensorrt_llm", "preprocessing")
+         + """.replace('"postprocessing"', '"judge-ensemble"')""",
+         "judge-ensemble"),
     ],
 }  # fmt: skip
