@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 48 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 72 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 15 min, do: 30 min
 #
@@ -262,73 +262,6 @@ check("05.1", answer_1)
 # </details>
 
 # %% [markdown]
-# ### The same from grpcurl and Postman
-#
-# Such tools need the schema, too. Some servers hand it out ("reflection"). **Predict:** does Triton?
-
-# %% tags=["nbval-check-output"]
-path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-ask = channel.stream_stream(path, request_serializer=bytes, response_deserializer=bytes)
-try:
-    print(list(ask(iter([b":\x00"]), timeout=5)))
-except grpc.RpcError as error:
-    print(error.code())
-
-# %% [markdown]
-# Triton does not. Write the schema that `tritonclient` carries into a file, a *protoset*:
-
-# %% tags=["nbval-check-output"]
-build = find_root() / "build"
-build.mkdir(exist_ok=True)
-both = [service_pb2.DESCRIPTOR.dependencies[0], service_pb2.DESCRIPTOR]
-protoset = descriptor_pb2.FileDescriptorSet()
-for part in both:
-    protoset.file.add().ParseFromString(part.serialized_pb)
-(build / "grpc_service.protoset").write_bytes(protoset.SerializeToString())
-print(*(part.name for part in both))
-
-# %% [markdown]
-# These tools take the request as JSON. There each input has its own `contents`, with bytes in base64 and no four-byte
-# prefix.
-
-# %%
-content = base64.b64encode(b"A fox ran.").decode()
-text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "contents": {"bytes_contents": [content]}}
-length = {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "contents": {"int_contents": [8]}}
-(build / "request.json").write_text(json.dumps({"model_name": "tensorrt_llm_bls", "inputs": [text, length]}))
-
-# %% [markdown]
-# They find the method in the first file, make a message of the second, and send it. So does this cell:
-
-# %%
-pool = descriptor_pool.DescriptorPool()
-for part in descriptor_pb2.FileDescriptorSet.FromString((build / "grpc_service.protoset").read_bytes()).file:
-    pool.AddSerializedFile(part.SerializeToString())
-method = pool.FindMethodByName("inference.GRPCInferenceService.ModelStreamInfer")
-typed = json_format.Parse((build / "request.json").read_text(), service_pb2.ModelInferRequest())
-(response,) = stub.ModelStreamInfer(iter([typed]), timeout=60)
-print(method.input_type.full_name, "→", method.output_type.full_name)
-print(response.infer_response.raw_output_contents)
-
-# %% [markdown]
-# <details><summary>The commands of grpcurl, and Postman</summary>
-#
-# In the course's folder, while this notebook runs, with the port of `server.grpc_url`:
-#
-# ```
-# grpcurl -protoset build/grpc_service.protoset -plaintext -d @ 127.0.0.1:PORT \
-#     inference.GRPCInferenceService/ModelStreamInfer < build/request.json
-# ```
-#
-# [grpcurl](https://github.com/fullstorydev/grpcurl) shows the text as base64, with its four bytes in front.
-#
-# Postman wants the source of the schema: in a gRPC request open *Service definition* and import `grpc_service.proto`
-# and `model_config.proto`, both from
-# [triton-inference-server/common](https://github.com/triton-inference-server/common/tree/r24.10/protobuf). Then paste
-# the JSON as the message.
-#
-# </details>
-#
 # ## 4 A streaming client by hand
 #
 # `tritonclient` sends the same message for you. `InferInput` wants name, shape and datatype; the array must have its
@@ -452,8 +385,8 @@ for model, given in asked.items():
 # %%
 summary = "; ".join(f"{model} {sent}" for model, sent in flags.items())
 behind = [model for model, sent in flags.items() if "F" in sent]
-title = f"The final flag comes alone, behind the data: {', '.join(behind) or 'nowhere'}"
-show(streaming.sequence(flags), title, summary, drawing=True)
+who = "Only " + " and ".join(behind) if behind else "No model"
+show(streaming.sequence(flags), f"{who} sends the final flag alone, after the data", summary, drawing=True)
 
 
 # %% [markdown]
@@ -821,9 +754,9 @@ def at_once(axes, streams):
     return rate
 
 
-summary = "when the tokens of 1, 4 and 8 streams arrive"
+summary = "when the tokens of 1 and of 8 streams arrive"
 title = lambda rates: f"Eight streams give {rates[-1] / rates[0]:.1f} times the tokens/s of one"  # noqa: E731
-explore(at_once, title=title, summary=summary, live={"streams": range(1, 17)}, streams=[1, 4, 8])
+explore(at_once, title=title, summary=summary, live={"streams": range(1, 17)}, streams=[1, 8])
 
 # %% [markdown]
 # Fewer than eight times: a step for eight takes longer, and eight prompts are read first, one after another.
@@ -1067,6 +1000,58 @@ for name, change in slips.items():
 # - No error: an unknown key with a text, number or truth value is taken for a parameter that nobody reads. A typo in
 #   `top_k`, and you sample with other settings than you think. Over gRPC it is an error.
 # - Status 200: the first response had fixed the status when the second one came.
+
+# %% [markdown]
+# ## 11 Aside: the same request from grpcurl and Postman
+#
+# Such tools need the schema, and Triton does not hand it out ("reflection"). Write what `tritonclient` carries of it
+# into a file, a *protoset*. The request is JSON: each input has its own `contents`, with bytes in base64 and no
+# four-byte prefix.
+
+# %%
+build = find_root() / "build"
+build.mkdir(exist_ok=True)
+both = [service_pb2.DESCRIPTOR.dependencies[0], service_pb2.DESCRIPTOR]
+protoset = descriptor_pb2.FileDescriptorSet()
+for part in both:
+    protoset.file.add().ParseFromString(part.serialized_pb)
+(build / "grpc_service.protoset").write_bytes(protoset.SerializeToString())
+content = base64.b64encode(b"A fox ran.").decode()
+text = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "contents": {"bytes_contents": [content]}}
+length = {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "contents": {"int_contents": [8]}}
+(build / "request.json").write_text(json.dumps({"model_name": "tensorrt_llm_bls", "inputs": [text, length]}))
+
+# %% [markdown]
+# The tools find the method in the first file and make its message of the second. So does this cell:
+
+# %%
+pool = descriptor_pool.DescriptorPool()
+for part in descriptor_pb2.FileDescriptorSet.FromString((build / "grpc_service.protoset").read_bytes()).file:
+    pool.AddSerializedFile(part.SerializeToString())
+method = pool.FindMethodByName("inference.GRPCInferenceService.ModelStreamInfer")
+typed = json_format.Parse((build / "request.json").read_text(), service_pb2.ModelInferRequest())
+(response,) = stub.ModelStreamInfer(iter([typed]), timeout=60)
+print(method.input_type.full_name, "→", method.output_type.full_name)
+print(response.infer_response.raw_output_contents)
+
+# %% [markdown]
+# <details><summary>The commands of grpcurl, and Postman</summary>
+#
+# In the course's folder, while this notebook runs, with the port of `server.grpc_url`:
+#
+# ```
+# grpcurl -protoset build/grpc_service.protoset -plaintext -d @ 127.0.0.1:PORT \
+#     inference.GRPCInferenceService/ModelStreamInfer < build/request.json
+# ```
+#
+# [grpcurl](https://github.com/fullstorydev/grpcurl) shows the text as base64, with its four bytes in front.
+#
+# Postman wants the source of the schema: in a gRPC request open *Service definition* and import `grpc_service.proto`
+# and `model_config.proto`, both from
+# [triton-inference-server/common](https://github.com/triton-inference-server/common/tree/r24.10/protobuf). Then paste
+# the JSON as the message.
+#
+# </details>
 
 # %% [markdown]
 # ## Recap
