@@ -27,7 +27,7 @@
 # - build for the sizes and GPUs of your users, and say from a file's first bytes where it will run
 # - tell a checkpoint from an engine
 #
-# **Time:** 45 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+# **Time:** 45 minutes (last run: 44 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
 # read: 12 min, do: 33 min
 #
@@ -126,7 +126,7 @@ print("answer of shape", expected.shape)
 # ## 2 Build it
 #
 # An **engine** is this network, prepared for a GPU; its file is a **plan**. First comes a logger that keeps what
-# TensorRT says.
+# TensorRT says; `problem` is the core of its first error.
 
 # %%
 class Log(trt.ILogger):
@@ -136,6 +136,12 @@ class Log(trt.ILogger):
 
     def log(self, severity, text):
         self.lines.append(f"{severity.name} {text}")
+
+
+def problem():
+    line = next(line for line in log.lines if line.split()[0].endswith("ERROR"))
+    line = re.sub(r"\(?In \w+ at \S+", "", line.rstrip(")"))  # where in NVIDIA's source
+    return re.sub(r"^.*: ([A-Z][\w ]+ \()?", "", line).split(". ")[0].strip(". ")
 
 
 log = Log()
@@ -231,7 +237,7 @@ if engine:
     inspector = engine.create_engine_inspector()
     print(inspector.get_engine_information(trt.LayerInformationFormat.ONELINE))
 else:
-    print(*(line for line in log.lines if line.startswith("ERROR")), sep="\n")
+    print(problem())
 
 # %% [markdown]
 # Building needs no GPU; loading does. ("CUDA driver version is insufficient" can also mean that there is no driver.)
@@ -258,7 +264,7 @@ else:
 
 
 # %% [markdown]
-# More builds follow, so write a function. `options` changes the config; `problem` says why a build failed.
+# More builds follow, so write a function. `options` changes the config.
 
 # %%
 def build(model, options=lambda builder, config: None):
@@ -273,10 +279,6 @@ def build(model, options=lambda builder, config: None):
     options(builder, config)
     plan = builder.build_serialized_network(network, config)
     return plan and bytes(plan)
-
-
-def problem():
-    return next(line for line in log.lines if line.split()[0].endswith("ERROR"))
 
 
 # %% [markdown]
@@ -479,9 +481,16 @@ def activations():
     return int(re.findall(r"Total Activation Memory: (\d+) bytes", "\n".join(log.lines))[-1]) / 1e6
 
 
+needed = {}
 for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((64, longest), (64, longest))):
     build(attention, profile(opt, largest))
-    print(f"opt {str(opt):9} max {str(largest):9} {activations():6.1f} MB")
+    needed[f"opt {opt}\nmax {largest}"] = activations()
+fig, axes = plt.subplots(figsize=(7.5, 2.5))
+axes.bar_label(axes.barh(list(needed), list(needed.values()), height=0.6), fmt="%.1f MB", padding=4)
+axes.set(xlim=(0, 1.15 * max(needed.values())), ylim=(2.5, -0.5), xlabel="memory between the layers (MB)")
+first, short, high = needed.values()
+title = f"A quarter of the tokens: {short / first:.0%} of the memory; the opt raised: {high / first:.0%}"
+show(fig, title.replace("%", " %"), "; ".join(f"{name} {size:.1f} MB" for name, size in needed.items()))
 
 # %% [markdown]
 # The one with the smaller max: memory grows mostly with *pairs* of tokens. A larger opt costs little. Limits cost
@@ -704,7 +713,8 @@ for name, minor in (("version 1.8", 8), ("version 1.6", 6)):
     runtime, other = trt.Runtime(log), mlp[:25] + bytes([minor]) + mlp[26:]
     log.lines.clear()
     print(name, runtime.get_engine_validity(other[: runtime.engine_header_size])[0])
-    print(next(line for line in log.lines if "version" in line).encode("unicode_escape").decode())
+    said = next(line for line in log.lines if "version" in line).partition(". ")[0]
+    print(re.sub(r"[\x00-\x1f]", lambda byte: str(ord(byte[0])), said))  # the message has the other version's raw bytes
 
 
 # %% [markdown]
@@ -732,17 +742,18 @@ for kinds in ((), (CC.SM80,), (CC.SM120,), (CC.SM80, CC.SM120)):
     print(f"{len(plan)} bytes, made for", *targets(plan))
 
 # %% [markdown]
-# The same as a table: a row for each request, a column for each kind of GPU.
+# The same as a table, with one GPU of each kind:
 
 # %%
-every = [*made_for["none given"], "SM90"]
+cards = {"SM80": "A100", "SM86": "RTX 3090", "SM89": "RTX 4090", "SM120": "RTX 5090", "SM121": "DGX Spark",
+         "SM90": "H100"}  # fmt: skip
 assert not any("SM90" in kinds for kinds in made_for.values())
-cells = {(asked, kind): ("runs", "#B3E2D1") if kind in kinds else ("", "#E4E4E4")
-         for asked, kinds in made_for.items() for kind in every}  # fmt: skip
+cells = {(asked, f"{kind}\n{card}"): ("runs", "#B3E2D1") if kind in kinds else ("", "#E4E4E4")
+         for asked, kinds in made_for.items() for kind, card in cards.items()}  # fmt: skip
 summary = "; ".join(f"{asked}: {', '.join(kinds)}" for asked, kinds in made_for.items())
 fig, axes = plt.subplots(figsize=(7.5, 2.5))
-table(axes, list(made_for), every, cells)
-show(fig, "A plan runs on the kinds it was built for, and no H100 (SM90)", summary)
+table(axes, list(made_for), [f"{kind}\n{card}" for kind, card in cards.items()], cells)
+show(fig, "A plan runs on the GPUs it was built for; none runs on an H100 (SM90)", summary)
 
 # %% [markdown]
 # An H100 (9.0) is in no list. Its runtime said, about a plan built without targets:
