@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 68 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 85 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #
@@ -56,6 +56,7 @@ from engines.reference import logits
 from engines.shards import load_checkpoint
 from servinglab import assets, notebook
 from servinglab.checks import check
+from servinglab.explore import explore
 from servinglab.figures import engines as figures
 from servinglab.figures.style import show
 
@@ -486,33 +487,6 @@ for name, made, tokens, right in (("SmolLM2", w8, ids, expected), ("Gemma", gemm
 # %% [markdown]
 # int8 hardly changes a next token. int4 with one scale per row ruins models of this size; four bits need finer scales
 # (AWQ: groups of 128 weights).
-#
-# **Predict:** do some layers matter more? Quantise every third layer alone to int4.
-
-# %%
-full = load_checkpoint(root / "float32")
-weights, off, moved = full.ranks[0], {}, {}
-for n in range(0, config["num_hidden_layers"], 3):
-    names = [name for name in weights if f".layers.{n}.attention" in name or f".layers.{n}.mlp" in name]
-    coarse = {name: rounded(weights[name], 4) for name in names}
-    off[n] = float(np.mean([(coarse[name] - weights[name]).norm() / weights[name].norm() for name in names]))
-    moved[n] = float(np.abs(logits(replace(full, ranks=[weights | coarse]), ids) - expected).max())
-print(f"a layer's weights are off by {min(off.values()):.0%} (the best) to {max(off.values()):.0%} (the worst)")
-
-# %% [markdown]
-# All layers' weights lose about the same. And the logits? One bar for each layer:
-
-# %%
-fig, axes = plt.subplots(figsize=(7.5, 2.6))
-axes.bar(moved.keys(), moved.values(), width=2)
-axes.set(xlabel="layer that is int4, all others float32", ylabel="largest move of a logit", xticks=list(moved))
-most, least = (pick(moved, key=moved.get) for pick in (max, min))
-harm = f"layer {most} does {moved[most] / moved[least]:.0f} times the harm of layer {least}"
-show(fig, f"Four bits in one layer: {harm}", f"a bar for every third layer; {harm}")
-
-# %% [markdown]
-# Some layers do far more harm, and the error of their weights does not show which. So finer methods measure with real
-# text: *calibration*.
 
 # %% [markdown]
 # ## 6 The build
@@ -741,6 +715,7 @@ large = [name for name, plan in plans.items() if not plan.fits]
 show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the others fit",
      f"{' and '.join(large)} need more than the GPU has; computed, not measured", drawing=True)  # fmt: skip
 
+
 # %% [markdown]
 # All but llama-7b on one GPU, which int8 weights do not save either.
 #
@@ -756,14 +731,22 @@ show(figures.memory_bars(plans), f"Too large for 24 GB: {', '.join(large)}; the 
 # </details>
 #
 # **Predict:** 7 sequences of 2,048 tokens are a little too much for llama-7b. What helps: shorter sequences, an int8
-# cache, or fewer tokens in one step?
+# cache, or fewer tokens in one step? (A live notebook has sliders.)
 
-# %% tags=["nbval-check-output"]
-loads = {"7 x 2,048": {}, "7 x 1,024": {"max_seq_len": 1024}, "int8 cache": {"kv_dtype": "int8"},
-         "smaller step": {"max_num_tokens": 2048}}  # fmt: skip
-for name, change in loads.items():
-    found = estimate("llama-7b", **load | {"max_batch_size": 7} | change)
-    print(f"{name:12}  {found.total_bytes / 1e9:.2f} GB  fits: {found.fits!s:5}  at most {found.largest_batch_size}")
+# %%
+def plan(axes, sequences, tokens, gpu):
+    asked = load | {"gpu": gpu, "max_batch_size": sequences, "max_seq_len": tokens}
+    changes = {"as asked": {}, "half the tokens": {"max_seq_len": tokens // 2}, "int8 cache": {"kv_dtype": "int8"},
+               "smaller step": {"max_num_tokens": load["max_num_tokens"] // 4}}  # fmt: skip
+    found = {name: estimate("llama-7b", **asked | change) for name, change in changes.items()}
+    figures.memory_bars(found, axes)
+    return [name for name, each in found.items() if each.fits]
+
+
+sliders = {"sequences": range(1, 33), "tokens": range(256, 2049, 256), "gpu": ["24gb", "rtx-4090", "h100"]}
+title = lambda fit: f"What fits 24 GB: {', '.join(fit[0]) or 'nothing'}"  # noqa: E731
+summary = "memory as asked, with half the tokens, an int8 cache, a smaller step"
+explore(plan, title=title, summary=summary, live=sliders, sequences=[7], tokens=[2048], gpu=["24gb"])
 
 # %% [markdown]
 # All three help. A server accepts more requests than fit: they wait while the cache is full.

@@ -67,13 +67,15 @@ def sizes(files: Mapping[str, tuple[float, float]]) -> Figure:
     return fig
 
 
-def memory_bars(estimates: Mapping[str, Any]) -> Figure:
+def memory_bars(estimates: Mapping[str, Any], axes: Axes | None = None) -> Figure:
     """One bar for each estimate, stacked of its parts, against the memory of their card, which CUDA shows.
 
     ``estimates``: label → ``engines.memory.Estimate`` (bytes on the fullest GPU), all for the same gpu. The axis is in
-    GB (10^9 bytes); the name of a card counts in GiB (2^30 bytes).
+    GB (10^9 bytes); the name of a card counts in GiB (2^30 bytes). ``axes``: draw there, with the legend inside.
     """
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.9 + 0.42 * len(estimates)))
+    inside = {"loc": "center right", "bbox_to_anchor": (1, 0.5), "ncols": 1} if axes else {}
+    if not axes:
+        _, axes = plt.subplots(figsize=(WIDTH, 1.9 + 0.42 * len(estimates)))
     gigabytes = {
         label: [count / 1e9 for count in (e.weights_bytes, e.kv_bytes, e.left_free_bytes,
                                           e.activation_bytes + e.logits_bytes, e.margin_bytes)]
@@ -85,9 +87,9 @@ def memory_bars(estimates: Mapping[str, Any]) -> Figure:
     card = next(iter(estimates.values()))
     axes.axvline(card.gpu_bytes / 1e9, ymax=0.85, color=INK, linewidth=1.2, linestyle=DASHES)
     note(axes, f"{card.gpu}: {card.gpu_bytes / 1e9:.1f} GB", card.gpu_bytes / 1e9, -0.95, (-4, 0), ha="right")
-    axes.set(xlim=(0, axes.get_xlim()[1] * 1.08), xlabel="memory on one GPU (GB)")
-    _legend(axes)
-    return fig
+    axes.set(xlim=(0, axes.get_xlim()[1] * (1.45 if inside else 1.08)), xlabel="memory on one GPU (GB)")
+    _legend(axes, **inside)
+    return axes.figure
 
 
 def _legend(axes: Axes, **more: Any) -> None:
