@@ -141,14 +141,16 @@ def test_formulas_are_mathml_and_what_is_no_formula_stays():
     assert text.count("<math") == 2 and "<mfrac>" in text and 'display="block"' in text and "$5 to $6" in text
 
 
-def test_the_answer_to_a_prediction_is_folded_and_nothing_else(tmp_path):
+def test_what_follows_a_prediction_is_folded_up_to_the_next_text(tmp_path):
     made = [nbformat.v4.new_markdown_cell("**Predict:** what?"), nbformat.v4.new_code_cell("import os")]
-    for text in ("one", "two"):
+    for text in ("one", "two", "three"):  # the second may be the figure that the first one prepares
         made.append(nbformat.v4.new_code_cell(f"print({text})", outputs=[nbformat.v4.new_output("stream", text=text)]))
+    made.insert(-1, nbformat.v4.new_markdown_cell("That is what."))
     nbformat.write(nbformat.v4.new_notebook(cells=made), tmp_path / "a.ipynb")
     page = render.Notebooks().page(tmp_path / "a.ipynb", lambda name, content: name)
-    assert page.count('class="answer"') == 1
-    assert page.index('class="answer"') < page.index('output">one<') < page.index('output">two<')
+    assert page.count('class="answer"') == 2
+    one, two, three = (page.index(f'output">{text}<') for text in ("one", "two", "three"))
+    assert page.index('class="answer"') < one < page.rindex('class="answer"') < two < three
     assert page.count('class="imports"') == 1
 
 

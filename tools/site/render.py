@@ -120,9 +120,8 @@ class Notebooks:
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 asked = "**Predict" in cell.source
-            elif cell.cell_type == "code":  # what answers a question is folded
+            elif cell.cell_type == "code":  # what answers a question is folded, up to the next text
                 cell.metadata.predicted = asked
-                asked = asked and not cell.outputs
         return self._exporter.from_notebook_node(notebook)[0]
 
     def prose(self, text: str) -> str:

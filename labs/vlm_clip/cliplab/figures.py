@@ -42,17 +42,17 @@ def gallery(items: Sequence[tuple[Path, str]], columns: int = 6, rows: Sequence[
     return fig
 
 
-def answers(rows: Sequence[tuple[np.ndarray, str, str, str]], columns: int = 5) -> Figure:
-    """Pictures with a question and what the model said. ``rows``: (uint8 picture, question, right answer, said).
+def answers(rows: Sequence[tuple[np.ndarray, str, str, str, bool]], columns: int = 5) -> Figure:
+    """Pictures with a question and what the model said. ``rows``: (uint8 picture, question, right answer, said, good).
 
-    A right answer's frame has the colour of the last step, a wrong one's is dashed, with the right answer below it.
+    A good answer's frame has the colour of the last step, another's is dashed, with the right answer below it.
     """
     count = -(-len(rows) // columns)
     fig, grid = plt.subplots(count, columns, figsize=(WIDTH, (8.6 / columns + 0.95) * count), squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
-    for axes, (picture, question, right, said) in zip(grid.flat, rows, strict=False):
-        good, side = said == right, len(picture) - 1
+    for axes, (picture, question, right, said, good) in zip(grid.flat, rows, strict=False):
+        side = len(picture) - 1
         axes.imshow(picture)
         colour, line = (_RIGHT, "-") if good else (INK, "--")
         axes.add_patch(Rectangle((0, 0), side, side, fill=False, clip_on=False, edgecolor=colour, linestyle=line))

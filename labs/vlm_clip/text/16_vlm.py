@@ -26,7 +26,7 @@
 # - keep the KV blocks of one picture from answering for another
 # - measure hallucination, and compare two ways to search pictures
 #
-# **Time:** 45 minutes (last run: 87 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
+# **Time:** 45 minutes (last run: 66 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
 #
 # read: 13 min, do: 32 min
 #
@@ -369,7 +369,7 @@ def ask_pixels(pixels, extra_id):
 # %%
 apart = [ask_pixels(pixels, 100 + n)[0] for n, pixels in enumerate(two)]
 shared = [ask_pixels(pixels, 7)[0] for pixels in two]
-panels = [(vlm_client.as_picture(two[n]), name, apart[n], said[n])
+panels = [(vlm_client.as_picture(two[n]), name, apart[n], said[n], said[n] == apart[n])
           for name, said in (("own extra id", apart), ("extra id 7", shared)) for n in range(2)]  # fmt: skip
 title = f"With one extra id for both, the second picture is called “{shared[1]}”"
 show(vlm_figures.answers(panels, columns=4), title, f"apart: {apart}; with the same id: {shared}", photos=True)
@@ -434,7 +434,7 @@ found = {text: {way: card[group][kind][name] for way, (group, name) in ways.item
 table = {text: {way: (f["share"], *f["interval"]) for way, f in row.items()} for text, row in found.items()}
 fall = {text: row["known names"][0] - row["new names"][0] for text, row in table.items()}
 hardest, easiest = max(fall, key=fall.get), min(fall, key=fall.get)
-title = f"New names cost “{hardest}” {fall[hardest]:.2f}, and “{easiest}” nothing"
+title = f"With new names “{hardest}” falls by {fall[hardest]:.2f}, and “{easiest}” by {fall[easiest]:.2f}"
 show(vlm_figures.shares(table, "share of exact answers"), title, json.dumps({k: round(v, 2) for k, v in fall.items()}),
      drawing=True)  # fmt: skip
 
@@ -458,7 +458,7 @@ share, low, high = vlm_figures.share_of(right_ones)
 print(f"{right_ones.sum()} of {most} named: {share:.2f}; 95 % interval {low:.2f} to {high:.2f}")
 
 # %%
-panels = [(shown[each.id], "What is it?", each.caption, each.caption if ok else text)
+panels = [(shown[each.id], "What is it?", each.caption, text, ok)
           for text, each, ok in list(zip(said, chosen, right_ones, strict=True))[:10]]  # fmt: skip
 title = f"{sum(right_ones[:10])} of these ten stamps are named; dashed frames are wrong"
 show(vlm_figures.answers(panels), title, "; ".join(f"{p[2]} → {p[3]}" for p in panels), photos=True)
