@@ -27,9 +27,10 @@ from torch.nn import functional as F
 import evaluate_vlm
 from cliplab import pictures, training, training_data, vlm, vlm_data, vlm_training
 from cliplab.lite0 import Trunk
-from cliplab.mini_clip import VisionTower
+from cliplab.mini_clip import FILE, VisionTower
 from cliplab.vlm_data import WHAT, Stored, article, sentence
 from cliplab.vlm_training import Scenes, look
+from servinglab.assets.store import sha256
 from servinglab.errors import CourseError
 from servinglab.notebook import device as device_name
 from servinglab.root import find_root
@@ -145,7 +146,8 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
     lap("training")
 
     card = {
-        "trunk": "data/mini_clip", "language_model": "smollm2", "visual_tokens": vlm.TOKENS,
+        "trunk": "data/mini_clip", "trunk_sha256": sha256(find_root() / "data" / "mini_clip" / FILE),
+        "language_model": "smollm2", "visual_tokens": vlm.TOKENS,
         "before": vlm.BEFORE, "after": vlm.AFTER, "rank": args.rank, "nearest": nearest,
         "left_out": sorted(left_out), "usual": usual,
     }  # fmt: skip

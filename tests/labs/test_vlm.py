@@ -175,6 +175,13 @@ def test_damaged_weights_are_one_sentence(tmp_path, damage):
     assert "\n" not in str(said.value)
 
 
+def test_weights_go_with_the_trunk_that_they_were_trained_on(tmp_path):
+    assert len(vlm.load()[2]["trunk_sha256"]) == 64
+    vlm.save(tmp_path, vlm.Projector(16), {}, {"trunk_sha256": "0" * 64})
+    with pytest.raises(CourseError, match="was trained on another trunk"):
+        vlm.load(tmp_path)
+
+
 def test_the_grid_holds_what_the_trunk_sees():
     """The mean of its first part is what mini-CLIP's trunk gives; its second part is the finer grid, cell by cell."""
     trunk = VisionTower.load().trunk

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cliplab.lite0 import FEATURES, Trunk
+from cliplab.mini_clip import FILE as MINI_CLIP
 from cliplab.mini_clip import VisionTower
 from cliplab.prepare import MEAN, SCALE
 from servinglab import assets
+from servinglab.assets.store import sha256
 from servinglab.errors import CourseError
 from servinglab.root import find_root
 
@@ -224,5 +226,11 @@ def load(folder: str | Path | None = None) -> tuple[Projector, dict[str, Tensor]
             f"{folder} holds no weights of the vision-language model ({why}); bring it back with `git checkout data`, "
             "or write it again with labs/vlm_clip/train_vlm.py."
         ) from None
+    trunk = find_root() / "data" / "mini_clip" / MINI_CLIP
+    if "trunk_sha256" in card and card["trunk_sha256"] != sha256(trunk):
+        raise CourseError(
+            f"{folder} was trained on another trunk than that of {trunk}: bring both back with `git checkout data`, or "
+            "train on this one with labs/vlm_clip/train_vlm.py."
+        )
     factors = {name: weight for name, weight in weights.items() if not name.startswith("projector.")}
     return projector.eval().requires_grad_(False), factors, card
