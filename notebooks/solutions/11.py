@@ -113,7 +113,7 @@ MUTANTS = {
         ("the middle will do", "def highest(share, low, high):\n    return (low + high) / 2\n", "not one load test"),
         ("the knee is where it fails", _highest(result="high"), "only"),
         ("between the two", _highest(result="(low + high) / 2"), "was not tested"),
-        ("step by step", _climb("+ 1"), "more than 8"),
+        ("step by step", _climb("+ 0.1"), "more than 8"),
         ("double and stop", _climb("* 2"), "go on"),
     ],
 }

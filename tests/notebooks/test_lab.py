@@ -46,7 +46,7 @@ def checkout(tmp_path):
 
 async def test_every_notebook_opens_without_outputs_and_saving_makes_no_text_twin(checkout):
     folder, newer = lab.working_copy(checkout)
-    assert newer == [] and len(checkout.notebooks) == 17
+    assert newer == [] and len(checkout.notebooks) == 18
     manager = jupytext.build_async_jupytext_contents_manager_class(AsyncLargeFileManager)(root_dir=str(folder))
     before = {path.name for path in folder.rglob("*")}
     for notebook in checkout.notebooks:

@@ -1,6 +1,6 @@
 """The small vision-language model as the files that serve it, made once and kept in the cache.
 
-    checkpoint    SmolLM2 with the low-rank updates added, an ordinary Hugging Face checkpoint
+    smollm2-vlm   SmolLM2 with the low-rank updates added, an ordinary Hugging Face checkpoint
     engine        of that checkpoint
     vision.onnx   trunk and projector, pixel_values to rows of the prompt embedding table
 """
@@ -24,7 +24,8 @@ from servinglab import assets
 from servinglab.assets.store import publish, read_stamp, say, stamp, workspace
 from servinglab.root import find_root
 
-_RECIPE = "vlm-1"  # a change makes cached files stale
+NAME = "smollm2-vlm"  # of the checkpoint, in `course models` too
+_RECIPE = "vlm-2"  # a change makes cached files stale
 _DISK = 700_000_000  # bytes of the checkpoint and the encoder
 
 
@@ -50,11 +51,11 @@ def prepare(precision: str = "fp32", folder: str | Path | None = None, *, encode
 
     def whole(part: Path) -> None:
         say("vlm", "adding the low-rank updates to the language model, and writing the encoder")
-        (part / "checkpoint").mkdir()
+        (part / NAME).mkdir()
         model, tokenizer = vlm.language_model()
         vlm.merge(model, factors)
-        model.save_pretrained(part / "checkpoint")
-        tokenizer.save_pretrained(part / "checkpoint")
+        model.save_pretrained(part / NAME)
+        tokenizer.save_pretrained(part / NAME)
         tower = vlm.torch.nn.Sequential(vlm.Grid(VisionTower.load().trunk), projector)
         export_vision(tower.eval(), part / "vision.onnx")
 
@@ -65,7 +66,7 @@ def prepare(precision: str = "fp32", folder: str | Path | None = None, *, encode
 
     made = _kept(home, "files", whole)
     vision = _kept(home, "int8", small) if encoder == "int8" else made
-    return Files(vision / "vision.onnx", made / "checkpoint", assets.engine(made / "checkpoint", precision))
+    return Files(vision / "vision.onnx", made / NAME, assets.engine(made / NAME, precision))
 
 
 def _kept(home: Path, name: str, make: Callable[[Path], None]) -> Path:
