@@ -35,14 +35,14 @@ PACKAGES = ("torch", "transformers", "servinglab")
 def collect(out: Path, commit: str) -> dict[str, Any]:
     """The results in `out`, in the order of the course. Raises CourseError when a notebook has none."""
     found = {result.id: result for result in runner.earlier(out)}
-    listed = [each.id for each in manifest.load().notebooks]
+    listed = {each.id: each.number for each in manifest.load().notebooks}
     if missing := [name for name in listed if name not in found]:
         raise CourseError(f"{out} has no result of {', '.join(missing)}: course run --out {out} makes them.")
     rows = [
         {"id": name, "status": found[name].status, "seconds": found[name].seconds,
          "memory_mb": found[name].memory_mb, "error": found[name].error,
-         "figures": runner.figures(out / "records" / f"{name[:2]}.json") if found[name].status == "passed" else {}}
-        for name in listed
+         "figures": runner.figures(out / "records" / f"{number}.json") if found[name].status == "passed" else {}}
+        for name, number in listed.items()
     ]  # fmt: skip
     last = max((out / f"{name}.ipynb").stat().st_mtime for name in listed)
     return {

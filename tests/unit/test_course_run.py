@@ -35,7 +35,7 @@ def out(tmp_path):
             "seed": 3,
             "x": 7,
         }
-        (tmp_path / "records" / f"{name[:2]}.json").write_text(json.dumps(record))
+        (tmp_path / "records" / f"{name.partition('_')[0]}.json").write_text(json.dumps(record))
     return tmp_path
 
 
