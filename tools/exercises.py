@@ -28,7 +28,7 @@ from nbformat import NotebookNode
 from notebook_files import NotebookError, notebook_folders, tagged
 from tritonclient.grpc import InferenceServerClient
 
-from servinglab import assets
+from servinglab import assets, scratch
 from servinglab.server import TritonServer
 from servinglab.serving import serve
 
@@ -126,6 +126,7 @@ def ask(notebook: NotebookNode, exercise_id: str, code: str, setup: str = "") ->
     """Verdict on one answer without a kernel: run ``setup``, the answer, then the notebook's own check cell."""
     names: dict[str, object] = {}
     printed = io.StringIO()
+    scratch.adopt()  # as a notebook does first: what a check writes goes with this process
     with contextlib.redirect_stdout(printed):
         exec(setup, names)
         exec(code, names)
