@@ -18,11 +18,14 @@ import contextlib
 import copy
 import functools
 import io
+import os
 import re
 import runpy
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from nbformat import NotebookNode
 from notebook_files import NotebookError, notebook_folders, tagged
@@ -122,12 +125,19 @@ def verdicts(notebook: NotebookNode) -> dict[str, tuple[str, str]]:
     return verdicts_of("".join(output.get("text", "") for cell in cells for output in cell.outputs))
 
 
+@functools.cache
+def _folder() -> Path:
+    atexit.register((stack := contextlib.ExitStack()).close)
+    return stack.enter_context(scratch.folder())
+
+
 def ask(notebook: NotebookNode, exercise_id: str, code: str, setup: str = "") -> tuple[str, str]:
     """Verdict on one answer without a kernel: run ``setup``, the answer, then the notebook's own check cell."""
     names: dict[str, object] = {}
     printed = io.StringIO()
-    scratch.adopt()  # as a notebook does first: what a check writes goes with this process
-    with contextlib.redirect_stdout(printed):
+    # What a check writes, and a server it keeps, goes with this process, which may do other things meanwhile.
+    own = mock.patch.object(tempfile, "tempdir", str(_folder())), mock.patch.dict(os.environ, TMPDIR=str(_folder()))
+    with contextlib.redirect_stdout(printed), own[0], own[1]:
         exec(setup, names)
         exec(code, names)
         exec("from servinglab.checks import check", names)

@@ -35,13 +35,17 @@ def _highest(better="low", worse="high", result="low"):
     )
 
 
-def _climb(step):
-    return (
-        "def highest(share, low, high):\n"
-        f"    while share(low {step}) >= 0.95:\n"
-        f"        low = low {step}\n"
-        "    return low\n"
-    )
+_STEPS = (
+    "def highest(share, low, high):\n"
+    "    rates = [low + 0.1 * step for step in range(1, 400)]\n"
+    "    return [rate for rate in rates if share(rate) >= 0.95][-1]\n"
+)
+_DOUBLE = (
+    "def highest(share, low, high):\n"
+    "    while share(2 * low) >= 0.95:\n"
+    "        low = 2 * low\n"
+    "    return low\n"
+)
 
 
 SOLUTIONS = {
@@ -113,7 +117,7 @@ MUTANTS = {
         ("the middle will do", "def highest(share, low, high):\n    return (low + high) / 2\n", "not one load test"),
         ("the knee is where it fails", _highest(result="high"), "only"),
         ("between the two", _highest(result="(low + high) / 2"), "was not tested"),
-        ("step by step", _climb("+ 0.1"), "more than 8"),
-        ("double and stop", _climb("* 2"), "go on"),
+        ("step by step", _STEPS, "more than 8"),
+        ("double and stop", _DOUBLE, "go on"),
     ],
 }

@@ -75,6 +75,7 @@ def test_every_control_reaches_the_server(live_page):
         length.press(key)
     run.click()
     expect(output.locator(".playground-beams tr")).to_have_count(3)
+    expect(output.locator(".playground-beams")).to_contain_text(re.compile(r"nats\s+\w+ \w+"))  # of more than one token
     expect(stop).to_be_disabled()  # until then a control waits
     beams.press("End")
     expect(output).to_contain_text("beam_width 8 exceeds max_beam_width 4")
