@@ -11,9 +11,11 @@ import functools
 import importlib.util
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from servinglab.errors import CourseError
@@ -109,6 +111,35 @@ def check(exercise_id: str, answer: Any) -> Verdict:
         with contextlib.suppress(OSError), open(lab + PASSED, "a", opener=lambda *a: os.open(*a, mode=0o600)) as file:
             file.write(f"{exercise_id}\n")
     return verdict
+
+
+SLEEPER = """\
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(%s)
+        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("text", text)]) for text in texts]
+"""  # a model that takes so many seconds for a batch of any size
+SLEEPER_CONFIG = """\
+name: "%s"
+backend: "python"
+max_batch_size: %d
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+
+
+def repository_of(name: str, code: str, config: str) -> Path:
+    """A temporary model repository with one Python model, for a server that judges an answer."""
+    root = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "1" / "model.py").write_text(code)
+    (root / name / "config.pbtxt").write_text(config)
+    return root
 
 
 def is_stub(answer: Any) -> bool:

@@ -17,7 +17,17 @@ from tritonclient.utils import InferenceServerException
 
 from reference_backend import executor
 from servinglab import assets
-from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.checks import (
+    SLEEPER,
+    SLEEPER_CONFIG,
+    Verdict,
+    exercise,
+    is_stub,
+    repository_of,
+    right,
+    unattempted,
+    wrong,
+)
 from servinglab.client import gather, inputs
 from servinglab.errors import CourseError
 from servinglab.repository import build_default
@@ -28,33 +38,13 @@ from servinglab.server import ServerError, TritonServer
 
 STEP, LIMIT, GAP = 0.2, 1.0, 0.01  # seconds: of an execution, until a caller hangs up, between callers
 CALLERS, MORE, ENOUGH = 120, 30, 30  # those that count, those behind them who keep the load up, least answers
-_CONFIG = """\
-name: "steady"
-backend: "python"
-max_batch_size: 8
-input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
-output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU } ]
-"""
-_CODE = f"""\
-import time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep({STEP})
-        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("text", text)]) for text in texts]
-"""
+_CONFIG = SLEEPER_CONFIG % ("steady", 8)
 
 
 @functools.cache
 def _server() -> tuple[TritonServer, Path]:
     """A Triton without a model, and the folder of the one that it may load; they end with this process."""
-    root = Path(tempfile.mkdtemp(prefix="steady-"))
-    (root / "steady" / "1").mkdir(parents=True)
-    (root / "steady" / "1" / "model.py").write_text(_CODE)
-    (root / "steady" / "config.pbtxt").write_text(_CONFIG)
+    root = repository_of("steady", SLEEPER % STEP, _CONFIG)
     return TritonServer(root, models=[]).start(), root / "steady"
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.checks import Verdict, exercise, is_stub, repository_of, right, unattempted, wrong
 from servinglab.client import inputs
 from servinglab.server import TritonServer
 
@@ -101,11 +99,7 @@ _STORY, PATIENCE = "A red fox ran", 3.0
 
 @functools.cache
 def _server() -> TritonServer:
-    root = Path(tempfile.mkdtemp(prefix="story-"))
-    (root / "story" / "1").mkdir(parents=True)
-    (root / "story" / "1" / "model.py").write_text(_CODE)
-    (root / "story" / "config.pbtxt").write_text(_CONFIG)
-    return TritonServer(root).start()
+    return TritonServer(repository_of("story", _CODE, _CONFIG)).start()
 
 
 def _read(loop: Callable, way: str, times: int = 1) -> object:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import queue
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import SLEEPER, SLEEPER_CONFIG, Verdict, exercise, repository_of, right, wrong
 from servinglab.client import inputs
 from servinglab.server import TritonServer
 
@@ -134,34 +132,12 @@ def _same(answer: np.ndarray, values: np.ndarray) -> bool:
 # --- 11.3: the highest good rate of a model that takes 10 ms a request, one after another ----------------------------
 
 BUSY, WITHIN, LOW, HIGH, MOST_TESTS, GAP, ENOUGH = 0.01, 0.05, 20.0, 160.0, 8, 1.2, 0.95
-_CONFIG = """\
-name: "desk"
-backend: "python"
-max_batch_size: 1
-input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
-output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU } ]
-"""
-_CODE = f"""\
-import time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep({BUSY})
-        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("text", text)]) for text in texts]
-"""
 
 
 @functools.cache
 def _desk() -> TritonServer:
     """A Triton with the model `desk`; it ends with this process."""
-    root = Path(tempfile.mkdtemp(prefix="desk-"))
-    (root / "desk" / "1").mkdir(parents=True)
-    (root / "desk" / "1" / "model.py").write_text(_CODE)
-    (root / "desk" / "config.pbtxt").write_text(_CONFIG)
-    return TritonServer(root).start()
+    return TritonServer(repository_of("desk", SLEEPER % BUSY, SLEEPER_CONFIG % ("desk", 1))).start()
 
 
 def _share(rate: float) -> float:
