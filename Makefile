@@ -1,11 +1,11 @@
 # The course's commands. `make` alone lists them.
 # Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|any|auto (build of torch), ARGS="…" (to course run, course lab,
-# pytest, bundle, lock), JOBS=2 (tests at the same time; all tests that share a Triton are one after another)
+# pytest, bundle, lock), JOBS=3 (tests at the same time; all tests that share a Triton are one after another)
 
 PYTHON ?=
 TORCH ?= auto
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 BIN = .venv/bin
 export PYTHON TORCH
 

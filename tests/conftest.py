@@ -66,17 +66,16 @@ TOGETHER = {
     "test_clip_serving.py": "clip", "test_vectors.py": "stores", "test_indexing.py": "stores",
     "test_documents.py": "stores", "test_llm_api_standin.py": "triton",
 }  # fmt: skip
+LONGEST = "test_run_notebooks.py"
 
 
 def group(nodeid: str) -> str:
     """The tests that share a Triton stay in one worker, so that there is one of each kind a run. So do those of a file,
-    so that what its fixtures make is made once. Only the runs of notebooks are shared out one by one; they come last,
-    because pytest-xdist begins with the groups of most tests."""
+    so that what its fixtures make is made once. Runs of notebooks measure times: there is one of them at a time."""
     path = Path(nodeid.split("::")[0])
     if path.parent.name in ("integration", "reliability"):
         return "triton"
-    alone = path.name in ("test_run_notebooks.py", "test_cells_again.py")
-    return nodeid if alone else TOGETHER.get(path.name, path.name)
+    return TOGETHER.get(path.name, path.name)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -87,6 +86,12 @@ def pytest_xdist_make_scheduler(config, log):
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return group(nodeid)
+
+        def _assign_work_unit(self, node) -> None:
+            """The groups of most tests come first, but before them the one that takes longest."""
+            if LONGEST in self.workqueue:
+                self.workqueue.move_to_end(LONGEST, last=False)
+            super()._assign_work_unit(node)
 
     return ByGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
 

@@ -21,8 +21,7 @@ from course.manifest import load
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# The last ones of the course first: on the whole they take longer, so several workers end at about the same time.
-ENTRIES = [entry for entry in load().notebooks[::-1] if entry.id in {source.stem for source in text_sources()}]
+ENTRIES = [entry for entry in load().notebooks if entry.id in {source.stem for source in text_sources()}]
 SOURCES = {source.stem: source for source in text_sources()}
 TURN = ENTRIES[int(os.environ["COURSE_TURN"]) % len(ENTRIES)]
 OTHER_SETS = [
