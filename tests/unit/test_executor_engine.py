@@ -300,6 +300,18 @@ def test_shutdown_ends_everything_once(start, collector):
     assert not executor._thread.is_alive()
 
 
+def test_shutdown_frees_the_memory_although_somebody_holds_the_executor(tmp_path, monkeypatch, collector):
+    """A notebook's variable does, and its next cell makes another executor."""
+    executor = fake_executor(tmp_path, monkeypatch)[0]
+    monkeypatch.undo()  # it holds the fake model
+    executor.submit(request("a", [1], 3, collector))
+    wait_until(lambda: executor.stats()["completed"])
+    before, held = executor.stats(), [weakref.ref(executor._batch._model), weakref.ref(executor._batch._cache)]
+    executor.shutdown()
+    assert [each() for each in held] == [None, None]
+    assert executor.stats() == before
+
+
 def test_one_that_nobody_holds_ends_with_its_requests_and_frees_its_memory(tmp_path, monkeypatch, collector):
     """A cell that runs twice leaves no second executor; gc is off, for memory that waits for it is not free."""
     executor, model = fake_executor(tmp_path, monkeypatch)

@@ -150,7 +150,7 @@ class Executor(AbstractContextManager):
             return sequence is not None
 
     def shutdown(self) -> None:
-        """Ends every request as "cancelled" and stops the thread. May be called twice."""
+        """Ends every request as "cancelled", stops the thread and frees the memory. May be called twice."""
         _end(weakref.ref(self), self._thread, self._changed, self._stopping)
 
     def stats(self) -> dict[str, int]:
@@ -198,6 +198,7 @@ def _loop(
             log.exception("The executor failed")
             batch.end(scheduler.everyone(), "error", f"The executor failed: {sentence(error)}")
     batch.end(scheduler.everyone(), "cancelled")
+    batch.free()
 
 
 def _end(executor: weakref.ref, thread: threading.Thread, changed: threading.Condition, stopping) -> None:

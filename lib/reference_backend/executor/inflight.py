@@ -56,6 +56,11 @@ class InflightBatch:
         """Ends sequences from outside: `reason` is "cancelled" or "error"."""
         self._finish([(sequence, Output(sequence.request.id, [], reason, error)) for sequence in sequences])
 
+    def free(self) -> None:
+        """Lets go of the weights and the cache, also where the executor is still held; only the counts stay."""
+        del self._model, self._cache
+        self._reuse.free()
+
     def _read_prompts(self) -> bool:
         """A long prompt is read in pieces, one an iteration, so that running requests never wait for all of it; short
         prompts go together as long as they fit in one piece. Returns whether there is more to read."""

@@ -46,6 +46,10 @@ class BlockReuse:
         """Kept blocks now; evicted blocks, reused blocks and tokens since the start."""
         return {"cached_blocks": len(self._tree), "evicted_blocks": self._tree.evicted, **self._counts}
 
+    def free(self) -> None:
+        """Lets go of the cache, which the tree's callback holds, too; the counts stay."""
+        del self._cache, self._tree._forget
+
     def match(self, sequence: Sequence) -> None:
         """A sequence has left the queue: the longest prefix that is in memory is copied into its slot. One token is
         always left to read, for its logits."""
