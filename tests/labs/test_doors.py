@@ -13,7 +13,7 @@ import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 
 import httpx
 import psutil
@@ -147,7 +147,10 @@ def test_a_page_of_the_web_neither_runs_code_in_triton_nor_asks_the_front_end(
     assert (told, marker.exists()) == ({load: 403, chat: 403, "rebound": 403}, False)
 
     request = urllib.request.Request(load, attack.encode(), triton.admin_headers)
-    assert urllib.request.urlopen(request, timeout=60).status == 200 and marker.exists(), "the attack is a real one"
+    try:
+        assert urllib.request.urlopen(request, timeout=60).status == 200 and marker.exists(), "the attack is a real one"
+    except URLError as error:
+        pytest.fail(f"{error}; {triton.pid = }; Triton's log ends\n{triton.log_path.read_text()[-4000:]}")
     request = urllib.request.Request(load.removesuffix("load") + "unload", b"{}", triton.admin_headers)
     assert urllib.request.urlopen(request, timeout=60).status == 200
     with pytest.raises(HTTPError, match="400"):  # from a program it reaches Triton: echo has no such inputs
