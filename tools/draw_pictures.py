@@ -1348,6 +1348,87 @@ def equal_ids() -> Picture:
     return p
 
 
+def controls() -> Picture:
+    p = Picture(
+        236,
+        "From a prompt to a token: where each control acts",
+        """The model turns the prompt into a bar for each token, drawn as an outline. Temperature, repetition_penalty,
+        top_k and top_p make the filled bars of it. A token is drawn from those; seed decides which. It joins the text,
+        and the model goes on, until there are max_tokens. With a beam_width above 1 nothing is drawn: the likeliest
+        texts are kept.""",
+    )
+    steps = ((16, 84, "prompt", CARD), (128, 76, "model", tint(COMPUTE, 0.4)), (232, 92, "", CARD),
+             (352, 150, "temperature\nrepetition_penalty\ntop_k, top_p", tint(WAIT, 0.4)), (530, 92, "", CARD),
+             (650, 134, "draw, by seed", tint(CALL, 0.4)))  # fmt: skip
+    chain(p, 64, 72, steps)
+    for left, lengths, fill in ((232, (50, 40, 28, 16), "none"), (530, (70, 52), tint(WAIT, 0.8))):
+        for row, length in enumerate(lengths):
+            p.box(left + 10, 72 + 15 * row, length, 10, "", fill, round=0)
+        p.text(left + 46, 156, "outlined" if fill == "none" else "filled", size=13, anchor="middle", colour=QUIET)
+    p.arrow((717, 136), (717, 196), (166, 196), (166, 136))
+    p.text(440, 190, "the token joins the text, up to max_tokens", size=13, anchor="middle")
+    p.text(16, 224, "beam_width above 1: no draw; the likeliest texts are kept", size=13, colour=QUIET)
+    return p
+
+
+def knobs() -> Picture:
+    p = Picture(
+        372,
+        "Seven knobs along a request's path: three cost memory, four are free",
+        """A request waits for a slot (max_batch_size, 8 MB each; batching_strategy, free), then for blocks
+        (max_tokens_in_paged_kv_cache, keys and values of each token; batch_scheduler_policy, free). Its prompt is read
+        (enable_kv_cache_reuse, free), and its first token becomes text (bls_decodes, free). That is the time to first
+        token. The other tokens follow, a step each. precision, the memory of the weights, is for all of the model.""",
+    )
+    p.arrow((16, 70), (16, 62), (620, 62), (620, 70), colour=QUIET, head=False)
+    p.text(318, 56, "time to first token, which the limit is for", size=13, anchor="middle", colour=QUIET)
+    columns = (
+        ("wait for\na slot", WAIT, ("max_batch_\nsize", "8 MB for\neach slot"), ("batching_\nstrategy", "free")),
+        ("wait for\nKV blocks", WAIT, ("max_tokens_in_\npaged_kv_cache", "keys and values\nof each token"),
+         ("batch_scheduler_\npolicy", "free")),
+        ("read the\nprompt", COMPUTE, ("enable_kv_\ncache_reuse", "free"), None),
+        ("first token\nto text", WRITE, ("bls_decodes", "free"), None),
+        ("other tokens,\na step each", COMPUTE, None, None),
+    )  # fmt: skip
+    chain(p, 78, 50, [(16 + 156 * n, 136, words, tint(colour, 0.4)) for n, (words, colour, *_) in enumerate(columns)])
+    for n, (_, _, *own) in enumerate(columns):
+        for y, knob in zip((150, 252), own, strict=True):
+            if knob:
+                _knob(p, 16 + 156 * n, y, 136, *knob)
+    _knob(p, 328, 252, 448, "precision", "the weights, which\nreading and every step use")
+    p.text(16, 360, "coloured: paid for in memory", size=13, colour=QUIET)
+    return p
+
+
+def _knob(p: Picture, x: int, y: int, width: int, name: str, cost: str) -> None:
+    p.box(x, y, width, 86, "", CARD if cost == "free" else tint(GATHER, 0.5))
+    p.text(x + width / 2, y + 22, name, size=13, anchor="middle", weight="bold" if width > 136 else None)
+    p.text(x + width / 2, y + 60, cost, size=13, anchor="middle", colour=QUIET)
+
+
+def order_of_looking() -> Picture:
+    p = Picture(
+        252,
+        "Where to look first: from the outside to the inside",
+        """Five steps. Live, asked with GET /v2/health/live: no answer means that Triton has ended, so go to its log.
+        Ready, asked with GET /v2/health/ready: no means that a model is missing. The index, POST
+        /v2/repository/index, says which and why. The log says what failed first. The config says which line is wrong.
+        If all are READY, send what the users send: the error leads to the config.""",
+    )
+    steps = (("live?", "GET /v2/health/\nlive", READ), ("ready?", "GET /v2/health/\nready", READ),
+             ("index: which\nmodel, and why?", "POST /v2/\nrepository/index", READ),
+             ("log: what\nfailed first?", "triton.log,\nfrom the top", WAIT),
+             ("config: which\nline says so?", "config.pbtxt", WRITE))  # fmt: skip
+    chain(p, 92, 50, [(16 + 156 * n, 136, words, tint(colour, 0.4)) for n, (words, _, colour) in enumerate(steps)])
+    for n, (_, where, _) in enumerate(steps):
+        p.text(84 + 156 * n, 162, where, size=13, anchor="middle", colour=QUIET)
+    p.arrow((84, 92), (84, 62), (552, 62), (552, 92), dashed=True)
+    p.text(94, 56, "no answer: Triton has ended", size=13)
+    p.arrow((396, 186), (396, 222), (708, 222), (708, 174), dashed=True)
+    p.text(552, 240, "all READY: send what the users send", size=13, anchor="middle")
+    return p
+
+
 PICTURES = {
     "notebooks/pictures/00_map.svg": map_of_the_course,
     "notebooks/pictures/01_life.svg": life_of_an_engine,
@@ -1377,6 +1458,9 @@ PICTURES = {
     "notebooks/pictures/12_front.svg": front_end,
     "notebooks/pictures/12_old_client.svg": old_client,
     "notebooks/pictures/12_edge.svg": edge_llm,
+    "notebooks/pictures/playground_controls.svg": controls,
+    "labs/capstone/pictures/knobs.svg": knobs,
+    "labs/incidents/pictures/order.svg": order_of_looking,
     "labs/vlm_clip/pictures/13_cures.svg": three_cures,
     "labs/vlm_clip/pictures/14_rows.svg": rows_in_front,
     "labs/vlm_clip/pictures/15_search.svg": search,

@@ -139,7 +139,7 @@ def _flat(found: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in found.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{above}{name}.")
-        else:
+        elif value is not None:  # None: this run found no such number
             yield f"{above}{name}", value
 
 
@@ -147,12 +147,12 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _varying(rows: list[dict[str, Any]], given: list[str]) -> list[str]:
-    """Names of recorded numbers, those first that differ between runs."""
+def _numbers(rows: list[dict[str, Any]], given: list[str]) -> dict[str, bool]:
+    """Names of recorded numbers, those first that differ between runs: whether each does."""
     names = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in (*given, "status", "seconds")]
     columns = {name: [row[name] for row in rows if name in row] for name in names}
-    numbers = [name for name, values in columns.items() if all(map(_number, values)) and name != "seed"]
-    return sorted(numbers, key=lambda name: len(set(columns[name])) == 1)
+    numbers = {n: len(set(v)) > 1 for n, v in columns.items() if all(map(_number, v)) and n != "seed"}
+    return dict(sorted(numbers.items(), key=lambda each: not each[1]))
 
 
 def _table(rows: list[dict[str, Any]], given: list[str], folder: Path) -> None:
@@ -161,7 +161,7 @@ def _table(rows: list[dict[str, Any]], given: list[str], folder: Path) -> None:
     csv.DictWriter(written, names, lineterminator="\n").writeheader()
     csv.DictWriter(written, names, lineterminator="\n").writerows(rows)
     Keeper(folder).write(folder / "table.csv", written.getvalue().encode())
-    shown = [*given, "status", "seconds", *_varying(rows, given)[:SHOWN]]
+    shown = [*given, "status", "seconds", *list(_numbers(rows, given))[:SHOWN]]
     cells = [[f"{row[n]:.4g}" if isinstance(row.get(n), float) else row.get(n, "") for n in shown] for row in rows]
     named = [[report.status(c) if n == "status" else c for n, c in zip(shown, row, strict=True)] for row in cells]
     report.show(shown, named)
@@ -179,14 +179,14 @@ def _picture(
 
     from servinglab.figures import style
 
-    known = _varying(rows, given)
+    known = _numbers(rows, given)
+    differing = [name for name, differs in known.items() if differs]
     if wanted and wanted not in known:
         have = ", ".join(known) or "none"
         raise CourseError(f"No run recorded a number '{wanted}'; they have: {have}.{did_you_mean(wanted, known)}")
-    if not known:
-        report.say("figure: none, because no run recorded a number")
+    if not (drawn := wanted or next(iter(differing), None)):
+        report.say("figure: none, because no recorded number differs between the runs")
         return
-    drawn = wanted or known[0]
     rows = [row for row in rows if drawn in row]
     numeric = all(_number(row[given[0]]) for row in rows)
     ticks = list(dict.fromkeys(row[given[0]] for row in rows))
@@ -221,4 +221,4 @@ def _picture(
         made = io.BytesIO()
         fig.savefig(made, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
         Keeper(folder).write(folder / f"figure.{kind}", made.getvalue())
-    report.say(f"figure: {folder / 'figure.png'}, figure.svg (--figure draws another: {', '.join(known[:8])})")
+    report.say(f"figure: {folder / 'figure.png'}, figure.svg (--figure draws another: {', '.join(differing[:8])})")

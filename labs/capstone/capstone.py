@@ -63,13 +63,14 @@ def read(file: Path) -> dict:
     return found
 
 
-def cost(knobs: dict) -> float:
-    """MB that the deployment holds: weights, KV cache, and what its slots need."""
+def cost(knobs: dict) -> dict[str, float]:
+    """MB that the deployment holds, by what they are for."""
     engine = assets.engine("smollm2", knobs["precision"])
     weights = sum(path.stat().st_size for path in engine.iterdir() if path.is_file())
     shape = json.loads((engine / "config.json").read_text())["pretrained_config"]
     of_a_token = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_size"] * 4
-    return (weights + of_a_token * knobs["max_tokens_in_paged_kv_cache"]) / 1e6 + MB_OF_A_SLOT * knobs["max_batch_size"]
+    cache = of_a_token * knobs["max_tokens_in_paged_kv_cache"]
+    return {"weights": weights / 1e6, "KV cache": cache / 1e6, "slots": MB_OF_A_SLOT * knobs["max_batch_size"]}
 
 
 def alone() -> tuple[float, float]:
@@ -121,7 +122,8 @@ def send(server: TritonServer, due: np.ndarray, patience: float = 60) -> tuple[l
 
 def score(knobs: dict, say=print) -> dict:
     """Serve a deployment and send the load: what it costs, its p95, the limit, and whether it passed."""
-    fields = dict(knobs)
+    fields, held = dict(knobs), cost(knobs)
+    say("it holds " + " + ".join(f"{mb:.0f} MB of {part}" for part, mb in held.items()))
     reuse = {"enable_kv_cache_reuse": fields.pop("enable_kv_cache_reuse")}
     to_first, to_last = alone()
     gaps = np.random.default_rng(0).exponential(size=REQUESTS - 1)
@@ -134,7 +136,7 @@ def score(knobs: dict, say=print) -> dict:
             send(server, np.zeros(2))  # warm up
             ttft, waits = send(server, due, 4 * LIMIT * to_first)
     limit = LIMIT * max(to_first, alone()[0])  # before and after: something else may have begun to run meanwhile
-    found = {"cost_mb": round(cost(knobs), 1), "answered": len(ttft), "limit_ms": round(1e3 * limit)}
+    found = {"cost_mb": round(sum(held.values()), 1), "answered": len(ttft), "limit_ms": round(1e3 * limit)}
     ttft += [4 * limit] * (REQUESTS - len(ttft))  # at least
     found["p95_ms"] = round(1e3 * percentile(np.array(ttft), 95))
     found["in_queue_ms"] = round(1e3 * float(np.mean(waits))) if waits else None

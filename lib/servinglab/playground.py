@@ -121,7 +121,8 @@ class _Controls:
         """Send a request; one token is enough to see what the settings do to the distribution after the prompt."""
         if self.task:
             self.task.cancel()
-        self.said.value, self.stop.disabled = "", tokens == 1
+        self.stop.disabled = tokens == 1
+        self.said.value = "" if self.stop.disabled else "What you move now counts from the next answer on."
         self.task = asyncio.ensure_future(self.guarded(tokens))
 
     async def guarded(self, tokens: int) -> None:

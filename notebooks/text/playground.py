@@ -21,7 +21,7 @@
 #
 # **Time:** 10 minutes (last run: 17 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
 #
-# In JupyterLab, run all cells (*Run*, *Run All Cells*). On a page you see one answer as a picture.
+# In JupyterLab run all cells. A page shows pictures of answers.
 
 # %%
 from servinglab import notebook
@@ -44,10 +44,11 @@ lane = notebook.begin("playground", lane, seed=seed, weights=precision)
 server = serve(precision=precision, max_beam_width=4)
 
 # %% [markdown]
+# ## One answer
+#
 # - **Bars** show the next token: outlined as the model has it, filled as your settings leave it. Each move of a control
 #   asks the server again.
-# - **Run** streams an answer. Its colours say how likely the model found each token, before all settings: dark ones
-#   were surprises.
+# - **Run** streams an answer. Dark tokens surprised the model, before all settings.
 # - **Stop** cancels the request on the server.
 #
 # **Predict:** which settings make bars vanish? Which makes all bars more alike? Which changes the text, but no bar of
@@ -57,23 +58,54 @@ server = serve(precision=precision, max_beam_width=4)
 playground(server.grpc_url, prompt, top_k=top_k, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# Top-k and top-p make bars vanish, and temperature 0 all but one. A high temperature makes them more alike. The seed
-# changes the text and no bar: it only decides which token is drawn.
+# Top-k and top-p make bars vanish. A high temperature makes them more alike. The seed changes only the draw.
 #
-# **Predict** each of these, then try it:
+# ![From prompt to token: the model's bars, four settings, your bars, the draw](pictures/playground_controls.svg)
 #
-# - temperature 0, 1, then 3, with top-k 0: when does the text fall apart?
-# - repetition penalty 1.5, and a prompt that repeats itself. What does 0 do?
-# - three beams, then five.
-# - an empty prompt.
+# ## Heat
 #
-# <details><summary>What happens</summary>
+# **Predict:** at temperature 3, without top-k, which bar is the longest? Can you read the text?
+
+# %%
+playground(server.grpc_url, prompt, temperature=3.0, max_tokens=max_tokens, seed=seed)
+
+# %% [markdown]
+# That of all others: thousands of unlikely tokens are likely together, so the text falls apart
+# ([06](06_temperature.ipynb), [07](07_sampling.ipynb)).
 #
-# - At 0 the text is the same each time. Towards 3 it falls apart: thousands of unlikely tokens are likely together
-#   ([06](06_temperature.ipynb), [07](07_sampling.ipynb)).
-# - 1.5 lowers the bars of tokens that were there before; 0 is refused.
-# - Three beams find one text, without a draw ([09](09_beam_search.ipynb)); for five the server has no room.
-# - An empty prompt is refused.
+# ## Repetition
+#
+# **Predict:** a prompt repeats itself. Which bars does a repetition penalty of 1.5 shorten?
+
+# %%
+playground(server.grpc_url, "One, two, one, two, one, two, one,", top_k=50, repetition_penalty=1.5, seed=seed)
+
+# %% [markdown]
+# Those of tokens that the prompt has, however often.
+#
+# ## Your turn
+#
+# **Predict**, then try: temperature 0, with two seeds.
+#
+# <details><summary>What you should have seen</summary>
+#
+# One bar, and the same text twice.
+#
+# </details>
+#
+# Three beams, then five.
+#
+# <details><summary>What you should have seen</summary>
+#
+# Three texts at once, the likeliest first ([09](09_beam_search.ipynb)). For five the server has no room.
+#
+# </details>
+#
+# An empty prompt; then a penalty of 0.
+#
+# <details><summary>What you should have seen</summary>
+#
+# Both are refused in a sentence.
 #
 # </details>
 #

@@ -3,6 +3,7 @@ likely the model found it: ColorBrewer's YlOrBr, an order for the colour-blind t
 
 import html
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -67,16 +68,14 @@ def picture(
     """The prompt and its answer in colours, and below what could follow the prompt, as `sampling.zoom` draws it."""
     parts = [(prompt, ""), *((piece, _shade(value)) for piece, value in zip(pieces, log_probs, strict=True))]
     letters = [(letter, colour) for piece, colour in parts for letter in piece.replace("\n", "↵")]
-    lines = -(-len(letters) // _COLUMNS)
-    letters += [(" ", "")] * (lines * _COLUMNS - len(letters) + _COLUMNS)  # a free line, and the legend
-    letters += [(letter, colour) for colour, words in [("", _LEGEND), *SHADES.values()] for letter in words]
-    deep, high = 0.2 * (lines + 2), 0.27 * (len(names) + 1)  # inches
+    legend = [(letter, colour) for colour, words in [("", _LEGEND), *SHADES.values()] for letter in words]
+    lines = [*_lines(letters), [], legend]
+    deep, high = 0.2 * len(lines), 0.27 * (len(names) + 1)  # inches
     fig = plt.figure(figsize=(WIDTH, height := deep + high + 1.6))
     upper = fig.add_axes((0.02, 1 - (0.4 + deep) / height, 0.96, deep / height))
-    upper.set(xlim=(0, _COLUMNS), ylim=(lines + 1.5, -0.5))
+    upper.set(xlim=(0, _COLUMNS), ylim=(len(lines) - 0.5, -0.5))
     upper.axis("off")
-    for n, (letter, colour) in enumerate(letters):
-        row, column = divmod(n, _COLUMNS)
+    for row, column, letter, colour in [(r, c, *mark) for r, line in enumerate(lines) for c, mark in enumerate(line)]:
         upper.add_patch(Rectangle((column, row - 0.5), 1, 1, color=colour or "none", linewidth=0))
         look = {"ha": "center", "va": "center", "family": "monospace", "fontsize": 9, "color": INK if colour else QUIET}
         upper.text(column + 0.5, row, letter, **look)
@@ -84,3 +83,9 @@ def picture(
     lower.set_title("the next token after the prompt; outlined: before the settings")
     zoom(lower, names, before, after, "temperature", max(after.max(), 1 - before[list(names)].sum(), before.max()))
     return fig
+
+
+def _lines(letters: Sequence[tuple[str, str]]) -> list[Sequence[tuple[str, str]]]:
+    """Lines that end where a space was; only a word of more letters than a line has is broken."""
+    found = re.finditer(f"(.{{1,{_COLUMNS}}})(?: |$)|.{{{_COLUMNS}}}", "".join(letter for letter, _ in letters))
+    return [letters[slice(*each.span(each.lastindex or 0))] for each in found]
