@@ -57,6 +57,7 @@ def test_every_control_reaches_the_server(live_page):
 
     run.click()
     expect(text.locator("span").nth(8)).to_be_visible()
+    expect(output).to_contain_text("What you move now counts from the next answer on.")
     stop.click()
     expect(output).to_contain_text("Stopped: the request was cancelled.")
     expect(stop).to_be_disabled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,6 +57,17 @@ def test_a_page_escapes_shades_and_says_what_was_cut():
     colours = re.findall(r'background:(#\w+);color:#\w+" title="[^"]', page)
     assert colours == [figures.SHADES[-0.1054][0], figures.SHADES[-math.inf][0]]
     assert re.findall(r"<span>([^<]+)</span>", page) == ["100 %", "cut", "cut"]
+
+
+def test_a_line_of_the_picture_ends_only_where_the_text_has_a_space():
+    prompt, pieces = "x" * 100 + " is a", [" frame", "work", " for", " long", "-", "legged", " words", "."] * 9
+    fig = figures.picture(prompt, pieces, np.zeros(len(pieces)), {0: "'a'"}, np.eye(4)[0], np.eye(4)[0])
+    rows = {}
+    for letter in fig.axes[0].texts:
+        rows.setdefault(letter.get_position()[1], []).append(letter.get_text())
+    *lines, _ = map("".join, rows.values())  # the last one is the legend
+    assert lines == textwrap.wrap(prompt + "".join(pieces), 84, break_on_hyphens=False)
+    figures.plt.close(fig)
 
 
 def test_a_setting_that_is_none_is_named():

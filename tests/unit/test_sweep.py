@@ -117,7 +117,7 @@ def test_a_lab_is_not_one_notebook():
 
 
 def test_a_real_run_leaves_a_table_a_figure_and_its_page(tiny):
-    done = call("00", "-p", "temperature=0.25", "-p", "seed=7")
+    done = call("00", "-p", "temperature=0.25", "-p", "seed=7", "--figure", "warm")
     assert done.exit_code == 0, done.output
     assert [(row["temperature"], row["warm"], row["of.seed"]) for row in rows(tiny)] == [("0.25", "0.5", "7")]
     assert "1 of 1  temperature=0.25 seed=7  passed in " in done.output
@@ -186,6 +186,15 @@ def test_the_figure_is_of_what_was_asked_for(tiny, quick):
     assert done.exit_code == 0 and "of.seed: 0 at word a, 0 at b; 4 runs" in done.output
 
 
+def test_what_is_the_same_in_every_run_is_drawn_only_if_asked_for(tiny, quick):
+    done = call("00", "-p", "word=a,b", "-p", "temperature=1")
+    assert "figure: none, because no recorded number differs between the runs" in done.output
+    done = call("00", "-p", "temperature=1,2")
+    assert "warm: 2 at temperature 1.0, 4 at 2.0; 2 runs" in done.output and "(--figure draws another: warm)" in done.output
+
+
 def test_course_run_and_the_sweep_read_the_same_record(tiny, tmp_path):
-    (tmp_path / "00.json").write_text('{"notebook": "00", "device": "d", "seconds": 2, "x": {"y": 1, "z": {"w": 2}}}')
+    (tmp_path / "00.json").write_text(
+        '{"notebook": "00", "device": "d", "seconds": 2, "x": {"y": 1, "n": null, "z": {"w": 2}}}'
+    )
     assert dict(sweep._flat(runner.figures(tmp_path / "00.json"))) == {"x.y": 1, "x.z.w": 2}
