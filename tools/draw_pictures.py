@@ -1395,15 +1395,16 @@ def knobs() -> Picture:
         for y, knob in zip((150, 252), own, strict=True):
             if knob:
                 _knob(p, 16 + 156 * n, y, 136, *knob)
-    _knob(p, 328, 252, 448, "precision", "the weights, which\nreading and every step use")
+    _knob(p, 328, 252, 448, "precision", "the weights, which reading and every step use")
     p.text(16, 360, "coloured: paid for in memory", size=13, colour=QUIET)
     return p
 
 
 def _knob(p: Picture, x: int, y: int, width: int, name: str, cost: str) -> None:
     p.box(x, y, width, 86, "", CARD if cost == "free" else tint(GATHER, 0.5))
-    p.text(x + width / 2, y + 22, name, size=13, anchor="middle", weight="bold" if width > 136 else None)
-    p.text(x + width / 2, y + 60, cost, size=13, anchor="middle", colour=QUIET)
+    first = y + 56 - 8.5 * len(f"{name}\n{cost}".splitlines())
+    p.text(x + width / 2, first, name, size=13, anchor="middle")
+    p.text(x + width / 2, first + 17 * len(name.splitlines()), cost, size=13, anchor="middle", colour=QUIET)
 
 
 def order_of_looking() -> Picture:
