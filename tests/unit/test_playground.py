@@ -61,12 +61,16 @@ def test_a_page_escapes_shades_and_says_what_was_cut():
 
 def test_a_line_of_the_picture_ends_only_where_the_text_has_a_space():
     prompt, pieces = "x" * 100 + " is a", [" frame", "work", " for", " long", "-", "legged", " words", "."] * 9
-    fig = figures.picture(prompt, pieces, np.zeros(len(pieces)), {0: "'a'"}, np.eye(4)[0], np.eye(4)[0])
+    fig = figures.picture(
+        prompt, pieces, np.zeros(len(pieces)), {0: "'a'"}, *np.array([[0.4, 0.3, 0.3, 0], [0, 0.4, 0.3, 0.3]])
+    )
     rows = {}
     for letter in fig.axes[0].texts:
         rows.setdefault(letter.get_position()[1], []).append(letter.get_text())
     *lines, _ = map("".join, rows.values())  # the last one is the legend
     assert lines == textwrap.wrap(prompt + "".join(pieces), 84, break_on_hyphens=False)
+    _, longest = fig.axes[1].get_xlim()
+    assert longest > 1, "the bar of all others"
     figures.plt.close(fig)
 
 

@@ -67,7 +67,7 @@ def picture(
 ) -> Figure:  # fmt: skip
     """The prompt and its answer in colours, and below what could follow the prompt, as `sampling.zoom` draws it."""
     parts = [(prompt, ""), *((piece, _shade(value)) for piece, value in zip(pieces, log_probs, strict=True))]
-    letters = [(letter, colour) for piece, colour in parts for letter in piece.replace("\n", "↵")]
+    letters = [(letter, colour) for piece, colour in parts for letter in piece.replace("\r", "").replace("\n", "↵")]
     legend = [(letter, colour) for colour, words in [("", _LEGEND), *SHADES.values()] for letter in words]
     lines = [*_lines(letters), [], legend]
     deep, high = 0.2 * len(lines), 0.27 * (len(names) + 1)  # inches
@@ -76,12 +76,13 @@ def picture(
     upper.set(xlim=(0, _COLUMNS), ylim=(len(lines) - 0.5, -0.5))
     upper.axis("off")
     for row, column, letter, colour in [(r, c, *mark) for r, line in enumerate(lines) for c, mark in enumerate(line)]:
-        upper.add_patch(Rectangle((column, row - 0.5), 1, 1, color=colour or "none", linewidth=0))
+        upper.add_patch(Rectangle((column, row - 0.5), 1, 1, color=colour or "none", linewidth=0, antialiased=False))
         look = {"ha": "center", "va": "center", "family": "monospace", "fontsize": 9, "color": INK if colour else QUIET}
         upper.text(column + 0.5, row, letter, **look)
     lower = fig.add_axes((0.2, 0.72 / height, 0.78, high / height))
     lower.set_title("the next token after the prompt; outlined: before the settings")
-    zoom(lower, names, before, after, "temperature", max(after.max(), 1 - before[list(names)].sum(), before.max()))
+    highest = max(max(p.max(), 1 - p[list(names)].sum()) for p in (before, after))
+    zoom(lower, names, before, after, "temperature", highest)
     return fig
 
 
