@@ -76,7 +76,7 @@ def picture(
     upper.set(xlim=(0, _COLUMNS), ylim=(len(lines) - 0.5, -0.5))
     upper.axis("off")
     for row, column, letter, colour in [(r, c, *mark) for r, line in enumerate(lines) for c, mark in enumerate(line)]:
-        upper.add_patch(Rectangle((column, row - 0.5), 1, 1, color=colour or "none", linewidth=0, antialiased=False))
+        upper.add_patch(Rectangle((column, row - 0.5), 1.05, 1, color=colour or "none", linewidth=0))
         look = {"ha": "center", "va": "center", "family": "monospace", "fontsize": 9, "color": INK if colour else QUIET}
         upper.text(column + 0.5, row, letter, **look)
     lower = fig.add_axes((0.2, 0.72 / height, 0.78, high / height))
