@@ -190,7 +190,7 @@ def test_what_is_the_same_in_every_run_is_drawn_only_if_asked_for(tiny, quick):
     done = call("00", "-p", "word=a,b", "-p", "temperature=1")
     assert "figure: none, because no recorded number differs between the runs" in done.output
     done = call("00", "-p", "temperature=1,2")
-    assert "warm: 2 at temperature 1.0, 4 at 2.0; 2 runs" in done.output and "(--figure draws another: warm)" in done.output
+    assert "warm: 2 at temperature 1.0, 4 at 2.0; 2 runs" in done.output and "draws another: warm)" in done.output
 
 
 def test_course_run_and_the_sweep_read_the_same_record(tiny, tmp_path):
