@@ -20,7 +20,7 @@ help:
 	@echo "make test     make the environment, fetch the weights, run the whole test suite"
 	@echo "make lab      make the environment, fetch the weights, open copies of the notebooks in JupyterLab (ARGS=05: that one)"
 	@echo "make setup    make the environment alone (.venv)"
-	@echo "make edge     make the environment in which notebook 12 exports to ONNX (.edge, 1.5 GB)"
+	@echo "make edge     make the environment that exports to ONNX for Edge-LLM (.edge, 1.5 GB)"
 	@echo "make bundle   write everything for a machine without a network into build/bundle (ARGS=--help lists options)"
 	@echo "make lint     check the style of the code, and show how large each part of it is"
 	@echo "make lock     resolve the dependencies again into requirements/*.txt (needs uv); ARGS=--upgrade: the newest"

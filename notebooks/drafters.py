@@ -163,15 +163,23 @@ class Turns:
 def in_turn(
     run: Callable[[Drafter], Run], drafter: Drafter, lengths: Sequence[int], turns: int, seed: int
 ) -> np.ndarray:
-    """Seconds of steps that read so many guesses [lengths, turns]; those of one turn lie close together in time."""
-    source, runs, found = Turns(drafter, lengths, seed), [], {}
+    """Time of steps that read so many guesses [lengths, turns], in steps of the first length. Those of one turn lie
+    close together in time: each is divided by their median, so what slows a whole turn down cancels.
+
+    Raises ValueError when the answers are too short for a length.
+    """
+    source, runs = Turns(drafter, lengths, seed), []
     for _ in range(30):
         runs.append(run(source))
         steps, guesses = (np.concatenate([getattr(each, name) for each in runs]) for name in ("steps", "guesses"))
         found = [steps[guesses == k] for k in lengths]
         if (least := min(map(len, found))) >= turns:
             break
-    return np.array([seconds[: min(least, turns)] for seconds in found])
+    if not least:
+        raise ValueError(f"No answer had a step with each of {list(lengths)} guesses; ask for a longer one.")
+    seconds = np.array([each[: min(least, turns)] for each in found])
+    ratios = seconds / np.median(seconds, axis=0)
+    return ratios / np.median(ratios[0])
 
 
 def expected(a: float, c: float, v: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

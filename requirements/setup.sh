@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv: the whole environment of the course, from the locks beside this script. `make setup` runs it.
-# With the argument `edge` makes .edge, in which notebook 12 exports a model. `make edge` runs that.
+# With the argument `edge` makes .edge, which exports a model for Edge-LLM. `make edge` runs that.
 #
 #   PYTHON   interpreter to use; when unset, the first of python3, python3.12, python3.11, python3.10 that is supported
 #   TORCH    which build of torch:

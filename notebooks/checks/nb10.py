@@ -77,6 +77,8 @@ def answer_rule(rule: Callable[[np.ndarray, np.ndarray, int], tuple[float, np.nd
     if isinstance(keep, bool | np.bool_) or len(again) > 1:
         return wrong("you decide, yes or no: return the probability of keeping, a number from 0 to 1, and draw nothing")
     keep, liked, rest = float(keep), float(liked), np.asarray(rest, float)
+    if keep == liked == 0:
+        return wrong("you keep nothing: what is drawn from p alone is right, but no guess ever saves a step")
     if math.isclose(keep, 1.0) and math.isclose(liked, 0.4):
         return wrong(
             f"{keep:.3g} for a token that the draft likes too much, {liked:.3g} for one that it likes too little: you "

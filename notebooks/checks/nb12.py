@@ -15,30 +15,39 @@ from servinglab.client import gather, inputs
 from servinglab.scratch import shorten
 from servinglab.server import ServerError
 
-_APIS = ["engine", "llm_api", "completions"]
+_STORY = {"text_input": "Once upon a time", "max_tokens": 12, "stream": False}
+
+#: (what was asked for, where it failed) → why.
+_WHY = {
+    ("sampling", "engine"): "an engine samples only for top_k or top_p, and only if they leave more than one token",
+    ("greedy", "engine"): "top_k or top_p turns an engine's sampling on, even a top_p that leaves out no token",
+    ("sampling", "others"): "there top_p 0 leaves a single token; for an engine it is off",
+    ("greedy", "others"): "there a temperature above 0 is enough, unless top_k or top_p leaves a single token",
+}
 
 
-@exercise("12.1", expects='a dict whose two values are lists of "engine", "llm_api" and "completions"')
+@exercise("12.1", expects="a dict of two requests, everywhere and nowhere, and the notebook's client")
 def who_samples(answer):
-    said = [answer["nothing"], answer["temperature"]]
-    if None in said:
+    """`everywhere` must sample on three APIs, `nowhere` on none; the running server says what its engine does."""
+    requests, client = answer
+    if any(is_stub(requests[name]) for name in ("everywhere", "nowhere")):
         return unattempted()
-    if not all(isinstance(apis, list | tuple | set) for apis in said):
-        return wrong('a list for each of the two, please, also for one: ["engine"]; [] for none')
-    nothing, temperature = ({str(api) for api in apis} for apis in said)
-    if strange := sorted((nothing | temperature) - set(_APIS)):
-        return wrong(f"{strange[0]!r} is not one of {', '.join(_APIS)}")
-    if "completions" not in nothing:
-        return wrong("trtllm-serve fills in temperature 1 and top_p 1 as OpenAI does, so a bare request samples there")
-    if "engine" in nothing or "llm_api" in nothing:
-        return wrong("with nothing said an engine and SamplingParams both take the likeliest token")
-    if "engine" in temperature:
-        return wrong("an engine starts to sample for top_k or top_p; temperature alone changes nothing there")
-    if "llm_api" not in temperature:
-        return wrong("for SamplingParams a temperature above 0 is enough; only an engine waits for top_k or top_p")
-    if "completions" not in temperature:
-        return wrong("a temperature does not turn off what a bare request already does")
-    return right("the same words mean greedy on one API and sampling on another: say what you want on each")
+    for name, wanted in (("everywhere", "sampling"), ("nowhere", "greedy")):
+        request = requests[name]
+        if not isinstance(request, dict) or not set(request) <= {"temperature", "top_k", "top_p"}:
+            return wrong(f"{name}: a dict of temperature, top_k and top_p, please")
+        if request.get("temperature") != 0.8:
+            return wrong(f"{name}: the application keeps temperature 0.8; which value do you put beside it?")
+        asked = {seed: inputs(**_STORY, **request, seed=seed) for seed in range(3)}
+        found = gather(client, "ensemble", asked, timeout=60).values()
+        texts = {result.as_numpy("text_output").flat[0] for (result,) in found}
+        told = f"{name}, {request}: different texts that the engine wrote for three seeds: {len(texts)}"
+        if (len(texts) > 1) != (wanted == "sampling"):
+            return wrong(f"{told}; {_WHY[wanted, 'engine']}")
+        for api in ("llm_api", "completions"):
+            if (how := llm_api.decides(request, api)) != wanted:
+                return wrong(f"{told}, but {how} on {api}; {_WHY[wanted, 'others']}")
+    return right("the same temperature, greedy or sampling on every API: say what you want on each")
 
 
 #: What exercise 12.2 translates.

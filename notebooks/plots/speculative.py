@@ -28,25 +28,17 @@ def bars(places: Sequence[str], series: Mapping[str, Sequence[float]], label: st
     """For each place a bar of every series, beside each other. ``words``: how a value is written on its bar."""
     fig, axes = plt.subplots(figsize=(WIDTH, 2.9))
     colours = {"draft q": DRAFT, "draft model": DRAFT, "target p": TARGET, "no draft": TARGET}
-    for shift, (name, values) in zip((-0.27, 0, 0.27), series.items(), strict=True):
-        colour = colours.get(name, KEPT)
-        drawn = axes.bar(np.arange(len(places)) + shift, values, 0.25, color=tint(colour, 0.6), label=name)
+    others, width = iter((KEPT, MODELS["tensorrt_llm_bls"], MODELS["ensemble"])), 0.8 / max(2, len(series))
+    for number, (name, values) in enumerate(series.items()):
+        at = np.arange(len(places)) + width * (number - (len(series) - 1) / 2)
+        colour = colours.get(name) or next(others)
+        drawn = axes.bar(at, values, 0.93 * width, color=tint(colour, 0.6), label=name)
         if words:
             axes.bar_label(drawn, [words.format(value) for value in values], padding=2)
     axes.set_xticks(range(len(places)), places)
     axes.set_ylabel(label)
-    axes.legend(loc="upper right")
-    return fig
-
-
-def layers(shares: Mapping[int, float], trained: float) -> Figure:
-    """Number of layers → share of tokens that they guess; a line for the draft that was trained."""
-    fig, axes = plt.subplots(figsize=(WIDTH, 2.6))
-    axes.plot(shares.keys(), shares.values(), "o-", color=TARGET, markersize=5)
-    axes.axhline(trained, color=DRAFT, linewidth=2)
-    beside(axes, "trained draft,\n2 layers", trained)
-    axes.set(ylim=(0, 1.05), xlim=(0, None), xticks=range(0, max(shares) + 1, 5))
-    axes.set(xlabel="layers that are computed before the output head", ylabel="share guessed right")
+    if len(series) > 1:
+        axes.legend(loc="upper right")
     return fig
 
 
@@ -70,12 +62,12 @@ def verify(cost: Mapping[int, float], ratios: np.ndarray) -> Figure:
     fig, axes = plt.subplots(figsize=(WIDTH, 2.9))
     most = max(cost)
     axes.plot([0, most], [1, most + 1], color=QUIET, linewidth=1.2, linestyle=DASHES)
-    beside(axes, "k + 1\nsteps", most + 1)
+    beside(axes, "a step for\neach token", most + 1)
     axes.plot(np.repeat(list(cost), ratios.shape[1]), ratios.ravel(), ".", color=tint(TARGET, 0.4), markersize=4)
     axes.plot(cost.keys(), cost.values(), "o-", color=TARGET, markersize=5)
-    beside(axes, "v(k)", cost[most])
+    beside(axes, "measured", cost[most])
     axes.set(ylim=(0, most + 1.5), xlim=(-0.2, most + 0.2), xticks=range(most + 1))
-    axes.set(xlabel="guesses k that one step reads", ylabel="time of the step,\nin plain steps")
+    axes.set(xlabel="guesses that one step reads", ylabel="time of the step,\nin plain steps")
     return fig
 
 
@@ -91,6 +83,6 @@ def cost_model(lengths: Sequence[int], tokens: Pair, speedups: Pair) -> Figure:
         axes.plot(lengths, measured, "o", color=INK, markersize=6, label="measured", zorder=3)
         axes.axhline(1, color=QUIET, linewidth=1, linestyle=DASHES)
         axes.set(xticks=lengths, ylim=(0, 1.12 * max(*predicted, *measured)))
-        axes.set(xlabel="draft length k (tokens)", title=label)
+        axes.set(xlabel="guesses a round", title=label)
         axes.legend(loc="best")
     return fig

@@ -69,6 +69,7 @@ def best_length(a, c, v):
 MUTANTS = {
     "10.1": [
         ("disliked tokens are rejected", _rule("float(p[token] >= q[token])"), "is rejected always"),
+        ("the target can do it alone", _rule("0.0", "p"), "you keep nothing"),
         ("everything is kept", _rule("1.0"), "you keep everything"),
         ("the ratio is q over p", _rule("q[token] / p[token]"), "upside down"),
         ("the target decides alone", _rule("p[token]"), "that is p(x):"),

@@ -11,10 +11,12 @@ if not (folder := server.repository / "llmapi").exists():
     server.load("llmapi")
 """
 
-LIVE = {"12.2", "12.3"}
+LIVE = {"12.1", "12.2", "12.3"}
 
 SOLUTIONS = {
-    "12.1": 'answer_1 = {"nothing": ["completions"], "temperature": ["llm_api", "completions"]}',
+    "12.1": (
+        'answer_1 = {"everywhere": {"temperature": 0.8, "top_p": 1.0}, "nowhere": {"temperature": 0.8, "top_k": 1}}'
+    ),
     "12.2": """answer_2 = {
     "text_input": "Name a fruit.",
     "max_tokens": 8,
@@ -43,8 +45,10 @@ ensemble_scheduling { step {
 }
 
 
-def _samples(nothing: object, temperature: object) -> str:
-    return f"answer_1 = {({'nothing': nothing, 'temperature': temperature})!r}"
+def _two(everywhere: object = "top_p", nowhere: object = "top_k", temperature: float = 0.8) -> str:
+    asked = {"top_p": {"top_p": 1.0}, "top_k": {"top_k": 1}}
+    both = {"everywhere": asked.get(str(everywhere), everywhere), "nowhere": asked.get(str(nowhere), nowhere)}
+    return f"answer_1 = {({name: {'temperature': temperature, **more} for name, more in both.items()})!r}"
 
 
 _RIGHT = {
@@ -64,15 +68,13 @@ def _config(right: str, wrong: str = "") -> str:
 
 MUTANTS = {
     "12.1": [
-        ("a bare request is greedy everywhere", _samples([], ["llm_api", "completions"]), "fills in temperature 1"),
-        ("a bare request samples everywhere", _samples(["engine", "llm_api", "completions"], ["completions"]),
-         "both take the likeliest token"),
-        ("temperature alone samples on an engine", _samples(["completions"], ["engine", "llm_api", "completions"]),
-         "temperature alone changes nothing"),
-        ("the LLM API follows the engine's rule", _samples(["completions"], ["completions"]), "is enough"),
-        ("a temperature makes trtllm-serve greedy", _samples(["completions"], ["llm_api"]), "does not turn off"),
-        ("one API needs no list", _samples("completions", ["llm_api", "completions"]), "a list for each"),
-        ("another API", _samples(["completions"], ["ensemble"]), "is not one of"),
+        ("a temperature samples everywhere", _two({}), "samples only for top_k or top_p"),
+        ("one token is enough to sample", _two({"top_p": 0.0}, "top_p"), "if they leave more than one"),
+        ("top_p 0 is off everywhere", _two({"top_k": 5, "top_p": 0.0}), "leaves a single token; for an engine"),
+        ("top_p 1 changes nothing", _two(nowhere="top_p"), "even a top_p that"),
+        ("without top_k and top_p all are greedy", _two(nowhere={}), "a temperature above 0 is enough"),
+        ("temperature 0 is the way to be greedy", _two(temperature=0.0), "keeps temperature 0.8"),
+        ("the number of answers decides", _two({"n": 2}), "a dict of temperature, top_k and top_p"),
     ],
     "12.2": [
         ("n is a number of beams", _request("num_return_sequences", beam_width=3), "independent samples"),

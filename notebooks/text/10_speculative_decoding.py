@@ -21,10 +21,10 @@
 #
 # After this notebook you can
 #
-# - derive the rule that accepts or replaces a guess, and test that it keeps the distribution
+# - find the rule that keeps or replaces a guess, and show that the model's probabilities stay
 # - tell greedy and sampled speculation apart, and say what a server accepts
-# - predict the best draft length, and measure whether it is
-# - serve a target with a draft model through BLS
+# - predict the best number of guesses, and measure whether it is
+# - serve a target with a draft model through BLS, and choose its number of guesses
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and their switches in TensorRT-LLM
 #
 # **Time:** 45 minutes (last run: 72 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
@@ -38,14 +38,10 @@ import queue
 import time
 
 import numpy as np
-import torch
 import tritonclient.grpc as grpcclient
-from scipy.optimize import isotonic_regression
 from scipy.special import softmax
-from scipy.stats import chisquare, entropy
+from scipy.stats import chisquare
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
 from tritonclient.utils import InferenceServerException
 
 import drafters
@@ -64,10 +60,10 @@ precision: str = "fp32"  # weights of the target: "fp32" or "int4"
 question: str = "Tell me a short story about a fox."  # what the target answers
 to_copy: str = "The lighthouse keeper found a letter in a green bottle on the third of March."  # a text to repeat
 max_tokens: int = 32  # length of the answers, in tokens
-longest: int = 5  # the longest draft that is tried, at least 3 tokens
+longest: int = 5  # the most guesses that are tried, at least 3
 temperature: float = 0.8  # of the sampled answers
-trials: int = 2000  # draws of each statistical test, at least 1,000
-seed: int = 0  # seed of the tests and of the sampled answers
+trials: int = 2000  # draws of the statistical test, at least 1,000
+seed: int = 0  # seed of the test and of the sampled answers
 
 # %% [markdown]
 # ## 1 One step, several tokens
@@ -152,71 +148,52 @@ for name, found in tried_out.items():
 #
 # </details>
 #
-# The **verify cost** $v(k)$ is the time of a step that reads the last token and $k$ guesses, divided by that of a step
-# without guesses. **Predict** $v(1)$ and $v(8)$.
+# The **verify cost** is the time of a step that reads the last token and some guesses, in steps without guesses.
+# **Predict** it for 1 guess and for 8.
 #
-# Other programs disturb a clock. So the lengths take turns in shuffled order, 12 times, and each step is divided by the
-# median step of its turn. Of the 12 the **median** counts. The liar, whose answers take most steps, guesses.
-
-# %%
-tried = sorted({0, 1, 2, 3, 4, longest, 8})
-ratios = drafters.in_turn(run, Oracle(max(tried), lies=True), tried, turns=12, seed=seed)
-
-# %% [markdown]
-# More guesses are more work, so $v$ cannot fall. Where the medians do, neighbours are averaged (isotonic regression).
+# Other programs disturb a clock. So the numbers of guesses take turns in shuffled order, 12 times; each step is divided
+# by the median step of its turn, and the median of the 12 counts. The liar, whose answers take most steps, guesses.
 
 # %% tags=["varies"]
-smooth = np.maximum(1, isotonic_regression(np.median(ratios, axis=1)).x)
-verify_cost = {k: float(value) for k, value in zip(tried, smooth, strict=True)}
+tried = sorted({*range(longest + 1), 8})
+ratios = drafters.in_turn(run, Oracle(max(tried), lies=True), tried, turns=12, seed=seed)
+verify_cost = dict(zip(tried, np.median(ratios, axis=1).tolist(), strict=True))
 title = f"A step that reads {max(tried)} guesses takes {verify_cost[max(tried)]:.2f} plain steps, not {max(tried) + 1}"
-summary = "; ".join(f"v({k}) = {value:.2f}" for k, value in verify_cost.items())
+summary = "; ".join(f"{k} guesses: {value:.2f}" for k, value in verify_cost.items())
 show(figures.verify(verify_cost, ratios), title, summary)
 
 # %% [markdown]
-# How much is $v(8)$? Far below 9, the dashed line's nine separate steps: speculative decoding depends on that gap. But
-# $v(k)$ grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so
-# $v$ stays near 1 for longer; a batch of many requests uses that arithmetic up.
+# How much is it for 8? Far below 9, the dashed line's nine separate steps: speculative decoding depends on that gap.
+# But the cost grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte,
+# so there it stays near 1 for longer; a batch of many requests uses that arithmetic up.
 
 # %% [markdown]
-# ## 2 Which guesses may be kept
+# ## 2 Which guesses may be kept?
 #
 # In greedy decoding, keep a guess as long as it is the token that the target would have chosen. When tokens are
-# *drawn*, the target has a distribution $p$, the draft a distribution $q$, and a token $x$ has been drawn from $q$.
-# Four words:
+# *drawn*, the target has a probability for each word, and so has the draft, which has drawn its guess:
 
 # %%
 words = ["ran", "sat", "hid", "slept"]
-p = np.array([0.50, 0.30, 0.15, 0.05])
-q = np.array([0.20, 0.60, 0.10, 0.10])
+p = np.array([0.50, 0.30, 0.15, 0.05])  # the target's probabilities
+q = np.array([0.20, 0.60, 0.10, 0.10])  # the draft's
 
 # %% [markdown]
-# What both have in common, $\min(p,q)$, is green:
+# What both have in common, the smaller of the two, is green:
 
 # %%
 shared = np.minimum(p, q).sum()
-title = f"Target and draft share {shared:.2f}: that part of the drafts is kept"
+title = f"Target and draft have {shared:.2f} in common"
 show(figures.overlap(words, p, q), title, f"the sum of min(p, q) over the words is {shared:.2f}", drawing=True)
 
 
 # %% [markdown]
-# The draft says *sat* 60 % of the time, twice as often as it should. So keep it every second time: with probability
-# $p/q$. *ran* comes too rarely: keep it always, and let it replace rejected words. The rule:
+# The draft says *sat* twice as often as the target, and *ran* too rarely. So some guesses must be replaced: in the end
+# each word has to come out as often as the target would draw it.
 #
-# - keep $x$ with probability $\min(1,\ p(x)/q(x))$;
-# - else draw a replacement from what is missing, $r(x)=\max(0,\ p(x)-q(x))\,/\,\sum_y\max(0,\ p(y)-q(y))$.
-
-# %% [markdown]
-# Why is that exact? A word $x$ is drawn and kept with probability $q(x)\min(1,p(x)/q(x))=\min(p(x),q(x))$. So a draft
-# is kept with probability $\beta=\sum_x\min(p(x),q(x))$. What is missing, $p(x)-\min(p(x),q(x))$, sums to $1-\beta$,
-# the probability of a rejection. So $x$ comes out with probability
-#
-# $$\min(p,q)+(1-\beta)\,\frac{p-\min(p,q)}{1-\beta}=p(x).$$
-#
-# This holds for any $q$: a bad draft costs time, never quality ([Leviathan et al.
-# 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
-#
-# **Exercise 10.1** (●●●, 5 minutes) Write the rule for a drafted `token`: return the probability of keeping it, and the
-# distribution of the replacement if it is not kept. `p` and `q` are arrays.
+# **Exercise 10.1** (●●●, 8 minutes) Find the rule that keeps as many guesses as possible. `token` has been drawn by the
+# draft. Return the probability of keeping it, and, as an array, the probabilities of each word that may replace it. `p`
+# and `q` are arrays as above.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -252,90 +229,44 @@ check("10.1", rule)
 # </details>
 
 # %% [markdown]
-# A proof may have a hole, so test it. In this language the next of four words depends on the last. The draft guesses
-# two words, the target verifies, and the first two that come out are counted: 16 pairs.
+# So keep a guess with probability p/q, at most 1, and replace a rejected one from what p has more than q. Two other
+# rules look as good. One replaces from all of p. The other, TensorRT-LLM's where a request sets
+# `draft_acceptance_threshold`, keeps what is likely enough.
 #
-# `verify_with` takes two functions: when to keep, what to replace from.
+# A word comes out when it was drawn and kept, or as a replacement:
 
 # %%
-def draw(p, rng, size=None):
-    return rng.choice(len(p), size, p=p / p.sum())
-
-
-def verify_with(keep, replacement):
-    def verify(p, q, draft, rng):
-        for at, x in enumerate(draft):
-            if not keep(p[at, x], q[at, x], rng):
-                return [*draft[:at], draw(replacement(p[at], q[at]), rng)]
-        return [*draft, draw(p[-1], rng)]  # all kept: one more from the target
-
-    return verify
-
-
-# %% [markdown]
-# Three candidates. The third is what TensorRT-LLM does when a request sets `draft_acceptance_threshold`: a constant in
-# place of the random number.
-
-# %%
-def fair(p, q, rng):
-    return rng.random(np.shape(p)) * q < p
-
-
 def missing(p, q):
-    return np.maximum(p - q, 0)
+    left = np.maximum(p - q, 0)
+    return left / left.sum()
 
 
-rules = {
-    "keep p/q, replace the missing": verify_with(fair, missing),
-    "keep p/q, replace from p": verify_with(fair, lambda p, q: p),
-    "keep if p/q is above 0.5": verify_with(lambda p, q, rng: p > 0.5 * q, missing),
+keep = np.minimum(1, p / q)
+rules = {  # the probability of keeping each word, and what replaces it
+    "keep p/q, replace what is missing": (keep, missing(p, q)),
+    "keep p/q, replace from p": (keep, p),
+    "keep where p/q is above 0.3": (p / q > 0.3, missing(p, q)),
 }
+comes_out = {name: q * kept + (1 - q @ kept) * instead for name, (kept, instead) in rules.items()}
 
 # %% [markdown]
-# Target and draft each have a row of probabilities after each word, and one at the start. A text is written in rounds:
+# **Predict:** which of the three give the target's probabilities? What does the third give?
 
 # %%
-tables = np.random.default_rng(seed)
-P, Q = tables.dirichlet(np.ones(4), 5), tables.dirichlet(np.ones(4), 5)  # after each word, and after the start (4)
-
-
-def two_words(verify, rng):
-    text = [4]
-    while len(text) < 3:
-        context = [text[-1]]
-        for _ in range(2):
-            context.append(draw(Q[context[-1]], rng))
-        text += verify(P[context], Q[context[:-1]], context[1:], rng)
-    return text[1:3]
-
+same = [bool(np.allclose(each, p)) for each in comes_out.values()]
+title = f"{sum(same)} of {len(same)} rules gives the target's probabilities"
+summary = "; ".join(f"{name}: {each.round(2).tolist()}" for name, each in comes_out.items())
+show(figures.bars(words, {"target p": p, **comes_out}, "probability"), title, summary, drawing=True)
+assert same == [True, False, False]
 
 # %% [markdown]
-# **Chi-squared** adds up $(\text{counted}-\text{expected})^2/\text{expected}$ over the 16 pairs. Its p-value is the
-# probability that a *right* sampler is at least as far off by chance. **Predict:** which of the three rules survive?
-
-# %%
-truth = (P[4][:, None] * P[:4]).ravel()  # P(first) · P(second | first)
-survives = {}
-for name, verify in rules.items():
-    rng = np.random.default_rng(seed)
-    pairs = np.array([two_words(verify, rng) for _ in range(trials)])
-    counts = np.bincount(pairs @ [4, 1], minlength=16)
-    survives[name] = float(chisquare(counts, truth * trials).pvalue)
-    print(f"{name:31} off by at most {np.abs(counts / trials - truth).max():.3f}; p-value {survives[name]:.2g}")
+# Which? Only the first. Drawn and kept is just the green part, and the replacements add exactly what green lacks to p.
+# So it holds for *any* draft: a bad one costs time, never quality ([Leviathan et al.
+# 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)). Replacing from p, the
+# most common mistake, adds to what was kept already. This threshold keeps every guess: fast, but the draft speaks.
 
 # %% [markdown]
-# The test must agree with the proof:
-
-# %%
-right, from_p, threshold = survives.values()
-assert right > 1e-4 and from_p < 1e-4 and threshold < 1e-4
-
-# %% [markdown]
-# Which survive? Only the first. Replacing from $p$ is the most common mistake: what was kept comes out too often. The
-# threshold buys speed, but changes the distribution.
-
-# %% [markdown]
-# ## 3 The same on real distributions
+# ## 3 The same with 49,152 tokens
 #
 # The draft has two layers and shares embedding, output head and tokenizer with SmolLM2, on whose texts it was trained
 # ([data/draft](../data/draft/README.md)). A shared tokenizer is a must: the target checks token ids.
@@ -355,43 +286,34 @@ def logits_of(model, ids):
     return outputs.get(timeout=300).context_logits[rows].astype(np.float64)
 
 
-# %% [markdown]
-# **Predict:** is the drafted token kept more often where the target is certain, or where it is not? At what share of
-# the places do both have the same likeliest token?
-
 # %%
 with executor.Executor(draft_engine, max_batch_size=1, max_seq_len=512) as drafting:
     target_logits, draft_logits = (logits_of(model, prompt_ids + answer) for model in (target, drafting))
 target_p, draft_q = (softmax(logits / temperature, axis=-1) for logits in (target_logits, draft_logits))
-beta = np.minimum(target_p, draft_q).sum(-1)
+kept = np.minimum(target_p, draft_q).sum(-1)  # the green part, at each place
 agree = target_logits.argmax(-1) == draft_logits.argmax(-1)
 hit_rate = float(agree.mean())
 
 # %% [markdown]
-# One bar for each token of the answer:
+# **Predict:** at which words is a guess kept most often? At what share of the places do both models have the same
+# likeliest token?
 
 # %%
 labels = [repr(tokenizer.decode([token]))[1:-1] for token in answer]
-title = f"Kept at {beta.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
-summary = f"at temperature {temperature} the probability of being kept goes from {beta.min():.2f} to {beta.max():.2f}"
-show(figures.kept(labels, beta, agree), title, summary)
+title = f"Kept at {kept.mean():.0%} of the places on average; same likeliest token at {hit_rate:.0%}"
+summary = f"at temperature {temperature} the probability of being kept goes from {kept.min():.2f} to {kept.max():.2f}"
+show(figures.kept(labels, kept, agree), title, summary)
 
 # %% [markdown]
-# Entropy says how unsure the target is. Compare the half of the places with the lower entropy to the other half:
+# At which words? Mostly small ones and phrases that hardly have a choice; seldom where the content begins. How many?
+# The title says it. Now draw with the rule, at the place where its guesses are kept most rarely:
 
 # %%
-sure, unsure = np.array_split(np.argsort(entropy(target_p, axis=-1)), 2)
-print(f"the target is more certain: kept {beta[sure].mean():.2f}; less certain: kept {beta[unsure].mean():.2f}")
-
-# %% [markdown]
-# Where the target is certain, more is kept. Now the rule with 49,152 tokens, at a place where little is certain.
-
-# %%
-at = int((beta * (1 - beta) * entropy(target_p, axis=-1))[:-1].argmax())
+at = int(kept.argmin())
 rng = np.random.default_rng(seed)
-drafts = draw(draft_q[at], rng, size=trials)
-keep = fair(target_p[at][drafts], draft_q[at][drafts], rng)
-drawn = np.where(keep, drafts, draw(missing(target_p[at], draft_q[at]), rng, size=trials))
+guesses = rng.choice(draft_q[at].size, trials, p=draft_q[at])
+accepted = rng.random(trials) < (target_p[at] / draft_q[at])[guesses]
+drawn = np.where(accepted, guesses, rng.choice(target_p[at].size, trials, p=missing(target_p[at], draft_q[at])))
 
 # %% [markdown]
 # **Predict:** which of two bars will the third follow, the target's or the draft's?
@@ -405,18 +327,16 @@ summary = f"three bars for each of the target's eight likeliest tokens, {trials:
 show(figures.bars([repr(tokenizer.decode([token])) for token in top], shares, "probability"), title, summary)
 
 # %% [markdown]
-# Chi-squared again, over these eight tokens and all others together:
+# Which does it follow? The target's. Is the rest chance? Chi-squared (notebook 06), over these eight tokens and all
+# others together:
 
 # %%
 counts = np.array([*(np.sum(drawn == token) for token in top), np.sum(~np.isin(drawn, top))])
 cells = trials * np.array([*target_p[at][top], 1 - target_p[at][top].sum()])
 enough = cells >= 1  # chi-squared needs expected counts that are not tiny
 real_p = float(chisquare(counts[enough], cells[enough] * counts[enough].sum() / cells[enough].sum()).pvalue)
-print(f"drafts kept: {keep.mean():.2f}, expected {beta[at]:.2f}; p-value {real_p:.2g}")
+print(f"guesses kept: {accepted.mean():.2f}, expected {kept[at]:.2f}; p-value {real_p:.2g}")
 assert real_p > 1e-4
-
-# %% [markdown]
-# Which does it follow? The target's.
 
 # %% [markdown]
 # ## 4 What a server accepts
@@ -424,37 +344,32 @@ assert real_p > 1e-4
 # The rule needs the draft's probabilities. The executor here, and TensorRT-LLM without `draft_logits`, does something
 # simpler: the target chooses its own token as ever, and a guess is kept if it is that token.
 #
-# That is the same rule for a draft that is *certain*, $q=1$ on its guess.
-#
-# **Predict:** two drafters, greedy and sampled. In how many of the four cases does the text stay the same? Which
-# accepts more?
+# **Predict:** greedy and sampled, is the text the one without a draft? Which accepts more?
 
 # %%
 sampled = {"temperature": temperature, "top_p": 0.95, "seed": seed}
-draft, lookup = drafters.DraftModel(draft_engine, max_draft=3), drafters.PromptLookup(max_draft=longest)
-guessers, in_notebook = {"draft model": draft, "prompt lookup": lookup}, {"greedy": {}, "sampled": {}}
+draft = drafters.DraftModel(draft_engine, max_draft=3)
+in_notebook = {}
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
-    expected = run(**sampling).tokens if sampling else answer
-    for name, drafter in guessers.items():
-        found = run(drafter, **sampling)
-        same = found.tokens == expected
-        in_notebook[label][name] = found  # for sections 5 and 7
-        print(f"{label}, {name:14} identical: {same}, {found.accepted:2} of {found.drafted:2} guesses accepted")
-        assert precision != "fp32" or same
+    found = in_notebook[label] = run(draft, **sampling)
+    same = found.tokens == run(**sampling).tokens
+    print(f"{label}: same text: {same}; {found.accepted} of {found.drafted} guesses accepted")
+    assert precision != "fp32" or same
 
 # %% [markdown]
-# With fp32 weights the text is the same in all four: each token uses one random number, as without a draft. Which
-# accepts more, one short text cannot say; averages over the places above can:
+# Is it? With fp32 weights both times: each token uses one random number, as without a draft. Which accepts more, one
+# short text cannot say; averages over the places of section 3 can:
 
 # %%
 certain = np.take_along_axis(target_p, draft_logits.argmax(-1)[:, None], 1)[:, 0]
-print(f"greedy, the draft's likeliest token: kept {hit_rate:.2f}")
-print(f"tokens drawn, the draft's likeliest token, no probabilities: kept {certain.mean():.2f}")
-print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mean():.2f}")
+ways = {"greedy": hit_rate, "sampled, as here": certain.mean(), "sampled, with\nsection 2's rule": kept.mean()}
+title = "Kept: {:.0%} greedy, {:.0%} sampled, {:.0%} with the rule".format(*ways.values())
+drawing = figures.bars([*ways], {"draft model": [*ways.values()]}, "share of the\nguesses kept", "{:.2f}")
+show(drawing, title, "; ".join(f"{name}: {share:.2f}" for name, share in ways.items()).replace("\n", " "))
 
 # %% [markdown]
-# Greedy, a guess is kept where it is the target's likeliest token. Drawn, it is kept with its probability $p$. With the
-# rule of section 2, the draft draws, too.
+# Which accepts more? Greedy: there the target takes its likeliest token, and when it samples, only sometimes. With the
+# rule the draft draws, too, and more is kept.
 #
 # <details><summary>What the rule costs a server</summary>
 #
@@ -470,63 +385,30 @@ print(f"tokens drawn, draft drawn from q, with its probabilities: kept {beta.mea
 # ([Saxena 2023](https://github.com/apoorvumang/prompt-lookup-decoding)). An answer that repeats its prompt (an edited
 # text, code) is full of such places.
 #
-# **Predict:** tokens a step for both drafters, copying and answering freely.
+# **Predict:** how many tokens does a step bring with each drafter, copying and answering freely?
 
 # %%
+lookup = drafters.PromptLookup(max_draft=longest)
 copy_ids = chat(f"Repeat this text exactly, without comments:\n\n{to_copy}")
-answering = {"no draft": plain, **in_notebook["greedy"]}
-copying = {name: run(drafter, copy_ids) for name, drafter in {"no draft": None, **guessers}.items()}
+copying = {"no draft": run(ids=copy_ids), "draft model": run(draft, copy_ids), "prompt lookup": run(lookup, copy_ids)}
+answering = {"no draft": plain, "draft model": in_notebook["greedy"], "prompt lookup": run(lookup)}
 brought = {name: [copying[name].per_step, answering[name].per_step] for name in copying}
+
+# %%
 summary = "; ".join(f"{name} {copied:.2f} and {free:.2f} tokens a step" for name, (copied, free) in brought.items())
 title = "Prompt lookup brings {:.1f} tokens a step in a copy, {:.1f} in an answer".format(*brought["prompt lookup"])
 show(figures.bars(["copying", "answering freely"], brought, "tokens a step", "{:.2f}"), title, summary)
 
 # %% [markdown]
-# Prompt lookup is made for copying; in a free answer it finds little. Which drafter is better depends on your traffic.
+# How many? Prompt lookup is made for copying; in a free answer it finds little. Which drafter is better depends on your
+# traffic.
+
+# %% [markdown]
+# ## 6 How many guesses pay?
 #
-# Can you get a draft model for free? **Layer skipping** computes only the first $n$ layers of the target, then the
-# output head. transformers returns what every layer hands on (`output_hidden_states`).
-
-# %%
-disable_progress_bar()
-whole = AutoModelForCausalLM.from_pretrained(assets.resolve("smollm2"), dtype=torch.float32).eval()
-layers, text_ids = whole.model.layers, torch.tensor([prompt_ids + answer])
-places = slice(len(prompt_ids) - 1, -1)
-
-
-def hits(state):
-    """The share of the answer guessed right from what the last norm makes of a layer's output."""
-    return float(np.mean(whole.lm_head(state[0, places]).argmax(-1).numpy() == answer))
-
-
-# %% [markdown]
-# **Predict:** how many of the 30 layers are needed to guess every second token?
-
-# %%
-with torch.inference_mode():
-    _, *states, last = whole.model(text_ids, output_hidden_states=True).hidden_states  # the last one is normed already
-    depths = [*range(5, len(layers) - 4, 5), *range(len(layers) - 4, len(layers))]
-    by_layer = {n: hits(whole.model.norm(states[n - 1])) for n in depths} | {len(layers): hits(last)}
-    whole.model.layers = layers[:1] + layers[-1:]  # the first and the last alone
-    untrained = hits(whole.model(text_ids, use_cache=False).last_hidden_state)
-    whole.model.layers = layers
-
-# %%
-short = len(layers) - 1
-title = f"{short} of {len(layers)} layers guess {by_layer[short]:.0%}; two, trained for it, {hit_rate:.0%}"
-summary = f"of the answer's tokens; the same two layers untrained: {untrained:.0%}"
-show(figures.layers(by_layer, hit_rate), title, summary)
-
-# %% [markdown]
-# How many? Here not even 29 reach half: a layer is made for the next layer, not for the output head. Two layers
-# *trained* for it do better: on the 40 unseen prompts of [data/draft](../data/draft/README.md) the draft agrees at 55 %
-# of the places, untrained at none.
-
-# %% [markdown]
-# ## 6 How many guesses pay
-#
-# Three numbers decide. $v(k)$ you have. The **acceptance** $a$ is the probability that a guess is right. The **draft
-# cost** $c$ is the time of one guess, in steps of the target.
+# Three numbers decide. The verify cost you have. The **acceptance** is the probability that a guess is right: here, how
+# often both models had the same likeliest token. The **draft cost** is the time of one guess, in plain steps.
+# **Predict** it: the draft has 2 layers, the target 30.
 
 # %%
 proposing, plain_steps = [], []
@@ -537,26 +419,22 @@ for _ in range(2):
         draft.propose(prompt_ids + answer[:begun], 1)
         proposing.append(time.perf_counter() - started)
 draft_cost = float(np.median(proposing) / np.median(plain_steps))
-print(f"one guess takes {1e3 * np.median(proposing):.1f} ms, c = {draft_cost:.2f}; on this answer a = {hit_rate:.2f}")
+print(f"one guess takes {1e3 * np.median(proposing):.1f} ms: draft cost {draft_cost:.2f}, acceptance {hit_rate:.2f}")
 
 
 # %% [markdown]
-# The draft has 2 of 30 layers, but the whole output head: 0.26 of the target's weights. On a CPU it is int4, an eighth
-# of the bytes of fp32.
+# How much? More than 2/30: the draft has the whole output head, too. (On a CPU its weights are int4, which reads fewer
+# bytes.)
 #
-# If each guess is right with probability $a$, independently, the $i$-th guess counts only if all before it were right:
-# $a^i$. With the target's own token a step brings $1+a+a^2+\dots+a^k$ tokens on average.
-#
-# A round takes $k$ drafts and one verifying step, $k\,c+v(k)$ plain steps. So the speed-up is
-#
-# $$S(k)=\frac{1+a+a^2+\dots+a^k}{k\,c+v(k)}.$$
-#
-# **Exercise 10.2** (●●○, 5 minutes) Choose the `k` with the largest speed-up. `v` is a list: `v[0]` is 1, `v[1]` the
-# verify cost of one guess, and so on to the longest draft.
+# **Exercise 10.2** (●●●, 8 minutes) Choose the number of guesses with the largest speed-up: the tokens that a round
+# brings on average, over its time in plain steps. `a` is the acceptance, the same for each guess whatever came before;
+# `c` is the draft cost; `v[k]` is the verify cost of `k` guesses, from `v[0] = 1` to the most that you may take. A
+# guess counts only if all before it in its round were right.
 #
 # <details><summary>Hint 1</summary>
 #
-# Which lengths are candidates? Think of a draft that is hardly ever right, and of the longest one in the list.
+# How likely is it that the second guess counts? What does a round bring when no guess is right? Which parts of a round
+# come one after the other?
 #
 # </details>
 #
@@ -587,18 +465,18 @@ right = check("10.2", best_length)
 # </details>
 
 # %% [markdown]
-# Now with the numbers of this machine; $v$ is interpolated between measured lengths. **Predict** the best $k$. Your
-# function answers, once it is right.
+# Now with the numbers of this machine. **Predict** the best number of guesses. Your function answers, once it is right.
 
 # %%
 lengths = list(range(longest + 1))
-v = np.interp(lengths, list(verify_cost), list(verify_cost.values())).tolist()
+v = [verify_cost[k] for k in lengths]
 expected, predicted = drafters.expected(hit_rate, draft_cost, v)
 best = best_length(hit_rate, draft_cost, v) if right else int(predicted.argmax())  # 0: not to draft
-print(f"predicted best: k = {best}, {predicted[best]:.2f} times as fast")
+print(f"predicted best: {best} guesses, {predicted[best]:.2f} times as fast")
 
 # %% [markdown]
-# Now measure. Each length writes the answer once, which counts the tokens a step. For the clock they take turns again.
+# Now measure. Each number of guesses writes the answer once, which counts the tokens a step. For the clock they take
+# turns again.
 
 # %%
 draft.max_draft = longest
@@ -614,21 +492,22 @@ gained, per_step = speeds / speeds[0], [each.per_step for each in runs]
 # %%
 fastest = int(gained.argmax())  # 0: not to draft
 error = float(np.mean(np.abs(gained / predicted - 1)[1:]))
-title = f"Predicted best k = {best} ({predicted[best]:.2f} ×), measured k = {fastest} ({gained[fastest]:.2f} ×)"
+title = f"Best: {best} guesses predicted ({predicted[best]:.2f} ×), {fastest} measured ({gained[fastest]:.2f} ×)"
 summary = f"measured speed-ups differ from the predicted ones by {error:.0%} on average"
 show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), title, summary)
 
 # %% [markdown]
-# The left panel has no clock in it. The dots leave the line because hits come in runs, and each length guesses at other
-# places. The right panel adds the clock and its noise. How much hangs on the choice of $k$?
+# The left panel has no clock in it. Its dots leave the line because right guesses come in runs, and each number guesses
+# at other places. The right panel adds the clock and its noise. How much hangs on the choice?
 
 # %%
 close = [k for k in lengths if gained[k] >= 0.9 * gained[fastest]]
-print(f"measured within 10 % of the best: k = {', '.join(map(str, close))}")
-print(f"k = {longest} instead: predicted {predicted[-1]:.2f} times as fast as no draft, measured {gained[-1]:.2f}")
+print(f"measured within 10 % of the best: {', '.join(map(str, close))} guesses")
+print(f"{longest} guesses: predicted {predicted[-1]:.2f} times as fast as no draft, measured {gained[-1]:.2f}")
 
 # %% [markdown]
-# Every guess is paid for, but the last one counts only with probability $a^k$: a longer draft gains less and less.
+# Near the best, little. But every guess is paid for, and each counts more rarely than the one before: a longer draft
+# gains less and less.
 
 # %% [markdown]
 # ## 7 Served
@@ -666,7 +545,7 @@ def text(result):
 served(max_tokens=6, num_draft_tokens=3)
 for label, sampling in (("greedy", {}), ("sampled", sampled)):
     turns = [(served(**sampling), served(num_draft_tokens=3, **sampling)) for _ in range(2)]
-    (without, found), here = turns[0], in_notebook[label]["draft model"]
+    (without, found), here = turns[0], in_notebook[label]
     plain_seconds, seconds = (min(one.seconds for one in way) for way in zip(*turns, strict=True))
     drafted, accepted = (found.as_numpy(f"total_{name}draft_tokens").item() for name in ("", "accepted_"))
     print(f"{label}: same text: {text(found) == text(without)}; {accepted} of {drafted} accepted,", end=" ")
@@ -679,7 +558,29 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 # top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. Faster? Not where the last
 # number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
 #
-# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below $a$.
+# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below the acceptance.
+#
+# The number of guesses is a setting of the request. In JupyterLab the slider sends one request a value. **Predict:** do
+# more guesses mean more accepted ones? Fewer in vain?
+
+# %%
+def guesses(axes, k):
+    found = served(max_tokens=16, num_draft_tokens=k or None)
+    counts = [found.as_numpy(f"total_{name}draft_tokens") for name in ("", "accepted_")]
+    drafted, accepted = (0 if count is None else count.item() for count in counts)
+    axes.barh(["guessed", "accepted"], [drafted, accepted])
+    axes.set(xlabel=f"tokens; answer in {found.seconds:.2f} s", ylim=(1.6, -0.6))
+    return drafted, accepted
+
+
+def title(counts):
+    return "{1} of {0} accepted with 1 guess, {3} of {2} with 2, {5} of {4} with 5".format(*sum(counts, ()))
+
+
+explore(guesses, title=title, summary="1, 2 and 5 guesses a round", live={"k": range(9)}, k=[1, 2, 5])
+
+# %% [markdown]
+# Do they? More are accepted, as long as the draft is often right. But far more are in vain, and each was paid for.
 
 # %% [markdown]
 # Two kinds of requests come to this server:
@@ -693,7 +594,7 @@ traffic = {kind: chat_template.format(words) for kind, words in asked_for.items(
 # %% [markdown]
 # **Exercise 10.3** (●●○, 10 minutes) Choose `num_draft_tokens`, from 0 to 4, for answers of 24 tokens (`min_tokens`,
 # too) to each of them. An accepted guess saves a step of the target; every guess costs 0.3 steps, to make and to check.
-# Which length saves most? Ask the server; its answers count both.
+# Which number saves most? Ask the server; its answers count both.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -704,8 +605,8 @@ traffic = {kind: chat_template.format(words) for kind, words in asked_for.items(
 #
 # <details><summary>Hint 2</summary>
 #
-# Neither the best acceptance rate nor the most accepted guesses is the largest saving. Measure every length for both,
-# and do not expect the same one.
+# Is the best acceptance rate the largest saving? Or the most accepted guesses? And why should a copy and a poem have
+# the same answer?
 #
 # </details>
 
@@ -734,78 +635,11 @@ check("10.3", (answer_3, client))
 # </details>
 
 # %% [markdown]
-# A client may draft, too: `draft_input_ids` takes guesses from anywhere, here from prompt lookup in your process.
-# **Predict:** how many requests does the copy take?
-
-# %%
-def continued(ids, guesses, room):
-    given = {"input_ids": ids, "input_lengths": len(ids), "request_output_len": room, "end_id": end_id}
-    given |= {"exclude_input_in_output": True, "draft_input_ids": guesses}
-    given |= {"min_tokens": 0}  # the default, 1, would forbid the end at the first token of every request
-    if not guesses:  # nothing to verify: one token
-        given |= {"request_output_len": 1, "draft_input_ids": None}
-    result = calls.gather(client, "tensorrt_llm", {"": calls.inputs(**given)})[""][0]
-    return result.as_numpy("output_ids")[0, 0, : result.as_numpy("sequence_length").item()].tolist()
-
-
-# %% [markdown]
-# The loop that the BLS model runs in the server, here in the client:
-
-# %%
-copied, requests = [], 0
-while len(copied) < max_tokens:
-    room = max_tokens - len(copied)
-    guesses = lookup.propose(copy_ids + copied, room - 1) if room > 1 else []
-    new = continued(copy_ids + copied, guesses, room)
-    requests, copied = requests + 1, copied + new
-    if new == guesses[: len(new)]:  # no token of the target's own behind them: the end
-        break
-print(f"{requests} requests for {len(copied)} tokens: {tokenizer.decode(copied)!r}")
-assert precision != "fp32" or copied == copying["no draft"].tokens, "the text of section 5"
-
-# %% [markdown]
-# How many requests? Section 5's steps and one for the prompt. Speculation has limits, most of them NVIDIA's: one
-# prompt, one beam, no streaming, no logits.
-
-# %% tags=["nbval-check-output"]
-for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"num_draft_tokens": -1}):
-    try:
-        served(**{"max_tokens": 4, "num_draft_tokens": 2, **more})
-    except InferenceServerException as error:
-        print(error.message())
-
-
-# %% [markdown]
-# The draft's length is a setting of the request. In JupyterLab the slider sends one request a value. **Predict:** do
-# more guesses mean more accepted ones? Fewer in vain?
-
-# %%
-def guesses(axes, k):
-    found = served(max_tokens=16, num_draft_tokens=k or None)
-    counts = [found.as_numpy(f"total_{name}draft_tokens") for name in ("", "accepted_")]
-    drafted, accepted = (0 if count is None else count.item() for count in counts)
-    axes.barh(["guessed", "accepted"], [drafted, accepted])
-    axes.set(xlabel=f"tokens; answer in {found.seconds:.2f} s", ylim=(1.6, -0.6))
-    return drafted, accepted
-
-
-def title(counts):
-    return "{1} of {0} accepted with 1 guess, {3} of {2} with 2, {5} of {4} with 5".format(*sum(counts, ()))
-
-
-explore(guesses, title=title, summary="1, 2 and 5 guesses a round", live={"k": range(9)}, k=[1, 2, 5])
-
-# %% [markdown]
-# More, as long as the draft is often right. But far more are in vain, and each was paid for. Which answer is faster,
-# three single times cannot tell; the pairs above can.
-
-# %% [markdown]
 # ## 8 The relatives
 #
 # All keep the verifying step and change where guesses come from. The last four did not run here; the table is read from
 # papers and sources.
-
-# %% [markdown]
+#
 # | method | a guess comes from | needs |
 # |---|---|---|
 # | draft model | a small model | the same tokenizer |
@@ -814,10 +648,9 @@ explore(guesses, title=title, summary="1, 2 and 5 guesses a round", live={"k": r
 # | EAGLE | a layer that continues the hidden features | training of that layer |
 # | lookahead | the target itself, many places at once | spare arithmetic |
 # | ReDrafter | a small recurrent network | training by distillation |
-
-# %% [markdown]
+#
 # MEDUSA, EAGLE and ReDrafter verify **trees**: several guesses for one place, in one step. An attention mask lets a
-# token see only its own branch. That pays where $v(k)$ is nearly flat.
+# token see only its own branch. That pays where the verify cost hardly grows.
 #
 # <details><summary>Speed-ups that the papers report: one stream, their models, their machines</summary>
 #
@@ -864,11 +697,12 @@ explore(guesses, title=title, summary="1, 2 and 5 guesses a round", live={"k": r
 # %% [markdown]
 # ## Recap
 #
-# - A step that reads $k$ guesses costs $v(k)$, less than $k+1$ steps while memory, not arithmetic, is the limit.
-# - Keep a drafted $x$ with probability $\min(1,p/q)$, else replace it from $\max(0,p-q)$, normalised: $p$ comes out. A
-#   guess is kept with probability $\sum\min(p,q)$.
-# - $S(k)=(1+a+\dots+a^k)/(k\,c+v(k))$ narrows down $k$; then measure. 0 is a length, too.
-# - Lookup is for answers that repeat; a draft model must be trained for its target.
+# - A step that reads k guesses costs far less than k + 1 steps while memory, not arithmetic, is the limit.
+# - Keep a drawn guess with probability p/q, at most 1; else replace it from what p has more than q. The target's
+#   probabilities come out.
+# - A round with $k$ guesses brings $1+a+\dots+a^k$ tokens in the time of $k\,c+v_k$ plain steps: acceptance $a$, draft
+#   cost $c$, verify cost $v_k$. Then measure; 0 is a number, too.
+# - Prompt lookup is for answers that repeat; a draft model shares the target's tokenizer.
 # - Through BLS each round is two more requests; `acceptance_rate` says whether they pay.
 
 # %% [markdown]
@@ -878,17 +712,35 @@ explore(guesses, title=title, summary="1, 2 and 5 guesses a round", live={"k": r
 # speculation wants the same spare arithmetic. **Predict:** does the draft still help?
 
 # %%
-for k in (0, 3):
-    short = {**asked, "max_tokens": 16, "min_tokens": 16, "num_draft_tokens": k or None}
-    four = {n: calls.inputs(**{**short, "text_input": f"{asked['text_input']}Number {n}:"}) for n in range(4)}
-    found = calls.gather(client, "tensorrt_llm_bls", four)
-    rate = 4 * 16 / max(result.seconds for (result,) in found.values())
-    print(f"{k} guesses: {rate:.1f} tokens/s for four streams together")
+rates = {"no draft": [], "draft model": []}
+for streams in (1, 4):
+    for name, k in zip(rates, (None, 3), strict=True):
+        short = {**asked, "max_tokens": 16, "min_tokens": 16, "num_draft_tokens": k}
+        texts = [f"{asked['text_input']}Number {n}:" for n in range(streams)]
+        sent = {each: calls.inputs(**{**short, "text_input": each}) for each in texts}
+        found = calls.gather(client, "tensorrt_llm_bls", sent)
+        rates[name].append(streams * 16 / max(result.seconds for (result,) in found.values()))
+title = "Four streams: {:.0f} tokens/s without a draft, {:.0f} with it".format(*(rate[1] for rate in rates.values()))
+summary = "; ".join(f"{name}: {one:.1f} with one stream, {four:.1f} with four" for name, (one, four) in rates.items())
+show(figures.bars(["one stream", "four streams"], rates, "tokens/s, together", "{:.0f}"), title, summary)
 
 # %% [markdown]
-# Does the draft still help? If its rate is lower, no: here each request verifies in a step of its own and shares no
+# Does the draft still help? If its bar is lower, no: here each request verifies in a step of its own and shares no
 # reading of the weights. TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends
 # speculation for low batch sizes.
+#
+# Speculation has limits, most of them NVIDIA's: one prompt, one beam, no streaming, no logits. **Predict:** does the
+# server ignore such a setting, or refuse it?
+
+# %% tags=["nbval-check-output"]
+for more in ({"stream": True}, {"beam_width": 2}, {"use_draft_logits": True}, {"num_draft_tokens": -1}):
+    try:
+        served(**{"max_tokens": 4, "num_draft_tokens": 2, **more})
+    except InferenceServerException as error:
+        print(error.message())
+
+# %% [markdown]
+# It refuses each, and says what to leave out.
 
 # %%
 client.close()

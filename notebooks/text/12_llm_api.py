@@ -42,7 +42,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -55,7 +54,7 @@ from tritonclient.utils import InferenceServerException
 
 from engines import llm_api
 from plots import api_names
-from servinglab import edge, notebook
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import inputs, stream
 from servinglab.figures.style import show
@@ -96,6 +95,19 @@ lane = notebook.begin("12", lane, seed=seed, weights=precision)
 # | 1.3.0rc | February 2026 | `trtllm-build` and `convert_checkpoint.py` warn that they will go |
 #
 # The newest Triton container that we know, 26.07, holds 1.2.1, which knows both.
+#
+# </details>
+#
+# <details><summary>One road still ends in an engine: Edge-LLM, for small machines</summary>
+#
+# ![Hugging Face folder, exporter on a CPU, ONNX graph, llm_build on the device, engine](pictures/12_edge.svg)
+#
+# `make edge` brings the exporter of [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM) 0.11.0;
+# `.edge/bin/tensorrt-edgellm-export FOLDER onnx` exports a checkpoint in a minute or two. For the default model it
+# wrote a graph with 30 nodes `AttentionPlugin`, one for each layer. They are no part of ONNX: notebook 01's TensorRT
+# refused them, "Plugin not found". Edge-LLM's builder, `llm_build`, loads the plugin. We did not run that: it needs the
+# full TensorRT and an NVIDIA GPU, such as Jetson Thor's
+# ([guide](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/developer_guide/software-design/engine-builder.html)).
 #
 # </details>
 
@@ -160,7 +172,14 @@ def ask(request, model="tensorrt_llm_bls"):
 # %% [markdown]
 # ## 3 One parameter, five names
 #
-# Names and defaults of six parameters on four APIs:
+# Four APIs, as this page calls them:
+#
+# - `engine`: what you send to `ensemble` or `tensorrt_llm_bls`
+# - `llm_api`: a field of `SamplingParams`, the LLM API's settings
+# - `completions`: the body of `/v1/completions` at `trtllm-serve` (in the figure, `chat` is `/v1/chat/completions`)
+# - `llmapi`: Triton's model around `LLM`
+#
+# **Predict:** leave `max_tokens` out. How long may an answer be on each?
 
 # %% tags=["nbval-check-output"]
 def cell(parameter, api):
@@ -176,12 +195,8 @@ for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the 
 display(Markdown("\n".join(f"| {' | '.join(row)} |" for row in rows)))
 
 # %% [markdown]
-# - `engine`: what you send to `ensemble` or `tensorrt_llm_bls`
-# - `llm_api`: a field of `SamplingParams`, the LLM API's settings
-# - `completions`: the body of `/v1/completions` at `trtllm-serve` (in the figure, `chat` is `/v1/chat/completions`)
-# - `llmapi`: Triton's model around `LLM`
-#
-# The last row: on the first and last API an answer repeats your prompt, unless you say no.
+# How long? An engine insists on a number, `completions` has no limit of its own, and the two others stop after 32
+# tokens. The last row: on the first and last API an answer repeats your prompt, unless you say no.
 #
 # **Predict:** which API has names for the fewest parameters?
 
@@ -225,54 +240,53 @@ show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, 
 # </details>
 
 # %% [markdown]
-# **Exercise 12.1** (●○○, 2 minutes) Two requests: one sets *nothing* of the three, the other sets *temperature 0.8*
-# only. On which of `"engine"`, `"llm_api"` and `"completions"` does each sample? The check comes after the measurement.
-#
-# <details><summary>Hint 1</summary>
-#
-# What does the request hold after each API has filled in its defaults?
-#
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# Does a temperature *turn on* sampling, or only shape it? Is a request at `trtllm-serve` ever bare?
-#
-# </details>
-
-# %% tags=["exercise:12.1"]
-answer_1 = {"nothing": None, "temperature": None}  # two lists of APIs
-
-# %% [markdown]
-# Measure the engine's rule: the question in the chat template, with two seeds. If it samples, you get two answers.
+# **Predict:** the question in the chat template, with temperature 0.8 and two seeds: how many different texts does the
+# engine give?
 
 # %%
 prompt = tokenizer.apply_chat_template(
     [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
 )
 plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True, "stream": False}
-for more in ({"temperature": temperature}, {"temperature": temperature, "top_p": 1.0}):
-    texts = {ask({**plain, "seed": seed + i, **more}) for i in range(2)}
-    print(f"{len(texts)} different texts with {more}")
+texts = {ask({**plain, "temperature": temperature, "seed": seed + i}) for i in range(2)}
+print(f"different texts with temperature {temperature}: {len(texts)}")
 
 # %% [markdown]
-# Temperature alone changed nothing. `top_p=1.0`, which excludes no token, turned sampling on. Check your answer:
+# One: alone, a temperature changes nothing behind an engine.
+#
+# **Exercise 12.1** (●●○, 4 minutes) An application sends temperature 0.8 to whichever API runs. Make two requests of
+# it; each keeps that temperature. `everywhere` must sample on all three APIs, `nowhere` must be greedy on all three.
+# The check sends both to the running engine, with three seeds, and applies the other two rules.
+#
+# <details><summary>Hint 1</summary>
+#
+# What does a request hold after each API has filled in its defaults? Which value does the engine wait for?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Which of the three values can make a draw certain, even with a high temperature? Which leaves out no token at all?
+#
+# </details>
+
+# %% tags=["exercise:12.1"]
+answer_1 = {"everywhere": None, "nowhere": None}  # two dicts of temperature, top_k and top_p
 
 # %% tags=["check:12.1", "nbval-check-output"]
-check("12.1", answer_1)
+check("12.1", (answer_1, client))
 
 # %% [markdown]
 # <details><summary>Solution 12.1</summary>
 #
 # ```python
-# answer_1 = {"nothing": ["completions"], "temperature": ["llm_api", "completions"]}
+# answer_1 = {"everywhere": {"temperature": 0.8, "top_p": 1.0}, "nowhere": {"temperature": 0.8, "top_k": 1}}
 # ```
 #
 # </details>
 
 # %% [markdown]
-# `decides` knows the rule of each API. **Predict:** is there a request that samples everywhere, and one that is greedy
-# everywhere?
+# `decides` knows the rule of each API. **Predict:** on which does an empty request sample?
 
 # %% tags=["nbval-check-output"]
 said = ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1})
@@ -283,7 +297,7 @@ words = "; ".join(f"{one} on {api}: {how}" for (one, api), how in rule.items())
 show(api_names.choices(rule), title, words, drawing=True)
 
 # %% [markdown]
-# Is there one of each? Yes: temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere.
+# On which? Only at `trtllm-serve`. Temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere.
 
 # %% [markdown]
 # ## 5 An application that speaks OpenAI's protocol
@@ -330,20 +344,10 @@ for choice in answer.choices:
 # %% [markdown]
 # Did a comma arrive? No. Triton's text ends *after* the stop word, OpenAI's *before* it: the front end cuts.
 #
-# Triton's models return the chosen token's log probability, but no alternatives. What does the front end do with a
-# field that it cannot honour?
-
-# %%
-try:
-    application.chat.completions.create(**chat, logprobs=True, top_logprobs=3)
-except openai.BadRequestError as error:
-    print(error.status_code, error.body["message"])
-
-# %% [markdown]
 # ### Rename, or translate?
 #
-# It refuses, with status 400. Now do its work yourself. **Only renamed**, as is often done: known names change, others
-# stay. (The stop list is left out: `/generate` refuses it.) **Predict:** which three things go wrong?
+# Now do its work yourself. **Only renamed**, as is often done: known names change, others stay. (The stop list is left
+# out: `/generate` refuses it.) **Predict:** which three things go wrong?
 
 # %%
 body = {**chat, "temperature": temperature, "seed": seed, "stop": ["."]}
@@ -411,22 +415,6 @@ check("12.2", (answer_2, client))
 # </details>
 
 # %% [markdown]
-# A sampled request of the engine lane is translated for three other APIs and back. **Predict:** is the text the same
-# each time?
-
-# %%
-original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
-expected = ask(original)
-for api in ("llm_api", "completions", "llmapi"):
-    there, _ = llm_api.translate(original, "engine", api)
-    back, _ = llm_api.translate(there, api, "engine")
-    assert ask({**back, "stream": False}) == expected
-    print(f"{api:12} same text; its names:", *sorted(set(there) - {"text_input", "inputs", "prompt"}))
-
-# %% [markdown]
-# Is it the same? Yes: the seed travelled too.
-
-# %% [markdown]
 # ## 6 The LLM API
 #
 # Translate a greedy request into fields of `SamplingParams`. (`inputs` and `streaming` become arguments of the call.)
@@ -488,9 +476,11 @@ print("# the engine lane, templated:", repr(ask(plain)))
 #
 # `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
 #
-# For the `openai` client only the `base_url` changes. Our request, with the templated prompt:
+# For the `openai` client only the `base_url` changes. A sampled request of the engine lane, translated, with the
+# templated prompt:
 
 # %%
+original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
 there, _ = llm_api.translate({**original, "stream": True}, "engine", "completions")
 print({**there, "prompt": "…"})
 
@@ -522,8 +512,8 @@ def is_up(url):
 
 
 # %% [markdown]
-# **Predict:** is the answer to our request the engine lane's, word for word? And two bare chats, which differ in the
-# seed only: one text or two?
+# **Predict:** is the answer the engine lane's, word for word? And two bare chats, which differ in the seed only: one
+# text or two?
 
 # %%
 with trtllm_serve(hub) as url:
@@ -533,7 +523,7 @@ with trtllm_serve(hub) as url:
     print(*pieces, sep="|", end="|\n")
     bare = {**chat, "model": hub}
     two = [asker.chat.completions.create(**bare, seed=seed + i).choices[0].message.content for i in range(2)]
-print("# the engine lane's text:", "".join(pieces) == expected)
+print("# the engine lane's text:", "".join(pieces) == ask(original))
 print("# two bare chats:", *map(repr, two), sep="\n")
 
 # %% [markdown]
@@ -562,8 +552,8 @@ print(*re.findall("^input .*", llm_api.DATA["llmapi_config"], re.MULTILINE), sep
 
 # %% [markdown]
 # `model.yaml` holds the arguments of `LLM`; with `decoupled: false` the model cannot stream. The lines above are the
-# inputs of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`. Shapes have no batch
-# dimension (`max_batch_size: 0`): `[1]`, not `[1, 1]`.
+# inputs of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`, and `stop` is no list
+# of words but cancels a request. Shapes have no batch dimension (`max_batch_size: 0`): `[1]`, not `[1, 1]`.
 #
 # How does a real Triton treat such requests? The program needs a GPU, so a listener takes its place and echoes what it
 # receives:
@@ -684,16 +674,6 @@ check("12.3", (old_names, server))
 # </details>
 
 # %% [markdown]
-# OpenAI's `stop` holds words. **Predict:** what is `stop` among the inputs above?
-
-# %% tags=["nbval-check-output"]
-answer = web.post("/v2/models/llmapi/generate", json={"text_input": "Hi", "stop": ["."]})
-print(answer.status_code, answer.json()["error"])
-
-# %% [markdown]
-# What is it? A Boolean, which cancels a running request. The words go into `sampling_param_stop`.
-
-# %% [markdown]
 # ## 8 What gets lost
 #
 # A configuration renames; it adds nothing. **Predict** for each field of this request: is it renamed, kept or lost on
@@ -738,80 +718,6 @@ print(now)
 
 # %% [markdown]
 # Which survive? Only those that every API knows. Try more: stop the server, then ask with the `openai` client.
-
-# %% [markdown]
-# ## 9 An aside: Edge-LLM (optional)
-#
-# One road still ends in an engine: [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM), for small
-# machines.
-#
-# ![Hugging Face folder, exporter on a CPU, ONNX graph, llm_build on the device, engine](pictures/12_edge.svg)
-#
-# `make edge` gives the exporter its own environment (numpy 2). The export takes a minute or two:
-
-# %%
-exported = Path(tempfile.mkdtemp())
-if command := edge.export_command(exported):
-    done = subprocess.run(command, capture_output=True, text=True)
-    print("exported" if done.returncode == 0 else f"failed with code {done.returncode}: {done.stderr[-200:]}")
-else:
-    print("not run here: `make edge` brings the exporter (0.11.0); then run this section again")
-for path in sorted(exported.glob("llm/*")):
-    print(f"{path.name:22} {path.stat().st_size / 1e6:8.2f} MB")
-
-# %% [markdown]
-# The weights are beside the graph, in float16. **Predict:** the model has 30 layers. Which kinds of node occur 30
-# times?
-
-# %%
-import onnx
-
-path = exported / "llm" / "model.onnx"
-graph = onnx.load(path, load_external_data=False).graph if path.exists() else onnx.GraphProto()
-for (domain, kind), count in Counter((node.domain or "onnx", node.op_type) for node in graph.node).most_common(11):
-    print(f"{count:5} {domain}.{kind}")
-
-# %% [markdown]
-# Which occur 30 times? `Sigmoid`, one for each MLP, and `AttentionPlugin`, which is no part of ONNX. **Predict:** what
-# must such a node know?
-
-# %%
-attention = [node for node in graph.node if node.op_type == "AttentionPlugin"]
-for node in attention[:1]:
-    print("inputs:", ", ".join(node.input))
-    told = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    print("attributes:", {name: value for name, value in told.items() if value})
-
-# %% [markdown]
-# What does it know? Queries, keys and values in one tensor, this layer's KV cache, a table of its pages, the numbers of
-# heads. **Predict:** can notebook 01's TensorRT read this?
-
-# %%
-if graph.node:
-    import tensorrt_rtx_bindings as trt
-
-    log = trt.Logger(trt.Logger.INTERNAL_ERROR)
-    builder = trt.Builder(log)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, log)
-    parser.parse_from_file(str(path))
-    errors = [parser.get_error(number) for number in range(parser.num_errors)]
-    for (kind, text), count in Counter((error.node_operator(), error.desc()) for error in errors).items():
-        print(f"{count} x {kind}: {text}")
-
-# %% [markdown]
-# Can it read the graph? Not without the plugin for this one kind of node. Edge-LLM's builder, `llm_build`, loads it
-# first. We did not run that: it needs the full TensorRT and an NVIDIA GPU.
-#
-# <details><summary>The builder, and which GPUs</summary>
-#
-# `llm_build` sets one profile for the prompt and one for generation
-# ([guide](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/developer_guide/software-design/engine-builder.html)).
-# Jetson Thor and Orin, IGX Thor, DRIVE Thor and DGX Spark are supported, a PC's GPU for development only
-# ([matrix](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/user_guide/getting_started/support-matrix.html)). For a
-# PC, the package holds the plugin for compute capability 8.0, 8.6, 10.0 and 12.0.
-#
-# </details>
 
 # %%
 for each in (application, frontend, web, client):

@@ -133,7 +133,9 @@ def test_lengths_take_turns_and_each_step_is_counted_once():
         guesses = np.array([len(drafter.propose([1], 9)) for _ in range(4)])
         return Run([], 10.0 + guesses, guesses, 0, 0, 0)
 
-    np.testing.assert_array_equal(in_turn(run, Nines(), [0, 2, 5], 3, seed=1), [[10] * 3, [12] * 3, [15] * 3])
+    np.testing.assert_allclose(in_turn(run, Nines(), [0, 2, 5], 3, seed=1), [[1] * 3, [1.2] * 3, [1.5] * 3])
+    with pytest.raises(ValueError, match="ask for a longer one"):
+        in_turn(run, Nines(), [0, 11], 1, seed=1)
 
 
 def test_expected_speed_up_against_drawn_rounds():

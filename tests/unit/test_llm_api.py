@@ -14,7 +14,6 @@ from tritonclient.grpc import model_config_pb2
 from engines import EngineError, llm_api
 from engines.llm_api import decides, parameters, translate
 from plots import api_names
-from servinglab import assets, edge
 from servinglab.repository import contract
 
 # The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
@@ -237,13 +236,3 @@ def test_the_figure_of_names_has_a_cell_for_each_and_a_legend_for_each_kind():
     assert left + right == list(kinds.values())
     assert [label.get_text() for axes in fig.axes for label in axes.get_yticklabels()] == ["a", "b", "c"]
     assert [text.get_text() for text in fig.legends[0].get_texts()] == list(api_names.KINDS)
-
-
-def test_the_export_to_onnx_is_a_command_where_edge_llm_is_installed(tmp_path, monkeypatch):
-    monkeypatch.setenv("SERVINGLAB_EDGE", str(tmp_path / "edge"))
-    assert edge.export_command(tmp_path / "out") is None
-    exporter = tmp_path / "edge" / "bin" / "tensorrt-edgellm-export"
-    exporter.parent.mkdir(parents=True)
-    exporter.touch()
-    monkeypatch.setattr(assets, "resolve", lambda name: tmp_path / name)
-    assert edge.export_command("out") == [str(exporter), str(tmp_path / "smollm2"), "out"]
