@@ -192,8 +192,8 @@ with np.errstate(all="ignore"):  # numpy would warn of the overflow
 
 
 # %% [markdown]
-# `nan` is infinity divided by infinity. Half precision, common on GPUs, fails at T = 1 once a logit exceeds 11.09, or
-# earlier, when the sum overflows.
+# It fails where it prints `nan`, infinity divided by infinity. Half precision, common on GPUs, does so at T = 1 once a
+# logit exceeds 11.09, or earlier, when the sum overflows.
 #
 # The cure costs nothing. Divide numerator and denominator by the same $\exp(m)$:
 #
@@ -214,7 +214,7 @@ for temperature in (1.0, 0.1):
 
 
 # %% [markdown]
-# None overflows.
+# Now no type overflows.
 #
 # <details><summary>Why float16 is a little off</summary>
 #
@@ -627,8 +627,8 @@ for temperature, row in counts:
 
 
 # %% [markdown]
-# Against its own temperature the distance should be one that chance brings. A p-value below 0.001 against another one
-# is a reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
+# Against its own temperature, chance should often bring such a distance. A p-value below 0.001 against another one is a
+# reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
 
 # %% [markdown]
 # **Exercise 06.3** (●●○, 8 minutes) Turn the knob until the server does what you want. `logits` is the row of a prompt.

@@ -114,7 +114,7 @@ print("both              ", (two / two.sum()).round(3))
 # ![Temperature, penalties, top-k 3, division, top-p 0.8, draw: what stays of five tokens](pictures/07_order.svg)
 
 # %% [markdown]
-# The draw differs. Our server and the library transformers keep the crossing token whole. [NVIDIA's
+# The draw itself differs between servers. Ours and the library transformers keep the crossing token whole. [NVIDIA's
 # kernels](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.0.0/cpp/tensorrt_llm/kernels/samplingTopKKernels.cu) leave it
 # only the part of its probability that is needed to reach p.
 #
@@ -193,8 +193,8 @@ print(f"90 % need {np.searchsorted(p[order].cumsum(), 0.9) + 1} tokens")
 print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 
 # %% [markdown]
-# How likely? The favourite is far from sure. Behind a few likely tokens comes a tail: each of its thousands nearly
-# impossible, together not.
+# How likely? The favourite is far from sure. Behind a few likely tokens comes a tail of thousands: each is nearly
+# impossible, all together are not.
 #
 # ## 3 The microscope
 #
@@ -475,7 +475,7 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 # | `presence_penalty` a | $z-a$ | 0 |
 # | `frequency_penalty` b | $z-b\cdot n$ | 0 |
 #
-# Why two cases for r? $-2$ divided by 2 is $-1$, which is *more* likely; multiplied it is $-4$.
+# Why two cases for r? $-2$ divided by 2 is $-1$, which makes the token *more* likely; multiplied it is $-4$.
 #
 # In TensorRT-LLM, and here, the prompt's tokens count as well.
 #
@@ -635,7 +635,7 @@ lengths = {name: len(ids_of(words)) for name, words in ended.items()}
 print(lengths)
 
 # %% [markdown]
-# Read them, and look at the end token where (a) ended.
+# Read them. How likely was the end token where (a) ended?
 
 # %% tags=["varies"]
 for name, words in ended.items():
@@ -699,9 +699,9 @@ fig = figures.diversity_quality(measured, ("greedy", usual))
 show(fig, f"At T 1.5, top-k 50 or none makes a difference of {fall:.1f} nats per token", summary)
 
 # %% [markdown]
-# Were your lines like these? From T 0.5 to 1.5 you pay usual words for different ones. At high temperature the lines on
-# the right part: top-k 50 keeps texts far more usual. Whether they also differ less, distinct-2 cannot say so near its
-# limit of 1. Where the dots (a text each) of two settings mix, you have not measured a difference.
+# Were your lines like these? From T 0.5 to 1.5 texts differ more, and their words are less usual. At high temperature
+# the lines on the right part: top-k 50 keeps texts far more usual. Where the dots (a text each) of two settings mix,
+# you have not measured a difference.
 #
 # The dashed line is greedy decoding, which led into a loop in section 6: a high log probability is no proof of quality.
 # For that you need tasks with right answers.

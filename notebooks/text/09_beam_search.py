@@ -79,9 +79,9 @@ server = serve(precision=precision, max_beam_width=8, parameters={"normalize_log
 client = grpcclient.InferenceServerClient(server.grpc_url)
 
 # %% [markdown]
-# ## 2 Greedy can miss
+# ## 2 A language of six words
 #
-# Begin with a language of six words: after *the* comes an animal, then what it did.
+# After *the* comes an animal, then what it did.
 
 # %%
 toy = {
@@ -135,8 +135,8 @@ for w in (1, 2, None):
 
 
 # %% [markdown]
-# Greedy gets $0.5\cdot0.4=0.20$. *The dog ran* has $0.4\cdot0.9=0.36$, but begins with the second-best word. A second
-# beam keeps it alive.
+# Greedy writes *the fox ran*, $0.5\cdot0.4=0.20$. The likeliest is *the dog ran*, $0.4\cdot0.9=0.36$, but it begins
+# with the second-best word. A second beam keeps it alive.
 #
 # Each box shows a word and the probability of the path so far. Filled boxes were kept, faint ones pruned; the winner is
 # black.
@@ -348,10 +348,9 @@ check("09.2", recover)
 # </details>
 
 # %% [markdown]
-# ## 4 Beam search can miss, too
+# ## 4 How many beams are enough?
 #
-# Are two beams always enough? Look for a counter-example in random languages of four words with sentences of four: your
-# own search can try all 256.
+# Try random languages of four words with sentences of four: your own search can go through all 256.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -524,9 +523,9 @@ check("09.3", (answer_3, client))
 # </details>
 
 # %% [markdown]
-# ## 6 Likely, repetitive, expensive
+# ## 6 Is the likeliest story the best?
 #
-# Is the likeliest story the best? Seven strategies continue three beginnings.
+# Seven strategies continue three beginnings.
 
 # %%
 beginnings = [prompt, "The best thing about the sea is", "My grandmother always told me that"]
@@ -680,13 +679,12 @@ for name, texts in {"beam 4": texts_of(stories["beam 4", prompt]), "top-k 50": s
     print(*(f"  …{text[-60:]!r}" for text in texts), sep="\n")
 
 # %% [markdown]
-# The beams are branches of one tree: nearly the same text. If you want four
-# different answers, sample four.
+# The beams are branches of one tree: nearly the same text. If you want four different answers, sample four.
 
 # %% [markdown]
-# ## 7 When the likely answer is right
+# ## 7 One right answer
 #
-# Some tasks have one right answer, such as copying a line.
+# Copying a line has one.
 
 # %%
 lines = "crimson lantern; quiet river stones; seven green bottles; violet paper kite; nine tiny drums; "
@@ -703,7 +701,7 @@ def answers_to(template, questions, **way):
 
 
 # %% [markdown]
-# **Predict:** how many lines are copied right by greedy decoding, by four beams, and by sampling at temperature 1?
+# **Predict:** how many lines do greedy decoding, four beams, and sampling at temperature 1 copy right?
 
 # %%
 copied = {}
@@ -713,8 +711,8 @@ for name, way in {"greedy": {}, "beam 4": {"beam_width": 4}, "top-p 1, T 1": {"t
     print(f"{name}: {copied[name]} of {len(lines)}", got[0][:2])
 
 # %% [markdown]
-# Beams do not beat greedy decoding: in a copy nearly every step is certain, so the greedy path *is* the likeliest.
-# Sampling sooner or later leaves it.
+# How many? Beams do not beat greedy decoding: in a copy nearly every step is certain, so the greedy path *is* the
+# likeliest. Sampling sooner or later leaves it.
 #
 # Beams win where the right answer is likely without being the first choice, and something recognises it. So put back
 # missing spaces: to check an answer, take them out again.
@@ -767,6 +765,9 @@ title = f"Spaces: beams and a check solve {right['beam 4, checked']} of {len(phr
 show(figures.counts(panels, colours), title, "; ".join(f"{name} {good}" for name, good in right.items()))
 
 # %% [markdown]
+# Which has the most right answers? Beams with a check. They are the *likeliest* candidates found, no two with the same
+# tokens; samples repeat the likely ones. So the right answer is among four beams more often.
+#
 # Is that more than chance? Only the puzzles that one strategy alone has solved tell two strategies apart. The **sign
 # test** asks how often a fair coin, tossed once for each of those, would be as one-sided. That share is p.
 
@@ -779,8 +780,6 @@ print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_v
 # %% [markdown]
 # With the default parameters p is a little below 0.05: probably not chance. Try `items = 60` before you rely on it.
 #
-# Which has the most right answers? Beams with a check. They are the *likeliest* candidates found, no two with the same
-# tokens; samples repeat the likely ones. So the right answer is among four beams more often, and the check finds it.
 # Copy with greedy decoding. Sample where many answers are good.
 #
 # ## Playground
