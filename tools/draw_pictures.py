@@ -1093,14 +1093,14 @@ def edge_llm() -> Picture:
     p = Picture(
         176,
         "Edge-LLM: from a folder to an engine on a small machine",
-        """On any CPU, which this notebook runs: the Hugging Face folder goes through the exporter and becomes an ONNX
+        """On any CPU, which we ran: the Hugging Face folder goes through the exporter and becomes an ONNX
         graph with a plugin node for each attention. On the device with a GPU, not run here: llm_build, which loads the
         plugin, makes an engine, and a C++ runtime serves it.""",
     )
     p.box(8, 46, 462, 118, "", tint(LANES["embedded"], 0.1), edge=None)
     p.box(482, 46, 310, 118, "", tint(LANES["trtllm"], 0.1), edge=None)
-    p.text(18, 66, "on a CPU: run in this section", size=13, colour=QUIET)
-    p.text(492, 66, "on the device, with a GPU: not run here", size=13, colour=QUIET)
+    p.text(18, 66, "on a CPU: we ran it", size=13, colour=QUIET)
+    p.text(492, 66, "on the device, with a GPU: not run", size=13, colour=QUIET)
     steps = (
         (18, 108, "Hugging Face\nfolder", CARD),
         (162, 124, "exporter", tint(LANES["embedded"], 0.4)),

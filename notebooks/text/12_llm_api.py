@@ -222,8 +222,19 @@ show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, 
 # %% [markdown]
 # ## 4 Greedy or sampling?
 #
-# *Greedy* takes the likeliest token, *sampling* draws one (notebooks 06, 07). Temperature, top-k and top-p are named
-# nearly alike everywhere. What turns sampling on differs:
+# *Greedy* takes the likeliest token, *sampling* draws one (notebooks 06, 07). Send the engine the question, in the chat
+# template, with a temperature and two seeds. **Predict:** how many different texts come back?
+
+# %%
+prompt = tokenizer.apply_chat_template(
+    [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+)
+plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True, "stream": False}
+texts = {ask({**plain, "temperature": temperature, "seed": seed + i}) for i in range(2)}
+print(f"different texts with temperature {temperature}: {len(texts)}")
+
+# %% [markdown]
+# One: it was greedy. The three settings are named nearly alike everywhere, but what turns sampling on differs:
 #
 # - Behind an **engine**, `top_k` or `top_p` does, unless `top_k` is 1, which leaves a single token. Temperature only
 #   shapes what is sampled.
@@ -240,20 +251,6 @@ show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, 
 # </details>
 
 # %% [markdown]
-# **Predict:** the question in the chat template, with temperature 0.8 and two seeds: how many different texts does the
-# engine give?
-
-# %%
-prompt = tokenizer.apply_chat_template(
-    [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-)
-plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True, "stream": False}
-texts = {ask({**plain, "temperature": temperature, "seed": seed + i}) for i in range(2)}
-print(f"different texts with temperature {temperature}: {len(texts)}")
-
-# %% [markdown]
-# One: alone, a temperature changes nothing behind an engine.
-#
 # **Exercise 12.1** (●●○, 4 minutes) An application sends temperature 0.8 to whichever API runs. Make two requests of
 # it; each keeps that temperature. `everywhere` must sample on all three APIs, `nowhere` must be greedy on all three.
 # The check sends both to the running engine, with three seeds, and applies the other two rules.
@@ -327,14 +324,7 @@ print("the engine's greedy answer:", answer.choices[0].message.content == ask(pl
 
 # %% [markdown]
 # Was it greedy? Yes, where `trtllm-serve` would have sampled: this front end adds no defaults, only `top_p` 1 to a
-# temperature. So always set one. With `stream=True` the pieces arrive as they are generated:
-
-# %%
-for event in application.chat.completions.create(**chat, stream=True, temperature=temperature, seed=seed):
-    print(event.choices[0].delta.content or "", end="|")
-
-# %% [markdown]
-# With `n` you get several answers. **Predict:** with `stop=[","]`, does a comma arrive?
+# temperature. So always set one. With `n` you get several answers. **Predict:** with `stop=[","]`, does a comma arrive?
 
 # %% tags=["varies"]
 answer = application.chat.completions.create(**chat, stop=[","], n=2, temperature=temperature, seed=seed)
@@ -417,18 +407,25 @@ check("12.2", (answer_2, client))
 # %% [markdown]
 # ## 6 The LLM API
 #
-# Translate a greedy request into fields of `SamplingParams`. (`inputs` and `streaming` become arguments of the call.)
+# Translate a sampled request of the engine lane for the LLM API and for `trtllm-serve`. **Predict:** how many of its
+# seven names change on each?
 
-# %%
-there, notes = llm_api.translate({**plain, "seed": seed, "text_input": question}, "engine", "llm_api")
-fields = ", ".join(f"{name}={value!r}" for name, value in there.items() if name not in ("inputs", "streaming"))
-print(*(f"{note.kind:8} {note.text}" for note in notes), sep="\n")
+# %% tags=["nbval-check-output"]
+original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
+there = {api: llm_api.translate(original, "engine", api)[0] for api in ("llm_api", "completions")}
+new = {api: len(set(names) - set(original)) for api, names in there.items()}
+title = f"New names: {new['llm_api']} of {len(original)} on llm_api, {new['completions']} on completions"
+words = "; ".join(f"{api}: {', '.join(names)}" for api, names in there.items())
+show(api_names.losses(original, tables, list(there)), title, words, drawing=True)
 
 # %% [markdown]
-# The program; `model` is a checkpoint's name or folder:
+# How many? The yellow ones. All but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for a
+# greedy request; `model` is a checkpoint's name or folder:
 
 # %%
 hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
+greedy, _ = llm_api.translate({**plain, "seed": seed, "text_input": question}, "engine", "llm_api")
+fields = ", ".join(f"{name}={value!r}" for name, value in greedy.items() if name not in ("inputs", "streaming"))
 program = f"""from tensorrt_llm import LLM, SamplingParams
 
 
@@ -447,9 +444,8 @@ print(program)
 # %% [markdown]
 # <details><summary>Accepted is not obeyed; and how to stream</summary>
 #
-# Read the seed's note again: every version accepts the field, yet until August 2026 the PyTorch backend ignored it
-# without an error, and penalties and bad words too
-# ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)). To stream, use `generate_async(…,
+# Every version accepts a seed, yet until August 2026 the PyTorch backend ignored it without an error, and penalties and
+# bad words too ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)). To stream, use `generate_async(…,
 # streaming=True)`; each output then has a `text_diff`.
 #
 # </details>
@@ -476,17 +472,8 @@ print("# the engine lane, templated:", repr(ask(plain)))
 #
 # `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
 #
-# For the `openai` client only the `base_url` changes. A sampled request of the engine lane, translated, with the
-# templated prompt:
-
-# %%
-original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
-there, _ = llm_api.translate({**original, "stream": True}, "engine", "completions")
-print({**there, "prompt": "…"})
-
-
-# %% [markdown]
-# Start it on a free port. `/health` answers once the model is loaded.
+# For the `openai` client only the `base_url` changes. Start it on a free port; `/health` answers once the model is
+# loaded.
 
 # %%
 @contextlib.contextmanager
@@ -512,14 +499,15 @@ def is_up(url):
 
 
 # %% [markdown]
-# **Predict:** is the answer the engine lane's, word for word? And two bare chats, which differ in the seed only: one
-# text or two?
+# **Predict:** is the answer to the translated request the engine lane's, word for word? And two bare chats, which
+# differ in the seed only: one text or two?
 
 # %%
 with trtllm_serve(hub) as url:
     asker = application.with_options(base_url=url)
     print(f"# on {runs_on}")
-    pieces = [event.choices[0].text for event in asker.completions.create(model=hub, **there)]
+    streamed = asker.completions.create(model=hub, **there["completions"] | {"stream": True})
+    pieces = [event.choices[0].text for event in streamed]
     print(*pieces, sep="|", end="|\n")
     bare = {**chat, "model": hub}
     two = [asker.chat.completions.create(**bare, seed=seed + i).choices[0].message.content for i in range(2)]
