@@ -143,11 +143,11 @@ for name, found in tried_out.items():
 # <details><summary>With int4 weights the text may change</summary>
 #
 # A logit (a token's raw score) then depends on how many tokens are read together: by about 1, where the largest is some
-# 40 above the smallest. So a text often parts from the plain one: 31 of 48 did within 48 tokens, with twelve questions,
-# greedy and sampled, and two drafters. In fp32 it must not.
+# 40 above the smallest. So a text often parts from the plain one: 31 of 48 did within 48 tokens. In fp32 it must not.
 #
 # </details>
-#
+
+# %% [markdown]
 # The **verify cost** is the time of a step that reads the last token and some guesses, in steps without guesses.
 # **Predict** it for 1 guess and for 8.
 #
@@ -425,7 +425,8 @@ print(f"one guess takes {1e3 * np.median(proposing):.1f} ms: draft cost {draft_c
 # %% [markdown]
 # How much? More than 2/30: the draft has the whole output head, too. (On a CPU its weights are int4, which reads fewer
 # bytes.)
-#
+
+# %% [markdown]
 # **Exercise 10.2** (●●●, 8 minutes) Choose the number of guesses with the largest speed-up: the tokens that a round
 # brings on average, over its time in plain steps. `a` is the acceptance, the same for each guess whatever came before;
 # `c` is the draft cost; `v[k]` is the verify cost of `k` guesses, from `v[0] = 1` to the most that you may take. A
@@ -648,10 +649,12 @@ check("10.3", (answer_3, client))
 # | EAGLE | a layer that continues the hidden features | training of that layer |
 # | lookahead | the target itself, many places at once | spare arithmetic |
 # | ReDrafter | a small recurrent network | training by distillation |
-#
+
+# %% [markdown]
 # MEDUSA, EAGLE and ReDrafter verify **trees**: several guesses for one place, in one step. An attention mask lets a
 # token see only its own branch. That pays where the verify cost hardly grows.
-#
+
+# %% [markdown]
 # <details><summary>Speed-ups that the papers report: one stream, their models, their machines</summary>
 #
 # | method | times as fast | paper |

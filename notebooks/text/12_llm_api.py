@@ -97,7 +97,8 @@ lane = notebook.begin("12", lane, seed=seed, weights=precision)
 # The newest Triton container that we know, 26.07, holds 1.2.1, which knows both.
 #
 # </details>
-#
+
+# %% [markdown]
 # <details><summary>One road still ends in an engine: Edge-LLM, for small machines</summary>
 #
 # ![Hugging Face folder, exporter on a CPU, ONNX graph, llm_build on the device, engine](pictures/12_edge.svg)
@@ -158,6 +159,7 @@ client = grpcclient.InferenceServerClient(server.grpc_url)
 settings = client.get_model_config("preprocessing", as_json=True)["config"]["parameters"]
 tokenizer_dir = settings["tokenizer_dir"]["string_value"]
 tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
+hub = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the LLM API fetches it
 
 
 # %% [markdown]
@@ -420,10 +422,9 @@ show(api_names.losses(original, tables, list(there)), title, words, drawing=True
 
 # %% [markdown]
 # How many? The yellow ones. All but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for a
-# greedy request; `model` is a checkpoint's name or folder:
+# greedy request; `model` is a checkpoint's name, here that of the model above, or its folder:
 
 # %%
-hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
 greedy, _ = llm_api.translate({**plain, "seed": seed, "text_input": question}, "engine", "llm_api")
 fields = ", ".join(f"{name}={value!r}" for name, value in greedy.items() if name not in ("inputs", "streaming"))
 program = f"""from tensorrt_llm import LLM, SamplingParams
