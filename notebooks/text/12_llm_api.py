@@ -26,7 +26,7 @@
 # - write the program, the command and the model folder of the LLM API
 # - let an old client talk to a new model, and name what gets lost
 #
-# **Time:** 45 minutes (last run: 80 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 115 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 35 min
 #
@@ -461,6 +461,7 @@ done = subprocess.run([sys.executable, file], env=environment, capture_output=Tr
 print(f"# on {runs_on}")
 print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
 print("# the engine lane, templated:", repr(ask(plain)))
+
 
 # %% [markdown]
 # The same? No: like an engine, `LLM.generate` takes text as it is. Without the template the model goes on with your
