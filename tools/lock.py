@@ -26,7 +26,7 @@ UV = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.1
 GROUPS = {  # of pyproject.toml
     "ci": "What .github/workflows installs before or beside the course.",
     "training": "What labs/vlm_clip/train.py needs beside the course.",
-    "edge": "What notebook 12 exports with, beside a build of torch.",
+    "edge": "What exports for Edge-LLM (notebook 12), beside a build of torch.",
 }
 # What only the CUDA build of torch needs, and that build itself.
 OF_CUDA = re.compile(r"(nvidia-(?!pytriton)|cuda-)|(triton|torch)==")
