@@ -119,7 +119,7 @@ def new_build(answer: set[str]) -> Verdict:
     needed = {
         "tokens": "400 tokens are beyond the profile's most, and the memory was planned for 256",
         "precision": "types decide which kernels and fusions there are (section 5)",
-        "library": "a plan runs under the version that built it only (section 10)",
+        "library": "a plan runs under the version that built it only (section 9)",
         "gpu": "sm120 is not among the plan's targets, though the GPU is newer",
     }
     for name, why in needless.items():

@@ -1,13 +1,27 @@
-"""Exercises of notebook 02: rows of the fused qkv, an old build command in a new version, sequences in a KV cache."""
+"""Exercises of notebook 02: rows of the fused qkv, an engine whose limits serve four requests, on a Triton."""
 
 from __future__ import annotations
 
+import functools
+import json
 import shlex
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from numbers import Integral
+from pathlib import Path
 
-from engines import EngineError
-from servinglab.checks import Verdict, exercise, right, wrong
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from servinglab.checks import Verdict, exercise, is_stub, right, unattempted, wrong
+from servinglab.client import gather, inputs
+from servinglab.errors import CourseError
+from servinglab.lane import resolve_lane
+from servinglab.repository import build_default
+from servinglab.scratch import shorten
+from servinglab.server import TritonServer
 
 
 @exercise("02.1", expects="a function that returns a whole number")
@@ -33,83 +47,94 @@ def qkv_rows(answer: Callable[..., int]) -> Verdict:
         return wrong("a rank without any KV head has nothing to attend to: it holds at least one")
     if (copied, few) != (4 * 256, 3 * 8):
         return wrong("look at the case of fewer KV heads than ranks: each rank has exactly one of them")
-    if not _whole(one, four, copied, few):
+    if not all(isinstance(number, Integral) for number in (one, four, copied, few)):
         return wrong("the number is right, but a float; rows are counted in whole numbers, so divide with //")
     return right("queries are cut, KV heads too, but never below one: then neighbours hold the same")
 
 
-@exercise("02.2", expects='a text that begins with "trtllm-build"')
-def command(answer: str) -> Verdict:
-    from engines import flags
+# --- 02.2: limits of a build for four requests, on a Triton -----------------------------------------------------------
 
-    if not isinstance(answer, str):
-        return wrong("one text, please: the whole command, as you would type it")
-    program, *words = shlex.split(answer.replace("\\\n", " ")) or [""]
-    if program != "trtllm-build":
-        return wrong('begin with "trtllm-build"')
+# name → tokens of the prompt, tokens of the answer, beams; as in the notebook
+_JOBS = {"short question": (5, 40, 1), "long prompt": (150, 20, 1), "long answer": (100, 80, 1), "3 beams": (5, 40, 3)}
+_LARGE = {
+    "max_seq_len": (
+        max(prompt + answer for prompt, answer, _ in _JOBS.values()),
+        "no request has the longest prompt and the longest answer; left out, the limit is what the model was made for",
+    ),
+    "max_batch_size": (len(_JOBS), "it counts requests, and one with three beams is one request"),
+    "max_beam_width": (max(beams for *_, beams in _JOBS.values()), "no request asks for so many"),
+}
+
+
+@exercise("02.2", expects="a text of flags for trtllm-build")
+def limits(answer: tuple[str, Path]) -> Verdict:
+    flags, checkpoint = answer
+    if is_stub(flags):
+        return unattempted()
+    if not isinstance(flags, str):
+        return wrong("one text, please: the flags, as you would type them")
+    folder = _folder()
     try:
-        cautions = flags.check(program, "1.2.1", words)
-    except EngineError as error:
-        return wrong(str(error))
-    given = dict(flags.pairs(words))
-    length = given.get("--max_seq_len")
-    if length is None and given.get("--max_num_tokens") in ("200", "1000", "1200"):
-        return wrong("--max_num_tokens bounds one step over all requests together; one sequence has --max_seq_len")
-    if length is None:
-        return wrong("nothing bounds the answer now: without --max_seq_len it is as long as the model was trained for")
-    if length == "200":
-        return wrong("--max_seq_len counts prompt and answer together; 200 leaves no room for a prompt of 1,000")
-    if length == "1000":
-        return wrong("a prompt of 1,000 tokens fills max_seq_len, and no token is left for the answer")
-    if length != "1200":
-        return wrong(f"prompts of 1,000 tokens and answers of 200 do not come to {length}")
-    if cautions:
-        return wrong(cautions[0])
-    wanted = {"--checkpoint_dir": "float16", "--output_dir": "mine", "--max_batch_size": "8", "--max_input_len": "1000"}
-    for name, value in wanted.items():
-        if given.get(name) != value:
-            return wrong(f"the guide says {name} {value}, and that flag did not change")
-    if (kind := given.get("--kv_cache_type")) is None:
-        return wrong("the guide asks for a paged KV cache; in 1.2.1 another flag says so (section 6)")
-    if kind != "paged":
-        return wrong(f"that flag is the right one, but the guide asks for a paged KV cache, not for {kind}")
-    if more := [name for name in given if name not in (*wanted, "--max_seq_len", "--kv_cache_type")]:
-        return wrong(f"the guide does not say {more[0]}; leave it out")
-    return right("1,000 + 200 tokens in one sequence, and the paged cache under its new name")
+        built = _built(checkpoint, folder / "engine", flags)
+        most = {name: built[name] for name in ("max_batch_size", "max_beam_width")}
+        repository = build_default(folder / "deployment", engine_dir=folder / "engine", **most)
+        (repository / "tensorrt_llm" / "config.pbtxt").touch()  # Triton loads again only what changed
+        server = _server(repository)
+        server.load("tensorrt_llm")
+        got, together = _served(server)
+    except (CourseError, InferenceServerException) as error:
+        said = error.message() if isinstance(error, InferenceServerException) else str(error)
+        return wrong(f"{shorten(said).partition(chr(10))[0].rstrip('.')}. {_why_refused(said)}".rstrip())
+    for name, (_, wanted, _) in _JOBS.items():
+        if got[name] < wanted:
+            return wrong(f"{name!r} got {got[name]} of {wanted} tokens: prompt and answer share max_seq_len")
+    if together < len(_JOBS):
+        return wrong(f"all are served, but only {together} of 4 ran at the same time: which limit counts requests?")
+    for name, (needed, why) in _LARGE.items():
+        if built[name] > needed:
+            return wrong(f"all are served, but {name} {built[name]} plans for more than they use: {why}")
+    return right("all four came whole and at the same time, and no limit is larger than they need")
 
 
-def _whole(*numbers: object) -> bool:
-    return all(isinstance(number, Integral) for number in numbers)
+def _why_refused(said: str) -> str:
+    if "input length" in said:
+        return "Which of the four is the longest, prompt and answer together?"
+    return "A request may have no more beams than the engine was built for" if "max_beam_width" in said else ""
 
 
-# free bytes, layers, heads, KV heads, head size, tokens, bytes of a number: a Llama with 8 KV heads, in float16.
-_CARD = (10_000_000_000, 32, 32, 8, 128, 2048, 2)
+def _built(checkpoint: Path, engine: Path, flags: str) -> dict[str, int]:
+    """Builds as a terminal would, and returns what the engine says of its limits."""
+    program = ["trtllm-build"] if resolve_lane() == "trtllm" else [sys.executable, "-m", "course.cli", "build"]
+    words = ["--checkpoint_dir", str(checkpoint), "--output_dir", str(engine), *shlex.split(flags)]
+    done = subprocess.run([*program, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CourseError((done.stderr or done.stdout).strip().splitlines()[-1].removeprefix("course: "))
+    return json.loads((engine / "config.json").read_text())["build_config"]
 
 
-@exercise("02.3", expects="a function that returns a whole number")
-def sequences(answer: Callable[..., int]) -> Verdict:
-    got, wide = answer(*_CARD), answer(*_CARD[:-1], 4)
-    each = 2 * 32 * 8 * 128 * 2048 * 2  # bytes of one sequence
-    exact = _CARD[0] / each  # 37.25
-    whole, none = answer(2 * each, *_CARD[1:]), answer(each - 1, *_CARD[1:])
-    if (got, wide, whole, none) == (37, 18, 2, 0):
-        if not _whole(got, wide, whole, none):
-            return wrong("the number is right, but a float; sequences are counted in whole numbers, so divide with //")
-        return right("two tensors, every layer, every KV head, every token; a part of a sequence does not count")
-    said = {
-        2 * exact: "a token leaves a key and a value: two tensors in each layer",
-        exact / 4: "the cache holds the 8 KV heads; the 32 query heads are computed and forgotten",
-        exact * 32: "every layer has a cache of its own",
-        exact * 2048: "that many tokens fit; each sequence has 2,048 of them",
-        exact * 8: "every KV head keeps its own keys and values",
-    }
-    if abs(got - wide) <= 1 and got > 1:
-        return wrong("number_bytes makes no difference in your function; float32 takes twice as much as float16")
-    if got == exact:
-        return wrong("37.25 sequences: the quarter is no sequence, round down")
-    if got == 38:
-        return wrong("the 38th sequence does not fit whole; round down")
-    for number, why in said.items():
-        if abs(got - number) <= 1:
-            return wrong(why)
-    return wrong(f"for 10 GB and 2,048 tokens you return {got}; one sequence takes {each:,} bytes")
+@functools.cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="limits-"))
+
+
+@functools.cache
+def _server(repository: Path) -> TritonServer:
+    """A Triton without a model; it ends with this process."""
+    return TritonServer(repository, models=[]).start()
+
+
+def _served(server: TritonServer) -> tuple[dict[str, int], int]:
+    """How many tokens each request got, and how many requests ran at the same time."""
+    requests = {
+        name: inputs(input_ids=[10 + n % 80 for n in range(prompt)], input_lengths=prompt, request_output_len=answer,
+                     beam_width=beams, return_perf_metrics=True, exclude_input_in_output=True)
+        for name, (prompt, answer, beams) in _JOBS.items()
+    }  # fmt: skip
+    with InferenceServerClient(server.grpc_url) as client:
+        found = {name: results for name, results in gather(client, "tensorrt_llm", requests).items()}
+    got = {name: int(results[-1].as_numpy("sequence_length").min()) for name, results in found.items()}
+    begun, ended = (
+        [results[-1].as_numpy(f"{name}_time_ns").item() for results in found.values()]
+        for name in ("first_scheduled", "last_token")
+    )
+    return got, max(sum(a <= at < b for a, b in zip(begun, ended, strict=True)) for at in begun)

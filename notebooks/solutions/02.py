@@ -1,19 +1,32 @@
 """Answers of notebook 02."""
 
+SETUP = """
+import tempfile
+from pathlib import Path
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from engines.convert import convert
+torch.manual_seed(0)
+sizes = {"vocab_size": 301, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
+root, dtype = Path(tempfile.mkdtemp()), "float32"
+LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=8, num_key_value_heads=2)).save_pretrained(root / "hf")
+convert(root / "hf", root / dtype, dtype=dtype)
+"""
+
+LIVE = {"02.2"}
+
 _ROWS = "def qkv_rows(heads, kv_heads, head_size, tp_size):\n    return "
-_OLD = "trtllm-build --checkpoint_dir float16 --output_dir mine --max_batch_size 8 --max_input_len 1000"
-_FIT = "def sequences(free_bytes, layers, heads, kv_heads, head_size, tokens, number_bytes):\n    return free_bytes // "
-_EACH = "(2 * layers * kv_heads * head_size * tokens * number_bytes)"
 
 SOLUTIONS = {
     "02.1": _ROWS + "(heads // tp_size + 2 * max(1, kv_heads // tp_size)) * head_size",
-    "02.2": f'command = "{_OLD} "\ncommand += "--max_seq_len 1200 --kv_cache_type paged"',
-    "02.3": _FIT + _EACH,
+    "02.2": 'flags = "--max_batch_size 4 --max_seq_len 180 --max_beam_width 3"',
 }
 
 
-def _command(end):
-    return f'command = "{_OLD} {end}"'
+def _flags(batch, length, beams, more=""):
+    given = {"batch_size": batch, "seq_len": length, "beam_width": beams}
+    text = " ".join(f"--max_{name} {value}" for name, value in given.items() if value)
+    return f'flags = "{text} {more}"'
 
 
 MUTANTS = {
@@ -29,28 +42,15 @@ MUTANTS = {
          "at least one"),
     ],
     "02.2": [
-        ("the old line still works", _command("--max_output_len 200 --paged_kv_cache enable"), "lost --max_output_len"),
-        ("max_seq_len is the answer", _command("--max_seq_len 200 --kv_cache_type paged"), "no room for a prompt"),
-        ("max_seq_len is the prompt", _command("--max_seq_len 1000 --kv_cache_type paged"), "no token is left"),
-        ("max_num_tokens bounds a sequence", _command("--max_num_tokens 1200 --kv_cache_type paged"),
-         "all requests together"),
-        ("the answer needs no bound", _command("--kv_cache_type paged"), "nothing bounds the answer"),
-        ("a warning is no matter", _command("--max_seq_len 1200 --paged_kv_cache enable"), "with a warning"),
-        ("paged is forgotten", _command("--max_seq_len 1200"), "another flag says so"),
-        ("any kind of cache", _command("--max_seq_len 1200 --kv_cache_type continuous"), "not for continuous"),
-        ("more is better", _command("--max_seq_len 1200 --kv_cache_type paged --max_beam_width 4"), "does not say"),
-        ("a switch more", _command("--gather_context_logits --max_seq_len 1200 --kv_cache_type paged"), "does not say"),
-        ("an empty text", 'command = ""', "begin with"),
-        ("a list of words", 'command = ["trtllm-build", "--checkpoint_dir"]', "one text, please"),
-    ],
-    "02.3": [
-        ("only keys are kept", _FIT + "(layers * kv_heads * head_size * tokens * number_bytes)", "a key and a value"),
-        ("query heads are kept", _FIT + "(2 * layers * heads * head_size * tokens * number_bytes)", "forgotten"),
-        ("one cache for all layers", _FIT + "(2 * kv_heads * head_size * tokens * number_bytes)", "every layer"),
-        ("tokens for sequences", _FIT + "(2 * layers * kv_heads * head_size * number_bytes)", "many tokens fit"),
-        ("a number is a byte", _FIT + "(4 * layers * kv_heads * head_size * tokens)", "number_bytes"),
-        ("a part is a sequence", _FIT.replace("//", "/") + _EACH, "no sequence"),
-        ("a float", _FIT.replace("return ", "return float(") + _EACH + ")", "but a float"),
-        ("rounded up", _FIT + _EACH + " + 1", "not fit whole"),
+        ("max_seq_len is the answer", _flags(4, 80, 3), "maximum input length (79)"),
+        ("max_seq_len is the prompt", _flags(4, 151, 3), "got 1 of 20"),
+        ("the longest prompt is the longest request", _flags(4, 170, 3), "got 70 of 80"),
+        ("longest prompt and longest answer", _flags(4, 230, 3), "no request has the longest prompt"),
+        ("a server sets the beams", _flags(4, 180, None), "no more beams than"),
+        ("more beams are safer", _flags(4, 180, 4), "no request asks for so many"),
+        ("a batch fills itself", _flags(2, 180, 3), "only 2 of 4"),
+        ("a beam is a request", _flags(6, 180, 3), "is one request"),
+        ("an old guide's flag", _flags(4, 180, 3, "--max_output_len 80"), "lost --max_output_len"),
+        ("a list of words", 'flags = ["--max_batch_size", "4"]', "one text, please"),
     ],
 }  # fmt: skip

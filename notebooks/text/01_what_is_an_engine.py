@@ -21,7 +21,7 @@
 #
 # After this notebook you can
 #
-# - drive `Builder`, `OnnxParser`, `IBuilderConfig`, `Runtime` and `Refitter` yourself
+# - drive `Builder`, `OnnxParser`, `IBuilderConfig` and `Runtime` yourself
 # - read which nodes were fused, in fp32 and in fp16
 # - find weights in an engine file, and say when new weights need a new build
 # - build for the sizes and GPUs of your users, and say from a file's first bytes where it will run
@@ -97,29 +97,22 @@ def as_onnx(text, weights):
     return model
 
 
-# %% [markdown]
-# Draw random weights and add them to the graph.
-
-# %%
 def draw(seed):
     rng = np.random.default_rng(seed)
     shapes = {"w1": (width, width), "b1": (width,), "w2": (width, 10)}
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-weights = draw(seed)
-mlp_onnx = as_onnx(MLP.replace("TYPE", "float"), weights)
-print("the ONNX file has", mlp_onnx.ByteSize(), "bytes")
-
 # %% [markdown]
-# Nearly all of those bytes are weights, four for each number. As a reference, compute ONNX Runtime's answer to a random
-# input.
+# Draw random weights and add them to the graph. As a reference, compute ONNX Runtime's answer to a random input.
 
 # %%
+weights = draw(seed)
+mlp_onnx = as_onnx(MLP.replace("TYPE", "float"), weights)
 x = np.random.default_rng(99).standard_normal((4, width)).astype(np.float32)
 session = onnxruntime.InferenceSession(mlp_onnx.SerializeToString(), providers=["CPUExecutionProvider"])
 expected = session.run(None, {"x": x})[0]
-print("answer of shape", expected.shape)
+print("the ONNX file has", mlp_onnx.ByteSize(), "bytes; the answer has the shape", expected.shape)
 
 
 # %% [markdown]
@@ -176,15 +169,14 @@ print(f"built in {time.perf_counter() - began:.2f} s: {len(mlp)} bytes, {len(mlp
 #
 # <details><summary>Hint 1</summary>
 #
-# A number that is still on the chip can be changed before it is written to memory. Which operations need only the
-# number that they change?
+# A number that is still on the chip can be changed before it goes to memory. Which operations need only that number?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# A product needs whole rows of what comes before, so it begins a layer. A bias and a ReLU need single numbers. Which
-# product has these on the chip?
+# Which of the four needs whole rows of what comes before? And where are a bias's numbers when the product has just made
+# them?
 #
 # </details>
 
@@ -228,30 +220,11 @@ show(figures.fusions({"engine": layers()}, nodes), title, f"{title}: the first p
 # %% [markdown]
 # Bias and ReLU are applied before the product's numbers leave the chip, which saves two trips to memory and back.
 #
-# The usual way to this list is the *engine inspector*, which needs a loaded engine.
+# **Predict:** the build needed no GPU. Does loading need one? Where it loads, the cell also runs it.
 
 # %%
 log.lines.clear()
 engine = trt.Runtime(log).deserialize_cuda_engine(mlp)
-if engine:
-    inspector = engine.create_engine_inspector()
-    print(inspector.get_engine_information(trt.LayerInformationFormat.ONELINE))
-else:
-    print(problem())
-
-# %% [markdown]
-# Building needs no GPU; loading does. ("CUDA driver version is insufficient" can also mean that there is no driver.)
-# Where the engine loads, the next cell runs it.
-#
-# <details><summary>The stream in that call</summary>
-#
-# An *execution context* gets the addresses of input and output. The call puts the work into a *stream*, a queue of the
-# GPU. One stream does its work in order; two may overlap. In Triton each instance of a model has [a stream of its
-# own](https://github.com/triton-inference-server/backend/blob/main/include/triton/backend/backend_model_instance.h).
-#
-# </details>
-
-# %%
 if engine:
     buffers = {"x": torch.from_numpy(x).cuda(), "y": torch.empty(4, 10, device="cuda")}
     context = engine.create_execution_context()
@@ -260,10 +233,20 @@ if engine:
     context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
     print("largest difference from ONNX Runtime:", np.abs(buffers["y"].cpu().numpy() - expected).max())
 else:
-    print("Not run: no GPU here loads this engine.")
+    print("not loaded:", problem())
 
 
 # %% [markdown]
+# It does. ("CUDA driver version is insufficient" can also mean that there is no driver.)
+#
+# <details><summary>The stream in that call</summary>
+#
+# An *execution context* gets the addresses of input and output. The call puts the work into a *stream*, a queue of the
+# GPU. One stream does its work in order; two may overlap. In Triton each instance of a model has [a stream of its
+# own](https://github.com/triton-inference-server/backend/blob/main/include/triton/backend/backend_model_instance.h).
+#
+# </details>
+#
 # More builds follow, so write a function. `options` changes the config.
 
 # %%
@@ -284,18 +267,8 @@ def build(model, options=lambda builder, config: None):
 # %% [markdown]
 # ## 3 Open the file
 #
-# A plan begins with a header. NVIDIA does not document it: what follows was found by looking, and holds for this
-# version.
-
-# %% tags=["nbval-check-output"]
-tag, _, count, size, *version = struct.unpack_from("<4sIQQ4B", mlp)
-print("tag        ", tag, "=", int.from_bytes(tag, "little"))
-print("size       ", size, "bytes, as the file:", size == len(mlp))
-print("version    ", ".".join(map(str, version)), "from the bytes", version)
-
-
-# %% [markdown]
-# Further on, one bit stands for each kind of GPU. Then comes a table of sections: name (backwards), start, length.
+# A plan begins with a header; one bit in it stands for each kind of GPU. Then comes a table of sections: name
+# (backwards), start, length. NVIDIA documents none of this: it was found by looking, and holds for this version.
 
 # %% tags=["nbval-check-output"]
 def targets(plan):
@@ -308,49 +281,56 @@ def sections(plan):
     return {name.rstrip(b"\0")[::-1].decode(): plan[start : start + length] for name, start, length in rows}
 
 
-print("runs on", *targets(mlp))
-print({name: f"{len(part)} bytes" for name, part in sections(mlp).items()})
+tag, _, count, size, *version = struct.unpack_from("<4sIQQ4B", mlp)
+print("tag", tag, "=", int.from_bytes(tag, "little"), "· size", size, "· version", ".".join(map(str, version)))
+print("runs on", *targets(mlp), "· sections", *sections(mlp))
 
 # %% [markdown]
 # `WGHT` sounds like weights. **Predict:** are they in there as you gave them, compressed, or turned into something
-# else? Search the file for the bytes of each array.
+# else? Search the file for the bytes of each array, and draw what you find to scale.
 
-# %% tags=["nbval-check-output"]
-for name, array in weights.items():
-    print(f"{name} {str(array.shape):10} {array.nbytes:6} bytes, found at byte {mlp.find(array.tobytes())}")
+# %%
+parts = {name: (mlp.find(part), len(part)) for name, part in sections(mlp).items()}
+arrays = {name: (mlp.find(array.tobytes()), array.nbytes) for name, array in weights.items()}
+fig, axes = plt.subplots(figsize=(7.5, 1.9))
+for row, (named, colour) in enumerate(((parts, "#F0C3A0"), (arrays, "#9AD3F5"))):
+    for name, (start, length) in named.items():
+        axes.barh(row, length if start >= 0 else 0, left=start, color=colour, edgecolor="white", height=0.7)
+        axes.text(start + length / 2, row, name, ha="center", va="center")
+axes.set(ylim=(1.5, -0.5), xlim=(0, 1.02 * size), xlabel="byte of the plan", yticks=(0, 1))
+axes.set_yticklabels(["sections", "your arrays"])
+there_are = sum(start >= 0 for start, _ in arrays.values())
+summary = "; ".join(f"{name}: {length} bytes from {start}" for name, (start, length) in (parts | arrays).items())
+show(fig, f"{there_are} of your {len(arrays)} arrays are in the plan, byte for byte", summary)
 
 # %% [markdown]
-# All three are there, float by float: **weights are inside the engine**. And the other section? Is it machine code?
+# All three are there, float by float (`b1` is the sliver at the end): **weights are inside the engine**. And the other
+# section? Machine code would begin with `ELF`.
 
 # %% tags=["nbval-check-output"]
 program = sections(mlp)["ENGN"].decode("latin-1")
 for line in program.splitlines():
     if line.strip().startswith(("runtime_fusion=", "fully_connected=", "add=", "relu=")):
-        print(line.strip()[:100])
+        print(line.strip()[:60], "…")
 print("pieces of machine code:", mlp.count(b"\x7fELF"))
 
 # %% [markdown]
-# A program in plain text: two lines for the layers, three for what happens inside the fused one. Machine code would
-# begin with `ELF`: there is none. **Predict:** take both products away, so that `Add`, `Relu` and one bias stay. Is
-# that plan smaller?
+# A program in plain text: two lines for the layers, three for what happens inside the fused one. **Predict:** take both
+# products away, so that `Add`, `Relu` and one bias stay. Is that plan smaller?
 
 # %% tags=["nbval-check-output"]
 TINY = "tiny (float[4, WIDTH] x) => (float[4, WIDTH] y) { b = Add(x, b1) y = Relu(b) }".replace("WIDTH", str(width))
 tiny_onnx = as_onnx(TINY, {"b1": weights["b1"]})
 tiny = build(tiny_onnx)
 print("with products:", len(mlp), "bytes · without:", len(tiny), "bytes")
-
-# %% [markdown]
-# No: it is several times larger! A **kernel** is a function that runs on the GPU. For a product, the library brings the
-# kernel. For everything else the builder writes one in CUDA C++ and stores its source in the plan, with helper
-# functions. It begins like this:
-
-# %% tags=["nbval-check-output"]
 program, kernel = sections(tiny)["ENGN"].decode("latin-1"), 'extern "C" __global__'
 print("kernels written:", program.count(kernel))
 print(program[program.index(kernel) :].partition("{")[0])
 
 # %% [markdown]
+# No: it is several times larger! A **kernel** is a function that runs on the GPU. For a product, the library brings the
+# kernel. For everything else the builder writes one in CUDA C++ and stores its source in the plan.
+#
 # So **what is compiled is the graph**: it becomes layers, and layers become kernels. TensorRT-RTX writes their source
 # during the build; the machine with the GPU compiles it when it loads the plan.
 #
@@ -385,50 +365,22 @@ parts = {"w": rng.standard_normal((16, 8, 3, 3)).astype(np.float32)}
 parts |= {name: rng.uniform(0.5, 1.5, 16).astype(np.float32) for name in ("scale", "beta", "mean", "var")}
 conv = build(as_onnx(CONV, parts))
 print({name: array.tobytes() in conv for name, array in parts.items()})
-
-# %% [markdown]
-# None of the five. Two guesses: the channels were moved last, and the batch normalisation became one multiplication and
-# one addition:
-#
-# $$b = s \cdot a + (\beta - s \cdot \mu) \quad\text{with}\quad s = \mathrm{scale} / \sqrt{\mathrm{var} + 10^{-5}}$$
-
-# %% tags=["nbval-check-output"]
-print("kernel with its channels last:", parts["w"].transpose(0, 2, 3, 1).tobytes() in conv)
-s = parts["scale"] / np.sqrt(parts["var"] + np.float32(1e-5))
-wanted = parts["beta"] - s * parts["mean"]
+shift = parts["beta"] - parts["scale"] / np.sqrt(parts["var"] + np.float32(1e-5)) * parts["mean"]
 stored = np.frombuffer(sections(conv)["WGHT"], np.float32)
-print("every beta - s * mean is stored:", bool(np.abs(stored[:, None] - wanted).min(axis=0).max() < 1e-5))
+print("w with its channels last:", parts["w"].transpose(0, 2, 3, 1).tobytes() in conv, "· one shift for each channel:",
+      bool(np.abs(stored[:, None] - shift).min(axis=0).max() < 1e-5))  # fmt: skip
 
 # %% [markdown]
-# Both guesses hold. TensorRT knows where each number went, so use its **refitter**: build with the flag `REFIT`, load
-# the engine, give it new weights by name.
-
-# %%
-refittable = build(mlp_onnx, lambda builder, config: config.set_flag(trt.BuilderFlag.REFIT))
-if refittable:
-    engine = trt.Runtime(log).deserialize_cuda_engine(refittable)
-    refitter = trt.Refitter(engine, log)
-    for name, array in others.items():
-        refitter.set_named_weights(name, array)
-    print(refitter.get_all_weights(), "refitted:", refitter.refit_cuda_engine())
-else:
-    print(problem())
-
-# %% [markdown]
-# Without a supported GPU this build fails in its compiler. We have not run the refitter's lines on any machine yet.
+# None of the five, but what was made of them: the channels were moved last, and the batch normalisation became one
+# factor and one shift for each channel. TensorRT knows where each number went: with the flag `REFIT` at the build, its
+# `Refitter` gives a loaded engine new weights by name, also fused ones. That needs a supported GPU; we have not run it.
 
 # %% [markdown]
 # ## 5 fp16
 #
-# Half precision takes two bytes per number. Old guides switch it on with a builder flag. **Predict:** is there one?
-
-# %% tags=["nbval-check-output"]
-print([flag for flag in trt.BuilderFlag.__members__ if "16" in flag or flag.startswith(("REFIT", "STRIP"))])
-
-# %% [markdown]
-# No: only flags for refitting (`STRIP_PLAN` leaves the weights out, to be filled in later). Networks are *strongly
-# typed*: the types in the ONNX file decide (for TensorRT-LLM, the converter's `--dtype`). So write the network with
-# `float16`. **Predict:** which of the two sections shrinks, and by how much?
+# Half precision takes two bytes per number. Old guides switch it on with a builder flag, which is gone: networks are
+# *strongly typed*, and the types in the ONNX file decide (for TensorRT-LLM, the converter's `--dtype`). So write the
+# network with `float16`. **Predict:** which of the two sections shrinks, and by how much?
 
 # %% tags=["nbval-check-output"]
 halves = {name: array.astype(np.float16) for name, array in weights.items()}
@@ -481,12 +433,13 @@ def activations():
     return int(re.findall(r"Total Activation Memory: (\d+) bytes", "\n".join(log.lines))[-1]) / 1e6
 
 
-needed = {}
+needed = {}  # (opt, max) → MB
 for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((64, longest), (64, longest))):
     build(attention, profile(opt, largest))
-    needed[f"opt {opt}\nmax {largest}"] = activations()
+    needed[f"opt {opt}, max {largest}"] = activations()
 fig, axes = plt.subplots(figsize=(7.5, 2.5))
-axes.bar_label(axes.barh(list(needed), list(needed.values()), height=0.6), fmt="%.1f MB", padding=4)
+labels = [name.replace(", max", "\nmax") for name in needed]
+axes.bar_label(axes.barh(labels, list(needed.values()), height=0.6), fmt="%.1f MB", padding=4)
 axes.set(xlim=(0, 1.15 * max(needed.values())), ylim=(2.5, -0.5), xlabel="memory between the layers (MB)")
 first, short, high = needed.values()
 title = f"A quarter of the tokens: {short / first:.0%} of the memory; the opt raised: {high / first:.0%}"
@@ -612,86 +565,44 @@ print("side by side:", together.shape, "found:", together.tobytes() in minilm)
 
 # %% [markdown]
 # None: they lie side by side, in the order value, key, query. TensorRT-LLM's converter stacks them as q, k, v (notebook
-# 02). The layer's name shows the order:
-
-# %% tags=["nbval-check-output"]
-name = re.search("Name: (.*?), LayerType", rows["fp32"][0])[1]
-print(*name.replace("/m/", "/").split("+"), sep="\n")
-
-# %% [markdown]
-# ## 8 An operation that TensorRT does not know
+# 02).
 #
-# A model may use an operator of its own, say `Swiglu`. What does the parser say?
-
-# %% tags=["nbval-check-output"]
-odd = as_onnx("odd (float[4, 64] x) => (float[4, 64] y) { [gate] y = Swiglu(x) }", {})
-network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-parser = trt.OnnxParser(network, log)
-print("parsed:", parser.parse(odd.SerializeToString()))
-error = parser.get_error(0)
-print(error.node_name(), error.node_operator(), error.desc())
-
-# %% [markdown]
-# You need a **plugin**: a class in C++ or Python that tells TensorRT the shape of its output and launches its own
-# kernel. The parser found none by that name. TensorRT-LLM's `--gpt_attention_plugin` brings attention with a paged KV
-# cache (the stored keys and values of earlier tokens), which no ONNX operator describes. A plan with plugins needs the
-# same plugin library wherever it is loaded.
+# <details><summary>An operation that TensorRT does not know</summary>
+#
+# A model may use an operator of its own, say `Swiglu`. Then the parser says `Plugin not found`. A **plugin** is a class
+# in C++ or Python that tells TensorRT the shape of its output and launches its own kernel. TensorRT-LLM's
+# `--gpt_attention_plugin` brings attention with a paged KV cache (the stored keys and values of earlier tokens), which
+# no ONNX operator describes. A plan with plugins needs the same plugin library wherever it is loaded.
+#
+# </details>
 
 # %% [markdown]
-# ## 9 What is a CUDA graph?
+# ## 8 What is a CUDA graph?
 #
 # The CPU *launches* each layer on the GPU. Each launch takes some microseconds, so when layers are small, the GPU
 # waits. A **CUDA graph** records all launches of a pass once and repeats them with one call, always with the same
-# shapes and addresses.
-#
-# Prepare a measurement: as many small products as the engine has layers. **Predict:** how many times faster is the
-# graph?
-
-# %%
-launches = len(minilm_layers)
-
-
-def chain(y, w):
-    for _ in range(launches):
-        y = y @ w
-    return y
-
-
-def microseconds(call, repeats=100):
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / repeats * 1e6
-
-
-# %% [markdown]
-# `torch.cuda.graph` records, `replay` repeats. The last line was measured on an H100.
-
-# %%
-if torch.cuda.is_available():
-    y, w = torch.ones(8, 384, device="cuda"), torch.eye(384, device="cuda")
-    chain(y, w)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        chain(y, w)
-    print(f"one by one {microseconds(lambda: chain(y, w)):.0f} µs, as a graph {microseconds(graph.replay):.0f} µs")
-else:
-    print(f"Not measured here: there is no CUDA device. One pass of the encoder would be {launches} launches.")
-there = json.loads((find_root() / "data" / "results" / "h100" / "engine.json").read_text())
-print(f"{there['device']}: {there['launches']} launches one by one {there['one_by_one_us']} µs,",
-      f"as a graph {there['graph_us']} µs")  # fmt: skip
-
-# %% [markdown]
-# About three times, on that H100. The GPU did the same products; the graph saved the CPU's work for each launch:
+# shapes and addresses:
 #
 # ![One by one, the GPU is idle between kernels; as a graph, one launch starts all of them](pictures/01_launches.svg)
 #
-# The setting is `cuda_graph_strategy` here, `cuda_graph_mode` in TensorRT-LLM.
+# `benchmarks/engine_on_gpu.py` measured as many small products as the encoder has layers, on an H100. **Predict:** how
+# many times faster was the graph?
+
+# %%
+there = json.loads((find_root() / "data" / "results" / "h100" / "engine.json").read_text())
+times = {"one by one": there["one_by_one_us"], "as a graph": there["graph_us"]}
+fig, axes = plt.subplots(figsize=(7.5, 1.6))
+axes.bar_label(axes.barh(list(times), list(times.values()), height=0.6), fmt="%.0f µs", padding=4)
+axes.set(xlim=(0, 1.15 * max(times.values())), ylim=(1.5, -0.5), xlabel=f"time of {there['launches']} kernels (µs)")
+title = f"A graph is {times['one by one'] / times['as a graph']:.1f} times as fast on one {there['device']}"
+show(fig, title, "; ".join(f"{name} {each} µs" for name, each in times.items()), drawing=True)
 
 # %% [markdown]
-# ## 10 Where does a plan run?
+# About three times: the GPU did the same products, and the graph saved the CPU's work for each launch. The setting is
+# `cuda_graph_strategy` here, `cuda_graph_mode` in TensorRT-LLM.
+
+# %% [markdown]
+# ## 9 Where does a plan run?
 #
 # Show the runtime three files. **Predict:** which will it accept?
 
@@ -706,7 +617,7 @@ for name, content in files.items():
 # Without a GPU it accepts none, but the reasons differ. A cut file is shorter than its header says. A foreign file does
 # not begin with section 3's `1953657974`.
 #
-# Next, change one byte of the header to make plans of another version.
+# Next, change one byte of the header to make plans of another version. **Predict:** does an older plan pass? A newer?
 
 # %%
 for name, minor in (("version 1.8", 8), ("version 1.6", 6)):
@@ -718,7 +629,7 @@ for name, minor in (("version 1.8", 8), ("version 1.6", 6)):
 
 
 # %% [markdown]
-# Both are refused, older *and* newer. (TensorRT-LLM says `Serialization assertion stdVersionRead ==
+# Both are refused. (TensorRT-LLM says `Serialization assertion stdVersionRead ==
 # kSERIALIZATION_VERSION failed`.) So build and run with the same version.
 #
 # The last reason is the GPU. A **compute capability** is the version of a GPU's instructions: 8.9 is an RTX 4090, 12.0
@@ -768,14 +679,13 @@ print(there["runtime_says"])
 #
 # <details><summary>Hint 1</summary>
 #
-# Sections 6 and 10 have the calls; put your own numbers there. Which compute capabilities are those GPUs?
+# Sections 6 and 9 have the calls; put your own numbers there. Which compute capabilities are those GPUs?
 #
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# min, opt and max are three shapes of three numbers each. A profile that is made must still be added. Is an older GPU's
-# plan good enough for a newer one?
+# Does making a profile add it to the config? Is an older GPU's plan good enough for a newer one?
 #
 # </details>
 
@@ -811,7 +721,7 @@ plan = build(attention, for_users)
 print(*(["made for", *targets(plan)] if plan else [problem()]))
 
 # %% [markdown]
-# ## 11 Floats or code?
+# ## 10 Floats or code?
 #
 # Weights are inside the engine, and the graph is what is compiled. One question is left: **is the output of
 # `convert_checkpoint.py` floats or code?** Our converter writes the same files. Run it on SmolLM2.
@@ -876,8 +786,7 @@ show(figures.sizes(held), title, "checkpoints are numbers and a few kB of names;
 #
 # <details><summary>Hint 2</summary>
 #
-# Ask of each change: is the size within the profile's min and max, can a refit do it, are types or header affected,
-# does the engine see it at all?
+# Is the size within the profile's min and max? Are types or header affected?
 #
 # </details>
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engines.memory import estimate
+from plots import checkpoints
 from servinglab.figures import engines as figures
 
 LAYERS = (
@@ -40,3 +41,20 @@ def test_the_bars_of_the_figure_are_the_estimates():
     assert min(text.get_fontsize() for text in axes.texts) >= 9
 
 
+def test_a_line_joins_each_tensor_with_those_that_hold_it():
+    was = {"model.embed_tokens.weight": (7, 4), "model.layers.0.mlp.up_proj.weight": (6, 4)}
+    now = {"transformer.layers.0.mlp.gate.weight": (6, 4), "lm_head.weight": (7, 4)}
+    pairs = dict(zip(was, reversed(now), strict=True))
+    axes = checkpoints.renamed(was, now, pairs.items()).axes[0]
+    rows = {text.get_text().split()[0]: round(text.get_position()[1], 3) for text in axes.texts}
+    joined = {tuple(round(y, 3) for y in line.get_ydata()) for line in axes.lines}
+    assert joined == {(rows["embed_tokens"], rows["lm_head"]), (rows["mlp.up_proj"], rows["mlp.gate"])}
+    assert "mlp.gate  [6, 4]" in {text.get_text() for text in axes.texts}
+
+
+def test_what_is_missing_of_an_answer_is_drawn_and_a_refusal_is_written():
+    jobs, got = {"cut": (100, 80, 1), "refused": (5, 40, 3)}, {"cut": 28, "refused": "too many beams; ask for one"}
+    axes = checkpoints.served(jobs, got, 128).axes[0]
+    bars = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
+    assert bars == [(0, 100), (100, 28), (128, 52), (0, 5), (5, 0), (5, 40)]
+    assert [text.get_text() for text in axes.texts] == ["28 of 80 tokens", "too many beams"]
