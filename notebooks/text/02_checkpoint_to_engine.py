@@ -27,7 +27,7 @@
 # - work out whether a model fits a GPU
 # - choose limits with which a server accepts your requests
 #
-# **Time:** 50 minutes (last run: 78 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 129 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #
@@ -113,9 +113,9 @@ for name in ("q_proj", "k_proj", "v_proj"):
 course(f"convert --model_dir smollm2 --output_dir {dtype} --dtype {dtype}")
 
 # %% [markdown]
-# **Predict:** how many rows does `qkv` have? How many of the 272 tensors are left? And the MLP, the block after attention, is
-# $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot \mathrm{up}(x))$: which of the three becomes `mlp.gate`? To find
-# out, search each new tensor for the bytes of the old ones.
+# **Predict:** how many rows does `qkv` have? How many of the 272 tensors are left? And the MLP, the block after
+# attention, is $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot \mathrm{up}(x))$: which of the three becomes
+# `mlp.gate`? To find out, search each new tensor for the bytes of the old ones.
 
 # %%
 with safe_open(root / dtype / "rank0.safetensors", "np") as file:
@@ -170,8 +170,8 @@ print("logits of shape", expected.shape, "between", expected.min().round(1), "an
 
 # %% [markdown]
 # That is one row for each token of your prompt. Next, fewer bits. float16 keeps 11 binary digits of a number, bfloat16
-# only 8. **Weight-only quantisation** stores weights as integers of 8 or 4 bits and multiplies in float16. Each row of a
-# weight has one scale, by which its largest number becomes the largest integer.
+# only 8. **Weight-only quantisation** stores weights as integers of 8 or 4 bits and multiplies in float16. Each row of
+# a weight has one scale, by which its largest number becomes the largest integer.
 #
 # **Predict:** who rounds to int8, the converter or `trtllm-build`? Look at the size of the file.
 
@@ -419,8 +419,8 @@ summary = "memory as asked, with half the tokens, an int8 cache, int8 weights, b
 explore(plan, title=title, summary=summary, live=sliders, sequences=[16], tokens=[2048], gpu=["24gb"])
 
 # %% [markdown]
-# Two GPUs do. Of the others, none is enough alone: it takes int8 weights *and* half the tokens ("both halved"). A server may
-# accept more requests than fit: they wait while the cache is full.
+# Two GPUs do. Of the others, none is enough alone: it takes int8 weights *and* half the tokens ("both halved"). A
+# server may accept more requests than fit: they wait while the cache is full.
 #
 # <details><summary>How exact is that, and which 24 GB?</summary>
 #
