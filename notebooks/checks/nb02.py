@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
@@ -77,9 +78,8 @@ def limits(answer: tuple[str, Path]) -> Verdict:
     try:
         built = _built(checkpoint, folder / "engine", flags)
         most = {name: built[name] for name in ("max_batch_size", "max_beam_width")}
-        repository = build_default(folder / "deployment", engine_dir=folder / "engine", **most)
-        (repository / "tensorrt_llm" / "config.pbtxt").touch()  # Triton loads again only what changed
-        server = _server(repository)
+        name = f"limits-{zlib.crc32(flags.encode())}"  # Triton loads a model again only when its config has changed
+        server = _server(build_default(folder / "deployment", engine_dir=folder / "engine", name=name, **most))
         server.load("tensorrt_llm")
         got, together = _served(server)
     except (CourseError, InferenceServerException) as error:
@@ -131,7 +131,7 @@ def _served(server: TritonServer) -> tuple[dict[str, int], int]:
         for name, (prompt, answer, beams) in _JOBS.items()
     }  # fmt: skip
     with InferenceServerClient(server.grpc_url) as client:
-        found = {name: results for name, results in gather(client, "tensorrt_llm", requests).items()}
+        found = gather(client, "tensorrt_llm", requests)
     got = {name: int(results[-1].as_numpy("sequence_length").min()) for name, results in found.items()}
     begun, ended = (
         [results[-1].as_numpy(f"{name}_time_ns").item() for results in found.values()]

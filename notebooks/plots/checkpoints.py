@@ -24,13 +24,13 @@ def renamed(before: Shapes, after: Shapes, found: Iterable[tuple[str, str]]) -> 
     old = sorted(before, key=lambda name: next(n for n, part in enumerate(_ORDER) if part in name))
     middle = {new: np.mean([old.index(was) for was, now in found if now == new] or [len(old)]) for new in after}
     new = sorted(after, key=lambda name: (middle[name], name.startswith("lm_head")))
-    height = _ROW * max(len(old), len(new)) + 0.55
+    height = _ROW * max(len(old), len(new)) + 0.95
     fig, axes = sheet(height)
     place = {}
     for x, names, shapes, head in zip(_ENDS, (old, new), (before, after), ("Hugging Face", "checkpoint"), strict=True):
-        axes.text(x, height - 0.22, head, fontweight="bold")
+        axes.text(x, height - 0.62, head, fontweight="bold")
         for row, name in enumerate(names):
-            y = height - 0.62 - _ROW * row
+            y = height - 1.0 - _ROW * row
             fill = next((tint(each, 0.35) for part, each in _PARTS.items() if f"{part}." in name), FAINT)
             short = re.sub(r"model\.layers\.0\.|transformer\.layers\.0\.|transformer\.|^model\.|\.weight$", "", name)
             words = f"{short}  [{', '.join(map(str, shapes[name]))}]"
@@ -73,7 +73,8 @@ def served(jobs: Mapping[str, tuple[int, int, int]], got: Mapping[str, int | str
         note(axes, words, prompt + wanted, row, bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1})
     name_rows(axes, list(jobs))
     axes.axvline(longest, color=INK, linewidth=1.2, linestyle=DASHES, zorder=0)
-    axes.set(xlim=(0, 2.5 * max(prompt + wanted for prompt, wanted, _ in jobs.values())))
+    most = max(prompt + wanted for prompt, wanted, _ in jobs.values())
+    axes.set(xlim=(0, 2.5 * most), xticks=range(0, most + 50, 50))
     axes.set(xlabel=f"tokens of a sequence; dashed line: max_seq_len {longest}")
     handles, labels = axes.get_legend_handles_labels()
     legend = dict(zip(labels, handles, strict=True))

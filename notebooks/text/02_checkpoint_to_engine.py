@@ -27,7 +27,7 @@
 # - work out whether a model fits a GPU
 # - choose limits with which a server accepts your requests
 #
-# **Time:** 50 minutes (last run: 129 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes (last run: 84 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #
@@ -125,7 +125,7 @@ old, new = ({name: array.astype(dtype).tobytes() for name, array in each.items()
 found = [(name, place) for name, part in old.items() for place, whole in new.items() if part in whole]
 layer, shapes = "transformer.layers.0", [{name: array.shape for name, array in each.items()} for each in (hub, ours)]
 rows = shapes[1][f"{layer}.attention.qkv.weight"][0]
-summary = "; ".join(f"{name} is in {place}" for name, place in found)
+summary = "; ".join(f"{name.split('.')[-2]} → {place.split('.')[-2]}" for name, place in found)
 show(figures.renamed(*shapes, found), f"{count} tensors are left; qkv has {rows} rows", summary, drawing=True)
 
 # %% [markdown]
@@ -184,6 +184,7 @@ half, w8 = load_checkpoint(root / "float16"), load_checkpoint(root / "int8")
 print(w8.config["quantization"]["quant_algo"], "· same numbers as in float16:",
       all(torch.equal(tensor, half.ranks[0][name]) for name, tensor in w8.ranks[0].items()))  # fmt: skip
 
+
 # %% [markdown]
 # Not the converter: the file is as large as before. `W8A16` (weights 8 bits, activations 16) is an order, which
 # `trtllm-build` carries out.
@@ -205,6 +206,7 @@ off |= {"int8": told(w8), "int4": told(w4)}
 times = [off[more][0] / off[less][0] for less, more in (("float16", "bfloat16"), ("int8", "int4"))]
 title = "bfloat16 is {:.0f} times as far off as float16, int4 {:.0f} times as far as int8".format(*times)
 show(figures.differences(off), title, "; ".join(f"{name} off by {far:.2g}" for name, (far, _) in off.items()))
+
 
 # %% [markdown]
 # With float32 only the order of additions differs: nothing was lost or mixed up. Each missing bit makes the steps twice
@@ -250,7 +252,7 @@ for name, found in {"one share": shares[0], "sum of three": sum(shares)}.items()
 axes.set(xlabel="number of the whole answer", ylabel="found")
 axes.legend()
 one, all_reduced = (np.abs(found - whole).max() for found in (shares[0], sum(shares)))
-title = f"One share is off by up to {one:.0f}, the sum of three by {all_reduced:.0e}"
+title = f"One share is off by up to {one:.0f}, the sum of three by {all_reduced:.4f}"
 show(fig, title, "the sums lie on the diagonal, one rank's shares scatter around zero")
 
 # %% [markdown]
@@ -389,6 +391,7 @@ for name, (layers, kv_heads, head_size) in {"gpt2-medium": (24, 16, 64), "gemma-
     by_hand = 2 * layers * kv_heads * head_size * 2
     print(f"{name:12} weights {known.weights_bytes / 1e9:5.2f} GB, cache {by_hand:6,} bytes a token by hand,",
           f"{known.kv_bytes_per_token:6,} by the estimator")  # fmt: skip
+
 
 # %% [markdown]
 # No: its cache is less than a fifth as large, because all its query heads share a single KV head.
