@@ -95,7 +95,6 @@ FIGURES = {
     "open loops": lambda w, _: open_loops(w),
     "plan": fusions,
     "files": lambda w, _: engine_figures.sizes({w: (1e6, 2e6)}),
-    "searches": lambda w, folder: figures.searches([(w, pictures(w, folder), [pictures(w, folder)])]),
     "captions": lambda w, folder: figures.gallery([(pictures(w, folder), w)], rows=[w]),
     "precisions": lambda w, _: figures.sizes_and_drift({w: (1.0, 1e-3)}, 0.1),
     "queries": found,

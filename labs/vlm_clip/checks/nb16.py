@@ -1,4 +1,4 @@
-"""Exercises of notebook 16: ids of pictures in a prompt, a picture's extra id on the live server, two rates."""
+"""Exercises of notebook 16: ids of pictures in a prompt; an extra id and a guard on the live server."""
 
 from __future__ import annotations
 
@@ -71,32 +71,46 @@ def extra_id(answer: tuple[Callable[[np.ndarray], int], Callable[[np.ndarray, in
     return right(f"{second!r} for the second picture, and {third[1]} block reused when the first came again")
 
 
-# --- 16.3: found and invented -----------------------------------------------------------------------------------------
+# --- 16.3: a guard in front of the running ensemble -------------------------------------------------------------------
 
-_SAID = ["Yes.", "No.", "Yes.", "yes", "No.", "A dog.", "Yes.", "No.", "Yes."]
-_THERE = [True, True, True, False, False, False, False, True, True]
-_RATES = {
-    "you divide by all questions: only those about absent things can show an invention": (3 / 9, 2 / 9),
-    "you divide by all that was answered with Yes: that says how far to trust a Yes, not how often it invents":
-        (3 / 5, 2 / 5),
-    "yes in small letters is a Yes, too": (3 / 5, 1 / 4),
-    "A dog. is no Yes: only an answer that says yes counts": (3 / 5, 3 / 4),
-    "the two are swapped": (2 / 4, 3 / 5),
-}  # fmt: skip
+_THING, _THERE, _COLOUR = "a dog", "Is there a dog?", "What colour is the dog?"
+_MISTAKES = {  # what the model says to _THERE → what is wrong when the guard does not do as it should
+    "No.": "the model says No, and goes along when it is asked for the colour: ask first whether the thing is there",
+    "A cat.": "A cat. is no Yes: only an answer that says yes lets the question through",
+    "Yes.": "the thing is there and no answer came: a guard that refuses all invents nothing and finds nothing",
+    "yes": "yes in small letters is a Yes, too",
+}
 
 
-@exercise("16.3", expects="a function rates(said, there) that returns found and invented")
-def rates(answer: Callable[[list[str], list[bool]], tuple[float, float]]) -> Verdict:
-    found, invented = map(float, answer(list(_SAID), list(_THERE)))
-    for text, pair in _RATES.items():
-        if np.allclose((found, invented), pair):
-            return wrong(text)
-    if not np.allclose((found, invented), (3 / 5, 2 / 4)):
-        return wrong(f"3 of 5 present things are found and 2 of 4 absent ones invented; you return {found}, {invented}")
-    try:
-        none = answer(["Yes."], [True])
-    except ZeroDivisionError:
-        return wrong("without a question about an absent thing there is no rate: return nan, not an error")
-    if not np.isnan(none[1]) or none[0] != 1:
-        return wrong("without a question about an absent thing nothing is known of inventions: that is nan, and not 0")
-    return right("always No gives 0 and 0, always Yes 1 and 1: only a model that sees separates the two")
+def _says_yes(text: str) -> bool:
+    return text.lower().startswith("yes")
+
+
+@exercise("16.3", expects="a function careful(ask_it, thing, question) that returns an answer or None")
+def careful(answer: tuple[Callable, Callable[[list[tuple]], list[str]], list[tuple[np.ndarray, str, str]]]) -> Verdict:
+    guard, ask, doubts = answer
+    if is_stub(guard):
+        return unattempted()
+
+    def guarded(thing: str, question: str, reply: Callable[[str], str]) -> tuple[str | None, dict[str, str]]:
+        """What the guard returns, and what it asked: question → what the model said."""
+        said = {}
+        return guard(lambda text: said.setdefault(text, reply(text)), thing, question), said
+
+    for there, mistake in _MISTAKES.items():
+        found, said = guarded(_THING, _COLOUR, {_THERE: there, _COLOUR: "Brown."}.get)
+        if strange := sorted(said.keys() - {_THERE, _COLOUR}):
+            return wrong(f"the model was asked {strange[0]!r}: {_THING!r} has its article, so ask {_THERE!r}")
+        if found not in (None, "Brown."):
+            return wrong(f"you return {found!r}: the customer reads the answer to the question, or gets None")
+        if (found is not None) != _says_yes(there):
+            return wrong(mistake)
+        if found is None and len(said) > 1:
+            return wrong("a thing that is not there needs one request: put the customer's question only after a Yes")
+    answered = 0
+    for picture, thing, question in doubts:
+        found, said = guarded(thing, question, lambda text, picture=picture: ask([(picture, text)])[0])
+        if found != (said[question] if _says_yes(said.get(f"Is there {thing}?", "")) else None):
+            return wrong(f"the ensemble said {said}, and you return {found!r}")
+        answered += found is not None
+    return right(f"{answered} of {len(doubts)} questions passed to the running ensemble; half were about absent things")

@@ -1,4 +1,4 @@
-"""Figures of notebooks 13 and 14: pictures, searches, recalls, sizes, the ensemble."""
+"""Figures of notebooks 13 and 14: pictures, answers, sizes, the ensemble."""
 
 from __future__ import annotations
 
@@ -60,49 +60,6 @@ def answers(rows: Sequence[tuple[np.ndarray, str, str, str, bool]], columns: int
         text = said if good else f"{said}\n(right: {right})"
         lines = [_short(line, 86 // columns, 2) for line in text.split("\n")]
         axes.text(side / 2, side * 1.04, "\n".join(lines), ha="center", va="top", fontsize=9, color=INK)
-    return fig
-
-
-def searches(rows: Sequence[tuple[str, Path, Sequence[Path]]]) -> Figure:
-    """One row a search: the sentence, the picture it belongs to, then what was found, best first.
-
-    ``rows``: (sentence, its own picture, found pictures). The own picture has a frame wherever it is found.
-    """
-    found = max(len(row[2]) for row in rows)
-    widths = [1.9] + [1] * (found + 1)
-    height = 1.08 * len(rows) + 0.75
-    fig, grid = plt.subplots(len(rows), found + 2, figsize=(WIDTH, height), squeeze=False, width_ratios=widths)
-    for axes in grid.flat:
-        axes.axis("off")
-    heads = ["sentence", "its picture", *(f"place {n}" for n in range(1, found + 1))]
-    for axes, head in zip(grid[0], heads, strict=True):
-        axes.set_title(head, fontsize=9, color=QUIET, loc="left" if head == "sentence" else "center")
-    for line, (sentence, own, others) in zip(grid, rows, strict=True):
-        line[0].text(0, 0.5, _short(sentence, 22, 4), transform=line[0].transAxes, va="center", fontsize=9)
-        _picture(line[1], own)
-        for axes, file in zip(line[2:], others, strict=False):
-            _picture(axes, file, frame=_RIGHT if file == own else None)
-    return fig
-
-
-def recalls(table: Mapping[str, Mapping[str, tuple[float, float, float]]], chance: float, k: int) -> Figure:
-    """Recall of several ways as points with 95 % intervals: ``table``: way → {"1": (mean, low, high), "k": …}."""
-    colours = {"1": MODELS["preprocessing"], "k": MODELS["tensorrt_llm"]}
-    names = {"1": "recall at 1", "k": f"recall at {k}"}
-    fig, axes = plt.subplots(figsize=(WIDTH, 0.55 * len(table) + 1.7))
-    for row, measured in enumerate(table.values()):
-        for which, shift in (("1", 0.14), ("k", -0.14)):
-            mean, low, high = measured[which]
-            axes.plot([low, high], [row + shift] * 2, color=colours[which], linewidth=2.4, solid_capstyle="butt")
-            axes.plot(mean, row + shift, "o", color=colours[which], markersize=7)
-            note(axes, f"{mean:.2f}", high, row + shift, bbox=_CLEAR)
-    axes.axvline(chance, color=INK, linewidth=0.9, linestyle=":")
-    note(axes, f"guessing, at {k}", chance, -0.62, (4, 0), color=QUIET, va="baseline")
-    for which, name in names.items():
-        axes.plot([], [], "o-", color=colours[which], label=name)
-    axes.legend(loc="upper right")  # the first row is the one that guesses
-    name_rows(axes, list(table), above=0.8, below=0.5)
-    axes.set(xlim=(0, 1), xlabel="share of the captions that find their own picture (with 95 % interval)")
     return fig
 
 

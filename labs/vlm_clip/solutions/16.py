@@ -1,6 +1,7 @@
 """Answers of notebook 16, and what people believe instead."""
 
-# Of the server only its kept blocks: an extra id that it knows brings the answer to the picture that came with it.
+# Of the server only its kept blocks (an extra id that it knows brings the answer to the picture that came with it) and
+# what it says about a picture of a dog.
 SETUP = """
 import hashlib, itertools, random, zlib
 import numpy as np
@@ -9,6 +10,9 @@ two = np.random.default_rng(0).normal(size=(2, 3, 224, 224)).astype(np.float16)
 def ask_pixels(pixels, extra_id):
     reused = extra_id in kept
     return kept.setdefault(extra_id, f"picture {pixels.mean(dtype=float):.6f}"), int(reused)
+doubts = [("dog", f"a {thing}", f"What colour is the {thing}?") for thing in ("dog", "cat")]
+def ask(pairs):
+    return [("Yes." if f" {image}?" in text else "No.") if text.startswith("Is") else "Brown." for image, text in pairs]
 """
 
 SOLUTIONS = {
@@ -26,10 +30,9 @@ def extra_id(pixels):
     return int.from_bytes(hashlib.sha256(pixels.tobytes()).digest()[:8], "big") or 1
 """,
     "16.3": """
-def rates(said, there):
-    yes = np.array([text.lower().startswith("yes") for text in said])
-    there = np.array(there)
-    return tuple(yes[which].mean() if which.any() else np.nan for which in (there, ~there))
+def careful(ask_it, thing, question):
+    if ask_it(f"Is there {thing}?").lower().startswith("yes"):
+        return ask_it(question)
 """,
 }
 
@@ -49,15 +52,12 @@ def _extra(body: str) -> str:
     return f"def extra_id(pixels):\n    return {body}"
 
 
-def _rates(yes: str, found: str, invented: str) -> str:
-    return f"""
-def rates(said, there):
-    yes, there = np.array([{yes} for text in said]), np.array(there)
-    return {found}, {invented}
-"""
+_THERE = "ask_it(f'Is there {thing}?')"
 
 
-_YES = "text.lower().startswith('yes')"
+def _careful(body: str) -> str:
+    return f"def careful(ask_it, thing, question):\n    {body}"
+
 
 MUTANTS = {
     "16.1": [
@@ -90,20 +90,14 @@ def prompt_ids(parts, vocab_size, rows):
         ("a text is a name", _extra("hashlib.sha256(pixels.tobytes()).hexdigest()"), "from 1 to 2**64 - 1"),
     ],
     "16.3": [
-        ("all questions count", _rates(_YES, "(yes & there).mean()", "(yes & ~there).mean()"), "by all questions"),
-        ("of all that it says", _rates(_YES, "(yes & there).sum() / yes.sum()", "(yes & ~there).sum() / yes.sum()"),
-         "how far to trust"),
-        ("Yes is written large", _rates("text == 'Yes.'", "yes[there].mean()", "yes[~there].mean()"), "small letters"),
-        ("not No is Yes", _rates("not text.lower().startswith('no')", "yes[there].mean()", "yes[~there].mean()"),
-         "A dog. is no Yes"),
-        ("inventions first", _rates(_YES, "yes[~there].mean()", "yes[there].mean()"), "swapped"),
-        ("no question, no invention", _rates(_YES, "yes[there].mean()", "yes[~there].sum() / max(1, (~there).sum())"),
-         "and not 0"),
-        ("division is safe", """
-def rates(said, there):
-    yes = [text.lower().startswith("yes") for text in said]
-    pairs = list(zip(yes, there))
-    return (sum(y for y, t in pairs if t) / sum(there), sum(y for y, t in pairs if not t) / there.count(False))
-""", "return nan, not an error"),
+        ("the model knows what it sees", _careful("return ask_it(question)"), "goes along"),
+        ("no answer, no error", _careful(f"{_THERE}; return None"), "finds nothing"),
+        ("not No is Yes", _careful(f"return None if {_THERE} == 'No.' else ask_it(question)"), "is no Yes"),
+        ("Yes is written large", _careful(f"return ask_it(question) if {_THERE} == 'Yes.' else None"), "small letters"),
+        ("a thing needs an article", _careful("return ask_it(question) if ask_it(f'Is there a {thing}?') else None"),
+         "has its article"),
+        ("ask all, then judge", _careful(f"there, said = {_THERE}, ask_it(question)\n"
+         "    return said if there.lower().startswith('yes') else None"), "one request"),
+        ("the first answer will do", _careful(f"return {_THERE}"), "the answer to the question"),
     ],
 }  # fmt: skip
