@@ -1113,6 +1113,28 @@ def edge_llm() -> Picture:
     return p
 
 
+def from_encoder_to_engine() -> Picture:
+    p = Picture(
+        186,
+        "From two encoders to an engine: one question at each step",
+        """Five steps. Two encoders in PyTorch: do they share a space? A bridge: does a sentence find its picture?
+        ONNX files: the same numbers? fp16 and int8: how far does a vector turn, and is an answer lost? An engine: which
+        one is refused?""",
+    )
+    steps = (
+        ("two encoders", COMPUTE, "do they share\na space?", "sections 2, 3"),
+        ("a bridge", GATHER, "are pictures\nfound?", "section 4"),
+        ("ONNX files", READ, "the same\nnumbers?", "section 5"),
+        ("fp16 and int8", READ, "do vectors turn?\nis an answer lost?", "section 6"),
+        ("an engine", WRITE, "is a bad one\nrefused?", "sections 7, 8"),
+    )
+    chain(p, 50, 40, [(16 + 160 * n, 128, name, tint(fill, 0.5)) for n, (name, fill, *_) in enumerate(steps)])
+    for n, (_, _, asked, where) in enumerate(steps):
+        p.text(80 + 160 * n, 116, asked, size=13, anchor="middle")
+        p.text(80 + 160 * n, 164, where, size=13, anchor="middle", colour=QUIET)
+    return p
+
+
 def three_cures() -> Picture:
     p = Picture(
         300,
@@ -1462,6 +1484,7 @@ PICTURES = {
     "notebooks/pictures/playground_controls.svg": controls,
     "labs/capstone/pictures/knobs.svg": knobs,
     "labs/incidents/pictures/order.svg": order_of_looking,
+    "labs/vlm_clip/pictures/13_way.svg": from_encoder_to_engine,
     "labs/vlm_clip/pictures/13_cures.svg": three_cures,
     "labs/vlm_clip/pictures/14_rows.svg": rows_in_front,
     "labs/vlm_clip/pictures/15_search.svg": search,

@@ -31,8 +31,6 @@
 #
 # read: 12 min, do: 33 min
 #
-# One question runs through it: does a sentence still find its picture, after the bridge, in the file, with int8?
-#
 # Previous: [12 · After engines](../../notebooks/12_llm_api.ipynb) · Next: [14 · The ensemble](14_ensemble.ipynb)
 
 # %%
@@ -75,6 +73,10 @@ seed: int = 0  # of random maps and intervals
 
 # %% [markdown]
 # ## 1 Pictures with captions
+#
+# A sentence should find its picture, and go on finding it when the encoders have become small, fast files:
+#
+# ![From two encoders over a bridge and ONNX files to int8 and an engine, a question at each step](pictures/13_way.svg)
 #
 # The pictures are stamps of the drawing program Tux Paint, each with an English sentence. mini-CLIP, this lab's model,
 # was trained on none of them. Where several share a caption, you keep one, so that each search has one answer. A stamp
@@ -203,7 +205,7 @@ check("13.1", options)
 # %% [markdown]
 # ## 3 Do they share a space?
 #
-# Can you compare a sentence with a picture? **Predict:** what does numpy say to their product?
+# Can you compare a sentence with a picture? **Predict:** what does numpy say to that?
 
 # %% tags=["nbval-check-output"]
 try:

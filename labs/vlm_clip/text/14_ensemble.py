@@ -94,7 +94,7 @@ labels = sorted({picture.caption for picture in everything})
 print(len(labels), "labels, such as", labels[0])
 
 # %% [markdown]
-# Here are the folders. The fifth model is yours.
+# Here are the folders. The fifth model you write yourself.
 
 # %%
 root = Path(tempfile.mkdtemp(prefix="ensemble-"))
@@ -250,8 +250,8 @@ served = np.concatenate([answer.as_numpy("embedding") for answer in answers])
 print("same as in this process:", bool(np.abs(served - local.encode_images(files)).max() < 1e-4))
 
 # %% [markdown]
-# A text goes through the same ensemble. **Predict:** what are the nearest labels of `sentence`, and does its vector
-# differ from MiniLM's own?
+# A text goes through the same ensemble. **Predict:** which labels are nearest to `sentence`, and does its vector differ
+# from MiniLM's own?
 
 # %%
 found = embed(text=sentence)
@@ -537,7 +537,8 @@ check("14.3", my_config)
 # </details>
 
 # %% [markdown]
-# Does it load? Put it into the running server, ask what it understood, and send it four pictures, then five.
+# **Predict:** does it load, and what becomes of five pictures at once? Put it into the running server, and send it
+# four, then five.
 
 # %%
 REST = 'backend: "python" parameters { key: "threads" value { string_value: "1" } }'
@@ -774,8 +775,8 @@ print("\n".join(line for line in lines if not line.startswith("?")))
 
 
 # %% [markdown]
-# Which lines differ? Only who computes, and where. Names, types and shapes stay, so ensemble and client do not notice.
-# The text encoder stays in Python, with its tokenizer.
+# Which lines differ? Only those that say who computes, and where. Names, types and shapes stay, so
+# ensemble and client do not notice. The text encoder stays in Python, with its tokenizer.
 #
 # None of this was run here: this server has no such backend. It needs NVIDIA's plain `tritonserver` image, with
 # `pip install onnxruntime tokenizers pillow` for the other models.

@@ -155,7 +155,7 @@ print(stores.uri, stores.file.name)
 
 # %% [markdown]
 # MongoDB first. A **document** is a dict with an `_id`. The **write concern** says when a write counts as done: here,
-# when a majority of the servers has it in its journal, on disk. An **index** finds documents without reading all.
+# when a majority of the servers has it in its journal, on disk. An **index** finds documents without reading them all.
 
 # %%
 mongo = pymongo.MongoClient(stores.uri)
@@ -268,7 +268,7 @@ print(f"{len(lost)} of {safe} lost; {len(with_vector)} vectors, {len(with_record
 assert not lost
 
 # %% [markdown]
-# How many are there? All, perhaps even one more batch, written just before the kill. A write is **acknowledged** when
+# How many are there? All, and perhaps one more batch, written just before the kill. A write is **acknowledged** when
 # the document store has it in its journal and the vector store can read it from its file. The kill ended both stores,
 # too.
 #
@@ -383,8 +383,8 @@ for picture, vector in zip(blank, vectors_of(images=[picture.file.read_bytes() f
 # In how many? Far more than ten, and a blank one in most. A picture that is near to very many queries is called a
 # **hub**: whatever is close to the mean of all vectors is close to each.
 #
-# A search never says "nothing": the nearest come back, however far they are. From which score should a hit count? Every
-# second one of these unrelated sentences chooses, and the others test the choice.
+# A search never says "nothing": the nearest come back, however far they are. From which score on should a hit count?
+# Every second one of these unrelated sentences sets the threshold, and the others test it.
 
 # %%
 UNRELATED = [
@@ -443,14 +443,14 @@ title = lambda above: f"{above[0]} of the first 8 hits are above the threshold" 
 explore(first, title=title, summary="the scores of 8 hits", live={"k": range(1, 31)}, k=[8])
 
 # %% [markdown]
-# At which? The title says how many stay above. A larger k shows more of the tail, where scores hardly differ.
+# At which? The title says how many are above. A larger k shows more of the tail, where scores hardly differ.
 
 # %% [markdown]
 # ## 5 Search with a picture, and with both
 #
 # A picture goes through the other tower into the same space. Ask with the ten that were kept out.
 #
-# **Predict:** how often has the first hit the right category? By chance it would be about one in ten.
+# **Predict:** how often does the first hit have the right category? By chance it would be about one in ten.
 
 # %%
 by_picture = [search(image=picture.file.read_bytes()) for picture in outside]
@@ -520,7 +520,8 @@ print(len(together & first_20(text="made of wood")), "among those of the sentenc
 #
 # <details><summary>Hint 1</summary>
 #
-# In what are prices stored? Milvus knows `and`, `or`, `in`, `>=` and brackets; MongoDB knows `$in`, `$gte` and `$lte`.
+# In which unit are prices stored? Milvus knows `and`, `or`, `in`, `>=` and brackets; MongoDB knows `$in`, `$gte` and
+# `$lte`.
 #
 # </details>
 #
@@ -823,8 +824,8 @@ for piece in describer.stream(files[names[0]].read_bytes(), "What colour is it?"
     print(piece, end="", flush=True)
 
 # %% [markdown]
-# **Predict:** it names five of the pictures that were kept out, and each name becomes a search. How often has the first
-# hit the right category, compared with searching by the picture itself (section 5)?
+# **Predict:** it names five of the pictures that were kept out, and each name becomes a search. How often does the
+# first hit have the right category, compared with searching by the picture itself (section 5)?
 
 # %%
 named = {p: "".join(describer.stream(p.file.read_bytes(), gallery.QUESTIONS[0])) for p in outside[:5]}
