@@ -156,7 +156,7 @@ print(f"{(ids >= vocab_size).sum()} of {len(ids)} ids are rows of the picture")
 
 
 # %% [markdown]
-# Which share? Most of it. LLaVA 1.5 spends even 576 rows on a picture.
+# Which share? Most of it. LLaVA 1.5 spends 576 rows on a picture.
 #
 # **Exercise 16.1** (●○○, 5 minutes) Write the ids of a prompt with several pictures. `parts` are the ids of the
 # texts: a picture stands between each two neighbours.
