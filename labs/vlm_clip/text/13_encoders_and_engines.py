@@ -26,7 +26,7 @@
 # - say what int8 saves and costs, and write the test that refuses a bad engine
 # - build a TensorRT engine with a dynamic batch
 #
-# **Time:** 45 minutes (last run: 68 s) · **Lanes:** embedded · **Needs:** MiniLM; mini-CLIP, which comes with the
+# **Time:** 45 minutes (last run: 134 s) · **Lanes:** embedded · **Needs:** MiniLM; mini-CLIP, which comes with the
 # course; CLIP if the Hugging Face hub is reachable
 #
 # read: 12 min, do: 33 min
@@ -359,6 +359,7 @@ with torch.inference_mode():
     mini = tower.head(features).numpy()
 methods["mini-CLIP"] = cosines(sentences, mini)
 ranks = {name: rank(scores) for name, scores in methods.items()}
+
 
 # %% [markdown]
 # **Predict:** does a bridge without training beat guessing? What does training add, at 1, at `k` and at 30? (In
