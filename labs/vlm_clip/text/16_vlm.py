@@ -576,7 +576,8 @@ drawn = gains[np.random.default_rng(seed).integers(most, size=(2000, most))].mea
 print("described minus direct: {:+.2f} ({:+.2f} to {:+.2f})".format(gains.mean(), *np.quantile(drawn, [0.025, 0.975])))
 items = [(chosen[n].file, f"{way} {place}: {said[n]}")
          for way, each in scores.items() for place, n in enumerate(each[0].argsort()[:-4:-1], 1)]  # fmt: skip
-title = f"Direct finds {found['direct'].sum()} of {most}, described {found['described'].sum()}; here “{chosen[0].caption}”"
+direct, described = (int(each.sum()) for each in found.values())
+title = f"Direct finds {direct} of {most} captions, described {described}; here “{chosen[0].caption}”"
 show(figures.gallery(items), title, "three hits of either way, with what the model called each", photos=True)
 
 # %% [markdown]
@@ -614,5 +615,4 @@ client.close()
 server.stop()
 shutil.rmtree(root)
 notebook.record(named=int(right_ones.sum()), asked=most, trap=bool(shared[1] == apart[0] != apart[1]),
-                invented=counts[1:], found_direct=int(found["direct"].sum()),
-                found_described=int(found["described"].sum()))  # fmt: skip
+                invented=counts[1:], found_direct=direct, found_described=described)  # fmt: skip
