@@ -511,7 +511,7 @@ doubts = [(seen[each.id], thing, f"What colour is the {thing.split()[1]}?")
 
 
 # %% [markdown]
-# In how many? Ten cases are few, and yet, in fp32, the lines of *whether* and *about* do not meet: the question decides.
+# In how many? Ten cases are few, yet in fp32 the lines of *whether* and *about* do not meet: the question decides.
 # Asked *about* a thing, the model goes along, for no question of its training had a false premise.
 #
 # **Exercise 16.3** (●●○, 8 minutes) Put a guard in front of the running ensemble. `careful` returns the answer to a
