@@ -27,7 +27,7 @@
 # - write the commands for a version of TensorRT-LLM
 # - work out whether a model fits a GPU
 #
-# **Time:** 50 minutes (last run: 78 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #

@@ -27,7 +27,7 @@
 # - add probabilities whose logs you have, and score a text by its perplexity
 # - let a service answer only when it is sure enough, with a threshold and its uncertainty
 #
-# **Time:** 45 minutes (last run: 65 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 35 min
 #

@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and power into energy per token
 # - write the command lines of perf_analyzer and AIPerf
 #
-# **Time:** 45 minutes (last run: 74 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 33 min
 #
