@@ -26,7 +26,7 @@
 # - start a Triton server, stream a sentence from it, and stop it
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 4 min, do: 6 min
 #
@@ -34,7 +34,6 @@
 
 # %%
 import json
-import textwrap
 import time
 from pathlib import Path
 
@@ -64,12 +63,14 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# `WARN` means that something optional is missing.
+# Here is what is missing, with the cure; `WARN` means optional. `course doctor`, in a terminal, shows the rest too.
 
 # %%
 lines = doctor.examine()
-for line in lines:
-    print(f"{line.status:4}  {line.name:20}  {textwrap.shorten(notebook.shorten(line.detail), 72)}")
+missing = [line for line in lines if line.status != doctor.OK]
+print(f"{len(lines) - len(missing)} of {len(lines)} checks: {doctor.OK}")
+for line in missing:
+    print(notebook.shorten(f"{line.status}  {line.name}: {line.detail}; {line.cure}"))
 
 # %% [markdown]
 # The course runs in one of two *lanes*, with the same five models:
@@ -127,8 +128,8 @@ show(request_path.draw("bls"), "The way of one request", summary, drawing=True)
 longest_first = None  # a list of "start", "first" and "next"
 
 # %% [markdown]
-# `serve` writes the models into a temporary folder, starts Triton, and prints its command. It returns when all five
-# models can answer.
+# `serve` writes the models into a temporary folder, starts Triton on it, and returns when all five can answer. It
+# prints Triton's command: find the folder, the five models and the three ports, and leave the rest for later.
 
 # %%
 clock = time.perf_counter
@@ -193,10 +194,11 @@ def ask(max_tokens):
 
 
 # %% [markdown]
-# Print each piece the moment it arrives. By default the model takes its likeliest next token (*greedy* decoding), so
-# the sentence is always the same.
+# Print each piece the moment it arrives, after a short answer that warms the server up. By default the model takes its
+# likeliest next token (*greedy* decoding), so the sentence is always the same.
 
 # %%
+warm_up = list(ask(2))
 pieces = []
 for seconds, text in ask(max_tokens):
     print(text, end="", flush=True)
