@@ -63,7 +63,7 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# Here is what is missing, with the cure; `WARN` means optional. `course doctor`, in a terminal, shows the rest too.
+# What is missing, and the cure; `WARN` means optional. `course doctor` in a terminal shows all:
 
 # %%
 lines = doctor.examine()
@@ -148,8 +148,8 @@ for folder in sorted(server.repository.iterdir()):
 # %% [markdown]
 # ## 4 The weights
 #
-# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits each (GGUF's
-# Q4_1; the embedding to eight). On the Hugging Face hub they have sixteen, so this SmolLM2 may answer differently.
+# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits. On the Hugging
+# Face hub they have sixteen, so this SmolLM2 may answer differently.
 #
 # Where are they? The configuration of `tensorrt_llm` says.
 
@@ -236,8 +236,7 @@ check("00.1", longest_first)
 # </details>
 
 # %% [markdown]
-# Before the first token the server reads your whole prompt; each later token costs one step of the model. The figure
-# shows every wait.
+# Before the first token the server reads your whole prompt; each later token costs one step of the model.
 
 # %%
 title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"
@@ -348,8 +347,7 @@ playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed
 # %% [markdown]
 # ## Break it
 #
-# Kill the server from outside, in the middle of an answer. **Predict:** does the loop hang, end quietly, or say what
-# happened?
+# Kill the server in the middle of an answer. **Predict:** does the loop hang, end quietly, or say what happened?
 
 # %% tags=["varies"]
 try:
@@ -368,7 +366,7 @@ server.stop()
 print("process:", server.pid)
 
 # %% [markdown]
-# Is anything left? Ask the old port.
+# Is anything left?
 
 # %% tags=["nbval-check-output"]
 try:
