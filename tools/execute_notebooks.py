@@ -18,7 +18,6 @@ from notebook_files import (
     notebook_of,
     read_source,
     scrub,
-    set_last_run,
     storage_problems,
     text_sources,
     write,
@@ -50,7 +49,7 @@ def execute(notebook: NotebookNode, entry: Notebook, parameters: dict | None = N
 
 
 def make(source: Path, entry: Notebook, *, keep: bool = True) -> float:
-    """Execute one text source; with ``keep``, write the .ipynb and the measured seconds. Returns the seconds."""
+    """Execute one text source; with ``keep``, write the .ipynb. Returns the seconds."""
     before, fresh = source.read_bytes(), read_source(source)
     executed, seconds = execute(fresh, entry)
     scrub(executed)
@@ -59,7 +58,6 @@ def make(source: Path, entry: Notebook, *, keep: bool = True) -> float:
     if keep:
         if source.read_bytes() != before:
             raise NotebookError(f"{entry.id}: {source.name} was changed while it was executed; execute it again.")
-        executed.cells[0].source = set_last_run(executed.cells[0].source, seconds)
         _make_room(notebook_of(source), fresh)
         write(executed, notebook_of(source))
         Keeper(source.parents[1]).note([digest(notebook_of(source))])

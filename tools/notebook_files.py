@@ -24,7 +24,6 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-_LAST_RUN = re.compile(r"last run: \d+ s")
 
 
 class NotebookError(Exception):
@@ -75,11 +74,6 @@ def write(notebook: NotebookNode, path: Path) -> None:
 def write_text(notebook: NotebookNode, source: Path) -> None:
     """Store its text as jupytext would, to the byte: JupyterLab refuses a pair whose text is older and differs."""
     source.write_text(jupytext.writes(notebook, fmt="py:percent"), encoding="utf-8")
-
-
-def set_last_run(text: str, seconds: float) -> str:
-    """Put the measured seconds in the header's "(last run: 41 s)"."""
-    return _LAST_RUN.sub(f"last run: {max(1, round(seconds))} s", text, count=1)
 
 
 def scrub(notebook: NotebookNode) -> None:

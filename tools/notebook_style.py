@@ -23,8 +23,7 @@ PROSE_SHARE = 0.75
 PICTURE_BYTES = 150_000
 
 _TIME = re.compile(
-    r"^\*\*Time:\*\* (?P<minutes>\d+) minutes \(last run: \d+ s\) · \*\*Lanes:\*\* (?P<lanes>[a-z, ]+) · "
-    r"\*\*Needs:\*\* (?P<needs>.+)$",
+    r"^\*\*Time:\*\* (?P<minutes>\d+) minutes · \*\*Lanes:\*\* (?P<lanes>[a-z, ]+) · \*\*Needs:\*\* (?P<needs>.+)$",
     re.MULTILINE,
 )
 _WAY = re.compile(r"^Previous: (?P<previous>.+) · Next: (?P<next>.+)$", re.MULTILINE)
@@ -58,7 +57,7 @@ def header(notebook: NotebookNode, entry: Notebook) -> list[str]:
         found.append(f"the header needs 3 to 5 objectives as a list, it has {len(objectives)}")
     time = _TIME.search(cell.source)
     if time is None:
-        found.append("the header needs the line '**Time:** N minutes (last run: N s) · **Lanes:** … · **Needs:** …'")
+        found.append("the header needs the line '**Time:** N minutes · **Lanes:** … · **Needs:** …'")
     else:
         lanes = [lane.strip() for lane in time["lanes"].split(",")]
         if int(time["minutes"]) != entry.minutes:

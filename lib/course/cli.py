@@ -96,14 +96,14 @@ def run(
     except KeyboardInterrupt:
         typer.echo(f"stopped; what has finished is in {folder / 'index.html'}", err=True)
         raise
-    finally:  # after Ctrl-C too, the index is of the pages that are there
+    finally:  # after Ctrl-C too, the table is of what has finished, and the index of the pages that are there
         known = {r.id: r for r in [*runner.earlier(folder), *results]}  # a run of one notebook keeps the others' pages
         everything = [known[n.id] for n in loaded.notebooks if n.id in known]
         runner.save(everything, folder)
         index = pages.index(loaded, everything, folder)
-    ended = [r for r in everything if r in results]
-    rows = [(r.id, f"{r.seconds:.1f}", report.status(r.status), r.error) for r in ended]
-    report.show(("notebook", "seconds", "status", ""), rows)
+        ended = [r for r in everything if r in results]
+        rows = [(r.id, f"{r.seconds:.1f}", report.status(r.status), r.error) for r in ended]
+        report.show(("notebook", "seconds", "status", ""), rows)
     report.say(f"pages: {index}")
     if (yours := folder / "yours").is_dir():
         typer.echo(f"notebooks that you had changed in {folder.name} are in {yours}")

@@ -26,7 +26,7 @@
 # - start a Triton server, stream a sentence from it, and stop it
 # - read time to first token and time per token from a stream
 #
-# **Time:** 10 minutes (last run: 29 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 4 min, do: 6 min
 #
@@ -34,7 +34,6 @@
 
 # %%
 import json
-import textwrap
 import time
 from pathlib import Path
 
@@ -64,12 +63,14 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# `WARN` means that something optional is missing.
+# What is missing, and the cure; `WARN` means optional. `course doctor` in a terminal shows all:
 
 # %%
 lines = doctor.examine()
-for line in lines:
-    print(f"{line.status:4}  {line.name:20}  {textwrap.shorten(notebook.shorten(line.detail), 72)}")
+missing = [line for line in lines if line.status != doctor.OK]
+print(f"{len(lines) - len(missing)} of {len(lines)} checks: {doctor.OK}")
+for line in missing:
+    print(notebook.shorten(f"{line.status}  {line.name}: {line.detail}; {line.cure}"))
 
 # %% [markdown]
 # The course runs in one of two *lanes*, with the same five models:
@@ -127,8 +128,8 @@ show(request_path.draw("bls"), "The way of one request", summary, drawing=True)
 longest_first = None  # a list of "start", "first" and "next"
 
 # %% [markdown]
-# `serve` writes the models into a temporary folder, starts Triton, and prints its command. It returns when all five
-# models can answer.
+# `serve` writes the models into a temporary folder, starts Triton on it, and returns when all five can answer. It
+# prints Triton's command: find the folder, the five models and the three ports, and leave the rest for later.
 
 # %%
 clock = time.perf_counter
@@ -147,8 +148,8 @@ for folder in sorted(server.repository.iterdir()):
 # %% [markdown]
 # ## 4 The weights
 #
-# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits each (GGUF's
-# Q4_1; the embedding to eight). On the Hugging Face hub they have sixteen, so this SmolLM2 may answer differently.
+# SmolLM2-135M-Instruct has 135 million weights. Ours come from a Python package, rounded to four bits. On the Hugging
+# Face hub they have sixteen, so this SmolLM2 may answer differently.
 #
 # Where are they? The configuration of `tensorrt_llm` says.
 
@@ -193,10 +194,11 @@ def ask(max_tokens):
 
 
 # %% [markdown]
-# Print each piece the moment it arrives. By default the model takes its likeliest next token (*greedy* decoding), so
-# the sentence is always the same.
+# Print each piece the moment it arrives, after a short answer that warms the server up. By default the model takes its
+# likeliest next token (*greedy* decoding), so the sentence is always the same.
 
 # %%
+warm_up = list(ask(2))
 pieces = []
 for seconds, text in ask(max_tokens):
     print(text, end="", flush=True)
@@ -234,8 +236,7 @@ check("00.1", longest_first)
 # </details>
 
 # %% [markdown]
-# Before the first token the server reads your whole prompt; each later token costs one step of the model. The figure
-# shows every wait.
+# Before the first token the server reads your whole prompt; each later token costs one step of the model.
 
 # %%
 title = f"The first token took {first_seconds * 1000:.0f} ms, each next about {next_seconds * 1000:.0f} ms"
@@ -346,8 +347,7 @@ playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed
 # %% [markdown]
 # ## Break it
 #
-# Kill the server from outside, in the middle of an answer. **Predict:** does the loop hang, end quietly, or say what
-# happened?
+# Kill the server in the middle of an answer. **Predict:** does the loop hang, end quietly, or say what happened?
 
 # %% tags=["varies"]
 try:
@@ -366,7 +366,7 @@ server.stop()
 print("process:", server.pid)
 
 # %% [markdown]
-# Is anything left? Ask the old port.
+# Is anything left?
 
 # %% tags=["nbval-check-output"]
 try:

@@ -26,7 +26,7 @@
 # - load, unload and update models while clients keep asking
 # - write the commands that start an engine on several GPUs or nodes
 #
-# **Time:** 50 minutes (last run: 122 s) · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 50 minutes · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
 # read: 17 min, do: 33 min
 #

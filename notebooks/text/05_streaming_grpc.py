@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 72 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 15 min, do: 30 min
 #

@@ -27,7 +27,7 @@
 # - say when a TensorRT-LLM server reads `temperature`, and set it to reach a probability
 # - test served samples against exact probabilities
 #
-# **Time:** 40 minutes (last run: 30 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 30 min
 #

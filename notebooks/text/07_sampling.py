@@ -27,7 +27,7 @@
 # - use penalties, `min_tokens` and stop words without breaking an answer
 # - choose a strategy for a task by measuring
 #
-# **Time:** 50 minutes (last run: 80 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #

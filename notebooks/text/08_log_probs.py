@@ -27,7 +27,7 @@
 # - add probabilities whose logs you have, and score a text by its perplexity
 # - let a service answer only when it is sure enough, with a threshold and its uncertainty
 #
-# **Time:** 45 minutes (last run: 65 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 35 min
 #
@@ -344,7 +344,7 @@ print("scipy's logsumexp:", logsumexp(logs).round(3))
 # The direct way gives $-\infty$, the log of zero. With the largest taken out, one exponential is $e^0=1$, so the sum is
 # neither 0 nor too large.
 #
-# One of the two stories was told. It was the first with probability $p_a/(p_a+p_b)$, in logs a difference.
+# Suppose you heard one of the two stories. It was the first with probability $p_a/(p_a+p_b)$, in logs a difference.
 
 # %%
 a, b = story.sum(), other.sum()
@@ -450,8 +450,8 @@ print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32
 print(f"kept in float32 and added in float64: {wide - long.sum():+.5f} nats off")
 
 # %% [markdown]
-# How far off? Far enough: a nat is a factor of 2.7, so a few spoil a ratio. Keep logs in float32 and add them in
-# float64.
+# How far off? By many nats with the default parameters, and each is a factor of 2.7. Keep logs in float32 and add them
+# in float64.
 
 # %% [markdown]
 # ## 7 Perplexity

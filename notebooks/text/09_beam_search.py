@@ -27,7 +27,7 @@
 # - say what a length penalty divides, and what it cannot mend
 # - choose between beams and sampling by the task and the cost
 #
-# **Time:** 40 minutes (last run: 93 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 40 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 28 min
 #

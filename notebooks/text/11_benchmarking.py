@@ -27,7 +27,7 @@
 # - turn tokens per second into a price, and power into energy per token
 # - write the command lines of perf_analyzer and AIPerf
 #
-# **Time:** 45 minutes (last run: 74 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 33 min
 #
@@ -211,7 +211,7 @@ check("11.1", measure)
 # </details>
 
 # %% [markdown]
-# ## 2 Three more mistakes before the first figure
+# ## 2 Three more mistakes before you measure
 #
 # **Mistake 2: no warm-up.** The request above was the server's first: memory was touched for the first time, threads
 # and connections were made. A load generator shows how much that costs. `measured` sends one request when it is due and
@@ -251,7 +251,7 @@ later = loadtest.percentile(warm.values("ttft"), 50)
 print(f"first request {1000 * first:.0f} ms, median of the next five {1000 * later:.0f} ms: {first / later:.1f} ×")
 
 # %% [markdown]
-# Whatever the factor, leave the first requests out of every figure.
+# The first took longer, by the factor printed. Leave the first requests out of every figure.
 #
 # **Mistake 3: the same prompt again and again.** The server keeps the KV cache of prompts it has read, and reads only
 # what is new (notebook 04). Send the same long prompt four times, then four different ones; the first of each is left
@@ -267,8 +267,8 @@ again, fresh = (loadtest.percentile(run.values("ttft")[1:], 50) for run in (same
 print(f"TTFT: same prompt {1000 * again:.0f} ms, new prompts {1000 * fresh:.0f} ms")
 
 # %% [markdown]
-# If the first number is smaller, you have measured the cache. Only *whole* blocks are reused, of 64 tokens here: one
-# for each repeat. Repeat a beginning only if your users share one, such as a system prompt.
+# The first is smaller: it measures the cache. Only *whole* blocks are reused, of 64 tokens here: one for each repeat.
+# Repeat a beginning only if your users share one, such as a system prompt.
 #
 # **Mistake 4: other work on the server's cores.** The client is the first suspect: it takes processor time from the
 # server, and if it comes too late it reads times that are too long. How much does it take here?
@@ -316,8 +316,8 @@ show(figures.curves(closed, lane=lane), title, summary)
 
 
 # %% [markdown]
-# Did throughput double? Only if a step took no longer with twice the rows; the ITL on the right says how much longer it
-# took. On a GPU, where most of a step is reading the weights, it can come close; on a few CPU cores it rarely does.
+# Did throughput double? Not where the ITL, on the right, grew: there a step with twice the rows took longer. On a GPU,
+# where most of a step is reading the weights, it can come close.
 #
 # Beyond `batch` users requests queue, and TTFT grows by the wait. Throughput gains nothing, or falls a little.
 

@@ -80,7 +80,7 @@ def _without_prose(notebook):
         (_header("- add\n- subtract\n", "- add\n"), "3 to 5 objectives"),
         (_header("- add\n", "- add\n- a\n- b\n- c\n"), "3 to 5 objectives"),
         (_header("5 minutes", "6 minutes"), "says 6 minutes, course.toml 5"),
-        (_header("(last run: 1 s)", ""), "the line '**Time:**"),
+        (_header("5 minutes", "5 min"), "the line '**Time:**"),
         (_header("embedded", "embedded, trtllm"), "says lanes embedded, trtllm"),
         (_header("do: 3 min", "do: 4 min"), "'read: N min, do: N min', together 5"),
         (_header("Previous: none", "Before: none"), "'Previous: … · Next: …'"),

@@ -84,6 +84,13 @@ def test_instructors_find_each_solution_under_its_exercise_and_the_verdict_on_it
     assert len(believed) == 1 and "- subtracts: “you subtracted”" in believed[0]
 
 
+def test_a_wrong_answer_that_divides_by_zero_says_nothing_beside_its_verdict(course, recwarn):
+    notebook = nbformat.read(course.notebooks[0].path, as_version=4)
+    setup = exercises.load_answers("99", EXAMPLE / "solutions").setup
+    status, _ = exercises.ask(notebook, "99.1", "import numpy\nanswer_1 = numpy.float64(1) / 0", setup)
+    assert status == "wrong" and not recwarn.list
+
+
 def test_the_instructors_notebook_runs_from_top_to_bottom_and_passes_its_checks(course):
     editions.instructor(course)
     code = "\n".join(cell.source for cell in made(course, "instructor").cells if cell.cell_type == "code")

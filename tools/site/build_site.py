@@ -114,8 +114,11 @@ class Site:
                 self._render(page)
         seconds = {name: f"{row['seconds']:.0f}" for name, row in (self.runs[0]["rows"] if self.runs else {}).items()}
         start = [
-            p for p in everything if p.source in ("GLOSSARY.md", "docs/cheatsheet.md", "docs/instructors/README.md")
-        ]
+            p for p in everything if p.source in (
+                "GLOSSARY.md", "docs/cheatsheet.md", "docs/instructors/README.md", "labs/incidents/README.md",
+                "labs/capstone/README.md",
+            )
+        ]  # fmt: skip
         rows = list(zip(chapters, self.course.notebooks, strict=True))
         cards = [(page, notebook, seconds.get(notebook.id)) for page, notebook in rows]
         home.body = self._fill("home", page=home, start=[*start, status], more=more, notebooks=cards)

@@ -25,7 +25,7 @@
 # - write a configuration that loads, and find mistakes with the batch dimension before a server does
 # - answer each kind of broken picture with one sentence, and keep the service alive
 #
-# **Time:** 45 minutes (last run: 39 s) · **Lanes:** embedded · **Needs:** Triton, MiniLM;
+# **Time:** 45 minutes · **Lanes:** embedded · **Needs:** Triton, MiniLM;
 # mini-CLIP, which comes with the course
 #
 # read: 11 min, do: 34 min

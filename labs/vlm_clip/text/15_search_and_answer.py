@@ -27,7 +27,7 @@
 # - stream an answer from one record, and count what the model adds
 # - repair two stores that disagree, and choose an index for more pictures
 #
-# **Time:** 45 minutes (last run: 78 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP, data/vlm
+# **Time:** 45 minutes · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP, data/vlm
 #
 # read: 12 min, do: 33 min
 #

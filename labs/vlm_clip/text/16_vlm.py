@@ -30,7 +30,7 @@
 #
 # read: 13 min, do: 32 min
 #
-# Previous: [15 · Search and answer](15_search_and_answer.ipynb) · Next: none, this is the last one
+# Previous: [15 · Search and answer](15_search_and_answer.ipynb) · Next: the [capstone](../capstone/README.md)
 
 # %%
 import itertools

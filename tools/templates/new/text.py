@@ -22,7 +22,7 @@
 # - predict what a cell will print, and see whether you were right
 # - write a function that a check accepts
 #
-# **Time:** 15 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** nothing
+# **Time:** 15 minutes · **Lanes:** embedded · **Needs:** nothing
 #
 # read: 5 min, do: 10 min
 #

@@ -22,7 +22,7 @@
 # - subtract
 # - tell one from the other
 #
-# **Time:** 5 minutes (last run: 1 s) · **Lanes:** embedded · **Needs:** nothing
+# **Time:** 5 minutes · **Lanes:** embedded · **Needs:** nothing
 #
 # read: 2 min, do: 3 min
 #
