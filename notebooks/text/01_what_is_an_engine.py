@@ -27,7 +27,7 @@
 # - build for the sizes and GPUs of your users, and say from a file's first bytes where it will run
 # - tell a checkpoint from an engine
 #
-# **Time:** 45 minutes (last run: 79 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of MiniLM and SmolLM2
 #
 # read: 12 min, do: 33 min
 #

@@ -27,7 +27,7 @@
 # - work out whether a model fits a GPU
 # - choose limits with which a server accepts your requests
 #
-# **Time:** 50 minutes (last run: 84 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 50 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 12 min, do: 38 min
 #

@@ -27,7 +27,7 @@
 # - serve a target with a draft model through BLS, and choose its number of guesses
 # - say what EAGLE, MEDUSA, lookahead and ReDrafter need, and their switches in TensorRT-LLM
 #
-# **Time:** 45 minutes (last run: 111 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
+# **Time:** 45 minutes · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M and of its draft
 #
 # read: 13 min, do: 32 min
 #

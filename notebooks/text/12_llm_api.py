@@ -26,7 +26,7 @@
 # - write the program, the command and the model folder of the LLM API
 # - let an old client talk to a new model, and name what gets lost
 #
-# **Time:** 45 minutes (last run: 115 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 10 min, do: 35 min
 #

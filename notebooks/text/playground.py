@@ -19,7 +19,7 @@
 # A server, a prompt, and a control for every setting of a request. Use it while you read 05 to 10, or show it to
 # somebody who has read nothing.
 #
-# **Time:** 10 minutes (last run: 23 s) · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
+# **Time:** 10 minutes · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
 #
 # In JupyterLab run all cells. A page shows pictures of answers.
 

@@ -26,7 +26,7 @@
 # - say what int8 saves and costs, and write the test that refuses a bad engine
 # - build a TensorRT engine with a dynamic batch
 #
-# **Time:** 45 minutes (last run: 82 s) · **Lanes:** embedded · **Needs:** MiniLM; mini-CLIP, which comes with the
+# **Time:** 45 minutes · **Lanes:** embedded · **Needs:** MiniLM; mini-CLIP, which comes with the
 # course; CLIP if the Hugging Face hub is reachable
 #
 # read: 12 min, do: 33 min

@@ -26,7 +26,7 @@
 # - keep the KV blocks of one picture from answering for another
 # - measure hallucination, say what an interval allows to conclude, and guard the ensemble
 #
-# **Time:** 45 minutes (last run: 82 s) · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
+# **Time:** 45 minutes · **Lanes:** embedded · **Needs:** SmolLM2-135M, MiniLM, mini-CLIP
 #
 # read: 13 min, do: 32 min
 #
