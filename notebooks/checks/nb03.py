@@ -1,4 +1,4 @@
-"""Exercises of notebook 03: a wire shape, and two configs that Triton must load and answer with."""
+"""Exercises of notebook 03: three configs that Triton must load and answer with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf import text_format
 from tokenizers import Tokenizer
-from tritonclient.grpc import InferenceServerClient
+from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
@@ -27,22 +27,60 @@ MODEL, TEXT = "postprocessing", "A fox ran."
 PREFIX, INNER = "judge-", ("preprocessing", "tensorrt_llm", "postprocessing")
 
 
-@exercise("03.1", expects="a list of numbers such as [3, 5]")
-def wire_shape(answer: list[int]) -> Verdict:
-    shape = [int(size) for size in answer]
-    if shape != list(answer):
-        return wrong("a shape holds whole numbers")
-    said = {
-        (1,): "dims leave out the batch dimension, and a message has it also when it carries one row",
-        (): "that is what a model sees after reshape { shape: [] }, which this input does not have; and reshape never "
-        "changes what a client sends",
-        (-1, 1): "-1 is how a server says that any size will do; a message carries the size that it has",
-        (8, 1): "max_batch_size is the most rows that a request may have, not how many it has",
-        (1, 8): "max_batch_size is the most rows that a request may have, and no size of a row",
-    }
-    if shape == [1, 1]:
-        return right("one row, and dims [1] in it; three prompts would make it [3, 1]")
-    return wrong(said.get(tuple(shape), "first the rows of this request, then the dims of the config"))
+@exercise("03.1", expects="the text of the config")
+def pairs(answer: str) -> Verdict:
+    """A Triton must load it, and answer at most four rows of two texts each, nothing longer or wider."""
+    if not isinstance(answer, str):
+        return wrong("expected the whole text of the config: a string")
+    server, folder = _server()
+    shout = folder.parent / "shout"
+    (shout / "1").mkdir(parents=True, exist_ok=True)
+    (shout / "1" / "model.py").write_text(_SHOUT)
+    (shout / "config.pbtxt").write_text(answer)
+    try:
+        server.load("shout")
+        with InferenceServerClient(server.grpc_url) as client:
+            said = {shape: _shouted(client, shape) for shape in ((1, 2), (4, 2), (5, 2), (1, 3))}
+            promised = [list(output.shape) for output in client.get_model_metadata("shout").outputs]
+    except (ServerError, InferenceServerException) as error:
+        return wrong(f"{_reason(error)}. Compare the text with section 1's config")
+    for shape in ((1, 2), (4, 2)):
+        if said[shape] != "FOX":
+            return wrong(f"{said[shape]}. The rows are max_batch_size's, and dims describe one row: here two texts")
+    if said[5, 2] == "FOX":
+        size = text_format.Parse(answer, pb.ModelConfig()).max_batch_size
+        return wrong(f"a request of five pairs got an answer: max_batch_size is {size}")
+    if said[1, 3] == "FOX":
+        return wrong("a row of three texts got an answer: -1 in dims lets any length through")
+    if promised != [[-1, 2]]:
+        return wrong(f"it answers, but tells every client that asks that loud has the shape {promised[0]}")
+    return right("four pairs pass; five, or a row of three texts, Triton refuses before your model sees them")
+
+
+_SHOUT = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy() for request in requests]
+        louds = [pb_utils.Tensor("loud", np.vectorize(bytes.upper, otypes=[object])(text)) for text in texts]
+        return [pb_utils.InferenceResponse([loud]) for loud in louds]
+"""
+
+
+def _shouted(client: InferenceServerClient, shape: tuple[int, int]) -> str:
+    """The last text of the answer, or why there is none."""
+    tensor = InferInput("text", shape, "BYTES").set_data_from_numpy(np.full(shape, b"fox", object))
+    try:
+        return client.infer("shout", [tensor], client_timeout=30).as_numpy("loud").flat[-1].decode()
+    except InferenceServerException as error:
+        return _reason(error)
+
+
+def _reason(error: ServerError | InferenceServerException) -> str:
+    said = error.message() if isinstance(error, InferenceServerException) else str(error)
+    return re.split(r"\n| NOTE:", shorten(said).split("] ")[-1])[0].rstrip(". ")
 
 
 @exercise("03.2", expects="the repaired text of the config")
@@ -57,8 +95,7 @@ def repaired(answer: str) -> Verdict:
         server.load(MODEL)
         said = _decoded(server, Tokenizer.from_file(f"{tokenizer}/tokenizer.json").encode(TEXT).ids)
     except (ServerError, InferenceServerException) as error:
-        said = error.message() if isinstance(error, InferenceServerException) else str(error)
-        reason = re.split(r"\n| NOTE:", shorten(said).split("] ")[-1])[0].rstrip(". ")
+        reason = _reason(error)
         return wrong(f"{reason}. {_hint(reason, answer)}")
     if fault := _fault(text_format.Parse(answer, pb.ModelConfig())):
         return wrong(f"Triton loads it, but {fault}")
@@ -140,9 +177,7 @@ def prefixed(answer: str) -> Verdict:
             list(stream(client, folder.name, inputs(text_input=TEXT, max_tokens=1)))
             ran = _ran_since(client, before)
     except (ServerError, InferenceServerException) as error:
-        said = error.message() if isinstance(error, InferenceServerException) else str(error)
-        reason = re.split(r"\n| NOTE:", shorten(said).split("] ")[-1])[0].rstrip(". ")
-        return wrong(f"{reason}. The folders are {PREFIX}tensorrt_llm_bls and, of the models that it calls, "
+        return wrong(f"{_reason(error)}. The folders are {PREFIX}tensorrt_llm_bls and, of the models that it calls, "
                      f"{', '.join(PREFIX + name for name in INNER)}")  # fmt: skip
     if foreign := [name for name in INNER if name in ran]:
         return wrong(f"Triton loads it and it answers, but with {' and '.join(foreign)} of the first deployment")

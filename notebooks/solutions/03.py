@@ -15,6 +15,15 @@ input { name: "SEQUENCE_LENGTH" data_type: TYPE_INT32 dims: [-1] }
 output { name: "OUTPUT" data_type: TYPE_BYTES dims: [-1] }
 """
 
+config = """\
+name: "shout"
+backend: "python"
+max_batch_size: 8
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "loud" data_type: TYPE_STRING dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+
 import re
 from servinglab.repository import build_default
 from servinglab.scratch import folder
@@ -37,10 +46,10 @@ def _without(*left_out: str) -> str:
     return "\n    ".join(lines) + ")"
 
 
-LIVE = {"03.2", "03.3"}
+LIVE = {"03.1", "03.2", "03.3"}
 
 SOLUTIONS = {
-    "03.1": "answer_1 = [1, 1]",
+    "03.1": 'answer_1 = config.replace("[ 1 ]", "[ 2 ]").replace("max_batch_size: 8", "max_batch_size: 4")',
     "03.2": _without(),
     "03.3": """answer_3 = re.sub(
     r'"(tensorrt_llm_bls|preprocessing|tensorrt_llm|postprocessing)"', r'"judge-\\1"', texts["tensorrt_llm_bls"]
@@ -53,13 +62,19 @@ def _prefixed(*values: str) -> str:
     return "answer_3 = texts['tensorrt_llm_bls']" + "".join(f""".replace('"{v}"', '"judge-{v}"')""" for v in values)
 
 
+def _pairs(dims: str, rows: int = 4) -> str:
+    return f"""answer_1 = config.replace("[ 1 ]", "{dims}").replace("max_batch_size: 8", "max_batch_size: {rows}")"""
+
+
 MUTANTS = {
     "03.1": [
-        ("dims are the whole shape", "answer_1 = [1]", "dims leave out the batch dimension"),
-        ("reshape changes the message", "answer_1 = ()", "that is what a model sees after reshape"),
-        ("-1 is sent", "answer_1 = [-1, 1]", "a message carries the size that it has"),
-        ("the batch is always full", "answer_1 = [8, 1]", "not how many it has"),
-        ("max_batch_size is the last dimension", "answer_1 = [1, 8]", "no size of a row"),
+        ("dims need no change", "answer_1 = config", "Expected [-1,1], got [1,2]"),
+        ("dims hold the rows", _pairs("[ 4, 2 ]"), "Expected [-1,4,2], got [1,2]"),
+        ("dims hold any number of rows", _pairs("[ -1, 2 ]", rows=0), "max_batch_size is 0"),
+        ("the limit of rows is the client's", _pairs("[ 2 ]", rows=8), "max_batch_size is 8"),
+        ("any row will do", _pairs("[ -1 ]"), "lets any length through"),
+        ("what comes out is the model's", _pairs("[ 2 ]") + """.replace("[ 2 ]", "[ 1 ]").replace("[ 1 ]", "[ 2 ]", 1)""",
+         "loud has the shape [-1, 1]"),
     ],
     "03.2": [
         ("nothing repaired", "answer_2 = BROKEN", "the number of rows in a batch"),

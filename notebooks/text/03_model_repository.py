@@ -43,7 +43,6 @@ import subprocess
 import tempfile
 import textwrap
 import time
-from collections import Counter
 from pathlib import Path
 from string import Template
 
@@ -92,6 +91,8 @@ def tell(text):
 # ![by_hand holds shout, with config.pbtxt and the version 1, which holds model.py](pictures/03_tree.svg)
 
 # %%
+by_hand = root / "by_hand"
+(by_hand / "shout" / "1").mkdir(parents=True, exist_ok=True)
 config = """\
 name: "shout"
 backend: "python"
@@ -100,13 +101,14 @@ input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "loud" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
 """
+written = (by_hand / "shout" / "config.pbtxt").write_text(config)
 
 # %% [markdown]
 # `backend: "python"` says that a Python file does the work. Triton hands `execute` a list of requests, and wants one
-# response for each. The file runs in its own process, so it cannot see this notebook's variables.
+# response for each. The file runs in a process of its own, so it cannot see this notebook's variables.
 
 # %%
-code = """\
+written = (by_hand / "shout" / "1" / "model.py").write_text("""\
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -115,20 +117,11 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            rows = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()
-            loud = np.array([[row[0].upper()] for row in rows], dtype=object)
+            text = pb_utils.get_input_tensor_by_name(request, "text").as_numpy()
+            loud = np.vectorize(bytes.upper, otypes=[object])(text)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("loud", loud)]))
         return responses
-"""
-
-# %% [markdown]
-# Write both files where Triton expects them:
-
-# %%
-by_hand = root / "by_hand"
-(by_hand / "shout" / "1").mkdir(parents=True, exist_ok=True)
-(by_hand / "shout" / "config.pbtxt").write_text(config)
-written = (by_hand / "shout" / "1" / "model.py").write_text(code)
+""")
 
 # %% [markdown]
 # ### Start the server yourself
@@ -136,8 +129,8 @@ written = (by_hand / "shout" / "1" / "model.py").write_text(code)
 # The flags say, line by line:
 #
 # - where the models are, and that the server loads only what it is told to (*explicit* control);
-# - on which address and port three services listen: HTTP, gRPC (a binary protocol over HTTP/2) and metrics. The default
-#   is 8000 to 8002 on **all** network interfaces; keep them on this machine, on free ports;
+# - where three services listen: HTTP, gRPC (a binary protocol over HTTP/2) and metrics. The default is ports 8000 to
+#   8002 on **all** network interfaces; keep them on this machine;
 # - who may load models. A client can bring its own `model.py`, and so run code as you: such requests need a key.
 
 # %%
@@ -155,8 +148,7 @@ closed = f"model-repository,shared-memory,trace,logging:admin={key}"
 locks = [f"--http-restricted-api={closed}", f"--grpc-restricted-protocol={closed}"]
 
 # %% [markdown]
-# Start it. (`setpriv` ends it with this notebook's kernel; the print leaves out the key and the beginning of each
-# path.)
+# Start it. (`setpriv` ends it with this notebook's kernel; the print hides the key.)
 
 # %%
 command = ["setpriv", "--pdeathsig", "TERM", *program, *models, *addresses, *locks]
@@ -208,7 +200,7 @@ print(loud.tolist(), loud.shape)
 # It is `(1, 1)`: with `max_batch_size` above 0, Triton puts a batch dimension in front of every tensor. `dims`
 # describes **one** row; the message carries `[batch, …]`.
 #
-# **Predict:** what happens to a client that sends what the config says, an array of shape `[1]`?
+# **Predict:** a client sends exactly what the config says, an array of shape `[1]`. Does it get an answer?
 
 # %% tags=["nbval-check-output"]
 try:
@@ -218,7 +210,7 @@ except InferenceServerException as error:
 
 
 # %% [markdown]
-# The client is refused. The `-1` is the batch: any size up to 8.
+# No, it is refused. The `-1` is the batch: any size up to 8.
 #
 # ### A name and a version
 #
@@ -247,9 +239,8 @@ shutil.copytree(by_hand / "shout", by_hand / "whisper", dirs_exist_ok=True)
 try_load(client, "whisper", log, admin)
 
 # %% [markdown]
-# Neither alone: both must be the same, and only the log says so. (A file without a `name` takes the folder's.) Of
-# several version folders, Triton serves the highest. **Predict:** now the name is right, but the folder is called `v1`.
-# Is that a version?
+# Neither alone: both must be the same, and only the log says so. Of several version folders, Triton serves the highest.
+# **Predict:** now the name is right, but the version's folder is called `v1`. Does Triton take it?
 
 # %% tags=["nbval-check-output"]
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -268,8 +259,41 @@ for headers in ({}, {"admin": key}):
     print(answer.status_code, answer.text)
 
 # %% [markdown]
-# It answers 403, unless the key is there. Without those two flags, anybody who reaches the port can run code here. That
-# is the whole format. End the server.
+# It answers 403, unless the key is there. Without those two flags, anybody who reaches the port can run code here.
+#
+# **Exercise 03.1** (●●○, 6 minutes) A client sends pairs: arrays of shape `[rows, 2]`, at most four rows each. Write
+# the config with which `shout` answers them, and refuses what is longer or wider. The check loads your text into a
+# Triton and sends it four requests. Your own server still runs: write the file, `try_load`, and call `shout` first.
+#
+# <details><summary>Hint 1</summary>
+#
+# `hello` had the shape `(1, 1)`. Which of the two numbers did `dims` describe, and which line limits the other?
+#
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# What would a -1 let through? Which tensors of this model have two texts a row?
+#
+# </details>
+
+# %% tags=["exercise:03.1"]
+answer_1 = None  # the text of the config, for example config.replace("…", "…")
+
+# %% tags=["check:03.1", "nbval-check-output"]
+check("03.1", answer_1)
+
+# %% [markdown]
+# <details><summary>Solution 03.1</summary>
+#
+# ```python
+# answer_1 = config.replace("[ 1 ]", "[ 2 ]").replace("max_batch_size: 8", "max_batch_size: 4")
+# ```
+#
+# </details>
+
+# %% [markdown]
+# That is the whole format. End the server.
 
 # %%
 shutil.rmtree(by_hand / "whisper", ignore_errors=True)
@@ -296,22 +320,24 @@ path = "tensorrt_llm_bls calls two models once and postprocessing for every toke
 show(request_path.draw("bls"), "The BLS model calls the same three models from Python", path, drawing=True)
 
 # %% [markdown]
-# `build_default` writes the five configs. `config.pbtxt` is the text form of a protobuf message, so protobuf can read
-# it. Its tensors are a **contract**: clients and other models rely on their names. **Predict:** how many inputs does
+# `build_default` writes the five configs. Each is the text form of a protobuf message, so protobuf can read it. The
+# tensors are a **contract**: clients and other models rely on their names. **Predict:** how many inputs does
 # `tensorrt_llm` declare, and how many must a request bring?
 
-# %% tags=["nbval-check-output"]
+# %%
 repository = build_default(root / "llm", precision=precision)
 names = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble")
 texts = {name: (repository / name / "config.pbtxt").read_text() for name in names}
 configs = {name: text_format.Parse(text, pb.ModelConfig()) for name, text in texts.items()}
-for name, each in configs.items():
-    needed = [tensor.name for tensor in each.input if not tensor.optional]
-    print(f"{name:17} {len(each.input):2} inputs, needs {', '.join(needed)}")
+needed = {name: [tensor.name for tensor in each.input if not tensor.optional] for name, each in configs.items()}
+total = {name: len(each.input) for name, each in configs.items()}
+words = "; ".join(f"{name}: {total[name]} inputs, needs {', '.join(needed[name])}" for name in names)
+title = f"tensorrt_llm declares {total['tensorrt_llm']} inputs and insists on {len(needed['tensorrt_llm'])}"
+show(repository_figures.inputs(total, needed), title, words, drawing=True)
 
 # %% [markdown]
-# It declares sixty and insists on two. (`input_ids` is optional only because an encoder's inputs may replace it.) The
-# rest are sampling, stop words, and extras such as LoRA, small sets of added weights.
+# The picture has both numbers. (`input_ids` is optional only because an encoder's inputs may replace it.) The rest are
+# sampling, stop words, and extras such as LoRA, small sets of added weights.
 #
 # The ensemble changes names at each border. Those with an underscore in front exist inside it only:
 #
@@ -330,12 +356,12 @@ def follow(name):
     print(" → ".join([*(made or ["client"]), name, *(taken or ["client"])]))
 
 
-for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k", "stream"):
+for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k"):
     follow(name)
 
 
 # %% [markdown]
-# As `runtime_top_k`. For the ensemble that name is an unknown input.
+# As `runtime_top_k`, which for the ensemble is an unknown input.
 #
 # ## 3 Read each config
 #
@@ -364,56 +390,38 @@ lines("tensorrt_llm", r'"(input_ids|request_output_len|temperature)"')
 #
 # ![A config's dims, what a client with three rows sends, and what the model sees](pictures/03_shape.svg)
 #
-# **Exercise 03.1** (●○○, 3 minutes) A client sends **one** prompt to `tensorrt_llm_bls`. Its config says
-# `max_batch_size: 8`, and `dims: [1]` for `max_tokens`. Which shape does `max_tokens` have in the message?
-#
-# <details><summary>Hint 1</summary>
-#
-# What does `dims` leave out? Look at the shape that `hello` had.
-#
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# Is `max_batch_size` a limit or a count? Who writes -1, and for what? How many rows does one prompt make?
-#
-# </details>
-
-# %% tags=["exercise:03.1"]
-answer_1 = None  # a list of numbers
-
-# %% tags=["check:03.1", "nbval-check-output"]
-check("03.1", answer_1)
-
-# %% [markdown]
-# <details><summary>Solution 03.1</summary>
-#
-# ```python
-# answer_1 = [1, 1]
-# ```
-#
-# </details>
-
-# %% [markdown]
 # A **decoupled** model may send any number of answers to one request, which is what streaming needs. **Predict:** how
-# many of the five are decoupled?
+# many of the five are decoupled? And `tensorrt_llm` computes the tokens: what lies in its folder `1`?
 
-# %% tags=["nbval-check-output"]
+# %%
+about = {}
 for name, each in configs.items():
-    print(f"{name:17} {each.model_transaction_policy.decoupled}")
+    about[name, "backend"] = each.backend or each.platform
+    about[name, "decoupled"] = "yes" if each.model_transaction_policy.decoupled else "no"
+    about[name, "in its folder 1"] = ", ".join(file.name for file in (repository / name / "1").iterdir()) or "nothing"
+words = "; ".join(f"{name}, {column}: {said}" for (name, column), said in about.items())
+said = list(about.values())
+title = f"{said.count('yes')} configs say decoupled, {said.count('model.py')} models bring a model.py"
+show(repository_figures.facts(about), title, words, drawing=True)
 
 # %% [markdown]
-# Two say so. The `ensemble` says nothing; section 6 asks the server.
+# Two say so; of the ensemble Triton decides it (notebook 05). And nothing is in that folder: `backend: "tensorrtllm"`
+# names a program in Triton's own backend folder, TensorRT-LLM in NVIDIA's container, elsewhere the course's executor.
+# So both lanes use the same repository, but for the engine's path.
 #
 # Next come the `parameters`, which the model's own code reads when it starts.
 
 # %%
-lines("tensorrt_llm", "^parameters|^instance")
-lines("tensorrt_llm_bls", "^parameters|^instance")
+lines("tensorrt_llm", "gpt_model_path|batch_scheduler|^instance")
+lines("tensorrt_llm_bls", "_model_name")
 
 # %% [markdown]
 # Every parameter is text, even a number; an empty one counts as not set. `gpt_model_path` is the engine's folder,
 # outside the repository (section 7 says why); the three `…_model_name` tell the BLS which models to call.
+#
+# `instance_group` says how many copies run. NVIDIA's BLS handles one request at a time, so there `count` limits the
+# users served at once; ours gives each request a thread. With two copies of `postprocessing`, a later piece of a stream
+# could overtake an earlier one.
 #
 # <details><summary>Names from guides that are no parameters today</summary>
 #
@@ -426,67 +434,44 @@ lines("tensorrt_llm_bls", "^parameters|^instance")
 # | `pad_id` | an input: the token that fills up shorter rows; without it the tokenizer's |
 #
 # </details>
-#
-# `instance_group` says how many copies run. NVIDIA's BLS handles one request at a time, so there `count` limits the
-# users served at once; ours gives each request a thread. With two copies of `postprocessing`, a later piece of a stream
-# could overtake an earlier one.
-#
-# Three of the five bring a `model.py`. **Predict:** `tensorrt_llm` computes the tokens. What is in its folder `1`?
-
-# %% tags=["nbval-check-output"]
-lines("tensorrt_llm", "^backend")
-for name in names:
-    print(f"{name:17}", [path.name for path in (repository / name / "1").iterdir()])
-
-# %% [markdown]
-# Nothing is in it. `backend: "tensorrtllm"` names a program in Triton's own backend folder: TensorRT-LLM in NVIDIA's
-# container, elsewhere the course's executor. So both lanes use the same repository, but for the engine's path.
-#
-# <details><summary>A config that never lacks a brace</summary>
-#
-# Let protobuf print it: `text_format.MessageToString(pb.ModelConfig(name="shout", backend="python",
-# max_batch_size=8))`. A misspelt field then fails in your program, not in the server.
-#
-# </details>
 
 # %% [markdown]
 # ## 4 Fill the templates
 #
-# NVIDIA ships the five configs as templates, with `${name}` where a deployment decides. `write_templates` writes ours,
-# with the same placeholders. How many does `tensorrt_llm` have?
+# NVIDIA ships the five configs as templates, with `${name}` where a deployment decides; `write_templates` writes ours,
+# with the same placeholders. A **quoted** one is inside a string: `string_value: "${engine_dir}"`. A **structural** one
+# is where protobuf wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. **Predict:** which kind is the
+# rarer one?
 
-# %% tags=["nbval-check-output"]
+# %%
 templates = write_templates(root / "templates")
 template = {name: (templates / name / "config.pbtxt").read_text() for name in names}
 
 
-def holes(model):
-    for number, line in enumerate(template[model].splitlines(), start=1):
-        for hole in re.findall(r"\$\{(\w+)\}", line):
-            yield "quoted" if f'"${{{hole}}}"' in line else "structural", hole, number
+def holes(text):
+    for number, line in enumerate(text.splitlines(), start=1):
+        for hole in re.findall(r"\$\{\w+\}", line):
+            yield number, "quoted" if f'"{hole}"' in line else "structural"
 
 
-print(Counter(kind for kind, *_ in holes("tensorrt_llm")))
-for kind, hole, number in holes("tensorrt_llm"):
-    if kind == "structural":
-        print(f"{number:4}  {hole}")
+found = {name: list(holes(text)) for name, text in template.items()}
+kinds = [kind for each in found.values() for _, kind in each]
+title = f"{kinds.count('quoted')} placeholders are quoted, {kinds.count('structural')} structural"
+words = "; ".join(f"{name}: {len(each)} placeholders" for name, each in found.items())
+length = {name: len(text.splitlines()) for name, text in template.items()}
+show(repository_figures.placeholders(found, length), title, words, drawing=True)
 
 # %% [markdown]
-# A **quoted** placeholder is inside a string: `string_value: "${engine_dir}"`. A **structural** one is where protobuf
-# wants a number or a name: `max_batch_size: ${triton_max_batch_size}`. Fill in what looks like enough, as NVIDIA's
-# `fill_template.py` does: with Python's `safe_substitute`, which leaves what it does not know.
+# The structural ones. Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's
+# `safe_substitute`, which leaves what it does not know. From here on a class starts the server. **Predict:** will
+# Triton name the line, the placeholder, or both?
 
-# %%
+# %% tags=["nbval-check-output"]
 values = dict(triton_backend="tensorrtllm", triton_max_batch_size=8, decoupled_mode=True, logits_datatype="TYPE_FP32")
 values |= dict(engine_dir=configs["tensorrt_llm"].parameters["gpt_model_path"].string_value)
 values |= dict(batching_strategy="inflight_fused_batching", max_queue_size=0, max_queue_delay_microseconds=0)
 half_filled = Template(template["tensorrt_llm"]).safe_substitute(values)
 written = (templates / "tensorrt_llm" / "config.pbtxt").write_text(half_filled)
-
-# %% [markdown]
-# From here on a class starts the server. **Predict:** will Triton name the line, the placeholder, or both?
-
-# %% tags=["nbval-check-output"]
 filling = TritonServer(templates, models=[]).start()
 client = grpcclient.InferenceServerClient(filling.grpc_url)
 try_load(client, "tensorrt_llm", filling.log_path, filling.admin_headers)
@@ -497,7 +482,7 @@ tell(f"line {number}: {half_filled.splitlines()[number - 1]}")
 # Triton names the line, but not the placeholder. *Integer or identifier* means an enum such as `data_type`. SmolLM2 has
 # no encoder, and still the line must parse ([issue 2758](https://github.com/NVIDIA/TensorRT-LLM/issues/2758)).
 #
-# `postprocessing` has not been filled at all. **Predict:** two of its placeholders are structural. Will Triton list
+# `postprocessing` has not been filled at all, and two of its placeholders are structural. **Predict:** will Triton list
 # both?
 
 # %% tags=["nbval-check-output"]
@@ -585,7 +570,7 @@ def lint_with(model, old, new):
 
 found = {"as written": lint(repository)} | {fault: lint_with(*change) for fault, change in faults.items()}
 rules = sorted({each.code for findings in found.values() for each in findings})
-title = f"{len(faults)} faults break {len(rules)} rules; the repository as written breaks {len(found['as written'])}"
+title = "More than one finding: " + ", ".join(fault for fault, findings in found.items() if len(findings) > 1)
 words = "; ".join(f"{fault}: {', '.join(each.code for each in findings) or 0}" for fault, findings in found.items())
 show(repository_figures.faults(found, rules), title, words, drawing=True)
 
@@ -658,8 +643,8 @@ check("03.2", answer_2)
 # %% [markdown]
 # ## 6 Two deployments in one repository
 #
-# Add a second LLM, say a Gemma. Its weights need a licence, so **the same SmolLM2 stands in for it**. Only the names
-# matter: a folder's name is a model's name, so each gets the prefix `gemma-gly-`, and so must every call between them.
+# Add a second LLM, say a Gemma. Its weights need a licence, so **the same SmolLM2 stands in for it**. A folder's name
+# is a model's name, so each gets the prefix `gemma-gly-`, and so must every call between them.
 
 # %% tags=["nbval-check-output"]
 second = build_default(root / "llm", precision=precision, name="gemma-gly", prefix="gemma-gly-")
@@ -668,10 +653,10 @@ print(re.findall(r'"(gemma-gly-\w+)"', (repository / "gemma-gly-tensorrt_llm_bls
 
 
 # %% [markdown]
-# The ensemble finds its steps by the names in its config, so a prefix there is enough. A BLS model finds them by its
-# code. NVIDIA's has `preprocessing` and `postprocessing` written into its `model.py`. Copy it under a new name, and
-# **it tokenises with the other deployment's tokenizer**: no error, only wrong text. (Ours takes all three names from
-# parameters.) So users patch NVIDIA's file. Patch it if it is here, else only its line.
+# The ensemble finds its steps by its config, a BLS model by its code. NVIDIA's has `preprocessing` and `postprocessing`
+# written into its `model.py`. Copy it under a new name, and **it tokenises with the other deployment's tokenizer**: no
+# error, only wrong text. (Ours takes all three names from parameters.) So users patch NVIDIA's file. Patch it if it is
+# here, else only its line.
 
 # %%
 def with_prefix(code, prefix):
@@ -722,33 +707,27 @@ check("03.3", answer_3)
 # %% [markdown]
 # ### Load them one by one
 #
-# Start a server on all ten folders that loads only the first five. `states` keeps what its index says of the second
-# five at each moment.
+# Start a server on all ten folders that loads only the first five. `look` keeps what it says of the second five.
 
-# %% tags=["nbval-check-output"]
+# %%
 server = TritonServer(repository, models=names).start()
 client = grpcclient.InferenceServerClient(server.grpc_url)
 admin = server.admin_headers
-moments = {}
+second_five, moments = [f"gemma-gly-{name}" for name in names], {}
 
 
-def states(moment):
+def look(moment):
     index = client.get_model_repository_index(headers=admin).models
-    moments[moment] = {entry.name: entry.state or "not loaded" for entry in index}
-    second = {name: state for name, state in moments[moment].items() if name.startswith("gemma-gly-")}
-    others = [f"{name} {state}" for name, state in second.items() if state != "READY"]
-    print(f"{moment}: {5 - len(others)} of 5 READY", *others, sep="\n   ")
-
-
-states("start")
+    states = {entry.name: entry.state or "not loaded" for entry in index}
+    moments[moment] = {name: states[name] for name in second_five}
 
 
 # %% [markdown]
-# **Predict:** what happens to a client that asks one of them? (Triton's `generate` takes plain JSON.)
+# **Predict:** what happens to a client that asks one of them now? (Triton's `generate` takes plain JSON.)
 
 # %% tags=["nbval-check-output"]
-def ask(model, **more):
-    request = {"text_input": prompt, "max_tokens": max_tokens, "seed": seed, "exclude_input_in_output": True, **more}
+def ask(model):
+    request = {"text_input": prompt, "max_tokens": max_tokens, "seed": seed, "exclude_input_in_output": True}
     url = f"{server.http_url}/v2/models/{model}/generate"
     answer = httpx.post(url, json=request, timeout=120, trust_env=False).json()
     return answer.get("text_output", answer.get("error"))
@@ -757,62 +736,43 @@ def ask(model, **more):
 tell(ask("gemma-gly-ensemble"))
 
 # %% [markdown]
-# It gets *unknown model*, as for a misspelt name. **Predict:** a single call loads `gemma-gly-ensemble`. How many of
-# the five are ready then?
-
-# %% tags=["nbval-check-output"]
-client.load_model("gemma-gly-ensemble", headers=admin)
-states("load ensemble")
-
-# %% [markdown]
-# Four are ready: Triton reads the ensemble's steps and loads those models first. Nothing pulls in the BLS. Load it by
-# name, ask both deployments, and ask section 3's question: is the ensemble decoupled?
-
-# %%
-client.load_model("gemma-gly-tensorrt_llm_bls", headers=admin)
-states("load BLS")
-answers = {model: ask(model) for model in ("tensorrt_llm_bls", "gemma-gly-tensorrt_llm_bls")}
-tell(answers["tensorrt_llm_bls"].strip())
-print("the same from both:", len(set(answers.values())) == 1)
-print("ensemble decoupled:", client.get_model_config("ensemble").config.model_transaction_policy.decoupled)
-
-# %% [markdown]
-# The ensemble is decoupled: one such step is enough. **Predict:** `gemma-gly-postprocessing` is unloaded. Which of the
-# two front doors notices?
-
-# %% tags=["nbval-check-output"]
-client.unload_model("gemma-gly-postprocessing", headers=admin)
-while "UNLOADING" in [entry.state for entry in client.get_model_repository_index(headers=admin).models]:
-    time.sleep(0.05)  # the call returns before the model is gone
-states("unload post")
-tell(ask("gemma-gly-tensorrt_llm_bls"))
-
-# %% [markdown]
-# The ensemble notices: it goes. The BLS still says `READY`, since only its Python code knows that it needs the model; a
-# client that asks it fails in the middle of its request. So check the models behind a BLS, too.
+# It gets *unknown model*, as for a misspelt name.
 #
-# **Predict:** `gemma-gly-postprocessing` is loaded again. Must you also load the ensemble again?
+# **Predict:** four commands follow: load the ensemble, load the BLS model, unload `gemma-gly-postprocessing`, load it
+# again. After each, which of the five are ready?
 
 # %% tags=["nbval-check-output"]
+look("start")
+client.load_model("gemma-gly-ensemble", headers=admin)
+look("load ensemble")
+client.load_model("gemma-gly-tensorrt_llm_bls", headers=admin)
+look("load BLS")
+print("the same answer from both:", ask("gemma-gly-tensorrt_llm_bls") == ask("tensorrt_llm_bls"))
+client.unload_model("gemma-gly-postprocessing", headers=admin)
+look("unload post")
+while "UNLOADING" in moments["unload post"].values():  # the call returns before the model is gone
+    look("unload post")
+tell(ask("gemma-gly-tensorrt_llm_bls"))
 client.load_model("gemma-gly-postprocessing", headers=admin)
-states("load post")
-
-# %% [markdown]
-# No: Triton brings the ensemble back. All moments side by side:
+look("load post")
 
 # %%
-five = [f"gemma-gly-{name}" for name in names]
-second_five = {moment: {name: found[name] for name in five} for moment, found in moments.items()}
-alt = "the ensemble goes with postprocessing, and the BLS model stays READY"
-show(request_path.states(second_five), "The ensemble follows its models, the BLS model does not", alt)
+words = "; ".join(f"{moment}: {list(each.values()).count('READY')} of 5 READY" for moment, each in moments.items())
+show(request_path.states(moments), "The ensemble follows its models, the BLS model does not", words)
 
 
 # %% [markdown]
+# - Loading the ensemble loads its three steps first: Triton reads them in its config. Nothing pulls in the BLS.
+# - Without `postprocessing` the ensemble goes, and it comes back with it. The BLS still says `READY`, since only its
+#   Python code knows that it needs the model: a client fails in the middle of its request. So check the models behind
+#   a BLS, too.
+#
 # ### Change a configuration while it runs
 #
 # With `accumulate_tokens` each piece of a streamed answer holds the whole text so far. `pieces` collects them.
+# **Predict:** the new config is written. Does the running server notice?
 
-# %%
+# %% tags=["nbval-check-output"]
 def pieces():
     request = {"text_input": prompt, "max_tokens": 6, "stream": True, "seed": seed}
     url = f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream"
@@ -821,10 +781,6 @@ def pieces():
     return [piece["text_output"] for piece in found]
 
 
-# %% [markdown]
-# **Predict:** the new config is written. Does the running server notice?
-
-# %% tags=["nbval-check-output"]
 build_default(root / "llm", precision=precision)
 client.load_model("tensorrt_llm_bls", headers=admin)  # as it was, if you run this cell again
 build_default(root / "llm", precision=precision, accumulate_tokens=True)
@@ -833,7 +789,7 @@ client.load_model("tensorrt_llm_bls", headers=admin)
 print(pieces())
 
 # %% [markdown]
-# It notices only when told to load. **Predict:** somebody saves a broken config and loads it. Is the model down now?
+# No, only when it is told to load. **Predict:** somebody saves a broken config and loads it. Is the model down now?
 
 # %% tags=["nbval-check-output"]
 file = repository / "tensorrt_llm_bls" / "config.pbtxt"
@@ -842,7 +798,7 @@ try_load(client, "tensorrt_llm_bls", server.log_path, admin)
 print("ready:", client.is_model_ready("tensorrt_llm_bls"), pieces())
 
 # %% [markdown]
-# No: it stays up with the old configuration until the server's next start, so a failed load is easy to miss. Stop the
+# No: it serves with the old configuration until the server's next start, so a failed load is easy to miss. Stop the
 # server and restore the config.
 
 # %%
@@ -854,7 +810,7 @@ repository = build_default(root / "llm", precision=precision)
 # ## 7 Where the assets go
 #
 # Some guides put tokenizer and engine into the repository. With explicit control that works; in Triton's default mode
-# every folder is a model. **Predict:** with such a folder in section 1's repository, does `shout` at least load?
+# every folder is a model. **Predict:** with such a folder in section 1's repository, does `shout` load at least?
 
 # %% tags=["nbval-check-output"]
 (by_hand / "_assets" / "tokenizer").mkdir(parents=True, exist_ok=True)
