@@ -17,7 +17,7 @@ def inputs(total: Mapping[str, int], needed: Mapping[str, Sequence[str]]) -> Fig
     colours = {"needed": [MODELS[name] for name in total], "optional": [tint(MODELS[name], 0.3) for name in total]}
     bars(axes, rows, colours, [f"{count}, needs {', '.join(needed[name])}" for name, count in total.items()])
     most = max(total.values())
-    axes.set(xlim=(0, 1.7 * most), xticks=range(0, most + 1, 20), xlabel="inputs in the config; dark: a request must bring it")
+    axes.set(xlim=(0, 1.7 * most), xticks=range(0, most + 1, 20), xlabel="inputs; dark: a request must bring it")
     return fig
 
 

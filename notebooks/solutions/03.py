@@ -62,8 +62,9 @@ def _prefixed(*values: str) -> str:
     return "answer_3 = texts['tensorrt_llm_bls']" + "".join(f""".replace('"{v}"', '"judge-{v}"')""" for v in values)
 
 
-def _pairs(dims: str, rows: int = 4) -> str:
-    return f"""answer_1 = config.replace("[ 1 ]", "{dims}").replace("max_batch_size: 8", "max_batch_size: {rows}")"""
+def _pairs(dims: str, rows: int = 4, tensors: int = 2) -> str:
+    changed = f'.replace("[ 1 ]", "{dims}", {tensors}).replace("max_batch_size: 8", "max_batch_size: {rows}")'
+    return f"answer_1 = config{changed}"
 
 
 MUTANTS = {
@@ -73,8 +74,7 @@ MUTANTS = {
         ("dims hold any number of rows", _pairs("[ -1, 2 ]", rows=0), "max_batch_size is 0"),
         ("the limit of rows is the client's", _pairs("[ 2 ]", rows=8), "max_batch_size is 8"),
         ("any row will do", _pairs("[ -1 ]"), "lets any length through"),
-        ("what comes out is the model's", _pairs("[ 2 ]") + """.replace("[ 2 ]", "[ 1 ]").replace("[ 1 ]", "[ 2 ]", 1)""",
-         "loud has the shape [-1, 1]"),
+        ("what comes out is the model's", _pairs("[ 2 ]", tensors=1), "loud has the shape [-1, 1]"),
     ],
     "03.2": [
         ("nothing repaired", "answer_2 = BROKEN", "the number of rows in a batch"),
