@@ -721,22 +721,46 @@ def threads_of_a_client() -> Picture:
 
 def bytes_of_a_character() -> Picture:
     p = Picture(
-        232,
-        "One character, three tokens",
-        """A character of four bytes, f0 9f a6 8a, comes as three tokens: f0 9f, then a6, then 8a. The ensemble decodes
-        each token alone and sends three marks for broken text. The BLS model keeps the first two, sends two empty
-        texts, and with the third token the character.""",
+        300,
+        "One character, three tokens: who waits for its last byte?",
+        """A fox is one character of four bytes, f0 9f a6 8a, and comes as three tokens: f0 9f, then a6, then 8a. The
+        ensemble decodes each token alone and sends three marks for broken text. The BLS model holds the bytes until
+        they make a character: it sends empty text twice, and with the third token the fox.""",
     )
-    for place, (data, kept) in enumerate((("f0 9f", '""'), ("a6", '""'), ("8a", "the character"))):
-        x = 230 + 190 * place
-        p.box(x, 52, 160, 36, data, tint(COMPUTE), edge=COMPUTE, weight="bold")
-        p.box(x, 118, 160, 36, "�", CARD, dashed=True)
-        p.box(x, 180, 160, 36, kept, tint(WRITE, 0.4) if place == 2 else CARD, edge=WRITE, dashed=place < 2)
-    for y, words in ((75, "bytes of the tokens"), (141, "the ensemble sends"), (203, "the BLS model sends")):
-        p.text(16, y, words)
-    for place in range(2):  # what the BLS model keeps
-        p.arrow((390 + 190 * place, 198), (420 + 190 * place, 198), colour=WRITE)
+    data, bad = ("f0", "9f", "a6", "8a"), LANES["trtllm"]
+    rows = ((92, "bytes in each token"), (150, "the ensemble sends"), (208, "the BLS model holds"), (266, "and sends"))
+    for y, words in rows:
+        p.text(16, y + 5, words)
+    p.add("line", x1=16, y1=121, x2=784, y2=121, stroke=FAINT, stroke_width=2)
+    p.add("line", x1=16, y1=179, x2=784, y2=179, stroke=FAINT, stroke_width=2)
+    for place, (start, end) in enumerate(((0, 2), (2, 3), (3, 4))):
+        left = 200 + 200 * place
+        p.text(left, 62, f"token {place + 1}", size=13, colour=QUIET)
+        for x, y, first in ((left, 92, start), (left, 208, 0)):
+            for number, byte in enumerate(data[first:end]):
+                fill, edge = (COMPUTE, COMPUTE) if y == 92 else (WRITE, WRITE)
+                p.box(x + 44 * number, y - 17, 40, 34, byte, tint(fill, 0.3), edge=edge)
+        p.text(left, 159, "�", size=24, colour=bad)
+        if place < 2:
+            p.text(left, 271, "empty text", colour=QUIET)
+        else:
+            _fox(p, left, 250)
     return p
+
+
+def _fox(p: Picture, x: int, y: int) -> None:
+    """A small head of a fox, since not every reader has a font with one; x and y are its upper left corner."""
+    for corners, colour in (
+        (((2, 0), (14, 8), (4, 18)), STRATEGIES["temperature"]),
+        (((34, 0), (22, 8), (32, 18)), STRATEGIES["temperature"]),
+        (((3, 8), (33, 8), (36, 17), (18, 34), (0, 17)), STRATEGIES["temperature"]),
+        (((0, 17), (13, 20), (18, 34)), CARD),
+        (((36, 17), (23, 20), (18, 34)), CARD),
+        (((15, 30), (21, 30), (18, 34)), INK),
+    ):
+        p.add("polygon", points=" ".join(f"{x + a},{y + b}" for a, b in corners), fill=colour, stroke=INK)
+    for eye in (12, 24):
+        p.add("circle", cx=x + eye, cy=y + 16, r=2, fill=INK)
 
 
 def queues() -> Picture:
