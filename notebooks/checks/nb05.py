@@ -1,61 +1,18 @@
-"""Exercises of notebook 05: bytes of a message, the loop that reads a stream, the times of its tokens."""
+"""Exercises of notebook 05, judged by a Triton: bytes of a message, a loop that reads a stream, one that leaves it."""
 
 from __future__ import annotations
 
 import functools
-import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from tritonclient.grpc import InferenceServerClient
+import grpc
+from tritonclient.grpc import InferenceServerClient, service_pb2
 from tritonclient.utils import InferenceServerException
 
-from servinglab.checks import Verdict, exercise, is_stub, repository_of, right, unattempted, wrong
-from servinglab.client import inputs
+from servinglab.checks import Verdict, exercise, repository_of, right, wrong
+from servinglab.client import inputs, stream
 from servinglab.server import TritonServer
-
-# --- 05.1: 32 0d | 0a 0b "text_output" --------------------------------------------------------------------------------
-
-_FIELD = {
-    6: None,
-    50: "0x32 is the whole tag: the field number is what is left without its lower three bits, 50 >> 3",
-    32: "32 is hexadecimal, and the whole tag: write it in bits, then leave out the lower three",
-    3: "a tag is not cut between its two hexadecimal digits: three bits are the wire type, the other five the number",
-    1: "field 1 is the name inside; the outer field begins with the tag 0x32",
-}
-_WIRE_TYPE = {
-    2: None,
-    50: "that is the whole tag; the wire type is its lower three bits, 50 & 7",
-    0: "type 0 is a single varint; the lower three bits of 0x32 are 010",
-    6: "6 is the field number; the wire type is the lower three bits of the tag",
-}
-_LENGTH = {
-    13: None,
-    50: "you read the tag as a length: the length is the byte behind it",
-    32: "you read the tag as a length: the length is the byte behind it",
-    11: "that is how long the text inside is; the outer length also covers the inner tag and the inner length",
-    15: "that counts the tag and the length byte too; a length covers only what comes after it",
-    10: "0x0a is the tag of the inner field; the outer length is the byte behind 0x32",
-}
-
-
-@exercise("05.1", expects="a dict with field, wire_type, length and text")
-def wire_field(answer: dict[str, object]) -> Verdict:
-    parts = {name: answer[name] for name in ("field", "wire_type", "length", "text")}
-    if any(is_stub(part) for part in parts.values()):
-        return unattempted()
-    for name, known in (("field", _FIELD), ("wire_type", _WIRE_TYPE), ("length", _LENGTH)):
-        if said := known.get(parts[name], "a tag is five bits of number and three of wire type; a length follows"):
-            return wrong(f"{name} {parts[name]!r}: {said}")
-    text = parts["text"]
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
-    if text == "\n\x0btext_output":
-        return wrong("the value begins with a tag and a length of its own, 0a 0b; the text comes after them")
-    if text != "text_output":
-        return wrong(f"text {parts['text']!r}: decode the eleven bytes behind 0a 0b as ASCII")
-    return right("field 6 is outputs, and the message in it names one: text_output")
-
 
 # --- 05.2: the loop, on a Triton whose model ends its answers in both ways --------------------------------------------
 
@@ -66,10 +23,13 @@ max_batch_size: 8
 model_transaction_policy { decoupled: true }
 input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
 input [ { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [
+  { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] }, { name: "size" data_type: TYPE_INT32 dims: [ 1 ] }
+]
 instance_group [ { kind: KIND_CPU } ]
 """
 _CODE = """\
+import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -80,6 +40,17 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             way = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().flat[0].decode()
+            if way == "sent":
+                sender.send(self.piece(str(self.sent)), flags=FINAL)
+                continue
+            if way == "long":
+                for self.sent in range(1, 101):
+                    sender.send(self.piece(f" {self.sent}"))
+                    time.sleep(0.005)
+                    if sender.is_cancelled():
+                        break
+                sender.send(flags=FINAL)
+                continue
             *first, last = ("A", " red", "", " fox", " ran")  # the third is half a character
             for text in first:
                 sender.send(self.piece(text))
@@ -92,7 +63,9 @@ class TritonPythonModel:
                 sender.send(flags=FINAL)
 
     def piece(self, text):
-        return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", np.array([text.encode()], object))])
+        text = np.array([text.encode()], object)
+        size = np.array([len(text[0])], np.int32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text), pb_utils.Tensor("size", size)])
 """
 _STORY, PATIENCE = "A red fox ran", 3.0
 
@@ -102,13 +75,13 @@ def _server() -> TritonServer:
     return TritonServer(repository_of("story", _CODE, _CONFIG)).start()
 
 
-def _read(loop: Callable, way: str, times: int = 1) -> object:
+def _read(loop: Callable, way: str, times: int = 1, *more: object) -> object:
     """What the learner's loop returns, the exception that it raises, or None when it does not end."""
     client, found = InferenceServerClient(_server().grpc_url), []
 
     def run() -> None:
         try:
-            found.append([loop(client, "story", inputs(text_input=way, max_tokens=8)) for _ in range(times)][-1])
+            found.append([loop(client, "story", inputs(text_input=way, max_tokens=8), *more) for _ in range(times)][-1])
         except Exception as error:
             found.append(error)
 
@@ -118,6 +91,66 @@ def _read(loop: Callable, way: str, times: int = 1) -> object:
     said = found[0] if found else None
     client.stop_stream(cancel_requests=True)
     return said
+
+
+@exercise("05.1", expects="bytes")
+def one_output(answer: bytes) -> Verdict:
+    """Behind a request that is right, they must make Triton send one of the model's two outputs."""
+    if not isinstance(answer, bytes):
+        return wrong("expected bytes, such as bytes.fromhex gives")
+    request = service_pb2.ModelInferRequest(model_name="story")
+    for name, datatype, raw in (("text_input", "BYTES", b"\t\0\0\0with data"), ("max_tokens", "INT32", b"\1\0\0\0")):
+        request.inputs.add(name=name, datatype=datatype, shape=[1, 1])
+        request.raw_input_contents.append(raw)
+    said = _answered(request.SerializeToString() + answer)
+    if said == "text_output":
+        return right("field 6, and in it field 1: Triton sends text_output and leaves out the other")
+    return wrong(f"Triton says: {said}. {_why(answer)}")
+
+
+def _answered(message: bytes) -> str:
+    """The outputs of the first response to a serialised request, or the error."""
+    ended, found = threading.Event(), []
+
+    def requests() -> Iterator[bytes]:
+        yield message
+        ended.wait(PATIENCE)  # to close this side before the answer is complete can crash Triton 24.10
+
+    with grpc.insecure_channel(_server().grpc_url) as channel:
+        response = service_pb2.ModelStreamInferResponse.FromString
+        method = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", None, response)
+        try:
+            for said in method(requests(), timeout=PATIENCE):
+                found.append(said.error_message or " and ".join(out.name for out in said.infer_response.outputs))
+                if said.error_message or said.infer_response.parameters["triton_final_response"].bool_param:
+                    ended.set()
+        except grpc.RpcError as error:
+            return error.details()
+        finally:
+            ended.set()
+    return found[0] if found else "nothing"
+
+
+def _why(answer: bytes) -> str:
+    tag, *rest = answer or b"\0"
+    if tag != 0x32:
+        return _TAG.get(tag, "The tag of field 6 is its number, shifted by three bits, with the wire type below")
+    if not rest or rest[0] != len(rest) - 1:
+        return _LENGTH.get(rest[0] - len(rest) if rest else 0, "A length counts the bytes behind it")
+    return "The value is a message of its own: a tag, a length, and then the name"
+
+
+_TAG = {
+    0x06: "A tag is not the number alone: three bits below it are the wire type",
+    0x30: "Wire type 0 is a single varint, and a message has a length",
+    0x62: "A tag is not two digits: its bits are cut, three from the right",
+    0x0A: "Field 1 stands inside field 6, so it does not come first",
+}
+_LENGTH = {
+    -3: "The outer length also counts the tag and the length that stand before the name",
+    0: "A length does not count itself",
+    1: "A length counts neither its tag nor itself",
+}
 
 
 @exercise("05.2", expects="a function read_answer(client, model, request) that returns a text")
@@ -154,32 +187,26 @@ _LOST = {
 }
 
 
-# --- 05.3: the times of a stream --------------------------------------------------------------------------------------
+# --- 05.3: how to leave -----------------------------------------------------------------------------------------------
 
-_TTFT = {
-    300: None,
-    40: "that is the gap between the first two tokens; the first token is waited for since the request",
-    0.3: "that is in seconds",
-    510: "that is when the last token arrived",
-}
-_GAP = {
-    52.5: None,
-    0.0525: "that is in seconds",
-    102: "the whole time divided by all tokens mixes the first wait into the gaps",
-    127.5: "the first wait is not a gap: begin at the first token",
-    42: "five tokens have four gaps between them",
-    50: "that is the median; the mean is asked for",
-}
+_ALL = 100  # what the model sends to a client that stays
 
 
-@exercise("05.3", expects="a dict with ttft_ms and mean_gap_ms")
-def token_times(answer: dict[str, float]) -> Verdict:
-    parts = {name: answer[name] for name in ("ttft_ms", "mean_gap_ms")}
-    if any(is_stub(part) for part in parts.values()):
-        return unattempted()
-    for name, known in (("ttft_ms", _TTFT), ("mean_gap_ms", _GAP)):
-        near = [said for value, said in known.items() if math.isclose(float(parts[name]), value, rel_tol=1e-3)]
-        if not near or near[0]:
-            said = near[0] if near else "gaps are differences of neighbouring times; the first token has none"
-            return wrong(f"{name} {parts[name]!r}: {said}")
-    return right("300 ms, then 52.5 ms a token: 19 tokens per second, however long the first one took")
+@exercise("05.3", expects="a function first_text(client, model, request, n) that returns a text")
+def leaving(first_text: Callable) -> Verdict:
+    if not callable(first_text):
+        return wrong("expected a function first_text(client, model, request, n)")
+    said = _read(first_text, "long", 2, 3)
+    if said is None:
+        return wrong(f"it does not return within {PATIENCE:.0f} s, and the model needs less for its whole answer")
+    if isinstance(said, InferenceServerException) and "another stream" in str(said):
+        return wrong("a second answer fails: the first stream is still open, and the server fills it")
+    if isinstance(said, Exception):
+        raise said
+    if said != " 1 2 3":
+        return wrong(f"of the pieces ' 1', ' 2', ' 3', ' 4' … the first three make ' 1 2 3', and it returns {said!r}")
+    with InferenceServerClient(_server().grpc_url) as client:
+        (answer,) = stream(client, "story", inputs(text_input="sent", max_tokens=1))
+    if (sent := int(answer.as_numpy("text_output").item())) == _ALL:
+        return wrong(f"the text is right, and the server sent all {_ALL} pieces for it: a plain stop waits for the end")
+    return right(f"the model had sent {sent} of {_ALL} pieces when it heard that nobody reads")

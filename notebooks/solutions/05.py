@@ -1,13 +1,20 @@
 """Answers of notebook 05, and what people believe instead."""
 
-SETUP = "import queue\nimport numpy as np"
+SETUP = """
+import queue
+from servinglab.client import stream
 
-LIVE = {"05.2"}
+def text_of(result):
+    return result.as_numpy("text_output")[0].decode()
+"""
+
+LIVE = {"05.1", "05.2", "05.3"}
 
 SOLUTIONS = {
     "05.1": """
-tail = bytes.fromhex("32 0d 0a 0b 74 65 78 74 5f 6f 75 74 70 75 74")
-answer_1 = {"field": tail[0] >> 3, "wire_type": tail[0] & 7, "length": tail[1], "text": tail[4:].decode()}
+name = b"text_output"
+inner = bytes([1 << 3 | 2, len(name)]) + name
+answer_1 = bytes([6 << 3 | 2, len(inner)]) + inner
 """,
     "05.2": """
 def read_answer(client, model, request):
@@ -28,27 +35,26 @@ def read_answer(client, model, request):
     return "".join(pieces)
 """,
     "05.3": """
-seconds = np.array([0.30, 0.34, 0.40, 0.43, 0.51])
-answer_3 = {"ttft_ms": 1000 * seconds[0], "mean_gap_ms": 1000 * np.diff(seconds).mean()}
+def first_text(client, model, request, n):
+    answer = stream(client, model, request)
+    pieces = [text_of(next(answer)) for _ in range(n)]
+    answer.close()
+    return "".join(pieces)
 """,
 }
 
 
-def _wire(**changed: object) -> str:
-    return f"answer_1 = {({'field': 6, 'wire_type': 2, 'length': 13, 'text': 'text_output'} | changed)!r}"
-
-
-def _times(**changed: float) -> str:
-    return f"answer_3 = {({'ttft_ms': 300, 'mean_gap_ms': 52.5} | changed)!r}"
+def _wire(start: str) -> str:
+    return f"answer_1 = bytes.fromhex({start!r}) + b'text_output'"
 
 
 _FLAG = 'response.parameters["triton_final_response"].bool_param'
 
 
-def _loop(old: str, new: str) -> str:
+def _loop(old: str, new: str, number: str = "05.2") -> str:
     """The solution with one mistake."""
-    assert old in SOLUTIONS["05.2"]
-    return SOLUTIONS["05.2"].replace(old, new)
+    assert old in SOLUTIONS[number]
+    return SOLUTIONS[number].replace(old, new)
 
 
 def _ends(condition: str) -> str:
@@ -57,18 +63,14 @@ def _ends(condition: str) -> str:
 
 MUTANTS = {
     "05.1": [
-        ("the tag is the field number", _wire(field=0x32), "is the whole tag"),
-        ("the digits 32 are decimal", _wire(field=32), "32 is hexadecimal"),
-        ("a tag is cut between its hexadecimal digits", _wire(field=3), "not cut between"),
-        ("the inner field is the outer one", _wire(field=1), "the name inside"),
-        ("the tag is the wire type", _wire(wire_type=50), "50 & 7"),
-        ("the wire type is a varint", _wire(wire_type=0), "a single varint"),
-        ("number and type change places", _wire(wire_type=6), "6 is the field number"),
-        ("the tag byte is the length", _wire(length=0x32), "read the tag as a length"),
-        ("the length is that of the text", _wire(length=11), "the text inside"),
-        ("the length counts itself", _wire(length=15), "counts the tag"),
-        ("the inner tag is the length", _wire(length=10), "tag of the inner field"),
-        ("the value is the text", _wire(text="\n\x0btext_output"), "a tag and a length of its own"),
+        ("the tag is the field number", _wire("06 0d 0a 0b"), "not the number alone"),
+        ("a message is a varint", _wire("30 0d 0a 0b"), "a single varint"),
+        ("a tag is two hexadecimal digits", _wire("62 0d 0a 0b"), "text_output and size"),
+        ("the name's field is enough", _wire("0a 0b"), "stands inside field 6"),
+        ("the length is that of the text", _wire("32 0b 0a 0b"), "also counts the tag"),
+        ("a length counts itself", _wire("32 0e 0a 0b"), "does not count itself"),
+        ("a length counts its tag, too", _wire("32 0f 0a 0b"), "neither its tag nor itself"),
+        ("the value is the text", _wire("32 0b"), "a message of its own"),
     ],
     "05.2": [
         ("the parameter is there only at the end", _ends('"triton_final_response" in response.parameters'), "its bool"),
@@ -82,13 +84,16 @@ MUTANTS = {
         ("pieces are an answer", _loop('"".join(pieces)', "pieces"), "it returns list"),
     ],
     "05.3": [
-        ("the first gap is the time to first token", _times(ttft_ms=40), "since the request"),
-        ("seconds are fine", _times(ttft_ms=0.3), "ttft_ms 0.3: that is in seconds"),
-        ("time to first token is time to last", _times(ttft_ms=510), "the last token arrived"),
-        ("gaps in seconds", _times(mean_gap_ms=0.0525), "mean_gap_ms 0.0525: that is in seconds"),
-        ("a gap is time by tokens", _times(mean_gap_ms=102), "mixes the first wait"),
-        ("the first wait is a gap", _times(mean_gap_ms=127.5), "begin at the first token"),
-        ("as many gaps as tokens", _times(mean_gap_ms=42), "four gaps"),
-        ("the median is the mean", _times(mean_gap_ms=50), "the median"),
+        ("read all, and cut", _loop("[text_of(next(answer)) for _ in range(n)]", "[text_of(r) for r in answer][:n]",
+         "05.3"), "a plain stop waits for the end"),
+        ("to stop reading is enough", """
+def first_text(client, model, request, n):
+    arrived = queue.SimpleQueue()
+    client.start_stream(lambda result, error: arrived.put(result))
+    client.async_stream_infer(model, request)
+    return "".join(text_of(arrived.get()) for _ in range(n))
+""", "the first stream is still open"),
+        ("pieces are a text", _loop('"".join(pieces)', "pieces", "05.3"), "returns [' 1', ' 2', ' 3']"),
+        ("n is the last one", _loop("range(n)", "range(n + 1)", "05.3"), "returns ' 1 2 3 4'"),
     ],
-}
+}  # fmt: skip
