@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes (last run: 46 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 15 min, do: 30 min
 #
@@ -278,6 +278,7 @@ client.stop_stream()
 while not arrived.empty():
     result, _ = arrived.get()
     print(result.as_numpy("text_output"), result.get_response().id)
+
 
 # %% [markdown]
 # A client has one stream: with one open, a second `start_stream` is an error, and a script stays alive after its last
@@ -574,6 +575,7 @@ summary += f"{streams / gap_together:.0f} together"
 title = f"With {streams} at once, each waits {gap_together / gap_alone:.1f} times as long for a token"
 show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summary)
 
+
 # %% [markdown]
 # A little longer: a mark is a token, a dot one wait, and the title has the factor. At every step the server computes a
 # token for *all* running requests, and reads the weights, most of the work, once for all. That is **in-flight
@@ -706,6 +708,7 @@ on = " and ".join(way for way, (_, after) in cores.items() if after > 0.3) or "n
 summary = "; ".join(f"{way}: {before:.1f}, then {after:.1f} cores" for way, (before, after) in cores.items())
 show(leaving.cores(cores, lane=lane), f"The server goes on for a client that left {on}", summary)
 
+
 # %% [markdown]
 # It stops where the client streamed: it notices at the next token. An answer of `/generate` it completes for nobody
 # ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them stream.
@@ -743,7 +746,6 @@ def first_text(client, model, request, n):
 
 # %% tags=["check:05.3", "nbval-check-output"]
 check("05.3", first_text)
-
 
 # %% [markdown]
 # <details><summary>Solution 05.3</summary>
