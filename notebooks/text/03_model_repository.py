@@ -405,7 +405,7 @@ title = f"{said.count('yes')} configs say decoupled, {said.count('model.py')} mo
 show(repository_figures.facts(about), title, words, drawing=True)
 
 # %% [markdown]
-# Two say so; of the ensemble Triton decides it (notebook 05). And nothing is in that folder: `backend: "tensorrtllm"`
+# Two say so (the ensemble follows its steps: notebook 05). And nothing is in that folder: `backend: "tensorrtllm"`
 # names a program in Triton's own backend folder, TensorRT-LLM in NVIDIA's container, elsewhere the course's executor.
 # So both lanes use the same repository, but for the engine's path.
 #

@@ -415,8 +415,8 @@ results = list(own_stream(client, "tensorrt_llm_bls", request))
 print("".join(map(text_of, results)) == whole, f"{results[0].seconds:.3f} s to the first token")
 
 # %% [markdown]
-# It does. Misspell the flag's name, and you get no error but False: to read a missing key of protobuf's map creates it.
-# A loop with this slip gets every token and then waits, for ever or until `stream_timeout`.
+# It does. Misspell the flag's name, and you get False, not an error: reading a missing key of protobuf's map creates
+# it. A loop with this slip gets every token and then waits, for ever or until `stream_timeout`.
 #
 # `servinglab.client` has both functions, as `inputs` and `stream`.
 #
@@ -435,20 +435,18 @@ print("".join(map(text_of, results)) == whole, f"{results[0].seconds:.3f} s to t
 # 2. **stream**, an input of the request: *this* request wants many;
 # 3. the **transport**: can it carry many?
 #
-# The ensemble's file does not say it (notebook 03), yet section 4 saw it stream: Triton makes it decoupled, as one of
-# its steps is. To compare, start a second server, whose models are not.
+# The ensemble's file does not say `decoupled` (notebook 03), yet section 4 saw it stream: it is, as one of its steps
+# is. To compare, start a second server, whose models are not.
 
 # %%
 with contextlib.redirect_stdout(None):
     blocking = serve(precision=precision, decoupled=False)
 
+
 # %% [markdown]
 # Two ways over HTTP and two over gRPC; each function counts the responses with data:
 
 # %%
-two = {"text_input": prompt, "max_tokens": 2, "min_tokens": 2}
-
-
 def post(server, verb, values):
     url = f"{server.http_url}/v2/models/tensorrt_llm_bls{verb}"
     answer = httpx.post(url, json=values, timeout=60, trust_env=False)
@@ -470,6 +468,7 @@ ways = {"ModelInfer": call, "/generate": post, "/generate_stream": post, "ModelS
 # **Predict:** four ways, decoupled or not, stream or not: 16 requests. How many of them fail?
 
 # %%
+two = {"text_input": prompt, "max_tokens": 2, "min_tokens": 2}
 table, said = {}, {}
 for decoupled, each in (("not decoupled", blocking), ("decoupled", server)):
     for wanted in (False, True):
@@ -778,6 +777,10 @@ mistakes = {
 }
 
 
+# %% [markdown]
+# Each road returns what came back:
+
+# %%
 def by_grpc(values):
     kinds = {str: np.object_, int: np.int32, float: np.float32, bool: np.bool_}
     arrays = {name: np.array([[value]], kinds[type(value)]) for name, value in values.items()}
@@ -806,8 +809,8 @@ title = f"/generate lets a mistake pass: {', '.join(passed)}"
 show(streaming.matrix(list(mistakes), list(roads), short), title, summary, drawing=True)
 
 # %% [markdown]
-# - No error: for `/generate` an unknown key is a parameter that nobody reads. A typo in `top_k`, and you sample with
-#   other settings than you think.
+# - No error: for `/generate` an unknown key with a plain value is a parameter that nobody reads. A typo in `top_k`, and
+#   you sample with other settings than you think.
 # - Status 200: `stream` on `/generate`. The first response had fixed the status when the second one came.
 #
 # <details><summary>The same request from grpcurl and Postman</summary>
