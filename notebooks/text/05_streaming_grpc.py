@@ -26,7 +26,7 @@
 # - measure the time to the first token and the gaps after it
 # - cancel a request for good, and read the errors you will meet
 #
-# **Time:** 45 minutes (last run: 34 s) · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
 # read: 13 min, do: 32 min
 #
