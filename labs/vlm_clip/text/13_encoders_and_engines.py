@@ -79,8 +79,8 @@ seed: int = 0  # of random maps and intervals
 # ![From two encoders over a bridge and ONNX files to int8 and an engine, a question at each step](pictures/13_way.svg)
 #
 # The pictures are stamps of the drawing program Tux Paint, each with an English sentence. mini-CLIP, this lab's model,
-# was trained on none of them. Where several share a caption, you keep one, so that each search has one answer. A stamp
-# that is white on transparency shows nothing, and stays out.
+# was trained on none of them. Where several share a caption, you keep one, so each search has one answer. A stamp that
+# is white on transparency stays out.
 
 # %%
 lane = notebook.begin("13", lane, seed=seed, pictures=most or "all")
@@ -172,8 +172,8 @@ sentences = encode(captions)
 #
 # <details><summary>Hint 1</summary>
 #
-# The trunk's example had two pictures. Which numbers of that example does its file still insist on, and which differ
-# from sentence to sentence?
+# The trunk's file takes any number of pictures, but only of 224 by 224. Which numbers differ from one batch of
+# sentences to the next?
 #
 # </details>
 #
@@ -215,9 +215,9 @@ except ValueError as error:
 
 
 # %% [markdown]
-# What does numpy say? 384 numbers do not fit 1,280. Many people then force both to one length: drop the surplus, take
-# principal components, multiply by a random matrix. But does the result *mean* anything? To find out you need two
-# tools. **Cosine similarity** compares directions, whatever the lengths:
+# What does numpy say? 384 numbers do not fit 1,280. Many then force both to one length: drop the surplus, take
+# principal components, multiply by a random matrix. But does the result *mean* anything? **Cosine similarity** compares
+# directions, whatever the lengths:
 #
 # $$\cos(a, b) = \frac{a \cdot b}{\lVert a \rVert \, \lVert b \rVert}$$
 
@@ -308,7 +308,7 @@ for name, made in maps.items():
 # ![Towers apart; CLIP's towers in one space; class names as a bridge to the text tower's space](pictures/13_cures.svg)
 #
 # **CLIP** (Radford et al. 2021) has two towers, trained together on 400 million pictures with captions. Both end in 512
-# numbers of one space, so with CLIP's own text tower nothing needs a cure. It is measured where the hub can be reached.
+# numbers of one space, so with CLIP's own text tower nothing needs a cure.
 
 # %%
 methods = {"a random matrix": cosines(sentences, maps["a random matrix"])}
@@ -389,8 +389,8 @@ ends = np.quantile(gain[draws].mean(axis=1), (0.025, 0.975))
 print(f"mini-CLIP minus ConSE, at {k}: {gain.mean():+.3f} ({{:+.3f}} to {{:+.3f}})".format(*ends))
 
 # %% [markdown]
-# What does training add? An interval above 0 says: more than chance would. Recall grows with k for every way, guessing
-# included, so never compare recalls at different k, or of different numbers of pictures.
+# What does training add? Little at 1. At `k` an interval above 0 says: more than chance would. Recall grows with k for
+# every way, guessing included, so never compare recalls at different k, or of different numbers of pictures.
 #
 # Now your own search, `question`. **Predict:** which of the ten pictures will be wrong?
 
@@ -407,7 +407,7 @@ show(figures.gallery(items, columns=5, rows=list(best)), f"“{question:.60}” 
 # ## 5 Is the file the same network?
 #
 # Check three things of each export: the same numbers as PyTorch, the same in a batch as alone, and the right tensor
-# names. Sentences in a batch are padded. **Predict:** how large are the differences?
+# names. Sentences in a batch are padded. **Predict:** do they differ by about 1e-2, 1e-4 or 1e-7?
 
 # %%
 rows = tokenizer.encode_batch(captions[:16])
@@ -423,8 +423,8 @@ for what, found in batch.items():
     assert max(apart) < 1e-4
 
 # %% [markdown]
-# How large are the differences? Rounding, no more. Alone, a sentence has no padding, yet its vector is the same: the
-# attention mask works.
+# By how much? Rounding, no more. Alone, a sentence has no padding, yet its vector is the same: the attention mask
+# works.
 #
 # ## 6 What does int8 cost?
 #
@@ -444,7 +444,7 @@ for name, path in (("vision", towers.vision), ("text", towers.text)):
 
 # %% [markdown]
 # Static int8 needs calibration pictures that are no test pictures: one in eight is set aside, and eight of those
-# calibrate. First batch normalisations move into the convolutions before them.
+# calibrate. First ONNX Runtime tidies the graph: it works out constants and notes every shape.
 
 # %%
 class Calibration(CalibrationDataReader):
@@ -462,7 +462,8 @@ convolutions = [node.name for node in onnx.load(root / "tidy.onnx").graph.node i
 # %% [markdown]
 # Errors of the first layers pass through all others, and those of the head, behind the last convolution, go straight
 # into the vector. So make two files: one has every layer in int8; the other, which this lab serves, keeps the first
-# convolutions and the head in float. **Predict:** how much larger is it, and how much less does it turn a vector?
+# convolutions and the head in float. **Predict:** is it 1.2, 2 or 4 times as large, and how much less does it turn a
+# vector?
 
 # %%
 every = {"keep": 0, "kinds": ["Conv", "Gemm", "MatMul", "Add", "Clip"]}
@@ -476,8 +477,8 @@ for path, recipe in zip(static.values(), (every, SERVED), strict=True):
     )  # fmt: skip
 
 # %% [markdown]
-# Run all of them. The reference is the vector from PyTorch or, for a sentence, from the fp32 file. **Drift** is the
-# largest $1 - \cos$ to it: 0 is the same direction, 1 a right angle.
+# The reference is the vector from PyTorch or, for a sentence, from the fp32 file. **Drift** is the largest $1 - \cos$
+# to it: 0 is the same direction, 1 a right angle.
 
 # %%
 test = np.setdiff1d(np.arange(len(shown)), np.arange(len(shown))[::8])[::3]  # every third saves time
@@ -498,9 +499,9 @@ title = f"Every layer: {large:.0f} MB, drift {far:.2f}; with some in float {smal
 show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how far it turns a vector away")
 
 # %% [markdown]
-# How much? The title says both. Nearly all probabilities in the head are close to 0, and 256 steps between 0 and 1 are
-# too coarse for them. Dynamic int8 leaves convolutions alone, so it shrinks the picture tower little. It suits
-# sentences, and needs no calibration.
+# How much? About twice as large, for a small part of the drift. Nearly all probabilities in the head are close to 0,
+# and 256 steps between 0 and 1 are too coarse for them. Dynamic int8 leaves convolutions alone, so it shrinks the
+# picture tower little. It suits sentences, and needs no calibration.
 #
 # A drift is not yet a lost picture. `benchmarks/int8_served.py` asked both files behind Triton, with captions of
 # pictures that did not calibrate. **Predict:** of a hundred captions, how many lose their picture at 10 with int8? How
@@ -530,7 +531,7 @@ for name, path in (text | {"int8, as served": prepare("int8").text}).items():
 # %% [markdown]
 # Is it the same vector? Not with dynamic int8: neighbours turn it about as far as int8 itself does. Behind a server
 # they are other people's requests. So the file that `prepare("int8")` makes for the server computes each row by itself
-# (an ONNX `Scan`), and gives up what a batch saves. Static scales are fixed.
+# (an ONNX `Scan`), and gives up what a batch saves.
 #
 # <details><summary>What the figure does not show</summary>
 #
@@ -692,7 +693,7 @@ for name, path in sources.items():
     print(f"vision.{name}: {len(plans[name]) / 1e6:.1f} MB")
 
 # %% [markdown]
-# Is it half? Compare the lines. The memory between the layers is planned for the largest batch.
+# Is it half? About, and so is the memory. It between the layers is planned for the largest batch.
 #
 # Keep the plans (`.rtx.plan`) and their ONNX files in the course's cache:
 

@@ -238,8 +238,8 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# Some wrong labels are near: the same kind of thing. A label that comes again and again is a *hub*. The score is a
-# cosine, not a probability.
+# For how many? The title counts. Some wrong labels are near: the same kind of thing.  The score is a cosine, not a
+# probability.
 #
 # Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
 # moved to another process.
@@ -327,7 +327,7 @@ assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 # <details><summary>And optional inputs?</summary>
 #
 # Triton 24.10 does know inputs that are `optional`. But a step that is left without any input makes an error of its
-# own, and a request with none at all never gets an answer (seen while this notebook was written).
+# own, and a request with none at all never gets an answer (seen here).
 #
 # </details>
 #
@@ -390,7 +390,8 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 
 # %% [markdown]
 # Is it less than 1? If so, the text's step ran beside the picture's. The **longest path** is the three steps that must
-# wait for each other. What the ensemble takes above it is its own cost: tensors go from step to step in memory.
+# wait for each other. What the ensemble takes above it is its own cost: hardly any, as tensors go from step to step in
+# memory.
 #
 # <details><summary>Does the ensemble end before its last step?</summary>
 #
@@ -408,9 +409,8 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 #
 # Both encoders have `dynamic_batching { }`: waiting requests go through the model together.
 #
-# Several clients help in two ways: they use all parts at the same time, and they can share an execution. To tell these
-# apart you need a control: the same clients, and no batching. `load` changes a configuration and makes Triton load the
-# model again.
+# Several clients help in two ways: they use all parts at the same time, and they can share an execution. So you need a
+# control: the same clients, and no batching. `load` changes a configuration and makes Triton load the model again.
 
 # %%
 configs = {model: (repository / model / "config.pbtxt").read_text() for model in (*steps, "clip")}
@@ -471,15 +471,15 @@ words = " and ".join(f"{factor:.2f} for {model.removesuffix('_encoder')}" for mo
 show(fig, f"Batching on top of company: times {words}", f"requests a second of both encoders; batching: times {words}")
 
 # %% [markdown]
-# How much is the batching? The control has 1 row per execution, so nothing there is batching's. A factor below 1 is a
-# slow-down. Whether larger batches are also *faster* depends on what one row leaves idle. On a GPU that is nearly
-# everything. Here a picture keeps a core busy by itself. Repeat before you believe a factor.
+# What do more clients bring? Work for both cores. And the batching? The control has 1 row per execution, so nothing
+# there is batching's. A factor below 1 is a slow-down. Whether larger batches are also *faster* depends on what one row
+# leaves idle. On a GPU that is nearly everything. Here a picture keeps a core busy by itself. Repeat before you believe
+# a factor.
 
 # %% [markdown]
 # ## 4 The batch dimension
 #
-# Most mistakes with a vision model are mistakes of shape. Send two pictures to `vision_encoder`: one of [3, 224, 224],
-# exactly what `dims` says, and one of another size.
+# Send two pictures to `vision_encoder`: one of [3, 224, 224], exactly what `dims` says, and one of another size.
 #
 # **Predict:** does Triton take the first?
 
@@ -679,8 +679,8 @@ show(figures.gallery(previews, columns=7), title, summary, photos=True)
 
 
 # %% [markdown]
-# The grey picture lost its colours, and the transparent one shows white. CMYK and the turn should cost about as much as
-# JPEG, the animation nothing. **Predict:** what would they give without care?
+# The grey picture lost its colours, and the transparent one shows white. CMYK and the turn cost about as much as JPEG,
+# the animation nothing. **Predict:** what would they give without care?
 #
 # <details><summary>What would they give?</summary>
 #
@@ -786,7 +786,7 @@ print("\n".join(line for line in lines if not line.startswith("?")))
 #
 # - An ensemble is wiring: keys are the model's names, values the ensemble's. What is ready starts, so branches overlap.
 # - It has no "if". An empty string stands for "none", and a step may skip rows.
-# - The statistics show what it adds to its longest path.
+# - The statistics compare it with its longest path.
 # - Batching needs a control: the same clients without it.
 # - `max_batch_size` above 0 puts the rows in front of `dims`, everywhere. Lint before you load: some mistakes load.
 # - Bound pixels, bytes and work before you decode, turn by EXIF, put transparency on white, say what was cut off.
@@ -814,8 +814,8 @@ print("text_encoder alone:", ask("text_encoder", text=words_of[0]).as_numpy("tex
 print("the server is ready:", client.is_server_ready())
 
 # %% [markdown]
-# Does it? No. An ensemble is there only while all its steps are, although `text_encoder` still answers by itself. Now
-# put the encoder back. **Predict:** must you restart anything?
+# Does it? No. An ensemble is there only while all its steps are. `text_encoder` still answers, but the server is not
+# *ready*: a load balancer would leave it out. Now put the encoder back. **Predict:** must you restart anything?
 
 # %% tags=["nbval-check-output"]
 client.load_model("vision_encoder", headers=server.admin_headers)

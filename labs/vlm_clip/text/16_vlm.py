@@ -74,8 +74,8 @@ seed: int = 0  # which pictures
 #
 # ![The trunk makes 7 by 7 cells of a picture, the projector a row of 576 numbers of each cell](pictures/16_path.svg)
 #
-# The rows are also called *visual tokens*. This is LLaVA's recipe, in small: a frozen trunk (mini-CLIP's), a trained
-# projector, SmolLM2 with a trained update. The deployment has six models.
+# The rows are also called *visual tokens*. This is LLaVA's recipe on a small scale: a frozen trunk (mini-CLIP's), a
+# trained projector, SmolLM2 with a trained update. The deployment has six models.
 
 # %%
 lane = notebook.begin("16", lane, seed=seed, weights=precision)
@@ -264,9 +264,9 @@ show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, j
 #
 # ## 4 What attention does with a picture
 #
-# In each layer a position takes from all positions before it, by weights with the sum 1. Draw a scene whose truth you
-# know, and ask for both sides. The client sends the rows itself: a table needs no encoder, but a number of its own
-# (section 5 says why).
+# In each layer a position takes from all positions up to its own, by weights that add up to 1. Draw a scene whose truth
+# you know, and ask for both sides. The client sends the rows itself, so no encoder runs; each table has a number of its
+# own (section 5 says why).
 
 # %%
 scene = Image.new("RGB", (224, 224), "white")
@@ -309,7 +309,7 @@ title = f"The left three columns hold {left:.0%} of the map for “left”, {rig
 show(vlm_figures.heat(np.asarray(scene), maps), title, "attention of both questions over a circle and a square")
 
 # %% [markdown]
-# Does it lie there? Mostly: compare the two shares in the title. How much goes to the picture? Less than to the first
+# Does it lie there? Mostly: compare the shares in the title. How much goes to the picture? Less than to the first
 # token, which says nothing (an *attention sink*).
 #
 # A map shows where a model *reads*, not what it *needs*. So test it: replace cells by the mean rows of other pictures.
@@ -334,7 +334,7 @@ for name, cover in covers.items():
 #
 # ![Prompts with different pictures have equal ids; an extra id tells their blocks apart](pictures/16_trap.svg)
 #
-# So TensorRT-LLM wants an **extra id** for each picture. This `preprocessing` makes it of the pixels. But a client that
+# So TensorRT-LLM wants an **extra id** for each picture. This `preprocessing` makes it from the pixels. A client that
 # prepares its pixels itself must send its own.
 
 # %%
@@ -409,8 +409,8 @@ check("16.2", (extra_id, ask_pixels, two))
 # scenes show things whose *names* it never saw, either. *Blind* has the mean rows in place of every picture: what
 # guessing gives.
 #
-# The line through a point is its 95 % **interval**: the shares that fit these cases. Where two lines do not meet, the
-# difference is hardly chance. Where they meet, these cases do not say which is better.
+# The line through a point is its 95 % **interval**: the shares that fit these cases. Where two lines do not meet,
+# chance hardly explains the difference. Where they meet, these cases do not say which is better.
 #
 # **Predict:** which kinds of question suffer from new names, and which do not?
 
@@ -550,7 +550,7 @@ check("16.3", (careful, ask, doubts))
 # </details>
 
 # %% [markdown]
-# What does a guard cost? See the first row of the figure: present things that the model denies get no answer any more.
+# What does a guard cost? See the first row of the figure: present things that the model denies get no answer.
 #
 # ## 8 Two ways to search
 #
@@ -587,7 +587,7 @@ show(figures.gallery(items), title, "three hits of either way, with what the mod
 # %% [markdown]
 # ## Recap
 #
-# - A picture is rows in the space of word embeddings; ids behind the vocabulary stand for them.
+# - A picture is rows in the space of word embeddings; ids beyond the vocabulary stand for them.
 # - Attention shows where a model reads. Hide cells to learn what it needs.
 # - Equal ids are not equal pictures: an extra id of the pixels keeps their KV blocks apart.
 # - Compare with a blind model, say how you asked, and conclude no more than the interval allows.
@@ -605,8 +605,8 @@ for name, picture in nothing.items():
     print(f"{name:8}", *ask([(picture, question) for question in ("What is it?", "Is there a dog?", "How are you?")]))
 
 # %% [markdown]
-# Does it? No: nobody taught it to. Try more: run all with `precision = "int4"`, and look at section 4 again. Four bits
-# cost this model its left and right.
+# Does it? No: nobody taught it to. Run all with `precision = "int4"`, and look at section 4 again. Four bits cost this
+# model its left and right.
 #
 # Stop the server; its folder goes with it.
 
