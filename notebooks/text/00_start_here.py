@@ -101,7 +101,7 @@ print("this notebook uses:", lane)
 
 # %%
 summary = "The client talks to tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing."
-show(request_path.draw("bls"), "The way of one request", summary, drawing=True)
+show(request_path.draw("bls"), "The client asks one model, which asks three others", summary, drawing=True)
 
 # %% [markdown]
 # ## 3 Start a server

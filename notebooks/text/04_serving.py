@@ -1068,7 +1068,7 @@ def reloaded(axes, slots, strategy):
 
 policies = ["V1", "inflight_fused_batching"]
 title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {seconds[1]:.2f} s"  # noqa: E731
-explore(reloaded, title=title, summary="a bar a request", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
+explore(reloaded, title=title, summary="six requests, each from first to last token", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
 
 # %% [markdown]
 # Which begin earlier? In flight, all that had to wait: with V1 nobody begins before all that run have ended.

@@ -598,7 +598,8 @@ colours = {name: next(colour for word, colour in palette.items() if name.startsw
 likely, repeats, differ = ({name: float(np.mean(v)) for name, v in panel.items()} for panel in measured.values())
 likeliest = max(likely, key=likely.get)
 summary = f"{likeliest}: {likely[likeliest]:.2f} nats per token, {repeats[likeliest]:.0f} % repeated pairs on average"
-show(figures.strategies(measured, colours), f"{len(ways)} strategies, {len(beginnings)} beginnings", summary)
+title = f"{likeliest} writes the likeliest texts; {repeats[likeliest]:.0f} % of their pairs repeat"
+show(figures.strategies(measured, colours), title, summary)
 
 # %% [markdown]
 # Which is likeliest? The wide beams; hot samples are the least likely. Which repeats itself most? Beams, if any, but

@@ -98,7 +98,7 @@ def static_int8(
 
     plain = out.with_suffix(".plain.onnx")
     with _quiet():
-        quant_pre_process(source, plain)  # fuses batch normalisations into the convolutions before them
+        quant_pre_process(source, plain)  # shapes, and constants folded
         convolutions = [node.name for node in onnx.load(plain).graph.node if node.op_type == "Conv"]
         quantize_static(
             plain, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, nodes_to_exclude=convolutions[:keep],

@@ -375,7 +375,8 @@ def at_k(axes, k):
     return middle[-1] - middle[-2]
 
 
-title = lambda gains: "mini-CLIP minus ConSE: " + ", ".join(f"{gain:+.2f}" for gain in gains)  # noqa: E731
+at = f" at 1, {k} and 30"
+title = lambda gains: f"mini-CLIP minus ConSE{at * (len(gains) > 1)}: " + ", ".join(map("{:+.2f}".format, gains))  # noqa: E731
 explore(at_k, title=title, summary=f"recall at 1, {k} and 30", live={"k": range(1, 51)}, k=[1, k, 30])
 
 # %% [markdown]

@@ -256,7 +256,7 @@ waits = {"text alone": [text_only] * 3, "with a new picture": new, "with the sam
 waits = {name: [first_piece(each) for each in requests] for name, requests in waits.items()}
 ms = {name: round(1000 * float(np.median(seconds))) for name, seconds in waits.items()}
 title = f"A new picture takes {ms['with a new picture'] / ms['text alone']:.1f} times as long as text alone"
-show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, json.dumps(ms))
+show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, "; ".join(f"{name} {each} ms" for name, each in ms.items()))
 
 # %% [markdown]
 # How many times? Read the title. Two things cost: the encoder, and 49 more tokens to read. When the picture comes again
@@ -424,7 +424,7 @@ found = {text: {way: card[group][kind][name] for way, (group, name) in ways.item
 table = {text: {way: (f["share"], *f["interval"]) for way, f in row.items()} for text, row in found.items()}
 fall = {text: row["known names"][0] - row["new names"][0] for text, row in table.items()}
 title = f"With new names “What is it?” falls by {fall['What is it?']:.2f}"
-show(vlm_figures.shares(table, "share of exact answers"), title, json.dumps({k: round(v, 2) for k, v in fall.items()}),
+show(vlm_figures.shares(table, "share of exact answers"), title, "; ".join(f"{k} {v:+.2f}" for k, v in fall.items()),
      drawing=True)  # fmt: skip
 
 
