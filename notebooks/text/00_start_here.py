@@ -63,7 +63,7 @@ lane = notebook.begin("00", lane, seed=seed, weights=precision)
 # %% [markdown]
 # ## 1 What can this machine do?
 #
-# What is missing, and the cure; `WARN` means optional. `course doctor` in a terminal shows all:
+# Print what is missing, and the cure; `WARN` means optional. (`course doctor` in a terminal shows all.)
 
 # %%
 lines = doctor.examine()
@@ -325,8 +325,8 @@ check("00.3", (body, question, server))
 # %% [markdown]
 # ## Playground
 #
-# The same question with a control for each setting that 06 to 09 explain. The colour of a token says how likely the
-# model found it; the bars show what else could have come.
+# The same question, with controls for the settings of 06 to 09. The answer is sampled, so it may differ from section
+# 5's. A token's colour says how likely the model found it; the bars show what else could have come.
 #
 # **Predict:** is the model equally sure of every token? If not, where does it doubt?
 
@@ -334,8 +334,7 @@ check("00.3", (body, question, server))
 playground(server.grpc_url, question, top_k=50, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# It is not equally sure. Light tokens finish what has begun, the rest of a word or of a common phrase; dark ones start
-# something new, where many could follow.
+# No: light tokens finish a word or a common phrase; dark ones start something new, where many could follow.
 
 # %% [markdown]
 # ## Recap

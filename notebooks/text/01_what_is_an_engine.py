@@ -371,9 +371,9 @@ print("w with its channels last:", parts["w"].transpose(0, 2, 3, 1).tobytes() in
       bool(np.abs(stored[:, None] - shift).min(axis=0).max() < 1e-5))  # fmt: skip
 
 # %% [markdown]
-# None of the five, but what was made of them: the channels were moved last, and the batch normalisation became one
-# factor and one shift for each channel. TensorRT knows where each number went: with the flag `REFIT` at the build, its
-# `Refitter` gives a loaded engine new weights by name, also fused ones. That needs a supported GPU; we have not run it.
+# None of the five: the channels were moved last, and the batch normalisation became one factor and one shift for each
+# channel. TensorRT knows where each number went: with the flag `REFIT` at the build, its `Refitter` gives a loaded
+# engine new weights by name, also fused ones. That needs a supported GPU; we have not run it.
 
 # %% [markdown]
 # ## 5 fp16
@@ -446,9 +446,9 @@ title = f"A quarter of the tokens: {short / first:.0%} of the memory; the opt ra
 show(fig, title.replace("%", " %"), "; ".join(f"{name} {size:.1f} MB" for name, size in needed.items()))
 
 # %% [markdown]
-# The one with the smaller max: memory grows mostly with *pairs* of tokens. A larger opt costs little. Limits cost
-# memory from the first request on, used or not; so do `trtllm-build`'s `--max_batch_size`, `--max_input_len` and
-# `--max_num_tokens`.
+# The one with the smaller max. Beside a fixed part, memory grows with *pairs* of tokens: try `longest = 512`. A larger
+# opt costs little. Limits cost memory from the first request on, used or not; so do `trtllm-build`'s
+# `--max_batch_size`, `--max_input_len` and `--max_num_tokens`.
 
 # %% [markdown]
 # ## 7 A real encoder
@@ -829,7 +829,7 @@ print("a build from the damaged weights gives the same file:", broken == wanted)
 
 # %% [markdown]
 # No: byte for byte, the damaged file is the plan of another network. So a plan holds no checksum of its weights. Keep
-# one beside each plan that you ship.
+# one beside each plan you ship.
 
 # %%
 notebook.record(nodes=len(operators), layers_fp32=len(minilm_layers), layers_fp16=len(minilm16_layers))

@@ -211,8 +211,8 @@ show(figures.differences(off), title, "; ".join(f"{name} off by {far:.2g}" for n
 # %% [markdown]
 # With float32 only the order of additions differs: nothing was lost or mixed up. Each missing bit makes the steps twice
 # as wide: $2^3 = 8$ times from float16 to bfloat16, $2^4 = 16$ times from int8 to int4. The largest of many differences
-# follows that roughly. Four of the five choose the same tokens; int4 with one scale per row ruins this model. Four bits
-# need finer scales, as in AWQ: groups of 128 weights.
+# follows that roughly. On one short prompt, four of the five choose the same tokens; int4 with one scale per row ruins
+# this model. Four bits need finer scales, as in AWQ: groups of 128 weights.
 #
 # (Unlike the hub's, our weights had four bits before: GGUF's Q4_1, with scales for blocks of 32.)
 
@@ -355,7 +355,7 @@ for key in ("max_batch_size", "max_seq_len", "max_input_len", "max_beam_width", 
 course(f"build --checkpoint_dir {dtype} --output_dir old --max_output_len 200", lines=3)
 
 # %% [markdown]
-# It is refused. `--max_output_len` counted the answer alone; `--max_seq_len` counts prompt *and* answer.
+# It is refused: `--max_seq_len` counts prompt *and* answer.
 #
 # <details><summary>Versions, scripts, containers</summary>
 #

@@ -210,7 +210,7 @@ except InferenceServerException as error:
 
 
 # %% [markdown]
-# No, it is refused. The `-1` is the batch: any size up to 8.
+# No. The `-1` is the batch: any size up to 8.
 #
 # ### A name and a version
 #
@@ -361,7 +361,7 @@ for name in ("max_tokens", "_REQUEST_OUTPUT_LEN", "top_k"):
 
 
 # %% [markdown]
-# As `runtime_top_k`, which for the ensemble is an unknown input.
+# It gets `runtime_top_k`, which for the ensemble is an unknown input.
 #
 # ## 3 Read each config
 #
@@ -462,7 +462,7 @@ length = {name: len(text.splitlines()) for name, text in template.items()}
 show(repository_figures.placeholders(found, length), title, words, drawing=True)
 
 # %% [markdown]
-# The structural ones. Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's
+# Structural ones are rarer. Fill in what looks like enough, as NVIDIA's `fill_template.py` does: with Python's
 # `safe_substitute`, which leaves what it does not know. From here on a class starts the server. **Predict:** will
 # Triton name the line, the placeholder, or both?
 

@@ -236,7 +236,7 @@ print(f"{stats.inference_stats.queue.ns / 1e6:.1f} ms in the queue")
 # The model works: a fox is closer to a dog than to a tax. An **inference** is one computed row, an **execution** is
 # one call of the instance.
 #
-# Counters only grow, a moment after the response. So read them before and after, once they stand still.
+# Counters grow a moment after the response. So read them before and after, once they stand still.
 
 # %%
 def counters(model):
@@ -319,9 +319,9 @@ for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
     print(f"{name:12}", " · ".join(f"{key} {value:.1f}" for key, value in row.items()), f"· expected {least}")
 
 # %% [markdown]
-# How many executions? Without batching, one for each request. With it, the first goes alone, because the instance is
-# free; the rest go 8 at a time. With a delay even the first waits for seven others. Requests that did not arrive all
-# at once make more.
+# Without batching, each request is an execution. With it, the first goes alone, because the instance is free; the rest
+# go 8 at a time. With a delay even the first waits for seven others. Requests that did not arrive all at once make
+# more.
 #
 # How long is the queue meanwhile?
 
@@ -374,8 +374,7 @@ assert delays[50_000] > 0.05
 change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseconds: 0")
 
 # %% [markdown]
-# Does a lone request wait? Yes, the whole delay: the scheduler cannot know who will come. A full preferred batch
-# leaves at once.
+# A lone request waits the whole delay: the scheduler cannot know who will come. A full preferred batch leaves at once.
 #
 # So [tune in this order](https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md):
 # `dynamic_batching { }` alone; then a delay, if larger batches pay; preferred sizes only where some are really faster.
@@ -450,7 +449,7 @@ cores = len(psutil.Process().cpu_affinity())
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
 
 # %% [markdown]
-# Did two instances double the requests per second? At best, and only if a second core was idle. The memory is always
+# Two instances answer twice the requests per second at best, and only if a second core was idle. The memory is always
 # paid.
 #
 # ### One instance of the LLM, or two?
@@ -518,10 +517,10 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
     print(f"{name:13} {speed:4.0f} tokens/s, {count * weights:4.0f} MB of weights, on {inflight.device}")
 
 # %% [markdown]
-# Which made more tokens per second? The single instance, if reading the weights is the limit: each step reads them
-# once, however many rows it computes; two half-full instances read them twice. Where arithmetic is the limit, as with
-# int4 on a CPU, they may be equally fast. They also split the memory of the KV cache (section 5). So: **one instance, a
-# large batch**. More make sense on *other* GPUs.
+# The single instance makes more tokens per second if reading the weights is the limit: each step reads them once,
+# however many rows it computes; two half-full instances read them twice. Where arithmetic is the limit, as with int4 on
+# a CPU, they may be equally fast. They also split the memory of the KV cache (section 5). So: **one instance, a large
+# batch**. More make sense on *other* GPUs.
 #
 # Keep one `postprocessing`, too, if you stream, or [pieces may come in the wrong
 # order](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614).
@@ -572,9 +571,9 @@ show(slot_figures.timeline(runs), title, alt)
 inflight.shutdown()
 
 # %% [markdown]
-# How many times the steps? Nearly twice with these lengths. Below, no bar begins before the whole batch before it has
-# ended. Above, a free slot is taken at the next token. Time gains less than steps: a full step costs a little more than
-# one with empty slots.
+# Nearly twice the steps, with these lengths. Below, no bar begins until the whole batch before it has ended. Above, a
+# free slot is taken at the next token. Time gains less than steps: a full step costs more than one with empty slots,
+# and both ways read every prompt.
 
 # %% [markdown]
 # **Exercise 04.2** (●●○, 6 minutes) Find a load that static batching handles badly. Four requests arrive together, for
@@ -664,9 +663,9 @@ run = sorted(asked, key=lambda one: one["first_scheduled_time_ns"])
 show(slot_figures.timeline({f"{places + 2} requests for {places} places": run}, by="request"), title, alt)
 
 # %% [markdown]
-# Which queue saw them? The executor's. The last two waited for a place, the others only for the prompts before theirs
-# to be read. Triton's queue is nearly always empty, because the instance of `tensorrt_llm` hands every request on at
-# once. **The LLM's waiting line is behind Triton's statistics**:
+# The executor's queue saw them. The last two waited for a place, the others only for the prompts before theirs to be
+# read. Triton's queue is nearly always empty, because the instance of `tensorrt_llm` hands every request on at once.
+# **The LLM's waiting line is behind Triton's statistics**:
 #
 # ![Triton's queue is empty; behind it, requests wait in the executor's queue for a slot](pictures/04_queues.svg)
 #
@@ -726,8 +725,8 @@ alt = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks 
 show(slot_figures.timeline({"tiny cache": metrics}, by="request"), title, alt)
 
 # %% [markdown]
-# How many ran at the same time? Two: they take 6 blocks, and the 2 left are too few for a third. The others only
-# waited, although slots were free. A request that could *never* fit is refused at once:
+# Two ran at the same time: they take 6 blocks, and the 2 left are too few for a third. The others waited, although
+# slots were free. A request that could *never* fit is refused at once:
 
 # %% tags=["nbval-check-output"]
 try:
@@ -785,12 +784,13 @@ if precision == "fp32":
 no_evict.shutdown()
 
 # %% [markdown]
-# Which policy for which load? With short answers the careful one reserves memory that nobody uses. With full answers
-# the eager one starts more than fit, preempts the youngest, and reads their texts again. That is cheap here. With long
-# prompts and many requests the careful policy can win, and a preempted stream stands still.
+# `max_utilization` takes fewer steps for both loads. With short answers `guaranteed_no_evict` reserves memory that
+# nobody uses. With full answers `max_utilization` starts more than fit, preempts the youngest, and reads their texts
+# again. That is cheap here. With long prompts and many requests `guaranteed_no_evict` can win, and a preempted stream
+# stands still.
 #
-# Does preemption change a text? Not in fp32. In int4, and on a GPU, the last bits of a **logit**, the score of a
-# possible next token, depend on how many tokens are read together, and a close decision with them.
+# Preemption changes no text in fp32. In int4, and on a GPU, the last bits of a **logit**, the score of a possible next
+# token, depend on how many tokens are read together, and a close decision with them.
 
 # %% [markdown]
 # **Exercise 04.3** (●●○, 8 minutes) Four callers come at once. Each sends a prompt of about 16 tokens, asks for up to
@@ -864,9 +864,9 @@ alt = "; ".join(f"{name}: {ms:.0f} ms, {reused} blocks reused" for name, (ms, re
 show(slot_figures.first_tokens(bars), title, alt)
 
 # %% [markdown]
-# How long, relative to the first? The second and third found their blocks and came several times as fast. The last
-# shares nearly all of its *text* and none of its *beginning*: no block, so it is read whole, like the first; what
-# differs between those two bars is noise. So put what is the same for everybody first, the question last.
+# The second and third found their blocks and came several times as fast as the first. The last shares nearly all of its
+# *text* and none of its *beginning*: no block, so it is read whole, like the first; what differs between those two bars
+# is noise. So put what is the same for everybody first, the question last.
 #
 # <details><summary>On a TensorRT engine</summary>
 #
@@ -886,8 +886,8 @@ print(*[line for line in page.splitlines() if line.startswith("nv_inference") an
 
 
 # %% [markdown]
-# Counters never go back, so a monitoring system takes differences. Take them over four answers of the LLM: where did
-# each model spend its part?
+# Counters never go back, so a monitoring system takes differences. Take them over four answers of the LLM: how long did
+# each model work?
 #
 # **Predict:** which model of the chain will look slowest, and does the LLM's time come near that of an answer?
 
@@ -929,9 +929,9 @@ alt = "; ".join(f"{model} {ms:.1f} ms" for model, ms in sums.items())
 show(slot_figures.clocks(sums), title, alt)
 
 # %% [markdown]
-# Does it come near? No: Triton's clock stops when `execute` returns, which is when the executor has the request. The
-# `execute` of `tensorrt_llm_bls` only starts a thread. The tokenizers work inside `execute`, so one of them may well
-# look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are.
+# The LLM's time comes nowhere near: Triton's clock stops when `execute` returns, which is when the executor has the
+# request. The `execute` of `tensorrt_llm_bls` only starts a thread. The tokenizers work inside `execute`, so one of
+# them may well look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are.
 #
 # For the LLM look at the executor's figures,
 # [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics)
@@ -946,8 +946,8 @@ lines = [line for line in page.splitlines() if re.match(r"nv_(trt_)?llm_(?!.*_bu
 print(*[re.sub(r',?(model|version)="\w+",?', "", line) for line in lines], sep="\n")
 
 # %% [markdown]
-# Which are 0? No request runs or waits, and every block is free, even those kept for reuse. The two histograms give
-# the mean length of prompts and answers, as sum over count.
+# No request runs or waits, and every block is free, even those kept for reuse. The two histograms give the mean length
+# of prompts and answers, as sum over count.
 #
 # Watch pending and rejected requests for small models, waiting requests and free KV blocks for the LLM, and the time
 # to first token for everything.
@@ -999,9 +999,9 @@ print({f"status {status}, version {version}": count for (status, version), count
 assert {status for status, _ in seen} == {200} and seen[200, "2"] > 0
 
 # %% [markdown]
-# How many requests failed? None. Triton loads the new version, sends new requests to it, lets the old one finish, and
-# unloads it last. For a moment **both are in memory**. An LLM that fills its GPU cannot be updated this way: start a
-# second server and move the load balancer.
+# No request failed. Triton loads the new version, sends new requests to it, lets the old one finish, and unloads it
+# last. For a moment **both are in memory**. An LLM that fills its GPU cannot be updated this way: start a second server
+# and move the load balancer.
 #
 # A `version_policy` serves several versions side by side. A client may name one; without a name it gets the highest.
 
@@ -1046,7 +1046,7 @@ print("now:", config.parameters["batch_scheduler_policy"].string_value)
 
 
 # %% [markdown]
-# What happened to the streams? The old instance finished them: every answer is complete.
+# The old instance finished the streams: every answer is complete.
 #
 # So you can try a batch policy on the running server. In JupyterLab each slider loads the model again and sends six
 # requests, short and long in turn; a bar is one answer, from its first token to its last.
@@ -1071,7 +1071,8 @@ title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {secon
 explore(reloaded, title=title, summary="six requests, each from first to last token", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
 
 # %% [markdown]
-# Which begin earlier? In flight, all that had to wait: with V1 nobody begins before all that run have ended.
+# Request 3: in flight it takes the slot that 2 leaves, while 1 still runs. With V1 nobody begins before all that run
+# have ended.
 #
 # ## 8 Several GPUs, several nodes
 #
@@ -1097,8 +1098,8 @@ for rank, flags in enumerate(ranks):
 
 
 # %% [markdown]
-# Does it? No: `--load-model=tensorrt_llm` is all that rank 1 loads. Each has its own name for shared memory. The number
-# of processes must be that of the ranks, or TensorRT-LLM refuses to start. None of these commands has been run here.
+# No: rank 1 loads `tensorrt_llm` alone. Each has its own name for shared memory. The number of processes must be that
+# of the ranks, or TensorRT-LLM refuses to start. None of these commands has been run here.
 #
 # <details><summary>Several nodes, copies, and sources</summary>
 #
@@ -1151,7 +1152,7 @@ for outcome, count in sorted(Counter(outcomes).items()):
     print(count, "×", outcome)
 
 # %% [markdown]
-# Do the others wait? No, they are refused at once, so a client can go elsewhere or try later. Count them in
+# The others are refused at once, so a client can go elsewhere or try later. Count them in
 # `nv_inference_request_failure{reason="REJECTED"}`.
 #
 # The LLM's `max_queue_size` limits both of its queues. Running requests do not count.

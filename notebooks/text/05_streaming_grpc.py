@@ -111,7 +111,7 @@ answer = web.post("/v2/models/tensorrt_llm_bls/infer", json={"inputs": [text, le
 print(answer.status_code, answer.json()["error"])
 
 # %% [markdown]
-# You get an error: the model's configuration says `decoupled`, so it *may* answer any number of times.
+# An error: the model's configuration says `decoupled`, so it *may* answer any number of times.
 #
 # Way (b), `/generate`, takes plain values; Triton makes the tensors. `exclude_input_in_output` leaves out the prompt.
 
@@ -575,9 +575,9 @@ show(streaming.token_timeline({"alone": alone, **times}, lane=lane), title, summ
 
 
 # %% [markdown]
-# A little longer: a mark is a token, a dot one wait, and the title has the factor. At every step the server computes a
-# token for *all* running requests, and reads the weights, most of the work, once for all. That is **in-flight
-# batching** (notebook 04). First tokens differ more: prompts are read one after another.
+# Each waits a little longer; the title has the factor. A mark is a token, a dot one wait. At every step the server
+# computes a token for *all* running requests, and reads the weights, most of the work, once for all. That is
+# **in-flight batching** (notebook 04). First tokens differ more: prompts are read one after another.
 #
 # **Predict:** eight streams in the place of one: how many times the tokens per second? (In JupyterLab a slider sets how
 # many requests go out.)
@@ -598,7 +598,7 @@ title = lambda rates: f"Eight streams give {rates[-1] / rates[0]:.1f} times the 
 explore(at_once, title=title, summary=summary, live={"streams": range(1, 17)}, streams=[1, 8])
 
 # %% [markdown]
-# Fewer than eight times: a step for eight takes longer, and eight prompts are read first, one after another.
+# Less than eight times: a step for eight takes longer, and eight prompts are read first.
 #
 # ## 8 Tokens are not characters
 #
@@ -708,8 +708,9 @@ show(leaving.cores(cores, lane=lane), f"The server goes on for a client that lef
 
 
 # %% [markdown]
-# It stops where the client streamed: it notices at the next token. An answer of `/generate` it completes for nobody
-# ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them stream.
+# The server stops where the client streamed: it notices at the next token. It completes an answer of `/generate` for
+# nobody ([server#7077](https://github.com/triton-inference-server/server/issues/7077)). If clients may leave, let them
+# stream.
 #
 # <details><summary>With tritonclient alone, and by request id</summary>
 #
@@ -761,7 +762,7 @@ check("05.3", first_text)
 # %% [markdown]
 # ## 10 Errors you will meet
 #
-# Triton compares a request with `config.pbtxt`: names, datatypes, shapes. Values only the model can judge. Each line
+# Triton compares a request with `config.pbtxt`: names, datatypes, shapes. Only the model can judge values. Each line
 # spoils a good request, which goes out over gRPC and to `/generate`:
 
 # %%
