@@ -389,8 +389,8 @@ title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA
 show(fig, title, summary)
 
 # %% [markdown]
-# How many? The title counts them, for our draw and for NVIDIA's, which differ a little where a token crosses p. So few
-# samples can hardly tell the two apart; section 1 could, by calculation.
+# The title counts them, for our draw and for NVIDIA's, which differ a little where a token crosses p. A miss leans
+# against a draw, but so few samples prove nothing; section 1 could, by calculation.
 #
 # <details><summary>How many samples would it take?</summary>
 #

@@ -638,8 +638,8 @@ for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
-# How fast are eight beams? Far from eight times slower: each is a row in every step, and the rows share one reading of
-# the weights. On a quiet machine they lost about a third. A difference smaller than the ranges is noise.
+# Eight beams are far from eight times slower: each is a row in every step, and the rows share one reading of the
+# weights. A difference smaller than the ranges is noise; on a quiet machine eight lost about a third.
 #
 # Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
 # KV head of every layer, here in float32.
@@ -778,7 +778,8 @@ p_value = binomtest(only, only + only_other).pvalue if only + only_other else 1.
 print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_value:.4f}")
 
 # %% [markdown]
-# With the default parameters p is a little below 0.05: probably not chance. Try `items = 60` before you rely on it.
+# With the default parameters p is a little below 0.05: weak evidence. And greedy had only one try: put the checked
+# samples in its place, with `items = 60`, before you rely on it.
 #
 # Copy with greedy decoding. Sample where many answers are good.
 #
@@ -803,7 +804,7 @@ playground(server.grpc_url, prompt, top_p=0.0, max_tokens=24)
 # - A server returns all beams in one response, best score first. A streamed response holds whole texts.
 # - $\text{score}=\log P/\text{length}^p$. With $p=0$, TensorRT-LLM's default, short answers win. A penalty ranks only
 #   what `early_stopping` has let finish.
-# - Beams cost memory and speed, for nearly the same texts.
+# - Beams cost memory and some speed, for nearly the same texts.
 # - Four beams and a check win where one answer is right. Likely open-ended text can be bland.
 
 # %% [markdown]

@@ -499,7 +499,8 @@ show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), tit
 
 # %% [markdown]
 # The left panel has no clock in it. Its dots leave the line because right guesses come in runs, and each number guesses
-# at other places. The right panel adds the clock and its noise. How much hangs on the choice?
+# at other places. The right panel adds the clock and its noise: where section 1 measured a step as too slow, the line
+# dips. How much hangs on the choice?
 
 # %%
 close = [k for k in lengths if gained[k] >= 0.9 * gained[fastest]]
@@ -728,9 +729,10 @@ summary = "; ".join(f"{name}: {one:.1f} with one stream, {four:.1f} with four" f
 show(figures.bars(["one stream", "four streams"], rates, "tokens/s, together", "{:.0f}"), title, summary)
 
 # %% [markdown]
-# Does the draft still help? If its bar is lower, no: here each request verifies in a step of its own and shares no
-# reading of the weights. TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends
-# speculation for low batch sizes.
+# Where its bar is lower, the draft does not help. Even one stream may lose: fewer guesses are right here than in
+# section 7. Four lose more, since each request verifies in a step of its own and shares no reading of the weights.
+# TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends speculation for low
+# batch sizes.
 #
 # Speculation has limits, most of them NVIDIA's: one prompt, one beam, no streaming, no logits. **Predict:** does the
 # server ignore such a setting, or refuse it?

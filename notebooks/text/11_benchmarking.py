@@ -539,8 +539,8 @@ show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 
 
 # %% [markdown]
-# And goodput? It rises with the rate while the limits are kept, and falls behind the point where waits eat them up,
-# although throughput still rises. Far above the capacity, in a long run, no answer keeps them.
+# Goodput rises with the rate while the limits are kept, and falls beyond the point where waits eat them up, although
+# throughput still rises. Far above the capacity, in a long run, no answer keeps them.
 #
 # Where the curve of TTFT turns up is the **knee**. Operate a deployment to the left of it. Four rates only tell between
 # which two it lies. So search.
@@ -686,8 +686,9 @@ for run in runs:
         print(f"  {name:18} AIPerf {theirs:7.1f}, closed loop {ours:7.1f}: {theirs / ours:.2f} ×")
 
 # %% [markdown]
-# Are the two close? In the kept runs, no: AIPerf reports longer waits in both pairs. Suspect mistake 4 first: both
-# clients share the server's two cores, and other work ran before. If they keep differing, compare what they sent.
+# In the kept runs they are not: AIPerf reports longer waits, by much the same factor in both pairs, so hardly by
+# chance. Suspect mistake 4 first: both clients share the server's two cores. If they differ on machines of their own,
+# compare what they sent.
 
 # %% [markdown]
 # ## Recap

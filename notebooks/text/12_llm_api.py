@@ -236,7 +236,8 @@ texts = {ask({**plain, "temperature": temperature, "seed": seed + i}) for i in r
 print(f"different texts with temperature {temperature}: {len(texts)}")
 
 # %% [markdown]
-# One: it was greedy. The three settings are named nearly alike everywhere, but what turns sampling on differs:
+# One: it was greedy. `temperature`, `top_k` and `top_p` have nearly the same names everywhere, but what turns sampling
+# on differs:
 #
 # - Behind an **engine**, `top_k` or `top_p` does, unless `top_k` is 1, which leaves a single token. Temperature only
 #   shapes what is sampled.
