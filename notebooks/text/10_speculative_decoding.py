@@ -560,7 +560,7 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 # top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. It is not faster where the
 # last number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
 #
-# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below the acceptance.
+# `acceptance_rate` divides by *all* guesses, also those after a miss, so expect it below the acceptance.
 #
 # The number of guesses is a setting of the request. In JupyterLab the slider sends one request a value. **Predict:** do
 # more guesses mean more accepted ones? Fewer in vain?
