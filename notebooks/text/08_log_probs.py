@@ -177,8 +177,8 @@ print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy(
 # </details>
 
 # %% [markdown]
-# Log softmax is $z-\text{logsumexp}(z)$; logsumexp is the log of the sum of the exponentials. On paper that equals
-# $\log(\text{softmax}(z))$. Try both on the first token, with results in float16, as is common on a GPU.
+# On paper notebook 06's log form, $z-\text{logsumexp}(z)$, equals $\log(\text{softmax}(z))$. Try both on the first
+# token, with results in float16, as is common on a GPU.
 #
 # **Predict:** for how many tokens of the vocabulary does each give no usable answer?
 

@@ -728,8 +728,8 @@ summary = "; ".join(f"{name}: {one:.1f} with one stream, {four:.1f} with four" f
 show(figures.bars(["one stream", "four streams"], rates, "tokens/s, together", "{:.0f}"), title, summary)
 
 # %% [markdown]
-# Where its bar is lower, the draft does not help. Even one stream may lose: fewer guesses are right here than in
-# section 7. Four lose more, since each request verifies in a step of its own and shares no reading of the weights.
+# Where its bar is lower, the draft does not help. Even one stream may lose, when fewer guesses are right than in
+# section 7. Four lose more: each request verifies in a step of its own and shares no reading of the weights.
 # TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends speculation for low
 # batch sizes.
 #
