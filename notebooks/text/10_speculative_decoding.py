@@ -498,8 +498,7 @@ show(figures.cost_model(lengths, (expected, per_step), (predicted, gained)), tit
 
 # %% [markdown]
 # The left panel has no clock in it. Its dots leave the line because right guesses come in runs, and each number guesses
-# at other places. The right panel adds the clock and its noise: where section 1 measured a step as too slow, the line
-# dips. How much hangs on the choice?
+# at other places. The right panel adds the clock and its noise. How much hangs on the choice?
 
 # %%
 close = [k for k in lengths if gained[k] >= 0.9 * gained[fastest]]
