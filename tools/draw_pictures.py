@@ -913,7 +913,7 @@ def one_round() -> Picture:
         "One round: three guesses, one step of the target, three tokens",
         """Text so far: The fox. The draft guesses ran, into, a, one after the other. The target reads them in one
         step and chooses ran, into, the, dark. ran and into agree and are kept; the replaces a; dark is thrown
-        away, because the target chose it behind a. The text is now The fox ran into the.""",
+        away, because the target chose it after a. The text is now The fox ran into the.""",
     )
     columns = [240 + 92 * place for place in range(6)]
     words = ["The", "fox", "ran", "into", "a"]
@@ -952,7 +952,7 @@ def one_round() -> Picture:
     for place, mark, colour in ((2, "= ran", WRITE), (3, "= into", WRITE), (4, "not: a", COMPUTE)):
         p.text(columns[place] + 36, 250, mark, size=13, anchor="middle", colour=INK)
         p.arrow((columns[place] + 36, 256), (columns[place] + 36, 282), colour=colour)
-    p.text(columns[5] + 36, 250, "chosen\nbehind a", size=13, anchor="middle", colour=QUIET)
+    p.text(columns[5] + 36, 250, "chosen\nafter a", size=13, anchor="middle", colour=QUIET)
     for place, word in ((0, "The"), (1, "fox"), (2, "ran"), (3, "into"), (4, "the")):
         token(place, 282, word, QUIET if place < 2 else WRITE)
     p.arrow((columns[2], 328), (columns[4] + 72, 328), head=False, colour=WRITE)

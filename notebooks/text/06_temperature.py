@@ -492,7 +492,7 @@ tries = {
 }
 
 # %% [markdown]
-# `p` is the softmax at T = 1, T the parameter `hot`.
+# In the names, `p` is the softmax at T = 1 and T is `hot`.
 
 # %%
 print(f"{'T = ' + str(T):30} {'sum':>8}  {'highest':>8}")
@@ -627,8 +627,8 @@ for temperature, row in counts:
 
 
 # %% [markdown]
-# Against its own temperature, chance should often bring such a distance. A p-value below 0.001 against another one is a
-# reason to doubt that temperature. With a larger one these samples cannot tell the two apart.
+# Against its own temperature chance often brings such a distance. Against T = 1 a p-value below 0.001 is a reason to
+# doubt that temperature; with a larger one these samples cannot tell the two apart.
 
 # %% [markdown]
 # **Exercise 06.3** (●●○, 8 minutes) Turn the knob until the server does what you want. `logits` is the row of a prompt.

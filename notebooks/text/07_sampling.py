@@ -108,8 +108,8 @@ print("both              ", (two / two.sum()).round(3))
 
 
 # %% [markdown]
-# What does top-p see? 0.471, 0.353 and 0.176, and two tokens are left; without the division it would be three. The
-# token that *crosses* p stays: without it p = 0.3 would leave nothing. The order of TensorRT-LLM and of our server:
+# Top-p sees 0.471, 0.353 and 0.176, and two tokens are left; without the division it would be three. The token that
+# *crosses* p stays: without it p = 0.3 would leave nothing. The order of TensorRT-LLM and of our server:
 #
 # ![Temperature, penalties, top-k 3, division, top-p 0.8, draw: what stays of five tokens](pictures/07_order.svg)
 
@@ -193,8 +193,8 @@ print(f"90 % need {np.searchsorted(p[order].cumsum(), 0.9) + 1} tokens")
 print(f"the tokens behind the 50 likeliest share {p[order[50:]].sum():.1%}")
 
 # %% [markdown]
-# How likely? The favourite is far from sure. Behind a few likely tokens comes a tail of thousands: each is nearly
-# impossible, all together are not.
+# The favourite is far from sure. Behind a few likely tokens comes a tail of thousands: each is nearly impossible, all
+# together are not.
 #
 # ## 3 The microscope
 #
@@ -229,8 +229,8 @@ show(figures.microscope(steps, label), title, summary)
 
 
 # %% [markdown]
-# Which steps change ratios? Only the temperature. A cut and the division after it scale all survivors alike.
-# **Predict:** with p = 0.9, at which temperature are most tokens left: 0.5, 1 or 1.5?
+# Only the temperature changes ratios. A cut and the division after it scale all survivors alike. **Predict:** with p =
+# 0.9, at which temperature are most tokens left: 0.5, 1 or 1.5?
 
 # %%
 def nucleus(axes, temperature, top_p):
@@ -248,7 +248,7 @@ explore(nucleus, title=title, summary=summary, live=finer, top_p=[0.5, 0.9], tem
 
 
 # %% [markdown]
-# At which temperature? At 1.5: heat undoes much of what top-p is for. It cannot move the limit of top-k.
+# Most are left at 1.5: heat undoes much of what top-p is for. It cannot move the limit of top-k.
 #
 # **Exercise 07.1** (●●○, 8 minutes) Write top-k: from logits to probabilities, one for each token, in their old
 # places. `k` 0 is off, as in a request; a `k` above the number of tokens changes nothing.
@@ -371,9 +371,9 @@ print("different tokens:", len(set(few)))
 print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()) ** 24:.0e}")
 
 # %% [markdown]
-# How many came? One token, 24 times: the server divides. Now the whole distribution, with the settings of section 3.
-# **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in
-# notebook 06)? A right one misses once in twenty times.
+# One token came, 24 times: the server divides. Now the whole distribution, with the settings of section 3. **Predict:**
+# how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in notebook 06)? A
+# right one misses once in twenty times.
 
 # %%
 drawn = drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)
@@ -389,8 +389,8 @@ title = "{} samples: {} of 8 intervals hold this server's values, {} of 8 NVIDIA
 show(fig, title, summary)
 
 # %% [markdown]
-# How many? The title counts them, for our draw and for NVIDIA's, which differ a little where a token crosses p. So few
-# samples can hardly tell the two apart; section 1 could, by calculation.
+# The title counts them, for our draw and for NVIDIA's, which differ a little where a token crosses p. A miss leans
+# against a draw, but so few samples prove nothing; section 1 could, by calculation.
 #
 # <details><summary>How many samples would it take?</summary>
 #
@@ -417,7 +417,7 @@ print("three requests without a seed:", len(set(unseeded)), "text")
 print("seeds 1, 2, 3:", len(set(seeded)), "texts; the same as one request for three:", several == seeded)
 
 # %% [markdown]
-# How many texts without a seed? One: the default seed is a fixed 0, in TensorRT-LLM as here, [which surprises
+# Without a seed three requests give one text: the default seed is a fixed 0, in TensorRT-LLM as here, [which surprises
 # users](https://github.com/NVIDIA/TensorRT-LLM/issues/2411) but is [meant
 # so](https://github.com/NVIDIA/TensorRT-LLM/issues/1000). If you want different answers, send different seeds.
 #
@@ -439,7 +439,7 @@ warm = [text(ask(prompt, temperature=1.9, seed=s)[0]) for s in (1, 2)]
 print("greedy, whatever temperature and seed:", warm == [plain, plain])
 
 # %% [markdown]
-# What do they give? The greedy text, both: nothing is drawn. Read what the strategies write:
+# Both give the greedy text: nothing is drawn. Read what the strategies write:
 
 # %% tags=["varies"]
 settings = {
@@ -463,7 +463,7 @@ print(f"per token {behind:.0%}, per text of {max_tokens} tokens {1 - (1 - behind
 
 
 # %% [markdown]
-# How likely? Almost certain: the risk adds up, token by token.
+# It is almost certain: the risk adds up, token by token.
 #
 # ## 6 Penalties
 #
@@ -496,8 +496,7 @@ for name, row in penalised(z, ids_of(prompt)).items():
     print(f"{name:15} moves {np.abs(softmax(row) - p).sum() / 2:.2%} of the probability")
 
 # %% [markdown]
-# How much? Little: a penalty moves only what has occurred, and here the likely words have not. So take a prompt that
-# repeats itself:
+# Each moves little: only what has occurred, and here the likely words have not. So take a prompt that repeats itself:
 
 # %%
 animals = "the cat and the dog and the cat and the"
@@ -521,8 +520,8 @@ fig = figures.microscope(panels, likely, previous=before)
 show(fig, title, ", ".join(f"{name}: dog {q[dog]:.0%}, cat {q[cat]:.0%}" for name, q in after.items()))
 
 # %% [markdown]
-# What is the difference? The frequency penalty counts each occurrence, so the logit of `' cat'` falls twice as far. The
-# factor 1.3 takes more from a higher logit, so do not copy a penalty from another model, whose logits lie elsewhere.
+# The frequency penalty counts each occurrence, so the logit of `' cat'` falls twice as far. The factor 1.3 takes more
+# from a higher logit, so do not copy a penalty from another model, whose logits lie elsewhere.
 #
 # Does the server agree? `return_log_probs` reports the natural log of the chosen token's probability, after penalties.
 
@@ -574,7 +573,7 @@ for name, rate in rates.items():
 print("more than a tenth repeated:", ", ".join(n for n, rate in rates.items() if n != "none" and rate > 0.1) or "none")
 
 # %% [markdown]
-# Which are too weak? The last line names them.
+# The last line names those that are too weak.
 #
 # <details><summary>Why?</summary>
 #
@@ -648,8 +647,8 @@ print(f"end token: {softmax(z_end)[end_id]:.0%}, masked {softmax(masked)[end_id]
 print("then likeliest:", repr(tokenizer.decode([masked.argmax()])))
 
 # %% [markdown]
-# How long? `min_tokens` does not delay stop words, so (c) is as short as (a). And (b) shows the price: the model had
-# chosen the end; forced to go on, it makes something up.
+# `min_tokens` does not delay stop words, so (c) is as short as (a). And (b) shows the price: the model had chosen the
+# end; forced to go on, it makes something up.
 #
 # An answer must not contain `bad_words`. **Predict:** which of these three lists keeps Paris out?
 
@@ -660,7 +659,7 @@ for banned in (["Paris"], [" Paris"], ["Paris", " Paris"]):
 
 
 # %% [markdown]
-# Which does? The second and the third; only the third is sure to. A list bans tokens, not a meaning: `'Paris'` begins a
+# The second and the third keep it out; only the third is sure to. A list bans tokens, not a meaning: `'Paris'` begins a
 # text, inside a sentence the token is `' Paris'`.
 #
 # ## 8 Diversity against quality
@@ -763,8 +762,8 @@ title = f"Greedy passes {greedy:.0%}, with penalty 1.5 {penalty:.0%}, pure at T 
 show(figures.pass_grid(shares), title, summary)
 
 # %% [markdown]
-# Which loses most? The hottest, and then the penalty, which fails whole tasks. But eight or forty answers a strategy
-# are few. **Predict:** is greedy measurably better than T 0.7? Look at Wilson's intervals:
+# The hottest loses most, then the penalty, which fails whole tasks. But eight or forty answers a strategy are few.
+# **Predict:** is greedy measurably better than T 0.7? Look at Wilson's intervals:
 
 # %%
 for name, share in mean.items():
@@ -773,7 +772,7 @@ for name, share in mean.items():
     print(name.replace("\n", " ").ljust(20), f"{share:4.0%} of {n:2}, so {low:.0%} to {high:.0%}")
 
 # %% [markdown]
-# Is it? No: the intervals overlap widely. (Answers to one task tend to agree, so those of 40 are too narrow.) Look at
+# It is not: the intervals overlap widely. (Answers to one task tend to agree, so those of 40 are too narrow.) Look at
 # failed answers before you believe a grid. What did the penalty do?
 
 # %%
@@ -841,8 +840,8 @@ display(Markdown(f"| you want | choose | because |\n|---|---|---|\n{table}"))
 playground(server.grpc_url, prompt, temperature=1.5, top_k=5, max_tokens=40, seed=seed)
 
 # %% [markdown]
-# How many? A minority: heat spreads the choice over the five tokens that top-k left. But none came from the tail, so
-# you can read the text. Now move top-k to 0 and run again.
+# Only a minority: heat spreads the choice over the five tokens that top-k left. But none came from the tail, so you can
+# read the text. Now move top-k to 0 and run again.
 
 # %% [markdown]
 # ## Recap
@@ -875,8 +874,8 @@ for attempt in attempts:
         print(attempt, "→", error.message())
 
 # %% [markdown]
-# Which are refused? The first three. A negative penalty is allowed: it rewards repetition. Temperature 0 is greedy,
-# whatever top-k says, so three sequences are three copies.
+# The first three are refused. A negative penalty is allowed: it rewards repetition. Temperature 0 is greedy, whatever
+# top-k says, so three sequences are three copies.
 #
 # Try more: `frequency_penalty=-2` with 40 tokens, or 1000 samples in section 4: does NVIDIA's draw still fit?
 

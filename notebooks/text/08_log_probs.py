@@ -162,8 +162,8 @@ print("as in the response:", np.allclose(own, log_probs[: len(own)], atol=1e-3))
 print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy("cum_log_probs"), atol=1e-3))
 
 # %% [markdown]
-# Are they? Yes, over the whole vocabulary, in natural logs. Penalties, a bias or a sampling temperature change the
-# logits before the softmax; `top_k` and `top_p` cut after it.
+# They are, over the whole vocabulary, in natural logs. Penalties, a bias or a sampling temperature change the logits
+# before the softmax; `top_k` and `top_p` cut after it.
 #
 # <details><summary>What TensorRT-LLM does: why all log probs may be 0.0</summary>
 #
@@ -177,8 +177,8 @@ print("sum is cum_log_probs:", np.allclose(log_probs.sum(), chunks[-1].as_numpy(
 # </details>
 
 # %% [markdown]
-# Log softmax is $z-\text{logsumexp}(z)$; logsumexp is the log of the sum of the exponentials. On paper that equals
-# $\log(\text{softmax}(z))$. Try both on the first token, with results in float16, as is common on a GPU.
+# On paper notebook 06's log form, $z-\text{logsumexp}(z)$, equals $\log(\text{softmax}(z))$. Try both on the first
+# token, with results in float16, as is common on a GPU.
 #
 # **Predict:** for how many tokens of the vocabulary does each give no usable answer?
 
@@ -191,8 +191,8 @@ print(f"log_softmax:  {np.isneginf(direct).sum():,}, and the lowest is {direct.m
 
 
 # %% [markdown]
-# For how many? With the log of the softmax for most: a small probability became 0, and the log of 0 is $-\infty$. Log
-# softmax stays in log space and loses none.
+# The log of the softmax fails for most: a small probability became 0, and the log of 0 is $-\infty$. Log softmax stays
+# in log space and loses none.
 #
 # **Exercise 08.1** (●●○, 8 minutes) Write the log probability of a given text from its logits. `logits` is `[T,
 # vocab]`, `ids` is `[T]`. Row `t` was computed when the model had read `ids[0]` to `ids[t]`. Return the natural log of
@@ -298,7 +298,7 @@ for name, product in products.items():
     print(f"{name}: {gone} (expected {expected[name]:.0f})")
 
 # %% [markdown]
-# Does float64 survive? Not with the default parameters. Colour: the product; band: subnormals; black: the sum of the
+# With the default parameters float64 does not survive. Colour: the product; band: subnormals; black: the sum of the
 # logs.
 
 # %%
@@ -424,7 +424,7 @@ times = ns["a step of the model"] / ns["product"]
 show(fig, f"A step of the model takes {times / 1e6:.0f} million times as long as a product", "five ways, from ns to ms")
 
 # %% [markdown]
-# Is log space faster? Hardly: adding saves about a nanosecond, and taking the logs costs more. All are small beside the
+# Log space is hardly faster: adding saves about a nanosecond, and taking the logs costs more. All are small beside the
 # softmax, and that beside the model.
 #
 # Logs do save work on **parts** of a sequence: with a running sum, the log prob of any span is one subtraction.
@@ -437,7 +437,7 @@ for dtype, product in products.items():
 print(f"running logs: {log_sum[-1] - log_sum[-21]:.4f}, and added again {story[-20:].sum():.4f} nats")
 
 # %% [markdown]
-# What do they give? Where a product has vanished, no number: 0 divided by 0.
+# Where a product has vanished they give no number: 0 divided by 0.
 #
 # Logs also save **memory**: a smaller dtype will do. **Predict:** how far off is a sum over a thousand such stories,
 # added one by one in float32?
@@ -450,8 +450,8 @@ print(f"{len(long):,} tokens, {long.sum():.0f} nats; added one by one in float32
 print(f"kept in float32 and added in float64: {wide - long.sum():+.5f} nats off")
 
 # %% [markdown]
-# How far off? By many nats with the default parameters, and each is a factor of 2.7. Keep logs in float32 and add them
-# in float64.
+# With the default parameters it is many nats off, and each is a factor of 2.7. Keep logs in float32 and add them in
+# float64.
 
 # %% [markdown]
 # ## 7 Perplexity
@@ -518,7 +518,7 @@ summary = ", ".join(f"{name}: {-scored[name][1].mean():.1f} nats a token" for na
 show(figures.surprise(bars), f"In disorder a token is {worse:.0f} times less likely (geometric mean)", summary)
 
 # %% [markdown]
-# Where? At most words. The good sentence surprises most at *dog* and *garden*.
+# Disorder surprises the model at most words. The good sentence surprises most at *dog* and *garden*.
 
 # %% [markdown]
 # ## 8 May you trust an answer's probability?
@@ -577,9 +577,8 @@ summary = f"of {len(right)} answers {right.sum()} are right; the mean probabilit
 show(figures.reliability(signals, right), title, summary)
 
 # %% [markdown]
-# Are 80 % right near 0.8? With the default parameters the bins around 0.7 and 0.9 fit, as far as 18 answers can tell.
-# Near 0.3 three quarters are right. Per token every interval reaches the line. And likelier answers *are* right more
-# often.
+# With the default parameters the bins around 0.7 and 0.9 fit, as far as 18 answers can tell. Near 0.3 three quarters
+# are right. Per token every interval reaches the line. And likelier answers *are* right more often.
 #
 # The probability of a *text* is not that of being *right*. A right answer can be worded in several ways, and the model
 # may believe in a wrong one.

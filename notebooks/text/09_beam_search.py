@@ -241,9 +241,9 @@ summary = f"a tree of 4 steps with {width} beams; the winner begins with first t
 show(figures.tree(found, token_label, root="prompt"), f"The winner's first token was number {rank}", summary)
 
 # %% [markdown]
-# Does the winner begin with the likeliest token? No, with the second. How many requests? One for the prompt, then
-# `width` for each of three further steps: with three beams $1+3\cdot3=10$. Each brought a row of logits, about 200 kB,
-# so the search belongs in the server. Ask it for `beam_width`, with `min_tokens` 0, as your own search may end at once:
+# The winner begins with the second-likeliest token. It took one request for the prompt, then `width` for each of three
+# further steps: with three beams $1+3\cdot3=10$. Each brought a row of logits, about 200 kB, so the search belongs in
+# the server. Ask it for `beam_width`, with `min_tokens` 0, as your own search may end at once:
 
 # %%
 whole = {"stream": False, "exclude_input_in_output": True, "return_log_probs": True}
@@ -376,9 +376,8 @@ for w, count in missed.items():
 print("languages in which one beam more finds less:", sum(np.sum(top[w] < top[w - 1] - 1e-9) for w in (2, 3, 4)))
 
 # %% [markdown]
-# In how many does it fail? From 72 with one beam down to 9 with four. Only 64 beams, one for each path of three words,
-# are sure to miss nothing here. A wider search can even find *less*: a better beginning pushes out the path that would
-# have won.
+# It fails in 72 with one beam, in 9 with four. Only 64 beams, one for each path of three words, are sure to miss
+# nothing here. A wider search can even find *less*: a better beginning pushes out the path that would have won.
 #
 # In the language below two beams fail. Black boxes belong to the likeliest sentence.
 
@@ -472,8 +471,8 @@ for stopping in (True, False):
     print(f"early_stopping {stopping!s:5}: {length:2} tokens, {text}")
 
 # %% [markdown]
-# Does a long answer win? With True, short answers can fill a wide beam first, and no penalty brings back what never
-# finished. With False a longer one may finish.
+# With True, short answers can fill a wide beam first, and no penalty brings back what never finished. With False a
+# longer one may finish.
 
 # %% [markdown]
 # **Exercise 09.3** (●●○, 6 minutes) Get a long answer that has ended. The check asks this server *Do you like tea?*,
@@ -602,8 +601,8 @@ title = f"{likeliest} writes the likeliest texts; {repeats[likeliest]:.0f} % of 
 show(figures.strategies(measured, colours), title, summary)
 
 # %% [markdown]
-# Which is likeliest? The wide beams; hot samples are the least likely. Which repeats itself most? Beams, if any, but
-# the spread within a row is large. In the last column two beams are far more alike than two samples.
+# The wide beams are likeliest, hot samples the least likely. Beams repeat themselves most, if any do, but the spread
+# within a row is large. In the last column two beams are far more alike than two samples.
 #
 # Is a likely story worth reading? Read two:
 
@@ -639,8 +638,8 @@ for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
-# How fast are eight beams? Far from eight times slower: each is a row in every step, and the rows share one reading of
-# the weights. On a quiet machine they lost about a third. A difference smaller than the ranges is noise.
+# Eight beams are far from eight times slower: each is a row in every step, and the rows share one reading of the
+# weights. A difference smaller than the ranges is noise; on a quiet machine eight lost about a third.
 #
 # Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
 # KV head of every layer, here in float32.
@@ -712,8 +711,8 @@ for name, way in {"greedy": {}, "beam 4": {"beam_width": 4}, "top-p 1, T 1": {"t
     print(f"{name}: {copied[name]} of {len(lines)}", got[0][:2])
 
 # %% [markdown]
-# How many? Beams do not beat greedy decoding: in a copy nearly every step is certain, so the greedy path *is* the
-# likeliest. Sampling sooner or later leaves it.
+# Beams do not beat greedy decoding: in a copy nearly every step is certain, so the greedy path *is* the likeliest.
+# Sampling sooner or later leaves it.
 #
 # Beams win where the right answer is likely without being the first choice, and something recognises it. So put back
 # missing spaces: to check an answer, take them out again.
@@ -766,8 +765,8 @@ title = f"Spaces: beams and a check solve {right['beam 4, checked']} of {len(phr
 show(figures.counts(panels, colours), title, "; ".join(f"{name} {good}" for name, good in right.items()))
 
 # %% [markdown]
-# Which has the most right answers? Beams with a check. They are the *likeliest* candidates found, no two with the same
-# tokens; samples repeat the likely ones. So the right answer is among four beams more often.
+# Beams with a check have the most. They are the *likeliest* candidates found, no two with the same tokens; samples
+# repeat the likely ones. So the right answer is among four beams more often.
 #
 # Is that more than chance? Only the puzzles that one strategy alone has solved tell two strategies apart. The **sign
 # test** asks how often a fair coin, tossed once for each of those, would be as one-sided. That share is p.
@@ -779,7 +778,8 @@ p_value = binomtest(only, only + only_other).pvalue if only + only_other else 1.
 print(f"beams with a check: {only} puzzles alone; greedy: {only_other}; p = {p_value:.4f}")
 
 # %% [markdown]
-# With the default parameters p is a little below 0.05: probably not chance. Try `items = 60` before you rely on it.
+# With the default parameters p is a little below 0.05: weak evidence. And greedy had only one try: put the checked
+# samples in its place, with `items = 60`, before you rely on it.
 #
 # Copy with greedy decoding. Sample where many answers are good.
 #
@@ -804,7 +804,7 @@ playground(server.grpc_url, prompt, top_p=0.0, max_tokens=24)
 # - A server returns all beams in one response, best score first. A streamed response holds whole texts.
 # - $\text{score}=\log P/\text{length}^p$. With $p=0$, TensorRT-LLM's default, short answers win. A penalty ranks only
 #   what `early_stopping` has let finish.
-# - Beams cost memory and speed, for nearly the same texts.
+# - Beams cost memory and some speed, for nearly the same texts.
 # - Four beams and a check win where one answer is right. Likely open-ended text can be bland.
 
 # %% [markdown]

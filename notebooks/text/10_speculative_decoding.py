@@ -137,7 +137,7 @@ for name, found in tried_out.items():
     assert precision != "fp32" or found.tokens == answer
 
 # %% [markdown]
-# How many steps? The oracle needs a quarter, the liar all. It changes nothing: each step rejects its guesses and still
+# The oracle needs a quarter of the steps, the liar all. It changes nothing: each step rejects its guesses and still
 # brings the target's own token.
 #
 # <details><summary>With int4 weights the text may change</summary>
@@ -163,9 +163,9 @@ summary = "; ".join(f"{k} guesses: {value:.2f}" for k, value in verify_cost.item
 show(figures.verify(verify_cost, ratios), title, summary)
 
 # %% [markdown]
-# How much is it for 8? Far below 9, the dashed line's nine separate steps: speculative decoding depends on that gap.
-# But the cost grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte,
-# so there it stays near 1 for longer; a batch of many requests uses that arithmetic up.
+# For 8 it is far below 9, the dashed line's nine separate steps: speculative decoding depends on that gap. But the cost
+# grows once the arithmetic takes longer than reading the weights. A GPU has more arithmetic for each byte, so there it
+# stays near 1 for longer; a batch of many requests uses that arithmetic up.
 
 # %% [markdown]
 # ## 2 Which guesses may be kept?
@@ -260,8 +260,8 @@ show(figures.bars(words, {"target p": p, **comes_out}, "probability"), title, su
 assert same == [True, False, False]
 
 # %% [markdown]
-# Which? Only the first. Drawn and kept is just the green part, and the replacements add exactly what green lacks to p.
-# So it holds for *any* draft: a bad one costs time, never quality ([Leviathan et al.
+# Only the first does. Drawn and kept is just the green part, and the replacements add exactly what green lacks to p. So
+# it holds for *any* draft: a bad one costs time, never quality ([Leviathan et al.
 # 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)). Replacing from p, the
 # most common mistake, adds to what was kept already. This threshold keeps every guess: fast, but the draft speaks.
 
@@ -305,8 +305,8 @@ summary = f"at temperature {temperature} the probability of being kept goes from
 show(figures.kept(labels, kept, agree), title, summary)
 
 # %% [markdown]
-# At which words? Mostly small ones and phrases that hardly have a choice; seldom where the content begins. The same
-# likeliest token: at more than half. Now draw with the rule, at the place where the target is least certain:
+# Guesses are kept mostly at small words and in phrases that hardly have a choice; seldom where the content begins. The
+# likeliest token is the same at more than half. Now draw with the rule, at the place where the target is least certain:
 
 # %%
 at = int(target_p.max(-1).argmin())
@@ -327,8 +327,8 @@ summary = f"three bars for each of the target's eight likeliest tokens, {trials:
 show(figures.bars([repr(tokenizer.decode([token])) for token in top], shares, "probability"), title, summary)
 
 # %% [markdown]
-# Which does it follow? The target's. Is the rest chance? Chi-squared (notebook 06), over these eight tokens and all
-# others together:
+# It follows the target's. Is the rest chance? Chi-squared (notebook 06), over these eight tokens and all others
+# together:
 
 # %%
 counts = np.array([*(np.sum(drawn == token) for token in top), np.sum(~np.isin(drawn, top))])
@@ -357,7 +357,7 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
     assert precision != "fp32" or same
 
 # %% [markdown]
-# Is it? With fp32 weights both times: each token uses one random number, as without a draft. Which accepts more, one
+# With fp32 weights it is, both times: each token uses one random number, as without a draft. Which accepts more, one
 # short text cannot say; averages over the places of section 3 can:
 
 # %%
@@ -368,8 +368,8 @@ drawing = figures.bars([*ways], {"draft model": [*ways.values()]}, "share of the
 show(drawing, title, "; ".join(f"{name}: {share:.2f}" for name, share in ways.items()).replace("\n", " "))
 
 # %% [markdown]
-# Which accepts more? Greedy: there the target takes its likeliest token, and when it samples, only sometimes. With the
-# rule the draft draws, too, and more is kept.
+# Greedy accepts more: there the target takes its likeliest token; when it samples, only sometimes. With the rule the
+# draft draws, too, and more is kept.
 #
 # <details><summary>What the rule costs a server</summary>
 #
@@ -400,8 +400,7 @@ title = "Prompt lookup brings {:.1f} tokens a step in a copy, {:.1f} in an answe
 show(figures.bars(["copying", "answering freely"], brought, "tokens a step", "{:.2f}"), title, summary)
 
 # %% [markdown]
-# How many? Prompt lookup is made for copying; in a free answer it finds little. Which drafter is better depends on your
-# traffic.
+# Prompt lookup is made for copying; in a free answer it finds little. Which drafter is better depends on your traffic.
 
 # %% [markdown]
 # ## 6 How many guesses pay?
@@ -423,7 +422,7 @@ print(f"one guess takes {1e3 * np.median(proposing):.1f} ms: draft cost {draft_c
 
 
 # %% [markdown]
-# How much? More than 2/30: the draft has the whole output head, too. (On a CPU its weights are int4, which reads fewer
+# It is more than 2/30: the draft has the whole output head, too. (On a CPU its weights are int4, which reads fewer
 # bytes.)
 
 # %% [markdown]
@@ -556,11 +555,11 @@ for label, sampling in (("greedy", {}), ("sampled", sampled)):
 
 
 # %% [markdown]
-# Does the served draft accept as much? Greedy and in fp32, yes. Sampled, no: the BLS model hands seed, temperature and
-# top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. Faster? Not where the last
-# number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
+# Greedy and in fp32 the served draft accepts as much. Sampled it does not: the BLS model hands seed, temperature and
+# top_p to the draft, which then draws its guesses; `DraftModel` takes its likeliest token. It is not faster where the
+# last number is below 1.00: there the rounds, two requests each, cost more than the guesses saved.
 #
-# `acceptance_rate` divides by *all* guesses, also those behind a miss, so expect it below the acceptance.
+# `acceptance_rate` divides by *all* guesses, also those after a miss, so expect it below the acceptance.
 #
 # The number of guesses is a setting of the request. In JupyterLab the slider sends one request a value. **Predict:** do
 # more guesses mean more accepted ones? Fewer in vain?
@@ -582,7 +581,7 @@ def title(counts):
 explore(guesses, title=title, summary="1, 2 and 5 guesses a round", live={"k": range(9)}, k=[1, 2, 5])
 
 # %% [markdown]
-# Do they? More are accepted, as long as the draft is often right. But far more are in vain, and each was paid for.
+# More are accepted, as long as the draft is often right. But far more are in vain, and each was paid for.
 
 # %% [markdown]
 # Two kinds of requests come to this server:
@@ -728,9 +727,10 @@ summary = "; ".join(f"{name}: {one:.1f} with one stream, {four:.1f} with four" f
 show(figures.bars(["one stream", "four streams"], rates, "tokens/s, together", "{:.0f}"), title, summary)
 
 # %% [markdown]
-# Does the draft still help? If its bar is lower, no: here each request verifies in a step of its own and shares no
-# reading of the weights. TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends
-# speculation for low batch sizes.
+# Where its bar is lower, the draft does not help. Even one stream may lose, when fewer guesses are right than in
+# section 7. Four lose more: each request verifies in a step of its own and shares no reading of the weights.
+# TensorRT-LLM verifies a batch together; even so, NVIDIA's documentation (section 8) recommends speculation for low
+# batch sizes.
 #
 # Speculation has limits, most of them NVIDIA's: one prompt, one beam, no streaming, no logits. **Predict:** does the
 # server ignore such a setting, or refuse it?

@@ -316,7 +316,7 @@ show(figures.curves(closed, lane=lane), title, summary)
 
 
 # %% [markdown]
-# Did throughput double? Not where the ITL, on the right, grew: there a step with twice the rows took longer. On a GPU,
+# Throughput did not double where the ITL, on the right, grew: there a step with twice the rows took longer. On a GPU,
 # where most of a step is reading the weights, it can come close.
 #
 # Beyond `batch` users requests queue, and TTFT grows by the wait. Throughput gains nothing, or falls a little.
@@ -375,8 +375,8 @@ panels = {f"{share:.0%} of capacity" if share == shares[0] else f"{share:.0%}": 
 show(figures.open_loops(panels, lane=lane), title, f"the longest TTFT at each share of the capacity: {longest}")
 
 # %% [markdown]
-# What does TTFT look like at 300 %? It climbs: above the capacity a queue grows for as long as you measure, and no
-# number describes that. Below, waits come and go.
+# At 300 % TTFT climbs: above the capacity a queue grows for as long as you measure, and no number describes that.
+# Below, waits come and go.
 #
 # A closed loop never shows it: its users stop asking while they wait. It answers "what do n users get?", not "what
 # happens at n requests a second?".
@@ -449,8 +449,7 @@ show(figures.stall(due, busy, waits, lane=lane), title, f"{np.sum(waits > 0.0101
 
 
 # %% [markdown]
-# How many felt it? Ninety-nine. Ten of every twenty milliseconds were free, so the queue shrank by 10 ms with each
-# request.
+# Ninety-nine felt it. Ten of every twenty milliseconds were free, so the queue shrank by 10 ms with each request.
 #
 # Be the load. In JupyterLab the slider sets the number of users of a closed loop, over HTTP this time.
 #
@@ -489,7 +488,7 @@ print(f"TTFT at 80 % of capacity: mean {1000 * waits.mean():.0f} ms, and {below:
 print("p50, p90, p95, p99:", *(f"{1000 * value:.0f} ms" for value in np.percentile(waits, (50, 90, 95, 99))))
 
 # %% [markdown]
-# Which share? As a rule more than half: the tail lifts the mean, and nobody feels it. Report percentiles.
+# As a rule more than half are below it: the tail lifts the mean, and nobody feels it. Report percentiles.
 #
 # **Mistake 7: too few requests.** **Predict:** how many do you need to have at least one beyond p99 (one in a hundred),
 # with a probability of 95 %?
@@ -539,8 +538,8 @@ show(figures.knee(list(opened.values()), limits, lane=lane), title, summary)
 
 
 # %% [markdown]
-# And goodput? It rises with the rate while the limits are kept, and falls behind the point where waits eat them up,
-# although throughput still rises. Far above the capacity, in a long run, no answer keeps them.
+# Goodput rises with the rate while the limits are kept, and falls beyond the point where waits eat them up, although
+# throughput still rises. Far above the capacity, in a long run, no answer keeps them.
 #
 # Where the curve of TTFT turns up is the **knee**. Operate a deployment to the left of it. Four rates only tell between
 # which two it lies. So search.
@@ -686,8 +685,9 @@ for run in runs:
         print(f"  {name:18} AIPerf {theirs:7.1f}, closed loop {ours:7.1f}: {theirs / ours:.2f} ×")
 
 # %% [markdown]
-# Are the two close? In the kept runs, no: AIPerf reports longer waits in both pairs. Suspect mistake 4 first: both
-# clients share the server's two cores, and other work ran before. If they keep differing, compare what they sent.
+# In the kept runs they are not: AIPerf reports longer waits, by much the same factor in both pairs, so hardly by
+# chance. Suspect mistake 4 first: both clients share the server's two cores. If they differ on machines of their own,
+# compare what they sent.
 
 # %% [markdown]
 # ## Recap

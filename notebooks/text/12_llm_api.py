@@ -134,7 +134,7 @@ for number, line in enumerate(script.splitlines(), 1):
             print(f"line {number}: {row['thing']} is gone since {row['since']}; {row['instead']}")
 
 # %% [markdown]
-# Which still work? Only the last. The fourth has the seed's old name, and its model, `ensemble`, is gone.
+# Only the last still works. The fourth has the seed's old name, and its model, `ensemble`, is gone.
 
 # %% [markdown]
 # ## 2 What can run here?
@@ -197,8 +197,8 @@ for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the 
 display(Markdown("\n".join(f"| {' | '.join(row)} |" for row in rows)))
 
 # %% [markdown]
-# How long? An engine insists on a number, `completions` has no limit of its own, and the two others stop after 32
-# tokens. The last row: on the first and last API an answer repeats your prompt, unless you say no.
+# An engine insists on a number, `completions` has no limit of its own, and the two others stop after 32 tokens. The
+# last row: on the first and last API an answer repeats your prompt, unless you say no.
 #
 # **Predict:** which API has names for the fewest parameters?
 
@@ -219,7 +219,7 @@ title = f"{fewest} has names for {known[fewest]} of {len(kinds)} parameters, {mo
 show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
 
 # %% [markdown]
-# Which has the fewest? `llmapi`, mostly under its own names.
+# `llmapi` has the fewest, mostly under its own names.
 
 # %% [markdown]
 # ## 4 Greedy or sampling?
@@ -236,7 +236,8 @@ texts = {ask({**plain, "temperature": temperature, "seed": seed + i}) for i in r
 print(f"different texts with temperature {temperature}: {len(texts)}")
 
 # %% [markdown]
-# One: it was greedy. The three settings are named nearly alike everywhere, but what turns sampling on differs:
+# One: it was greedy. `temperature`, `top_k` and `top_p` have nearly the same names everywhere, but what turns sampling
+# on differs:
 #
 # - Behind an **engine**, `top_k` or `top_p` does, unless `top_k` is 1, which leaves a single token. Temperature only
 #   shapes what is sampled.
@@ -296,7 +297,7 @@ words = "; ".join(f"{one} on {api}: {how}" for (one, api), how in rule.items())
 show(api_names.choices(rule), title, words, drawing=True)
 
 # %% [markdown]
-# On which? Only at `trtllm-serve`. Temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere.
+# It samples only at `trtllm-serve`. Temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere.
 
 # %% [markdown]
 # ## 5 An application that speaks OpenAI's protocol
@@ -325,7 +326,7 @@ print(answer.choices[0].finish_reason, answer.usage.completion_tokens)
 print("the engine's greedy answer:", answer.choices[0].message.content == ask(plain))
 
 # %% [markdown]
-# Was it greedy? Yes, where `trtllm-serve` would have sampled: this front end adds no defaults, only `top_p` 1 to a
+# It was greedy, where `trtllm-serve` would have sampled: this front end adds no defaults, only `top_p` 1 to a
 # temperature. So always set one. With `n` you get several answers. **Predict:** with `stop=[","]`, does a comma arrive?
 
 # %% tags=["varies"]
@@ -334,7 +335,7 @@ for choice in answer.choices:
     print(repr(choice.message.content), choice.finish_reason)
 
 # %% [markdown]
-# Did a comma arrive? No. Triton's text ends *after* the stop word, OpenAI's *before* it: the front end cuts.
+# No comma arrives: Triton's text ends *after* the stop word, OpenAI's *before* it, so the front end cuts.
 #
 # ### Rename, or translate?
 #
@@ -421,7 +422,7 @@ words = "; ".join(f"{api}: {', '.join(names)}" for api, names in there.items())
 show(api_names.losses(original, tables, list(there)), title, words, drawing=True)
 
 # %% [markdown]
-# How many? The yellow ones. All but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for a
+# The yellow ones change. All but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for a
 # greedy request; `model` is a checkpoint's name, here that of the model above, or its folder:
 
 # %%
@@ -464,8 +465,8 @@ print("# the engine lane, templated:", repr(ask(plain)))
 
 
 # %% [markdown]
-# The same? No: like an engine, `LLM.generate` takes text as it is. Without the template the model goes on with your
-# text. Next, send the templated prompt.
+# It is not: like an engine, `LLM.generate` takes text as it is. Without the template the model goes on with your text.
+# Next, send the templated prompt.
 
 # %% [markdown]
 # ### trtllm-serve
@@ -517,7 +518,7 @@ print("# the engine lane's text:", "".join(pieces) == ask(original))
 print("# two bare chats:", *map(repr, two), sep="\n")
 
 # %% [markdown]
-# Is it the engine lane's answer? Here, yes: template, settings and seed all arrived. And the bare chats? Two texts:
+# Here it is the engine lane's answer: template, settings and seed all arrived. The bare chats gave two texts:
 # `trtllm-serve` filled in temperature 1, where the front end of section 5 stays greedy. It also refuses an unknown
 # name, which Triton's `/generate` silently accepts.
 
@@ -596,7 +597,7 @@ answer = web.post("/v2/models/llmapi/generate", json={"text_input": "Hi", "max_t
 print("HTTP:", answer.status_code, answer.json()["text_output"])
 
 # %% [markdown]
-# How many? Over gRPC none: the name is refused, and so is the shape. Over HTTP the status is 200, but nobody reads the
+# Over gRPC it has none: the name is refused, and so is the shape. Over HTTP the status is 200, but nobody reads the
 # limit: `SamplingParams` fills in 32, and the answer ends early without an error.
 #
 # What if you cannot change the client? Put a model between: an ensemble of one step (notebook 03), without a program.
@@ -680,8 +681,8 @@ title = "Lost: " + "; ".join(f"{len(names)} on {api}" for api, names in lost.ite
 show(api_names.losses(rich, tables, targets), title, f"Lost on each API: {lost}", drawing=True)
 
 # %% [markdown]
-# What gets lost? With the LLM API nothing, behind OpenAI's path the bad words, in `llmapi` most fields. If you need
-# those, use `trtllm-serve`, or your own Triton model around `LLM`.
+# With the LLM API nothing is lost, behind OpenAI's path the bad words, in `llmapi` most fields. If you need those, use
+# `trtllm-serve`, or your own Triton model around `LLM`.
 
 # %% [markdown]
 # ## Recap
@@ -707,7 +708,7 @@ for target in ("completions", "llm_api", "llmapi", "engine"):
 print(now)
 
 # %% [markdown]
-# Which survive? Only those that every API knows. Try more: stop the server, then ask with the `openai` client.
+# Only those that every API knows survive. Try more: stop the server, then ask with the `openai` client.
 
 # %%
 for each in (application, frontend, web, client):

@@ -21,7 +21,7 @@
 #
 # **Time:** 10 minutes · **Lanes:** embedded · **Needs:** the weights of SmolLM2-135M
 #
-# In JupyterLab run all cells. A page shows pictures of answers.
+# In JupyterLab run all cells. The web page shows pictures of answers.
 
 # %%
 from servinglab import notebook
@@ -70,7 +70,7 @@ playground(server.grpc_url, prompt, top_k=top_k, max_tokens=max_tokens, seed=see
 playground(server.grpc_url, prompt, temperature=3.0, max_tokens=max_tokens, seed=seed)
 
 # %% [markdown]
-# That of all others: thousands of unlikely tokens are likely together, so the text falls apart
+# *All others* has the longest: thousands of unlikely tokens are likely together, so the text falls apart
 # ([06](06_temperature.ipynb), [07](07_sampling.ipynb)).
 #
 # ## Repetition
@@ -81,7 +81,7 @@ playground(server.grpc_url, prompt, temperature=3.0, max_tokens=max_tokens, seed
 playground(server.grpc_url, "One, two, one, two, one, two, one,", top_k=50, repetition_penalty=1.1, seed=seed)
 
 # %% [markdown]
-# Those of tokens that the prompt has. At 1.5, top-k cuts them.
+# The bars of tokens that the prompt has. At 1.5, top-k cuts them.
 #
 # ## Your turn
 #
