@@ -551,10 +551,11 @@ def lasted(metrics):
 runs, steps = {}, {}
 with executor.Executor(engine, max_batch_size=slots, batching_strategy="V1", **options) as static:
     run_all(static, load[:1], [2])
-    for name, each in (("in-flight", inflight), ("static", static)):
+    for name, each in [("in-flight", inflight), ("static", static)] * 2:  # the faster run of each counts
         before = each.stats()["steps"]
-        runs[name], _ = run_all(each, prompts[:requests], lengths)
-        steps[name] = each.stats()["steps"] - before
+        found, _ = run_all(each, prompts[:requests], lengths)
+        if name not in runs or lasted(found) < lasted(runs[name]):
+            runs[name], steps[name] = found, each.stats()["steps"] - before
 print("steps of the model:", steps)
 
 # %% [markdown]
