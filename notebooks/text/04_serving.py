@@ -1069,7 +1069,8 @@ def reloaded(axes, slots, strategy):
 
 policies = ["V1", "inflight_fused_batching"]
 title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {seconds[1]:.2f} s"  # noqa: E731
-explore(reloaded, title=title, summary="six requests, each from first to last token", live={"slots": range(1, 9)}, slots=[2], strategy=policies)
+alt = "six requests, each from first to last token"
+explore(reloaded, title=title, summary=alt, live={"slots": range(1, 9)}, slots=[2], strategy=policies)
 
 # %% [markdown]
 # Request 3: in flight it takes the slot that 2 leaves, while 1 still runs. With V1 nobody begins before all that run

@@ -256,7 +256,8 @@ waits = {"text alone": [text_only] * 3, "with a new picture": new, "with the sam
 waits = {name: [first_piece(each) for each in requests] for name, requests in waits.items()}
 ms = {name: round(1000 * float(np.median(seconds))) for name, seconds in waits.items()}
 title = f"A new picture takes {ms['with a new picture'] / ms['text alone']:.1f} times as long as text alone"
-show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, "; ".join(f"{name} {each} ms" for name, each in ms.items()))
+alt = "; ".join(f"{name} {each} ms" for name, each in ms.items())
+show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, alt)
 
 # %% [markdown]
 # How many times? Read the title. Two things cost: the encoder, and 49 more tokens to read. When the picture comes again
