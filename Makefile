@@ -1,6 +1,6 @@
 # The course's commands. `make` alone lists them.
 # Options: PYTHON=python3.12 (interpreter), TORCH=cpu|cuda|any|auto (build of torch), ARGS="…" (to course run, course lab,
-# pytest, bundle, lock), JOBS=3 (tests at the same time; all tests that share a Triton are one after another)
+# pytest, bundle, lock), JOBS=3 (tests at the same time, with up to 4 GB of memory each)
 
 PYTHON ?=
 TORCH ?= auto

@@ -23,7 +23,7 @@ from servinglab.scratch import shorten as shorten  # the name by which notebooks
 # The wheel ships a server binary that cannot be asked for its version without starting it.
 _TRITON_IN_WHEEL = {"0.7.0": "2.51.0"}
 # Notebooks whose lesson is the server itself: its files, its process, a model beside the five, a second server.
-OWN_SERVER = ("00", "03", "04", "05", "09", "10", "12", "14", "15", "16")
+OWN_SERVER = ("00", "02", "03", "04", "05", "09", "10", "12", "14", "15", "16")
 
 _page: dict[str, Any] = {}  # of this kernel's notebook: id, start, lane and seed, and what else its figures shall say
 

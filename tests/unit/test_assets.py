@@ -111,8 +111,8 @@ def test_the_weights_of_smollm2_are_of_four_bits_and_the_notebooks_say_so(smollm
             low, step = 0, abs(blocks).max(-1, keepdims=True) / 127
         levels = np.rint((blocks - low) / np.where(step > 0, step, 1))
         np.testing.assert_allclose(low + levels * step, blocks, atol=1e-5, err_msg=name)
-    for notebook in ("00_start_here", "02_checkpoint_to_engine"):
-        assert "Q4_1" in (ROOT / "notebooks" / "text" / f"{notebook}.py").read_text(), notebook
+    for notebook, said in (("00_start_here", "four bits"), ("02_checkpoint_to_engine", "Q4_1")):
+        assert said in (ROOT / "notebooks" / "text" / f"{notebook}.py").read_text(), notebook
 
 
 def test_a_folder_beside_you_does_not_change_what_a_name_means(tmp_path, monkeypatch, tiny):
