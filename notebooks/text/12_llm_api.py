@@ -83,22 +83,9 @@ lane = notebook.begin("12", lane, seed=seed, weights=precision)
 # %% [markdown]
 # The first way has ended. TensorRT-LLM 1.3.0rc20 (30 June 2026) was the last candidate that knows engines. From
 # 1.3.0rc21 engines, their tools and the five Triton models
-# [are gone](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html).
+# [are gone](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html). The newest Triton container
+# that we know, 26.07, holds 1.2.1, which knows both.
 #
-# <details><summary>How it came to this</summary>
-#
-# | version | when | what changed |
-# |---|---|---|
-# | 0.15.0 | container 24.11 | `trtllm-serve` appears; `SamplingParams` says `n`, `best_of`, `use_beam_search` |
-# | 0.20.0 | container 25.06 | engine lane: `min_length` becomes `min_tokens`, `random_seed` becomes `seed` |
-# | 1.0.0 | September 2025 | PyTorch backend by default, LLM API declared stable; engines become legacy |
-# | 1.3.0rc | February 2026 | `trtllm-build` and `convert_checkpoint.py` warn that they will go |
-#
-# The newest Triton container that we know, 26.07, holds 1.2.1, which knows both.
-#
-# </details>
-
-# %% [markdown]
 # <details><summary>One road still ends in an engine: Edge-LLM, for small machines</summary>
 #
 # ![Hugging Face folder, exporter on a CPU, ONNX graph, llm_build on the device, engine](pictures/12_edge.svg)
@@ -216,7 +203,8 @@ def kind(parameter, api):  # a place in api_names.KINDS: the same name, another 
 kinds = {parameter: [kind(parameter, api) for api in apis] for parameter in tables["llm_api"]}
 fewest, most = min(known, key=known.get), max(known, key=known.get)
 title = f"{fewest} has names for {known[fewest]} of {len(kinds)} parameters, {most} for {known[most]}"
-show(api_names.names(kinds, apis), title, " · ".join(f"{api} {count}" for api, count in known.items()), drawing=True)
+words = "Parameters with a name: " + ", ".join(f"{count} on {api}" for api, count in known.items())
+show(api_names.names(kinds, apis), title, words, drawing=True)
 
 # %% [markdown]
 # `llmapi` has the fewest, mostly under its own names.
@@ -339,33 +327,39 @@ for choice in answer.choices:
 #
 # ### Rename, or translate?
 #
-# Now do its work yourself. **Only renamed**, as is often done: known names change, others stay. (The stop list is left
-# out: `/generate` refuses it.) **Predict:** which three things go wrong?
+# Now do its work yourself, with three seeds. **Only renamed**, as is often done: known names change, others stay. (The
+# stop list is left out: `/generate` refuses it.) **Translated**: the meaning stays. **Predict:** which three things go
+# wrong with the first?
 
 # %%
 body = {**chat, "temperature": temperature, "seed": seed, "stop": ["."]}
-web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
 renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temperature, "n": 1, "echo": False}
-answer = web.post("/v2/models/tensorrt_llm_bls/generate", json=renamed).json()
-print(answer["text_output"])
+translated, notes = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
+web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
+back = {"only renamed": [], "translated": []}
+for each in range(seed, seed + 3):
+    answer = web.post("/v2/models/tensorrt_llm_bls/generate", json={**renamed, "seed": each}).json()
+    back["only renamed"].append(answer["text_output"])
+    back["translated"].append(ask({**translated, "seed": each, "stream": False}))
+title = "Different texts: " + ", ".join(f"{name} {len(set(texts))} of {len(texts)}" for name, texts in back.items())
+words = "; ".join(f"{name}, first seed: {texts[0]!r}" for name, texts in back.items())
+show(api_names.answers(back, question), title, words)
 
 # %% [markdown]
 # What went wrong?
 #
 # 1. The answer begins with the question: an engine repeats the prompt, and nobody reads `echo`.
 # 2. The chat template is missing, so the model continues your text.
-# 3. It is greedy, whatever the temperature says.
+# 3. It is greedy, whatever the temperature says: one text for all seeds.
 #
-# **Translated:** `translate` takes the request, with the templated prompt as its messages, and both APIs. It returns
-# the new request and notes: *renamed* is a new name, *written* a value set because the defaults differ, *differs*
-# accepted but not the same.
+# `translate` took the request, with the templated prompt as its messages, and both APIs. It returned the new request
+# and notes: *renamed* is a new name, *written* a value set because the defaults differ, *differs* accepted but not the
+# same.
 
 # %%
-request, notes = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
 for note in notes:
     print(f"{note.kind:8} {note.text}")
-print({**request, "text_input": "…"})
-print(repr(ask({**request, "stream": False})))
+print({**translated, "text_input": "…"})
 
 # %% [markdown]
 # **Exercise 12.2** (●●○, 5 minutes) Translate this body of `/v1/completions` by hand into a request for `ensemble` that
@@ -416,14 +410,12 @@ check("12.2", (answer_2, client))
 # %% tags=["nbval-check-output"]
 original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
 there = {api: llm_api.translate(original, "engine", api)[0] for api in ("llm_api", "completions")}
-new = {api: len(set(names) - set(original)) for api, names in there.items()}
-title = f"New names: {new['llm_api']} of {len(original)} on llm_api, {new['completions']} on completions"
-words = "; ".join(f"{api}: {', '.join(names)}" for api, names in there.items())
-show(api_names.losses(original, tables, list(there)), title, words, drawing=True)
+for api, names in there.items():
+    print(f"{api:12} new: {', '.join(name for name in names if name not in original)}")
 
 # %% [markdown]
-# The yellow ones change. All but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for a
-# greedy request; `model` is a checkpoint's name, here that of the model above, or its folder:
+# Three and two. On the LLM API all but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for
+# a greedy request; `model` is a checkpoint's name, here that of the model above, or its folder:
 
 # %%
 greedy, _ = llm_api.translate({**plain, "seed": seed, "text_input": question}, "engine", "llm_api")
@@ -467,8 +459,7 @@ print("# the engine lane, templated:", repr(ask(plain)))
 # %% [markdown]
 # It is not: like an engine, `LLM.generate` takes text as it is. Without the template the model goes on with your text.
 # Next, send the templated prompt.
-
-# %% [markdown]
+#
 # ### trtllm-serve
 #
 # One command puts the same class behind OpenAI's paths:
@@ -502,25 +493,42 @@ def is_up(url):
 
 
 # %% [markdown]
-# **Predict:** is the answer to the translated request the engine lane's, word for word? And two bare chats, which
-# differ in the seed only: one text or two?
+# **Predict:** is the answer to the translated request the engine lane's, word for word? (The loop also sends section 4's
+# four requests as they are, with twelve seeds each.)
 
 # %%
+start, seeds, served = "On Sunday we went to the", range(seed, seed + 12), {}
 with trtllm_serve(hub) as url:
     asker = application.with_options(base_url=url)
     print(f"# on {runs_on}")
     streamed = asker.completions.create(model=hub, **there["completions"] | {"stream": True})
     pieces = [event.choices[0].text for event in streamed]
     print(*pieces, sep="|", end="|\n")
-    bare = {**chat, "model": hub}
-    two = [asker.chat.completions.create(**bare, seed=seed + i).choices[0].message.content for i in range(2)]
+    for one in said:
+        sent = [{"prompt": start, "max_tokens": 1, "seed": each, "extra_body": one} for each in seeds]
+        served[str(one)] = [asker.completions.create(model=hub, **each).choices[0].text for each in sent]
 print("# the engine lane's text:", "".join(pieces) == ask(original))
-print("# two bare chats:", *map(repr, two), sep="\n")
 
 # %% [markdown]
-# Here it is the engine lane's answer: template, settings and seed all arrived. The bare chats gave two texts:
-# `trtllm-serve` filled in temperature 1, where the front end of section 5 stays greedy. It also refuses an unknown
-# name, which Triton's `/generate` silently accepts.
+# Here it is: template, settings and seed all arrived. Now the engine gets the four requests. **Predict:** which bring
+# one word for all seeds on one server, and several on the other?
+
+# %%
+drawn = {}
+for one in said:
+    sent = [{**plain, "text_input": start, "max_tokens": 1, "seed": each, **one} for each in seeds]
+    drawn[str(one), "engine"] = [ask(each).strip() for each in sent]
+    drawn[str(one), "trtllm-serve"] = [text.strip() for text in served[str(one)]]
+several = {at: len(set(texts)) > 1 for at, texts in drawn.items()}
+alike = sum(several[str(one), "engine"] == several[str(one), "trtllm-serve"] for one in said)
+title = f"{alike} of {len(said)} requests act alike on both servers"
+words = "; ".join(f"{len(set(texts))} for {one} on {api}" for (one, api), texts in drawn.items())
+show(api_names.next_words(drawn, drawn["{}", "engine"][0]), title, f"Different words of {len(seeds)}: {words}")
+
+# %% [markdown]
+# The first two: `trtllm-serve` filled in temperature 1 and `top_p` 1, and the engine stayed greedy, like section 5's
+# front end. In the last two nothing is left open: even the words agree. `trtllm-serve` also refuses an unknown name, which Triton's
+# `/generate` silently accepts.
 
 # %% [markdown]
 # ## 7 The llmapi model
