@@ -493,8 +493,8 @@ def is_up(url):
 
 
 # %% [markdown]
-# **Predict:** is the answer to the translated request the engine lane's, word for word? (The loop also sends section 4's
-# four requests as they are, with twelve seeds each.)
+# **Predict:** is the answer to the translated request the engine lane's, word for word? (The loop also sends the
+# four requests of section 4 as they are, with twelve seeds each.)
 
 # %%
 start, seeds, served = "On Sunday we went to the", range(seed, seed + 12), {}
@@ -527,8 +527,8 @@ show(api_names.next_words(drawn, drawn["{}", "engine"][0]), title, f"Different w
 
 # %% [markdown]
 # The first two: `trtllm-serve` filled in temperature 1 and `top_p` 1, and the engine stayed greedy, like section 5's
-# front end. In the last two nothing is left open: even the words agree. `trtllm-serve` also refuses an unknown name, which Triton's
-# `/generate` silently accepts.
+# front end. The last two leave nothing open: even the words agree. `trtllm-serve` also refuses an unknown name, which
+# Triton's `/generate` silently accepts.
 
 # %% [markdown]
 # ## 7 The llmapi model
