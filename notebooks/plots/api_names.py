@@ -28,13 +28,12 @@ def names(kinds: Mapping[str, Sequence[int]], apis: Sequence[str]) -> Figure:
         axes.xaxis.tick_top()
         axes.set(ylim=(half, 0), frame_on=False)
         axes.tick_params(length=0, labelcolor=INK)
-    _legend(fig, KINDS)
+    fig.legend(handles=_patches(KINDS), loc="outside lower center", ncols=3)
     return fig
 
 
-def _legend(fig: Figure, colours: Mapping[str, str]) -> None:
-    patches = [Patch(facecolor=colour, edgecolor=INK, label=label) for label, colour in colours.items()]
-    fig.legend(handles=patches, loc="outside lower center", ncols=len(colours))
+def _patches(colours: Mapping[str, str]) -> list[Patch]:
+    return [Patch(facecolor=colour, edgecolor=INK, label=label) for label, colour in colours.items()]
 
 
 def choices(rule: Mapping[tuple[str, str], str]) -> Figure:
@@ -50,7 +49,8 @@ def answers(texts: Mapping[str, Sequence[str]], question: str) -> Figure:
     """The texts that each kind of request brought back, a line each; a `question` that they repeat is coloured."""
     height = 0.8 + sum(0.34 + 0.22 * len(each) for each in texts.values())
     fig, axes = sheet(height)
-    mono, ground = {"family": "monospace", "fontsize": 8}, {"fc": tint(STRATEGIES["temperature"], 0.5), "ec": "none"}
+    mono = {"family": "monospace", "fontsize": 8}
+    ground = {"fc": tint(STRATEGIES["temperature"], 0.5), "ec": "none", "pad": 2}
     axes.text(WIDTH - 0.15, height - 0.58, "your question, repeated", fontsize=9, ha="right", va="center", bbox=ground)
     y = height - 0.58
     for name, each in texts.items():
@@ -58,7 +58,7 @@ def answers(texts: Mapping[str, Sequence[str]], question: str) -> Figure:
         for text in (" ".join(text.split())[:100] for text in each):
             y -= 0.22
             if text.startswith(question):
-                first = axes.text(0.2, y, question, va="center", bbox={**ground, "pad": 1}, **mono)
+                first = axes.text(0.2, y, question, va="center", bbox=ground, **mono)
                 note(axes, text.removeprefix(question).strip(), 1, 0.5, xycoords=first, **mono)
             else:
                 axes.text(0.2, y, text, va="center", **mono)
@@ -69,7 +69,7 @@ def answers(texts: Mapping[str, Sequence[str]], question: str) -> Figure:
 def next_words(words: Mapping[tuple[str, str], Sequence[str]], likeliest: str) -> Figure:
     """(request, one of two APIs) → the words it chose, one a seed: a bar each, in one piece where it is always one."""
     many = max(map(len, words.values()))
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.4 * len(words)))
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.3 + 0.36 * len(words)))
     colours = {"the likeliest word": FAINT, "another word": tint(STRATEGIES["temperature"], 0.6)}
     rows = [place + 0.9 * (place // 2) for place in range(len(words))]  # room for the request above its two bars
     for row, place, ((request, _), drawn) in zip(rows, range(len(words)), words.items(), strict=True):
@@ -84,7 +84,7 @@ def next_words(words: Mapping[tuple[str, str], Sequence[str]], likeliest: str) -
     axes.set(xlim=(0, many), ylim=(rows[-1] + 0.5, -1.3), xlabel=f"{many} answers, one for each seed")
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
-    _legend(fig, colours)
+    axes.legend(handles=_patches(colours), loc="upper right", ncols=2, borderaxespad=0)
     return fig
 
 
@@ -99,5 +99,6 @@ def losses(request: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]], 
             colour = none if name is None else same if name == ours.name else other
             cells[ours.name, api] = ((name or "lost").replace("sampling_param_", "sampling_param_\n"), colour)
     table(axes, list(request), apis, cells)
-    _legend(fig, {"the engine's name": same, "another name": other, "lost": none})
+    legend = _patches({"the engine's name": same, "another name": other, "lost": none})
+    fig.legend(handles=legend, loc="outside lower center", ncols=3)
     return fig
