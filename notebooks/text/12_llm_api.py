@@ -511,7 +511,7 @@ print("# the engine lane's text:", "".join(pieces) == ask(original))
 
 # %% [markdown]
 # Here it is: template, settings and seed all arrived. Now the engine gets the four requests. **Predict:** which bring
-# one word for all seeds on one server, and several on the other?
+# one word (here a token, so perhaps a piece of one) for all seeds on one server, and several on the other?
 
 # %%
 drawn = {}
