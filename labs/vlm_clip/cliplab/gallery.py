@@ -62,18 +62,19 @@ def figure(
     """
     if not rows:
         raise CourseError("The gallery needs at least one query with its hits.")
-    heights = [1 if hits else 0.35 for hits in rows.values()]
-    size = (style.WIDTH, 2.05 * sum(heights) + 0.4)
+    heights = [1 if hits else 0.05 for hits in rows.values()]
+    size = (style.WIDTH, sum(0.65 + 1.4 * height for height in heights) + 0.4)  # words, and pictures of 1.4 inches
     fig, grid = plt.subplots(len(rows), columns, figsize=size, height_ratios=heights, squeeze=False)
     for line, (query, hits) in zip(grid, rows.items(), strict=True):
         places = list(line)
         for axes in places:
             axes.axis("off")
+            axes.set_anchor("W")  # so that what stands above begins where pictures do, in a row without any, too
         _above(places[0], _short(query, 90))
         if asked and query in asked:
             _picture(places.pop(0), asked[query], "asked with", "")
         if not hits:
-            places[0].set_title(" \n \nnothing near enough\n ", fontsize=9, loc="center")  # as high as other rows
+            places[0].set_title(" \n \nnothing near enough\n ", fontsize=9, loc="left")  # as high as other rows
         for axes, hit in zip(places, hits, strict=False):
             _picture(axes, files(hit), _short(hit.caption, 18), f"{hit.price} · {hit.score:.2f}")
     return fig
@@ -246,15 +247,6 @@ def _guarded(work: Callable[[], None], said: ipywidgets.HTML, go: ipywidgets.But
             go.disabled = False
 
     return run
-
-
-def described(answers: Mapping[str, tuple[Path, str]]) -> Figure:
-    """One row of at most five pictures, each with the answer to a question. answers: caption -> picture, answer."""
-    fig, line = plt.subplots(1, len(answers), figsize=(style.WIDTH, 2.2), squeeze=False)
-    for axes, (caption, (path, said)) in zip(line[0], answers.items(), strict=True):
-        axes.axis("off")
-        _picture(axes, path, _short(caption, 18), _short(f"→ {said}", 18))
-    return fig
 
 
 def _say(box: ipywidgets.HTML, answerer: Answerer, found: Found) -> None:
