@@ -133,10 +133,10 @@ instance_group [ { kind: KIND_CPU } ]
 """
 
 
-def repository_of(name: str, code: str, config: str) -> Path:
-    """A temporary model repository with one Python model, for a server that judges an answer."""
-    root = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-    (root / name / "1").mkdir(parents=True)
+def repository_of(name: str, code: str, config: str, root: Path | None = None) -> Path:
+    """A model repository, a new temporary one or `root`, with this Python model, for a server that judges an answer."""
+    root = root or Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    (root / name / "1").mkdir(parents=True, exist_ok=True)
     (root / name / "1" / "model.py").write_text(code)
     (root / name / "config.pbtxt").write_text(config)
     return root

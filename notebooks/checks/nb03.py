@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
 from servinglab import assets
-from servinglab.checks import Verdict, exercise, right, wrong
+from servinglab.checks import Verdict, exercise, repository_of, right, wrong
 from servinglab.client import inputs, stream
 from servinglab.repository import build_default, contract, write_templates
 from servinglab.scratch import shorten
@@ -33,10 +33,7 @@ def pairs(answer: str) -> Verdict:
     if not isinstance(answer, str):
         return wrong("expected the whole text of the config: a string")
     server, folder = _server()
-    shout = folder.parent / "shout"
-    (shout / "1").mkdir(parents=True, exist_ok=True)
-    (shout / "1" / "model.py").write_text(_SHOUT)
-    (shout / "config.pbtxt").write_text(answer)
+    repository_of("shout", _SHOUT, answer, folder.parent)
     try:
         server.load("shout")
         with InferenceServerClient(server.grpc_url) as client:

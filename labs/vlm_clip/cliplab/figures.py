@@ -109,7 +109,7 @@ def step_bars(step_ms: Mapping[str, float], ensemble_ms: float) -> Figure:
     return fig
 
 
-def _picture(axes: plt.Axes, file: Path, frame: str | None = None) -> None:
+def _picture(axes: plt.Axes, file: Path) -> None:
     image = open_picture(file.read_bytes())
     image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     square = Image.new("RGB", (_SIDE, _SIDE), "white")
@@ -117,8 +117,7 @@ def _picture(axes: plt.Axes, file: Path, frame: str | None = None) -> None:
     axes.imshow(np.asarray(square))
     if all(least == most for least, most in square.getextrema()):
         axes.text(_SIDE / 2, _SIDE / 2, "white\non white", ha="center", va="center", fontsize=9, color=QUIET)
-    look = {"edgecolor": frame, "linewidth": 2.5} if frame else {"edgecolor": FAINT, "linewidth": 0.8}
-    frame = Rectangle((0, 0), _SIDE - 1, _SIDE - 1, fill=False, clip_on=False, **look)
+    frame = Rectangle((0, 0), _SIDE - 1, _SIDE - 1, fill=False, clip_on=False, edgecolor=FAINT, linewidth=0.8)
     axes.add_patch(frame)  # white on white is a picture, too
 
 
