@@ -19,23 +19,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cliplab import conse, retrieval
+from cliplab import conse, retrieval, wordnet
 from cliplab.lite0 import Trunk
 from cliplab.mini_clip import TextTower, VisionTower
 from cliplab.pictures import Picture, PicturesError, catalogue, fetch_full
 from cliplab.prepare import open_picture, to_array
 from servinglab import assets
 from servinglab.errors import CourseError
+from servinglab.root import find_root
 
 BATCH = 32
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Cosines of captions with pictures, [n, n], by mini-CLIP and by ConSE; row i is the caption of picture i."""
+    """Cosines of captions with pictures, [n, n]; row i is the caption of picture i. mini: by mini-CLIP, with its
+    explanation too (`wordnet`); plain: by mini-CLIP with the caption alone, and so conse: by ConSE."""
 
     pictures: list[Picture]
     mini: np.ndarray
+    plain: np.ndarray
     conse: np.ndarray
 
     @property
@@ -59,12 +62,15 @@ def measure(
     vision: VisionTower | None = None,
     text: TextTower | None = None,
 ) -> Measured:
-    """Encode pictures and captions with both ways. The towers of the course when left out."""
+    """Encode pictures and captions. The towers and the dictionary of the course when left out."""
     vision, encode = vision or VisionTower.load(), sentence_encoder(text or TextTower.load())
     mini = vision.head(features(vision.trunk, pictures)).numpy()
-    captions = encode([p.caption for p in pictures])
+    captions = [p.caption for p in pictures]
+    dictionary = wordnet.Dictionary(find_root() / "data" / "mini_clip" / wordnet.FILE)
+    plain, explained = encode(captions), dictionary.encode(captions, encode)
     by_names = conse.image_vectors(*conse.recorded([p.id for p in pictures]), conse.class_texts(encode))
-    return Measured(pictures, retrieval.similarity(captions, mini), retrieval.similarity(captions, by_names))
+    scores = ((explained, mini), (plain, mini), (plain, by_names))
+    return Measured(pictures, *(retrieval.similarity(texts, images) for texts, images in scores))
 
 
 def figures(measured: Measured) -> dict[str, Any]:
@@ -72,13 +78,15 @@ def figures(measured: Measured) -> dict[str, Any]:
     captions = measured.captions
     ranks = {
         "": retrieval.ranks(measured.mini, captions),
+        "plain_": retrieval.ranks(measured.plain, captions),
         "conse_": retrieval.ranks(measured.conse, captions),
     }
     shares: dict[str, retrieval.Estimate] = {}
     for k in (1, 5, 10):
         for way, found in ranks.items():
             shares[f"{way}recall_at_{k}"] = retrieval.recall(found, k, captions)
-        shares[f"gain_at_{k}"] = retrieval.difference(ranks[""], ranks["conse_"], k, captions)
+        shares[f"gain_at_{k}"] = retrieval.difference(ranks["plain_"], ranks["conse_"], k, captions)
+        shares[f"explained_gain_at_{k}"] = retrieval.difference(ranks[""], ranks["plain_"], k, captions)
     categories = {}
     for category in sorted({p.category for p in measured.pictures}):
         rows = [i for i, p in enumerate(measured.pictures) if p.category == category]
@@ -90,6 +98,7 @@ def figures(measured: Measured) -> dict[str, Any]:
         **{name: round(share.value, 4) for name, share in shares.items()},
         "intervals": {name: [round(share.low, 4), round(share.high, 4)] for name, share in shares.items()},
         "median_rank": int(np.median(ranks[""])),
+        "plain_median_rank": int(np.median(ranks["plain_"])),
         "conse_median_rank": int(np.median(ranks["conse_"])),
         "categories": categories,
     }

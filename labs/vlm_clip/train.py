@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import evaluate
-from cliplab import conse, lite0, pictures, retrieval, training, training_data, vlm_data
+from cliplab import conse, lite0, pictures, retrieval, training, training_data, vlm_data, wordnet
 from cliplab.mini_clip import FILE, TextTower, VisionTower
 from cliplab.training import Data, Variant
 from cliplab.training_data import sentences
@@ -93,6 +93,7 @@ def prepare(folder: Path) -> None:
     named = [torch.from_numpy(encode(way)) for way in training_data.class_sentences(cache)]
     start = packaged(0.5 * named[0] + 0.5 * named[1] + named[2])
     start.save(folder)
+    training_data.write_dictionary(cache, folder / wordnet.FILE)
     record(start, pictures.catalogue("full"), folder / conse.FILE)
     np.savez(folder / "texts.npz", texts=encoded(every, encode).astype(np.float16), ways=number(said),
              pairs=np.column_stack([pairs, number(scenes)]), photos=number(photos), stamps=number(stamps))  # fmt: skip
@@ -270,7 +271,8 @@ def run(args: argparse.Namespace, folder: Path, out: Path) -> int:
             weight.mul_(chosen["scale"])
     out.mkdir(parents=True, exist_ok=True)
     tower.cpu().save(out)
-    shutil.copyfile(folder / conse.FILE, out / conse.FILE)
+    for name in (conse.FILE, wordnet.FILE):
+        shutil.copyfile(folder / name, out / name)
     seconds = round(time.monotonic() - began)
     found, source = evaluate.pictures("auto")
     subset = evaluate.catalogue("subset")

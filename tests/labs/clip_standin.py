@@ -1,10 +1,12 @@
 """Two tiny encoders with the interface of the real ones, whose results a test can compute by itself.
 
-Picture: mean colour [3] @ COLOURS [3, 384]. Text: mean over the tokens of WORDS [vocabulary, 384]. Both of length 1.
+Picture: mean colour [3] @ COLOURS [3, 384]. Text: mean over the tokens of WORDS [vocabulary, 384]. Both of length 1. A
+leaf is explained as a sea.
 """
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,14 +27,16 @@ def unit(vectors):
 
 
 def write(folder: Path) -> SimpleNamespace:
-    """The files; what cliplab.encoders.prepare returns has the same three names."""
+    """The files; what cliplab.encoders.prepare returns has the same names."""
     folder.mkdir(parents=True, exist_ok=True)
     found = SimpleNamespace(
-        vision=folder / "vision.onnx", text=folder / "text.onnx", tokenizer=folder / "tokenizer.json"
-    )
+        vision=folder / "vision.onnx", text=folder / "text.onnx", tokenizer=folder / "tokenizer.json",
+        words=folder / "words.json.gz",
+    )  # fmt: skip
     onnx.save(_vision(), found.vision)
     onnx.save(_text(), found.text)
     tokenizer().save(str(found.tokenizer))
+    found.words.write_bytes(gzip.compress(b'{"words": {"leaf": 0}, "meanings": ["sea"]}'))
     return found
 
 

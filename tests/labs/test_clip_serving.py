@@ -54,9 +54,12 @@ def of_picture(data):
 
 
 def of_text(text):
-    words = ["[CLS]", *text.split()[: clip_standin.LONGEST - 2], "[SEP]"]
-    ids = [clip_standin.VOCABULARY.index(w) if w in clip_standin.VOCABULARY else 1 for w in words]
-    return clip_standin.unit(clip_standin.WORDS[ids].sum(axis=0))
+    texts = [text, f"{text} leaf : sea"] if "leaf" in text else [text]  # the stand-in's dictionary explains a leaf
+    vectors = []
+    for words in (["[CLS]", *each.split()[: clip_standin.LONGEST - 2], "[SEP]"] for each in texts):
+        ids = [clip_standin.VOCABULARY.index(w) if w in clip_standin.VOCABULARY else 1 for w in words]
+        vectors.append(clip_standin.unit(clip_standin.WORDS[ids].sum(axis=0)))
+    return clip_standin.unit(sum(vectors))
 
 
 def test_picture_text_and_both(clip):

@@ -57,7 +57,7 @@ def test_folders_hold_all_that_their_model_needs(repository, encoders):
     assert {p.name for p in (repository / "image_preprocessing" / "1").iterdir()} == {"model.py", "prepare.py"}
     assert (repository / "vision_encoder" / "1" / "model.onnx").read_bytes() == encoders.vision.read_bytes()
     assert {p.name for p in (repository / "text_encoder" / "1").iterdir()} == {
-        "model.py", "model.onnx", "tokenizer.json",
+        "model.py", "model.onnx", "tokenizer.json", "wordnet.py", "words.json.gz",
     }  # fmt: skip
     assert list((repository / "clip" / "1").iterdir()) == []
     for code in repository.glob("*/1/*.py"):
@@ -107,8 +107,7 @@ def test_the_weights_have_a_name_that_changes_with_them(tmp_path, encoders):
         model = onnx.load(getattr(encoders, tower))
         model.doc_string = "other weights"
         onnx.save(model, tmp_path / f"{tower}.onnx")
-        files = {"vision": encoders.vision, "text": encoders.text, "tokenizer": encoders.tokenizer}
-        return SimpleNamespace(**files | {tower: tmp_path / f"{tower}.onnx"})
+        return SimpleNamespace(**vars(encoders) | {tower: tmp_path / f"{tower}.onnx"})
 
     first = name(encoders)
     assert len(first) == 16 and first == name(encoders)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -62,8 +65,10 @@ def test_other_weights_have_another_key(tmp_path):
         (tmp_path / name / "model.safetensors").write_bytes(weights)
     first, second = (encoders._key(tmp_path / name, tmp_path / "minilm") for name in "ab")
     assert first == encoders._key(tmp_path / "a", tmp_path / "minilm") != second
+    (tmp_path / "a" / "words.json.gz").write_bytes(b"words")
+    third = encoders._key(tmp_path / "a", tmp_path / "minilm")
     (tmp_path / "minilm" / "model.safetensors").write_bytes(b"other")
-    assert encoders._key(tmp_path / "a", tmp_path / "minilm") != first
+    assert len({first, third, encoders._key(tmp_path / "a", tmp_path / "minilm")}) == 3
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +79,20 @@ def ours():
 class TestPrepared:
     """The files that the lab serves."""
 
-    def test_sentences_are_those_of_minilm(self, ours):
+    def test_sentences_are_those_of_minilm_explained(self, ours):
         """Against PyTorch, each sentence alone and so without padding."""
         texts = ["A red apple.", "x", "a moon over the sea, seen from a small boat with a lamp"]
-        tower, alone = TextTower.load(), [ours.tokens([text]) for text in texts]
-        with torch.inference_mode():
-            reference = np.concatenate([tower(*map(torch.from_numpy, tokens)).numpy() for tokens in alone])
+        known = {"A red apple.": "apple", "x": "", texts[2]: "moon"}
+        tower, words = TextTower.load(), json.loads(gzip.decompress(ours.files.words.read_bytes()))
+
+        def alone(text: str) -> np.ndarray:
+            with torch.inference_mode():
+                return tower(*map(torch.from_numpy, ours.tokens([text])))[0].numpy()
+
+        meant = {text: f"{text} {name}: {words['meanings'][words['words'][name]]}" if name else text
+                 for text, name in known.items()}  # fmt: skip
+        middle = np.stack([alone(text) + alone(meant[text]) for text in texts])
+        reference = middle / np.linalg.norm(middle, axis=1, keepdims=True)
         np.testing.assert_allclose(ours.encode_texts(texts), reference, atol=1e-5)
         np.testing.assert_allclose(ours.encode_texts(texts[:1]), reference[:1], atol=1e-5)
 

@@ -22,7 +22,7 @@ import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from cliplab import encoders, prepare
+from cliplab import encoders, prepare, wordnet
 from servinglab.errors import CourseError
 from servinglab.keep import Keeper
 from servinglab.server.install import require_plain_path
@@ -89,7 +89,8 @@ def write_repository(
     files: dict[str, dict[str, str | bytes | Path]] = {
         "image_preprocessing": {"prepare.py": Path(prepare.__file__)},
         "vision_encoder": {"model.onnx": towers.vision} if flavour == "onnx" else {"model.plan": Path(plan or "")},
-        "text_encoder": {"model.onnx": towers.text, "tokenizer.json": towers.tokenizer},
+        "text_encoder": {"model.onnx": towers.text, "tokenizer.json": towers.tokenizer,
+                         "wordnet.py": Path(wordnet.__file__), wordnet.FILE: towers.words},
         "fusion": {"labels.json": names, "labels.npy": _label_vectors(towers, labels)},
         "clip": {},
     }

@@ -5,6 +5,8 @@ new weights never meet an old graph. Tensors, all with an open batch:
 
     vision.onnx   pixel_values float32 [B, 3, 224, 224]               → image_embedding float32 [B, 384]
     text.onnx     input_ids int64 [B, T], attention_mask int64 [B, T] → text_embedding  float32 [B, 384]
+
+A sentence's vector is the middle of two: of the sentence, and of the sentence with an explanation (`wordnet`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from cliplab import wordnet
 from cliplab.pictures import Picture, catalogue, pixels
 from cliplab.prepare import open_picture, to_array
 from servinglab import assets
@@ -32,7 +35,7 @@ LONGEST = 256  # tokens; MiniLM was trained for sentences up to this length, the
 PRECISIONS = ("fp32", "int8")
 CALIBRATION_EVERY = 8  # one picture of so many shows the quantiser which values occur
 OPSET = 17  # the newest that the exporter, ONNX Runtime's quantiser and TensorRT's parser all read
-_RECIPE = "clip-onnx-6"  # a change makes cached files stale
+_RECIPE = "clip-onnx-7"  # a change makes cached files stale
 _DISK = 300_000_000  # bytes; fp32 and int8 of both towers
 
 
@@ -42,14 +45,16 @@ class EncoderError(CourseError):
 
 @dataclass(frozen=True)
 class Encoders:
-    """What serves the towers: the ONNX files ``vision`` and ``text``, and the ``tokenizer``'s JSON file.
+    """What serves the towers: the ONNX files ``vision`` and ``text``, the ``tokenizer``'s JSON file, and ``words``.
 
-    The tokenizer file says itself how to cut and to pad, so that whoever loads it does the same.
+    The tokenizer file says itself how to cut and to pad, so that whoever loads it does the same. ``words`` explains
+    what sentences name (`wordnet.Dictionary`).
     """
 
     vision: Path
     text: Path
     tokenizer: Path
+    words: Path
 
 
 def export(tower: Any, path: str | Path, sample: Sequence[Any], inputs: Sequence[str], output: str) -> Path:
@@ -122,6 +127,7 @@ def _write_fp32(made: Path, weights: Path, minilm: Path) -> None:
     tokenizer.enable_truncation(LONGEST)
     tokenizer.enable_padding(pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
     tokenizer.save(str(made / "tokenizer.json"))
+    shutil.copyfile(weights / wordnet.FILE, made / wordnet.FILE)
 
 
 def calibration_pictures() -> list[Picture]:
@@ -134,13 +140,14 @@ def _write_int8(made: Path, fp32: Encoders) -> None:
 
     static_int8(fp32.vision, made / "vision.onnx", pixels(calibration_pictures()), **SERVED)
     rows_alone(dynamic_int8(fp32.text, made / "text.onnx"))
-    shutil.copyfile(fp32.tokenizer, made / "tokenizer.json")
+    for file in (fp32.tokenizer, fp32.words):
+        shutil.copyfile(file, made / file.name)
 
 
 def _key(weights: Path, minilm: Path) -> str:
-    """What the graphs depend on, as a short word: the weights of both towers."""
+    """What the files depend on, as a short word: the weights of both towers, and the dictionary."""
     digest = hashlib.sha256(_RECIPE.encode())
-    for file in (*sorted(weights.glob("*.safetensors")), minilm / "model.safetensors"):
+    for file in (*sorted(weights.glob("*.safetensors")), *weights.glob(wordnet.FILE), minilm / "model.safetensors"):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
@@ -150,7 +157,7 @@ def _ready(folder: Path) -> bool:
 
 
 def _found(folder: Path) -> Encoders:
-    return Encoders(folder / "vision.onnx", folder / "text.onnx", folder / "tokenizer.json")
+    return Encoders(folder / "vision.onnx", folder / "text.onnx", folder / "tokenizer.json", folder / wordnet.FILE)
 
 
 class OnnxEncoders:
@@ -165,6 +172,7 @@ class OnnxEncoders:
         self.files = encoders or prepare()
         self._threads, self._batch, self._sessions = threads, batch, {}
         self._tokenizer = Tokenizer.from_file(str(self.files.tokenizer))
+        self._dictionary = wordnet.Dictionary(self.files.words)
 
     def encode_images(self, images: Sequence[bytes]) -> np.ndarray:
         """Picture files to vectors: float32 [n, 384], each of length 1. Raises PictureError for no picture."""
@@ -181,7 +189,11 @@ class OnnxEncoders:
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences to vectors: float32 [n, 384], each of length 1. What is behind token 256 is not read."""
 
-        return self._run(self.files.text, texts, lambda part: dict(zip(TEXT_INPUTS, self.tokens(part), strict=True)))
+        def encode(some: list[str]) -> np.ndarray:
+            return self._run(self.files.text, some, lambda part: dict(zip(TEXT_INPUTS, self.tokens(part), strict=True)))
+
+        _no_single(texts)
+        return self._dictionary.encode(texts, encode)
 
     def tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """What the text tower reads: token ids and attention mask, int64 [n, tokens of the longest]."""
@@ -189,13 +201,17 @@ class OnnxEncoders:
         return np.array([row.ids for row in rows], np.int64), np.array([row.attention_mask for row in rows], np.int64)
 
     def _run(self, path: Path, items: Sequence[Any], feeds: Any) -> np.ndarray:
-        if isinstance(items, (bytes, str)):
-            raise EncoderError("Give a list of pictures or of sentences, not a single one.")
+        _no_single(items)
         if path not in self._sessions:
             self._sessions[path] = session(path, self._threads)
         parts = [items[start : start + self._batch] for start in range(0, len(items), self._batch)]
         vectors = [self._sessions[path].run(None, feeds(part))[0] for part in parts]
         return np.concatenate(vectors) if vectors else np.zeros((0, 384), np.float32)
+
+
+def _no_single(items: Sequence[Any]) -> None:
+    if isinstance(items, (bytes, str)):
+        raise EncoderError("Give a list of pictures or of sentences, not a single one.")
 
 
 def session(path: str | Path, threads: int = 1) -> Any:

@@ -5,6 +5,7 @@ Only train.py needs this: it wants npm, apt, and the packages resvg-py and pillo
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -51,6 +52,8 @@ DEBIAN = {  # package: SHA-256
     "wordnet-base": "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
 }
 SIDE = 256  # pixels that a drawing in SVG is rendered to
+SEEN = frozenset((5, 6, 8, 13, 17, 20))  # WordNet's fields of things: animal, artifact, body, food, object, plant
+SENSES = 3  # the most frequent ones, among which a thing is looked for
 # Skin tones, flags, people and their hands, clocks, letters and signs: no things that one looks for in a shop.
 _SKIP_NAME = re.compile(
     r"skin-tone|tone[1-5]|^flag|-flag$|keycap|^(blank|no-entry)|-facing-|^regional|arrow|smiling|-mark$|mark-|symbol"
@@ -133,22 +136,67 @@ def class_sentences(folder: Path) -> list[list[str]]:
 
 def _explanations(folder: Path) -> dict[str, str]:
     """What WordNet 3.0 says about each of its nouns; the number is also ImageNet's."""
+    return {number: synset.meaning for number, synset in _synsets(folder).items()}
+
+
+@dataclass(frozen=True)
+class Synset:
+    """Words of one meaning in WordNet 3.0. field: which of lexnames(5WN); above: numbers of more general synsets."""
+
+    field: int
+    words: tuple[str, ...]
+    meaning: str
+    above: tuple[str, ...]
+
+
+def _synsets(folder: Path) -> dict[str, Synset]:
+    """All nouns by number, see wndb(5WN)."""
+    found = {}
     with open(_debian("wordnet-base", folder) / "usr/share/wordnet/data.noun", encoding="latin-1") as lines:
-        return {line[:8]: line.partition("| ")[2].split(";")[0].strip() for line in lines}
+        for line in lines:
+            if line.startswith(" "):
+                continue
+            facts, _, meaning = line.partition("| ")
+            number, field, _, count, *rest = facts.split()
+            words = tuple(word.replace("_", " ") for word in rest[: 2 * int(count, 16) : 2])
+            pointers = rest[2 * int(count, 16) + 1 :]
+            above = tuple(to for kind, to in zip(pointers[::4], pointers[1::4], strict=False) if kind in ("@", "@i"))
+            found[number] = Synset(int(field), words, meaning.split(";")[0].strip(), above)
+    return found
+
+
+def _senses(folder: Path) -> dict[str, list[str]]:
+    """The numbers of each noun of WordNet 3.0 in small letters, the most frequent sense first."""
+    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/index.noun", encoding="latin-1") as lines:
+        rows = [line.split() for line in lines if not line.startswith(" ")]
+    return {row[0].replace("_", " "): row[-int(row[2]) :] for row in rows}  # numbers stand last, in order
 
 
 def meanings(folder: Path) -> dict[str, str]:
     """The explanation of the most frequent sense of each noun of WordNet 3.0."""
     explained = _explanations(folder)
-    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/index.noun", encoding="latin-1") as lines:
-        rows = [line.split() for line in lines if not line.startswith(" ")]
-    return {row[0].replace("_", " "): explained[row[-int(row[2])]] for row in rows}  # numbers stand last, in order
+    return {word: explained[numbers[0]] for word, numbers in _senses(folder).items()}
+
+
+def write_dictionary(folder: Path, file: Path) -> None:
+    """Write what `wordnet.Dictionary` reads: things that can be seen, what each is, and up to three kinds above it."""
+    synsets, rows, said = _synsets(folder), {}, {}
+    for word, numbers in _senses(folder).items():
+        number = next((n for n in numbers[:SENSES] if synsets[n].field in SEEN), None)
+        if number is None or not re.fullmatch(r"[a-z' -]{3,30}", word):
+            continue
+        kinds, at = [], number
+        while synsets[at].above and len(kinds) < 3:
+            at = synsets[at].above[0]
+            kinds.append(synsets[at].words[0])
+        rows[word] = said.setdefault(f"{synsets[number].meaning}; a kind of {', '.join(kinds)}", len(said))
+    content = json.dumps({"words": rows, "meanings": list(said)}, separators=(",", ":"))
+    file.write_bytes(gzip.compress(content.encode(), mtime=0))
 
 
 def nouns(folder: Path) -> set[str]:
     """The nouns of WordNet 3.0, in small letters."""
-    with open(_debian("wordnet-base", folder) / "usr/share/wordnet/index.noun", encoding="latin-1") as lines:
-        return {line.split(" ", 1)[0].replace("_", " ") for line in lines if not line.startswith(" ")}
+    return set(_senses(folder))
 
 
 def sentences(pair: tuple[str, str, str, list[str]]) -> tuple[str, str]:

@@ -1,5 +1,7 @@
 """`text_encoder`: sentences to vectors of length 1; an empty or blank string stands for "no text".
 
+A vector is the middle of two, the sentence's and that of the sentence with an explanation (`wordnet`).
+
 `text_state` says of each row "given", "none", or what is wrong with the text (data and no error: see
 `image_preprocessing`). The tokenizer's file says where it cuts; `tokens_left_out` counts the tokens behind that.
 """
@@ -16,6 +18,7 @@ import triton_python_backend_utils as pb_utils
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Tokenizer  # noqa: E402  (reads the variable above)
+from wordnet import FILE, Dictionary  # noqa: E402  (a copy beside this file)
 
 MAX_BYTES = 2**20  # of one text; tokenising takes a second for each megabyte, and everybody waits
 
@@ -28,6 +31,7 @@ class TritonPythonModel:
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(config["parameters"]["threads"]["string_value"])
+        self.dictionary = Dictionary(folder / FILE)
         path = str(folder / "model.onnx")
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
@@ -50,15 +54,22 @@ class TritonPythonModel:
         there = [row for row, text in enumerate(texts) if text]
         if there:
             try:
-                tokens = self.tokenizer.encode_batch([texts[row] for row in there])
-                ids = np.array([row.ids for row in tokens], np.int64)
-                feeds = {"input_ids": ids, "attention_mask": np.array([row.attention_mask for row in tokens], np.int64)}
-                vectors[there] = self.session.run(["text_embedding"], feeds)[0]
+                read, some = [], [texts[row] for row in there]
+                vectors[there] = self.dictionary.encode(some, lambda parts: self._run(parts, read))
+                tokens, *_ = read  # of the texts; what explains them comes after
                 behind = [sum(part.special_tokens_mask.count(0) for part in row.overflowing) for row in tokens]
                 left_out[there, 0] = behind
             except Exception as error:  # an error here could hang the ensemble; `fusion` finds what is not a number
                 pb_utils.Logger.log_error(f"text_encoder: {error}")
         return {"text_embedding": vectors, "tokens_left_out": left_out}
+
+    def _run(self, texts, read):
+        """Vectors of texts; `read` gets their tokens."""
+        tokens = self.tokenizer.encode_batch(texts)
+        read.append(tokens)
+        feeds = {"input_ids": np.array([row.ids for row in tokens], np.int64),
+                 "attention_mask": np.array([row.attention_mask for row in tokens], np.int64)}  # fmt: skip
+        return self.session.run(["text_embedding"], feeds)[0]
 
 
 def _read(row):
