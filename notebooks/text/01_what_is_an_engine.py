@@ -178,7 +178,6 @@ print(f"built in {time.perf_counter() - began:.2f} s: {len(mlp)} bytes, {len(mlp
 # %% tags=["exercise:01.1"]
 my_layers = None  # a list of lists of "dense_1", "bias_1", "relu_1", "dense_2"
 
-
 # %% [markdown]
 # The log ends with the layers. `layers` and `nodes`, ours, cut them out. (So do `problem` with the first error and
 # `activations` with the memory.)
@@ -258,17 +257,17 @@ def build(model, options=lambda builder, config: None):
 # %% [markdown]
 # ## 3 Open the file
 #
-# NVIDIA does not document the bytes of a plan. Look at them yourself: the first 64, and the rest up to where this file's
-# first section begins.
+# NVIDIA does not document the bytes of a plan. So look at the first 112 yourself, in hexadecimal and as letters:
 
 # %% tags=["nbval-check-output"]
-for start in range(0, 112, 16):
-    print(f"{start:3}", mlp[start : start + 16].hex(" "), mlp[start : start + 16])
+for start, end in [(0, 16), (16, 32), (32, 64), (64, 88), (88, 112)]:
+    print(f"{start:3}: {mlp[start:end].hex(' ', -8)}  {mlp[start:end].decode('latin-1')!r}".replace("\\x00", "·"))
+
 
 # %% [markdown]
-# A header of 64 bytes: its tag (`vtrt`), at 16 the size of the file, at 24 the version, at 32 one bit for each kind of
-# GPU. Then a row of 24 bytes for each section: name (backwards), start, length, eight bytes each. `struct` reads such
-# rows: `8s` is eight letters, `Q` a whole number of eight bytes.
+# The header has 64 bytes: first its tag, at 8 the number of sections, at 16 the size of the file, at 24 the version, at
+# 32 one bit for each kind of GPU. Then comes a row of 24 bytes for each section: name (backwards), start, length.
+# `struct` reads such rows: `8s` is eight letters, `Q` a whole number of eight bytes.
 
 # %% tags=["nbval-check-output"]
 def targets(plan):
@@ -445,7 +444,7 @@ axes.plot(lengths, by_length, "o", label="opt (8, 8)")
 axes.plot(longest, raised, "D", label=f"opt (64, {longest})")
 for tokens, size in zip(lengths, by_length, strict=True):
     axes.annotate(f"{size:.1f} MB", (tokens, size), (-6, 6), textcoords="offset points", ha="right")
-axes.set(xlabel="most tokens, with 64 sentences", ylabel="memory between the layers (MB)", xticks=[0, *lengths])
+axes.set(xlabel="most tokens, with 64 sentences", ylabel="MB between the layers", xticks=[0, *lengths])
 axes.set(xlim=(0, 1.05 * lengths[-1]), ylim=(0, 1.15 * by_length[-1]))
 axes.legend(loc="upper left")
 title = f"From {lengths[-2]} to {lengths[-1]} tokens: {by_length[-1] / by_length[-2]:.1f} times the memory"
