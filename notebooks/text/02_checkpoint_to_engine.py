@@ -219,8 +219,8 @@ show(figures.differences(off), title, "; ".join(f"{name} off by {far:.2g}" for n
 # %% [markdown]
 # With float32 only the order of additions differs: nothing was lost or mixed up. Each missing bit makes the steps twice
 # as wide: $2^3 = 8$ times from float16 to bfloat16, $2^4 = 16$ times from int8 to int4. The largest of many differences
-# follows that roughly. SAYWHAT int4 with one scale per row ruins this model. Four bits need finer scales, as in AWQ:
-# groups of 128 weights. (A text of a hundred tokens finds large faults, not small ones.)
+# follows that roughly. In this text float16 and bfloat16 choose the same tokens everywhere, int8 at all but a few of 80
+# places; int4 with one scale per row ruins this model. Four bits need finer scales, as in AWQ: groups of 128 weights.
 #
 # (Unlike the hub's, our weights had four bits before: GGUF's Q4_1, with scales for blocks of 32.)
 
@@ -398,7 +398,6 @@ for name, (layers, kv_heads, head_size) in {"gpt2-medium": (24, 16, 64), "gemma-
     print(f"{name:12} weights {known.weights_bytes / 1e9:5.2f} GB, cache {by_hand:6,} bytes a token by hand,",
           f"{known.kv_bytes_per_token:6,} by the estimator")  # fmt: skip
 
-
 # %% [markdown]
 # No: its cache is less than a fifth as large, because all its query heads share a single KV head.
 #
@@ -456,6 +455,7 @@ axes.set(xlabel="requests after the first", ylabel="MB more than after it", ylim
 axes.legend(loc="lower right")
 summary = "; ".join(f"{n}: {mb:.1f} MB" for n, mb in zip(more, grown, strict=True))
 show(fig, f"Grown by {grown[-1]:.1f} MB; the estimate says {expected_mb[-1]:.1f} MB", summary)
+
 
 # %% [markdown]
 # With four: then the cache is full, and the server drops old blocks. To 2 %, the formula is right. (TensorRT-LLM on a GPU
