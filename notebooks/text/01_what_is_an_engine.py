@@ -413,8 +413,8 @@ print(problem(log.lines))
 # TensorRT wants a range. An **optimisation profile** gives three shapes for each input: the smallest (*min*), the one
 # to optimise for (*opt*), and the largest (*max*).
 #
-# **Predict:** from one profile to the next the max has twice the tokens. Does the memory between the layers double, grow
-# fourfold, or stay? And what does a larger opt cost?
+# **Predict:** from one profile to the next the max has twice the tokens. Does the memory between the layers stay,
+# double, or grow fourfold? And what does a larger opt cost?
 
 # %%
 def profile(opt, largest, names=("x",), rest=(64,)):

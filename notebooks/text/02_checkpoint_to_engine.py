@@ -141,10 +141,8 @@ show(figures.renamed(*shapes, found), f"{count} tensors are left; qkv has {rows}
 # <details><summary>GPT-2 and Gemma; one copy in the engine?</summary>
 #
 # GPT-2's `c_attn` is q, k and v already, stored as [inputs, outputs]: the converter transposes every weight. Gemma's
-# norms multiply by $1 + w$: the converter adds the 1.
-#
-# Does an engine share the tied table? The converters dropped `--use_embedding_sharing` in 0.16, because it always does.
-# Yet a build of GPT-2 with 0.20 reports the bytes of two; section 7 counts two.
+# norms multiply by $1 + w$: the converter adds the 1. A build of GPT-2 with 0.20 reports the bytes of two tied tables;
+# section 7 counts two.
 #
 # </details>
 
@@ -175,9 +173,9 @@ with torch.no_grad():
 print("logits of shape", expected.shape, "between", expected.min().round(1), "and", expected.max().round(1))
 
 # %% [markdown]
-# One row for each token of the text. Next, fewer bits. float16 keeps 11 binary digits of a number, bfloat16
-# only 8. **Weight-only quantisation** stores weights as integers of 8 or 4 bits and multiplies in float16. Each row of
-# a weight has one scale, by which its largest number becomes the largest integer.
+# One row for each token of the text. Next, fewer bits. float16 keeps 11 binary digits of a number, bfloat16 only 8.
+# **Weight-only quantisation** stores weights as integers of 8 or 4 bits and multiplies in float16. Each row of a weight
+# has one scale, by which its largest number becomes the largest integer.
 #
 # **Predict:** who rounds to int8, the converter or `trtllm-build`? Look at the size of the file.
 
@@ -195,9 +193,10 @@ print(w8.config["quantization"]["quant_algo"], "· same numbers as in float16:",
 # Not the converter: the file is as large as before. `W8A16` (weights 8 bits, activations 16) is an order, which
 # `trtllm-build` carries out.
 #
-# Now our `logits` runs five checkpoints in plain PyTorch, and rounds as the build would. (For bfloat16 the cell rounds
-# float32 itself.) **Predict:** how many times as
-# far off is bfloat16 as float16? And int4 as int8? Which still choose the same next tokens?
+# Now our `logits` runs five checkpoints in plain PyTorch, and rounds as the build would. (The cell rounds to bfloat16
+# itself.)
+#
+# **Predict:** how many times as far off is bfloat16 as float16? And int4 as int8? Which choose the same next tokens?
 
 # %%
 def told(checkpoint):
@@ -367,13 +366,12 @@ course(f"build --checkpoint_dir {dtype} --output_dir old --max_output_len 200", 
 #
 # <details><summary>When versions do not fit</summary>
 #
-# | you see | do |
-# |---|---|
-# | a flag that is gone | `course engine recipe gemma-2b --trtllm 0.9.0 --explain` says what it did, and what does now |
-# | an engine that does not load | `course engine check A --container 26.07` says why, `course engine diff A B` compares |
-# | `unexpected keyword argument 'moe_tp_size'` ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)) | take `convert_checkpoint.py` from `/app/examples` of the container that has your wheel |
-# | a driver, and no idea which container | `course engine versions --driver 570.124.06` |
-# | weights of three lines of text | clone the hub's page with `git lfs` |
+# - A flag is gone: `course engine recipe gemma-2b --trtllm 0.9.0 --explain` says what it did.
+# - An engine does not load: `course engine check A --container 26.07` says why, `course engine diff A B` compares two.
+# - `unexpected keyword argument 'moe_tp_size'` ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)): take
+#   `convert_checkpoint.py` from `/app/examples` of the container that has your wheel.
+# - Which container? `course engine versions --driver 570.124.06` knows.
+# - A weights file holds three lines of text: clone the hub's page with `git lfs`.
 #
 # The sources: [`trtllm-build`](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.1/tensorrt_llm/commands/build.py), the
 # [backend](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/build.html),
@@ -405,8 +403,8 @@ for name, (layers, kv_heads, head_size) in {"gpt2-medium": (24, 16, 64), "gemma-
 #
 # ## 6 Does a server take what the formula says?
 #
-# Start Triton on `plain`, the engine of section 4, with room for 640 tokens in its cache. It keeps the blocks of requests
-# that have ended, for others that begin alike (notebook 04). On a CPU each number has 4 bytes.
+# Start Triton on `plain`, the engine of section 4, with room for 640 tokens in its cache. It keeps the blocks of
+# requests that have ended, for others that begin alike (notebook 04). On a CPU each number has 4 bytes.
 
 # %%
 settings = {"max_tokens_in_paged_kv_cache": 640, "parameters": {"stats_check_period_ms": 100}}
@@ -415,9 +413,8 @@ client = grpcclient.InferenceServerClient(server.grpc_url)
 
 
 # %% [markdown]
-# A request of ids says how many tokens it brings, how many it wants, and how many answers are followed side by side
-# (*beams*, notebook 09). `send` returns how many tokens came back; `held` reads the memory of the model's process from
-# Triton's metrics.
+# `send` asks with ids and returns how many tokens came back (*beams* are answers followed side by side, notebook 09);
+# `held` reads the memory of the model's process from Triton's metrics.
 
 # %%
 def send(ids, wanted=1, beams=1):
@@ -436,9 +433,9 @@ def held():
 
 
 # %% [markdown]
-# The first request brings working memory, too, so count from there. A prompt of 120 tokens fills two blocks of 64.
+# The first request brings working memory, too, so count from there. A prompt of 120 tokens takes two blocks of 64.
 #
-# **Predict:** send seven more, all different. Does the process grow with every one, with none, or with some?
+# **Predict:** send seven more, all different. With how many of them does the process grow: all, none, four?
 
 # %%
 rng, sizes = np.random.default_rng(seed), []
@@ -458,14 +455,13 @@ show(fig, f"Grown by {grown[-1]:.1f} MB; the estimate says {expected_mb[-1]:.1f}
 
 
 # %% [markdown]
-# With four: then the cache is full, and the server drops old blocks. To 2 %, the formula is right. (TensorRT-LLM on a GPU
-# takes the whole cache at the start. There the line is flat.)
+# With four: then the cache is full, and the server drops old blocks. The formula is right within a few percent.
+# (TensorRT-LLM takes the whole cache at the start: on a GPU the line is flat.)
 #
 # ## 7 Will it fit?
 #
-# The limits say for how many tokens there must be room: `max_batch_size` times `max_seq_len`. Weights, activations,
-# logits and a margin for CUDA come on top. Of what they leave, the server takes 90 % for its cache (the rest is "left
-# free" below).
+# A GPU needs room for `max_batch_size` times `max_seq_len` tokens, for weights, activations, logits, and a margin for
+# CUDA. Of what is left for the cache, a server takes 90 %; the rest is "left free".
 #
 # **Predict:** llama-7b with 16 sequences of 2,048 tokens is too large for a GPU of 24 GB. Which of these saves it: half
 # the tokens, an int8 cache, int8 weights, two GPUs? (A live notebook has sliders.)
@@ -492,9 +488,8 @@ explore(plan, title=title, summary=summary, live=sliders, sequences=[16], tokens
 #
 # <details><summary>How exact is that, and which 24 GB?</summary>
 #
-# Weights and cache are exact, activations and logits upper bounds. A GPU's name counts in GiB ($2^{30}$ bytes), and
-# CUDA shows a little less of them; the axis counts in GB ($10^9$). "24gb" is the smallest GPU of that name, an L4: it
-# takes 6 of llama-7b's sequences. An RTX 4090, which shows 25.4 GB, takes 7.
+# Weights and cache are exact, activations and logits upper bounds. "24gb" is the smallest GPU of that name, an L4: it
+# takes 6 of llama-7b's sequences. An RTX 4090, which shows a little more of its 24 GiB, takes 7.
 #
 # </details>
 
@@ -507,8 +502,8 @@ explore(plan, title=title, summary=summary, live=sliders, sequences=[16], tokens
 jobs = {"short question": (5, 40, 1), "long prompt": (150, 20, 1), "long answer": (100, 80, 1), "3 beams": (5, 40, 3)}
 
 # %% [markdown]
-# Your server's engine has `max_seq_len` 128 and `max_beam_width` 1. **Predict:** which of the four is refused? And which
-# gets less than it wants, without an error?
+# Your server's engine has `max_seq_len` 128 and `max_beam_width` 1. **Predict:** which of the four is refused? And
+# which gets less than it wants, without an error?
 
 # %%
 got = {}

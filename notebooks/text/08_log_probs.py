@@ -135,9 +135,10 @@ axes.legend(loc="lower left", ncols=2)
 far = np.abs(own - log_probs[: len(own)]).max()
 show(fig, f"Served and calculated differ by at most {far:.1g}", f"{own.round(3)}; sum {own.sum():.2f}")
 
+
 # %% [markdown]
-# From the whole vocabulary, in natural logs. (`cum_log_probs` is their sum.) Penalties, a bias or a sampling temperature
-# change the logits before the softmax; `top_k` and `top_p` cut after it.
+# From the whole vocabulary, in natural logs. (`cum_log_probs` is their sum.) Penalties, a bias or a sampling
+# temperature change the logits before the softmax; `top_k` and `top_p` cut after it.
 #
 # <details><summary>What TensorRT-LLM does: why all log probs may be 0.0</summary>
 #
@@ -173,7 +174,6 @@ def sequence_log_prob(logits, ids): ...  # one number
 
 # %% tags=["check:08.1", "nbval-check-output"]
 check("08.1", sequence_log_prob)
-
 
 # %% [markdown]
 # <details><summary>Solution 08.1</summary>
@@ -231,12 +231,13 @@ show(figures.underflow(products, log_sum), title, summary)
 #
 # ## 4 How likely is one answer *or* the other?
 #
-# For a product you add logs. For a sum of probabilities you need $\log(e^a+e^b)$: notebook 06's log-sum-exp, which takes
-# the larger log out first, so that nothing becomes 0.
+# For a product you add logs. For a sum of probabilities you need $\log(e^a+e^b)$: notebook 06's log-sum-exp, which
+# takes the larger log out first, so that nothing becomes 0.
 #
 # Suppose you heard one of the two stories. It was the first with probability $p_a/(p_a+p_b)$, in logs a difference.
 #
-# **Predict:** both have some 1,000 nats, and differ by a few. Is the likelier one at 55 %, 90 %, or practically certain?
+# **Predict:** both have some 1,000 nats, and differ by a few. Is the likelier one at 55 %, 90 %, or practically
+# certain?
 
 # %%
 a, b = story.sum(), other.sum()
@@ -315,9 +316,10 @@ axes.set_xticks([1, 1e3, 1e6, 1e9], ["1 ns", "1 µs", "1 ms", "1 s"])
 times = ns["a step of the model"] / ns["product"]
 show(fig, f"A step of the model takes {times / 1e6:.0f} million times as long as a product", "five ways, from ns to ms")
 
+
 # %% [markdown]
-# Adding logs is the fastest, by about a nanosecond; taking the logs costs more. The model's step is millions of times as
-# slow, so log space saves no time. You use logs for their range.
+# Adding logs is the fastest, by about a nanosecond; taking the logs costs more. The model's step is millions of times
+# as slow, so log space saves no time. You use logs for their range.
 
 # %% [markdown]
 # ## 6 Which text does the model expect?
