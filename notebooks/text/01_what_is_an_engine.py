@@ -55,7 +55,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModel
 from transformers.utils.logging import disable_progress_bar
 
-from build_log import activations, layers, nodes, problem
+import build_log
 from engines.convert import convert
 from servinglab import assets, notebook
 from servinglab.checks import check
@@ -179,12 +179,12 @@ print(f"built in {time.perf_counter() - began:.2f} s: {len(mlp)} bytes, {len(mlp
 my_layers = None  # a list of lists of "dense_1", "bias_1", "relu_1", "dense_2"
 
 # %% [markdown]
-# The log ends with the layers. `layers` and `nodes`, ours, cut them out. (So do `problem` with the first error and
-# `activations` with the memory.)
+# The log ends with the layers. `build_log`, ours, cuts them out. (So it does with the first error, `problem`, and the
+# memory, `activations`.)
 
 # %% tags=["nbval-check-output"]
-for layer in layers(log.lines):
-    print(layer.partition(", Inputs")[0], "|", *nodes(layer))
+for layer in build_log.layers(log.lines):
+    print(layer.partition(", Inputs")[0], "|", *build_log.nodes(layer))
 
 # %% tags=["check:01.1", "nbval-check-output"]
 check("01.1", my_layers)
@@ -203,8 +203,8 @@ check("01.1", my_layers)
 
 # %%
 operations = {node.name: node.op_type for node in mlp_onnx.graph.node}
-title = f"{len(operations)} ONNX nodes, {len(layers(log.lines))} engine layers"
-drawn = figures.fusions({"engine": layers(log.lines)}, operations)
+title = f"{len(operations)} ONNX nodes, {len(build_log.layers(log.lines))} engine layers"
+drawn = figures.fusions({"engine": build_log.layers(log.lines)}, operations)
 show(drawn, title, f"{title}: the first product, bias and ReLU share one")
 
 # %% [markdown]
@@ -223,7 +223,7 @@ if engine:
     context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
     print("largest difference from ONNX Runtime:", np.abs(buffers["y"].cpu().numpy() - expected).max())
 else:
-    print("not loaded:", problem(log.lines))
+    print("not loaded:", build_log.problem(log.lines))
 
 
 # %% [markdown]
@@ -386,7 +386,7 @@ halves = {name: array.astype(np.float16) for name, array in weights.items()}
 mlp16 = build(as_onnx(MLP.replace("TYPE", "float16"), halves))
 for name in ("ENGN", "WGHT"):
     print(f"{name}: fp32 {len(sections(mlp)[name]):6} bytes, fp16 {len(sections(mlp16)[name]):6} bytes")
-print("layers:", *(nodes(layer) for layer in layers(log.lines)))
+print("layers:", *(build_log.nodes(layer) for layer in build_log.layers(log.lines)))
 
 # %% [markdown]
 # The weights shrink to about half; the program keeps its size. Here even the fusions are the same.
@@ -406,15 +406,12 @@ ATTENTION = """attention (float[B, T, 64] x) => (float[B, T, 64] y) {
 }"""
 attention = as_onnx(ATTENTION, {})
 print(build(attention))
-print(problem(log.lines))
+print(build_log.problem(log.lines))
 
 
 # %% [markdown]
 # TensorRT wants a range. An **optimisation profile** gives three shapes for each input: the smallest (*min*), the one
 # to optimise for (*opt*), and the largest (*max*).
-#
-# **Predict:** from one profile to the next the max has twice the tokens. Does the memory between the layers stay,
-# double, or grow fourfold? And what does a larger opt cost?
 
 # %%
 def profile(opt, largest, names=("x",), rest=(64,)):
@@ -427,16 +424,21 @@ def profile(opt, largest, names=("x",), rest=(64,)):
     return options
 
 
+# %% [markdown]
+# **Predict:** from one profile to the next the max has twice the tokens. Does the memory between the layers stay,
+# double, or grow fourfold? And what does a larger opt cost?
+
+# %%
 lengths = [longest // 4, longest // 2, longest, 2 * longest]
 needed = []
 for opt, most in [*(((8, 8), tokens) for tokens in lengths), ((64, longest), longest)]:
     build(attention, profile(opt, (64, most)))
-    needed.append(activations(log.lines))
+    needed.append(build_log.activations(log.lines))
 *by_length, raised = needed
-pairs, fixed = np.polyfit(np.square(lengths), by_length, 1)
 
 # %%
 fig, axes = plt.subplots(figsize=(7.5, 3))
+pairs, fixed = np.polyfit(np.square(lengths), by_length, 1)
 x = np.linspace(0, lengths[-1])
 axes.plot(x, fixed + pairs * x**2, color="#5F5F5F", linestyle="--", label=f"{fixed:.0f} MB + pairs of tokens")
 axes.plot(x, by_length[0] * x / lengths[0], color="#5F5F5F", linestyle=":", label="in proportion to the tokens")
@@ -507,7 +509,7 @@ print(f"largest difference {np.abs(difference).max():.1e}, largest value {np.abs
 # %% tags=["nbval-check-output"]
 sizes = profile((8, 32), (16, longest), inputs, ())
 minilm = build(minilm_onnx, sizes)
-minilm_layers, minilm_memory = layers(log.lines), activations(log.lines)
+minilm_layers, minilm_memory = build_log.layers(log.lines), build_log.activations(log.lines)
 print("ONNX nodes ", len(operators), "· most of them:", Counter(operators.values()).most_common(4))
 kinds = Counter(re.search(r"LayerType: (\w+)", layer)[1] for layer in minilm_layers)
 print("engine     ", len(minilm_layers), "layers:", dict(kinds))
@@ -523,9 +525,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     half_onnx = convert_float_to_float16(minilm_onnx)
 minilm16 = build(half_onnx, sizes)
-minilm16_layers = layers(log.lines)
+minilm16_layers = build_log.layers(log.lines)
 print(f"layers: fp32 {len(minilm_layers)} · fp16 {len(minilm16_layers)}")
-print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {activations(log.lines):.1f} MB")
+print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {build_log.activations(log.lines):.1f} MB")
 
 # %% [markdown]
 # No: a third fewer layers, and a quarter of the memory between them. What happened? Draw one of the six encoder layers;
@@ -533,7 +535,7 @@ print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {activations(log
 
 # %%
 one = {name: operator for name, operator in operators.items() if "/layer.1/" in name}
-rows = {name: [layer for layer in found if one.keys() & set(nodes(layer))]
+rows = {name: [layer for layer in found if one.keys() & set(build_log.nodes(layer))]
         for name, found in (("fp32", minilm_layers), ("fp16", minilm16_layers))}  # fmt: skip
 counts = f"{len(rows['fp32'])} engine layers in fp32, {len(rows['fp16'])} in fp16"
 show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {counts}",
@@ -607,7 +609,7 @@ files = {"as built": mlp, "half of it": mlp[: len(mlp) // 2], "the ONNX file": m
 for name, content in files.items():
     log.lines.clear()
     accepted = trt.Runtime(log).deserialize_cuda_engine(content)
-    print(f"--- {name}\n{'accepted' if accepted else problem(log.lines)}")
+    print(f"--- {name}\n{'accepted' if accepted else build_log.problem(log.lines)}")
 
 # %% [markdown]
 # Without a GPU it accepts none, but the reasons differ. A cut file is shorter than its header says. A foreign file does
@@ -714,7 +716,7 @@ check("01.2", for_users)
 
 # %%
 plan = build(attention, for_users)
-print(*(["made for", *targets(plan)] if plan else [problem(log.lines)]))
+print(*(["made for", *targets(plan)] if plan else [build_log.problem(log.lines)]))
 
 # %% [markdown]
 # ## 10 Floats or code?

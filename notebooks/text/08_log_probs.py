@@ -218,6 +218,9 @@ for name, product in products.items():
     off = np.expm1(np.log(float(product[last])) - log_sum[last])
     print(f"{name}: {gone} (expected {lowest[name] / mean:.0f}); the last product above 0 is off by {100 * off:+.2g} %")
 
+# %% [markdown]
+# Colour: the product; black: the sum of the logs; band: **subnormals**, numbers with fewer and fewer digits.
+
 # %%
 gone = [str(token) for token in zero_at.values() if token <= len(story)]
 power = log_sum[-1] / np.log(10)
@@ -226,8 +229,8 @@ title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of
 show(figures.underflow(products, log_sum), title, summary)
 
 # %% [markdown]
-# Not even float64 survives 320 tokens; the sum of the logs (black) goes on. In the band are the **subnormals**, numbers
-# with fewer and fewer digits, and nothing warns you of them.
+# Not even float64 survives 320 tokens; the sum of the logs goes on. Nothing warns you that a product in the band has lost
+# digits.
 #
 # ## 4 How likely is one answer *or* the other?
 #
