@@ -229,8 +229,8 @@ title = f"The product is lost at token {', '.join(gone) or '(none)'}; the sum of
 show(figures.underflow(products, log_sum), title, summary)
 
 # %% [markdown]
-# Not even float64 survives 320 tokens; the sum of the logs goes on. Nothing warns you that a product in the band has lost
-# digits.
+# Not even float64 survives 320 tokens; the sum of the logs goes on. Nothing warns you that a product in the band has
+# lost digits.
 #
 # ## 4 How likely is one answer *or* the other?
 #
