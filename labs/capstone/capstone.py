@@ -2,7 +2,8 @@
 
     python labs/capstone/capstone.py start | score [FILE] | board
 
-`start` writes a deployment to tune, `score` serves it, sends the load and notes what passes, `board` lists that.
+`start` writes a deployment to tune, `score` serves it, sends the load and notes the result, `board` lists what passed.
+Both draw all results, into scores.png.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from tokenizers import Tokenizer
 from tritonclient.grpc import InferenceServerClient
@@ -24,6 +26,7 @@ from reference_backend import executor
 from servinglab import assets
 from servinglab.client import inputs
 from servinglab.errors import CourseError
+from servinglab.figures import style
 from servinglab.loadtest import percentile
 from servinglab.repository import build_default
 from servinglab.scratch import shorten
@@ -144,11 +147,44 @@ def score(knobs: dict, say=print) -> dict:
     return found
 
 
+def scores(home: Path) -> list[dict]:
+    """Every score so far."""
+    file = home / "scores.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
 def board(home: Path) -> list[dict]:
     """What has passed, the cheapest first."""
-    file = home / "board.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return sorted(rows, key=lambda row: (row["cost_mb"], row["p95_ms"]))
+    return sorted((row for row in scores(home) if row["passed"]), key=lambda row: (row["cost_mb"], row["p95_ms"]))
+
+
+def draw(home: Path) -> Path:
+    """Every score at its cost and its p95: a marker for each file, yours round, the last one in a ring."""
+    style.use()
+    fig, axes = plt.subplots(figsize=(style.WIDTH, 3.6), layout="constrained")
+    rows = scores(home)
+    named = [name for name in dict.fromkeys(row["name"] for row in rows) if name not in ("deployment", "another try")]
+    marker = dict(zip(named, "sD^vP*X", strict=False))
+    axes.axhline(1, color=style.INK, linewidth=1, linestyle=style.DASHES, label="the limit")
+    for passed, colour in ((True, "#0072B2"), (False, "#D55E00")):
+        axes.plot([], "o", color=colour, label="passed" if passed else "failed")
+    for name in named:
+        axes.plot([], marker.get(name, "o"), color=style.QUIET, label=name)
+    for row in rows:
+        place = row["cost_mb"], min(4.9, row["p95_ms"] / row["limit_ms"])
+        colour = "#0072B2" if row["passed"] else "#D55E00"
+        axes.plot(*place, marker.get(row["name"], "o"), color=colour, alpha=0.75)
+    if rows and rows[-1]["name"] == "deployment":
+        axes.plot(*place, "o", markersize=13, markerfacecolor="none", markeredgecolor=style.INK)
+    axes.set(xlabel="cost (MB, logarithmic)", ylabel="p95 of the first token, in limits")
+    axes.set(xscale="log", xlim=(120, 1500), ylim=(0, 5))
+    axes.set_xticks((150, 200, 300, 500, 1000), ("150", "200", "300", "500", "1000"))
+    axes.minorticks_off()
+    fig.legend(loc="outside right upper")
+    home.mkdir(parents=True, exist_ok=True)
+    fig.savefig(home / "scores.png", dpi=160)
+    plt.close(fig)
+    return home / "scores.png"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -168,13 +204,15 @@ def main(arguments: list[str] | None = None) -> int:
             knobs = read(file)
             found = score(knobs)
             print(", ".join(f"{name} {value}" for name, value in found.items()))
-            if found["passed"]:
-                options.home.mkdir(parents=True, exist_ok=True)
-                with (options.home / "board.jsonl").open("a") as rows:
-                    rows.write(json.dumps({**found, "knobs": knobs}) + "\n")
+            options.home.mkdir(parents=True, exist_ok=True)
+            with (options.home / "scores.jsonl").open("a") as rows:
+                rows.write(json.dumps({"name": file.stem, **found, "knobs": knobs}) + "\n")
+            print(f"All scores: {shorten(str(draw(options.home)))}")
             return not found["passed"]
         for place, row in enumerate(board(options.home), 1) if options.what == "board" else ():
             print(f"{place:2}  {row['cost_mb']:7.1f} MB  p95 {row['p95_ms']} of {row['limit_ms']} ms  {row['knobs']}")
+        if options.what == "board":
+            print(f"All scores: {shorten(str(draw(options.home)))}")
     except (CourseError, InferenceServerException) as error:
         print(error, file=sys.stderr)
         return 1

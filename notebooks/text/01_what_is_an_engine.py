@@ -55,6 +55,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModel
 from transformers.utils.logging import disable_progress_bar
 
+import build_log
 from engines.convert import convert
 from servinglab import assets, notebook
 from servinglab.checks import check
@@ -119,7 +120,7 @@ print("the ONNX file has", mlp_onnx.ByteSize(), "bytes; the answer has the shape
 # ## 2 Build it
 #
 # An **engine** is this network, prepared for a GPU; its file is a **plan**. First comes a logger that keeps what
-# TensorRT says; `problem` is the core of its first error.
+# TensorRT says.
 
 # %%
 class Log(trt.ILogger):
@@ -129,12 +130,6 @@ class Log(trt.ILogger):
 
     def log(self, severity, text):
         self.lines.append(f"{severity.name} {text}")
-
-
-def problem():
-    line = next(line for line in log.lines if line.split()[0].endswith("ERROR"))
-    line = re.sub(r"\(?In \w+ at \S+", "", line.rstrip(")"))  # where in NVIDIA's source
-    return re.sub(r"^.*: ([A-Z][\w ]+ \()?", "", line).split(". ")[0].strip(". ")
 
 
 log = Log()
@@ -183,19 +178,13 @@ print(f"built in {time.perf_counter() - began:.2f} s: {len(mlp)} bytes, {len(mlp
 # %% tags=["exercise:01.1"]
 my_layers = None  # a list of lists of "dense_1", "bias_1", "relu_1", "dense_2"
 
-
 # %% [markdown]
-# The log ends with the layers. Print their names, types and ONNX nodes.
+# The log ends with the layers. `build_log`, ours, cuts them out. (So it does with the first error, `problem`, and the
+# memory, `activations`.)
 
 # %% tags=["nbval-check-output"]
-def layers():
-    """The layers of the last build, one line each."""
-    listed = next(line for line in log.lines if line.startswith("VERBOSE Layers:"))
-    return re.findall("^Name: .*, LayerType: .*$", listed, re.MULTILINE)
-
-
-for layer in layers():
-    print(layer.partition(", Inputs")[0], "|", *re.findall(r"ONNX Layer: (\w+)", layer))
+for layer in build_log.layers(log.lines):
+    print(layer.partition(", Inputs")[0], "|", *build_log.nodes(layer))
 
 # %% tags=["check:01.1", "nbval-check-output"]
 check("01.1", my_layers)
@@ -213,9 +202,10 @@ check("01.1", my_layers)
 # Each row is a layer of the engine, each box a node of the file:
 
 # %%
-nodes = {node.name: node.op_type for node in mlp_onnx.graph.node}
-title = f"{len(nodes)} ONNX nodes, {len(layers())} engine layers"
-show(figures.fusions({"engine": layers()}, nodes), title, f"{title}: the first product, bias and ReLU share one")
+operations = {node.name: node.op_type for node in mlp_onnx.graph.node}
+title = f"{len(operations)} ONNX nodes, {len(build_log.layers(log.lines))} engine layers"
+drawn = figures.fusions({"engine": build_log.layers(log.lines)}, operations)
+show(drawn, title, f"{title}: the first product, bias and ReLU share one")
 
 # %% [markdown]
 # Bias and ReLU are applied before the product's numbers leave the chip, which saves two trips to memory and back.
@@ -233,7 +223,7 @@ if engine:
     context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
     print("largest difference from ONNX Runtime:", np.abs(buffers["y"].cpu().numpy() - expected).max())
 else:
-    print("not loaded:", problem())
+    print("not loaded:", build_log.problem(log.lines))
 
 
 # %% [markdown]
@@ -267,8 +257,17 @@ def build(model, options=lambda builder, config: None):
 # %% [markdown]
 # ## 3 Open the file
 #
-# A plan begins with a header; one bit in it stands for each kind of GPU. Then comes a table of sections: name
-# (backwards), start, length. NVIDIA documents none of this: it was found by looking, and holds for this version.
+# NVIDIA does not document the bytes of a plan. So look at the first 112 yourself, in hexadecimal and as letters:
+
+# %% tags=["nbval-check-output"]
+for start, end in [(0, 16), (16, 32), (32, 64), (64, 88), (88, 112)]:
+    print(f"{start:3}: {mlp[start:end].hex(' ', -8)}  {mlp[start:end].decode('latin-1')!r}".replace("\\x00", "·"))
+
+
+# %% [markdown]
+# The header has 64 bytes: first its tag, at 8 the number of sections, at 16 the size of the file, at 24 the version, at
+# 32 one bit for each kind of GPU. Then comes a row of 24 bytes for each section: name (backwards), start, length.
+# `struct` reads such rows: `8s` is eight letters, `Q` a whole number of eight bytes.
 
 # %% tags=["nbval-check-output"]
 def targets(plan):
@@ -281,9 +280,9 @@ def sections(plan):
     return {name.rstrip(b"\0")[::-1].decode(): plan[start : start + length] for name, start, length in rows}
 
 
-tag, _, count, size, *version = struct.unpack_from("<4sIQQ4B", mlp)
-print("tag", tag, "=", int.from_bytes(tag, "little"), "· size", size, "· version", ".".join(map(str, version)))
-print("runs on", *targets(mlp), "· sections", *sections(mlp))
+size = struct.unpack_from("<Q", mlp, 16)[0]
+print("size", size, "· version", *mlp[24:28], "· runs on", *targets(mlp))
+print({name: len(part) for name, part in sections(mlp).items()})
 
 # %% [markdown]
 # `WGHT` sounds like weights. **Predict:** are they in there as you gave them, compressed, or turned into something
@@ -387,7 +386,7 @@ halves = {name: array.astype(np.float16) for name, array in weights.items()}
 mlp16 = build(as_onnx(MLP.replace("TYPE", "float16"), halves))
 for name in ("ENGN", "WGHT"):
     print(f"{name}: fp32 {len(sections(mlp)[name]):6} bytes, fp16 {len(sections(mlp16)[name]):6} bytes")
-print("layers:", *(re.findall(r"ONNX Layer: (\w+)", layer) for layer in layers()))
+print("layers:", *(build_log.nodes(layer) for layer in build_log.layers(log.lines)))
 
 # %% [markdown]
 # The weights shrink to about half; the program keeps its size. Here even the fusions are the same.
@@ -407,15 +406,12 @@ ATTENTION = """attention (float[B, T, 64] x) => (float[B, T, 64] y) {
 }"""
 attention = as_onnx(ATTENTION, {})
 print(build(attention))
-print(problem())
+print(build_log.problem(log.lines))
 
 
 # %% [markdown]
 # TensorRT wants a range. An **optimisation profile** gives three shapes for each input: the smallest (*min*), the one
 # to optimise for (*opt*), and the largest (*max*).
-#
-# **Predict:** one profile ends at 64 sentences of `longest` tokens, one at a quarter of the tokens, and one is the
-# first with its opt raised to the max. Which needs far less memory between the layers?
 
 # %%
 def profile(opt, largest, names=("x",), rest=(64,)):
@@ -428,26 +424,38 @@ def profile(opt, largest, names=("x",), rest=(64,)):
     return options
 
 
-def activations():
-    """Megabytes between the layers of the last build."""
-    return int(re.findall(r"Total Activation Memory: (\d+) bytes", "\n".join(log.lines))[-1]) / 1e6
+# %% [markdown]
+# **Predict:** from one profile to the next the max has twice the tokens. Does the memory between the layers stay,
+# double, or grow fourfold? And what does a larger opt cost?
 
+# %%
+lengths = [longest // 4, longest // 2, longest, 2 * longest]
+needed = []
+for opt, most in [*(((8, 8), tokens) for tokens in lengths), ((64, longest), longest)]:
+    build(attention, profile(opt, (64, most)))
+    needed.append(build_log.activations(log.lines))
+*by_length, raised = needed
 
-needed = {}  # (opt, max) → MB
-for opt, largest in (((8, 32), (64, longest)), ((8, 8), (64, longest // 4)), ((64, longest), (64, longest))):
-    build(attention, profile(opt, largest))
-    needed[f"opt {opt}, max {largest}"] = activations()
-fig, axes = plt.subplots(figsize=(7.5, 2.5))
-labels = [name.replace(", max", "\nmax") for name in needed]
-axes.bar_label(axes.barh(labels, list(needed.values()), height=0.6), fmt="%.1f MB", padding=4)
-axes.set(xlim=(0, 1.15 * max(needed.values())), ylim=(2.5, -0.5), xlabel="memory between the layers (MB)")
-first, short, high = needed.values()
-title = f"A quarter of the tokens: {short / first:.0%} of the memory; the opt raised: {high / first:.0%}"
-show(fig, title.replace("%", " %"), "; ".join(f"{name} {size:.1f} MB" for name, size in needed.items()))
+# %%
+fig, axes = plt.subplots(figsize=(7.5, 3))
+pairs, fixed = np.polyfit(np.square(lengths), by_length, 1)
+x = np.linspace(0, lengths[-1])
+axes.plot(x, fixed + pairs * x**2, color="#5F5F5F", linestyle="--", label=f"{fixed:.0f} MB + pairs of tokens")
+axes.plot(x, by_length[0] * x / lengths[0], color="#5F5F5F", linestyle=":", label="in proportion to the tokens")
+axes.plot(lengths, by_length, "o", label="opt (8, 8)")
+axes.plot(longest, raised, "D", label=f"opt (64, {longest})")
+for tokens, size in zip(lengths, by_length, strict=True):
+    axes.annotate(f"{size:.1f} MB", (tokens, size), (-6, 6), textcoords="offset points", ha="right")
+axes.set(xlabel="most tokens, with 64 sentences", ylabel="MB between the layers", xticks=[0, *lengths])
+axes.set(xlim=(0, 1.05 * lengths[-1]), ylim=(0, 1.15 * by_length[-1]))
+axes.legend(loc="upper left")
+title = f"From {lengths[-2]} to {lengths[-1]} tokens: {by_length[-1] / by_length[-2]:.1f} times the memory"
+summary = "; ".join(f"{tokens} tokens {size:.1f} MB" for tokens, size in zip(lengths, by_length, strict=True))
+show(fig, title, f"{summary}; the opt raised to the max {raised:.1f} MB")
 
 # %% [markdown]
-# The one with the smaller max. Beside a fixed part, memory grows with *pairs* of tokens: try `longest = 512`. A larger
-# opt costs little. Limits cost memory from the first request on, used or not; so do `trtllm-build`'s
+# It grows by half at first, nearly fourfold in the end: beside a fixed part, memory grows with *pairs* of tokens. A
+# larger opt costs little. Limits cost memory from the first request on, used or not; so do `trtllm-build`'s
 # `--max_batch_size`, `--max_input_len` and `--max_num_tokens`.
 
 # %% [markdown]
@@ -501,7 +509,7 @@ print(f"largest difference {np.abs(difference).max():.1e}, largest value {np.abs
 # %% tags=["nbval-check-output"]
 sizes = profile((8, 32), (16, longest), inputs, ())
 minilm = build(minilm_onnx, sizes)
-minilm_layers, minilm_memory = layers(), activations()
+minilm_layers, minilm_memory = build_log.layers(log.lines), build_log.activations(log.lines)
 print("ONNX nodes ", len(operators), "· most of them:", Counter(operators.values()).most_common(4))
 kinds = Counter(re.search(r"LayerType: (\w+)", layer)[1] for layer in minilm_layers)
 print("engine     ", len(minilm_layers), "layers:", dict(kinds))
@@ -517,9 +525,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     half_onnx = convert_float_to_float16(minilm_onnx)
 minilm16 = build(half_onnx, sizes)
-minilm16_layers = layers()
+minilm16_layers = build_log.layers(log.lines)
 print(f"layers: fp32 {len(minilm_layers)} · fp16 {len(minilm16_layers)}")
-print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {activations():.1f} MB")
+print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {build_log.activations(log.lines):.1f} MB")
 
 # %% [markdown]
 # No: a third fewer layers, and a quarter of the memory between them. What happened? Draw one of the six encoder layers;
@@ -527,7 +535,7 @@ print(f"between the layers: fp32 {minilm_memory:.1f} MB · fp16 {activations():.
 
 # %%
 one = {name: operator for name, operator in operators.items() if "/layer.1/" in name}
-rows = {name: [layer for layer in found if one.keys() & set(re.findall(r"ONNX Layer: ([^\]]+)", layer))]
+rows = {name: [layer for layer in found if one.keys() & set(build_log.nodes(layer))]
         for name, found in (("fp32", minilm_layers), ("fp16", minilm16_layers))}  # fmt: skip
 counts = f"{len(rows['fp32'])} engine layers in fp32, {len(rows['fp16'])} in fp16"
 show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {counts}",
@@ -539,17 +547,7 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
 # [FlashAttention](https://arxiv.org/abs/2205.14135), and of TensorRT-LLM's
 # [`--context_fmha`](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html). In fp32 the builder used no
 # such kernel, so fp16 saves more than bytes.
-#
-# And the accuracy? Compute the fp16 graph on the CPU.
-
-# %%
-session = onnxruntime.InferenceSession(half_onnx.SerializeToString(), providers=["CPUExecutionProvider"])
-hidden16 = session.run(None, feeds)[0].astype(np.float32)
-cosine = (hidden * hidden16).sum(-1) / np.linalg.norm(hidden, axis=-1) / np.linalg.norm(hidden16, axis=-1)
-print(f"largest difference {np.abs(hidden - hidden16).max():.1e}, smallest cosine {cosine.min():.6f}")
-
-# %% [markdown]
-# It suffers little: a cosine of 1 means the same direction.
+# (What fewer bits cost in accuracy, notebook 02 measures.)
 #
 # Row 1 fuses *three* products: query, key and value read the same input. **Predict:** search the plan for their
 # weights. Do you find all three, or none?
@@ -611,11 +609,11 @@ files = {"as built": mlp, "half of it": mlp[: len(mlp) // 2], "the ONNX file": m
 for name, content in files.items():
     log.lines.clear()
     accepted = trt.Runtime(log).deserialize_cuda_engine(content)
-    print(f"--- {name}\n{'accepted' if accepted else problem()}")
+    print(f"--- {name}\n{'accepted' if accepted else build_log.problem(log.lines)}")
 
 # %% [markdown]
 # Without a GPU it accepts none, but the reasons differ. A cut file is shorter than its header says. A foreign file does
-# not begin with section 3's `1953657974`.
+# not begin with `vtrt` (read as a number, 1953657974).
 #
 # Next, change one byte of the header to make plans of another version. **Predict:** does an older plan pass? A newer?
 
@@ -718,7 +716,7 @@ check("01.2", for_users)
 
 # %%
 plan = build(attention, for_users)
-print(*(["made for", *targets(plan)] if plan else [problem()]))
+print(*(["made for", *targets(plan)] if plan else [build_log.problem(log.lines)]))
 
 # %% [markdown]
 # ## 10 Floats or code?

@@ -35,13 +35,16 @@
 
 # %%
 import json
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -64,7 +67,7 @@ from servinglab.serving import serve
 # %% tags=["parameters"]
 lane: str = "auto"  # "embedded", "trtllm" or "auto"
 dtype: str = "float16"  # precision of the first checkpoint: "float16" or "float32"
-prompt: str = "The capital of France is"  # a few words that the model continues
+prompt: str = "The capital of France is"  # the last words of the text that the checkpoints read
 seed: int = 0  # seed of the random numbers
 
 # %% [markdown]
@@ -138,10 +141,8 @@ show(figures.renamed(*shapes, found), f"{count} tensors are left; qkv has {rows}
 # <details><summary>GPT-2 and Gemma; one copy in the engine?</summary>
 #
 # GPT-2's `c_attn` is q, k and v already, stored as [inputs, outputs]: the converter transposes every weight. Gemma's
-# norms multiply by $1 + w$: the converter adds the 1.
-#
-# Does an engine share the tied table? The converters dropped `--use_embedding_sharing` in 0.16, because it always does.
-# Yet a build of GPT-2 with 0.20 reports the bytes of two; section 5 counts two.
+# norms multiply by $1 + w$: the converter adds the 1. A build of GPT-2 with 0.20 reports the bytes of two tied tables;
+# section 7 counts two.
 #
 # </details>
 
@@ -163,24 +164,27 @@ for key in ("architecture", "dtype", "num_attention_heads", "num_key_value_heads
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 tokenizer = Tokenizer.from_file(str(assets.tokenizer("smollm2") / "tokenizer.json"))
-ids = torch.tensor([tokenizer.encode(prompt).ids])
+text = """Water boils at a hundred degrees, and ice melts at zero. Two and two make four, and a week has seven days.
+She took her bag, opened the door and went out into the rain. A computer does what it is told, not what you meant.
+The ships came home in the evening, and the children ran down to the harbour to count them. """
+ids = torch.tensor([tokenizer.encode(text + prompt).ids])
 with torch.no_grad():
     expected = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32)(ids).logits.numpy()
 print("logits of shape", expected.shape, "between", expected.min().round(1), "and", expected.max().round(1))
 
 # %% [markdown]
-# That is one row for each token of your prompt. Next, fewer bits. float16 keeps 11 binary digits of a number, bfloat16
-# only 8. **Weight-only quantisation** stores weights as integers of 8 or 4 bits and multiplies in float16. Each row of
-# a weight has one scale, by which its largest number becomes the largest integer.
+# One row for each token of the text. Next, fewer bits. float16 keeps 11 binary digits of a number, bfloat16 only 8.
+# **Weight-only quantisation** stores weights as integers of 8 or 4 bits and multiplies in float16. Each row of a weight
+# has one scale, by which its largest number becomes the largest integer.
 #
 # **Predict:** who rounds to int8, the converter or `trtllm-build`? Look at the size of the file.
 
 # %%
-for name in [name for name in ("float32", "float16", "bfloat16") if name != dtype]:
-    course(f"convert --model_dir smollm2 --output_dir {name} --dtype {name}", lines=1)
+other = "float32" if dtype == "float16" else "float16"
+course(f"convert --model_dir smollm2 --output_dir {other} --dtype {other}", lines=1)
 int8 = "--use_weight_only --weight_only_precision int8"
 course(f"convert --model_dir smollm2 --output_dir int8 --dtype float16 {int8}", lines=1)
-half, w8 = load_checkpoint(root / "float16"), load_checkpoint(root / "int8")
+full, half, w8 = (load_checkpoint(root / name) for name in ("float32", "float16", "int8"))
 print(w8.config["quantization"]["quant_algo"], "· same numbers as in float16:",
       all(torch.equal(tensor, half.ranks[0][name]) for name, tensor in w8.ranks[0].items()))  # fmt: skip
 
@@ -189,8 +193,10 @@ print(w8.config["quantization"]["quant_algo"], "· same numbers as in float16:",
 # Not the converter: the file is as large as before. `W8A16` (weights 8 bits, activations 16) is an order, which
 # `trtllm-build` carries out.
 #
-# Now our `logits` runs five checkpoints in plain PyTorch, and rounds as the build would. **Predict:** how many times as
-# far off is bfloat16 as float16? And int4 as int8? Which still choose the same next tokens?
+# Now our `logits` runs five checkpoints in plain PyTorch, and rounds as the build would. (The cell rounds to bfloat16
+# itself.)
+#
+# **Predict:** how many times as far off is bfloat16 as float16? And int4 as int8? Which choose the same next tokens?
 
 # %%
 def told(checkpoint):
@@ -201,8 +207,9 @@ def told(checkpoint):
 
 order = {**w8.config["quantization"], "quant_algo": "W4A16"}
 w4 = replace(w8, config={**w8.config, "quantization": order})
-off = {name: told(load_checkpoint(root / name)) for name in ("float32", "float16", "bfloat16")}
-off |= {"int8": told(w8), "int4": told(w4)}
+bf16 = replace(full, ranks=[{name: weight.bfloat16() for name, weight in full.ranks[0].items()}])
+kinds = {"float32": full, "float16": half, "bfloat16": bf16, "int8": w8, "int4": w4}
+off = {name: told(checkpoint) for name, checkpoint in kinds.items()}
 times = [off[more][0] / off[less][0] for less, more in (("float16", "bfloat16"), ("int8", "int4"))]
 title = "bfloat16 is {:.0f} times as far off as float16, int4 {:.0f} times as far as int8".format(*times)
 show(figures.differences(off), title, "; ".join(f"{name} off by {far:.2g}" for name, (far, _) in off.items()))
@@ -211,8 +218,8 @@ show(figures.differences(off), title, "; ".join(f"{name} off by {far:.2g}" for n
 # %% [markdown]
 # With float32 only the order of additions differs: nothing was lost or mixed up. Each missing bit makes the steps twice
 # as wide: $2^3 = 8$ times from float16 to bfloat16, $2^4 = 16$ times from int8 to int4. The largest of many differences
-# follows that roughly. On one short prompt, four of the five choose the same tokens; int4 with one scale per row ruins
-# this model. Four bits need finer scales, as in AWQ: groups of 128 weights.
+# follows that roughly. In this text float16 and bfloat16 choose the same tokens everywhere, int8 at all but a few of 80
+# places; int4 with one scale per row ruins this model. Four bits need finer scales, as in AWQ: groups of 128 weights.
 #
 # (Unlike the hub's, our weights had four bits before: GGUF's Q4_1, with scales for blocks of 32.)
 
@@ -357,27 +364,24 @@ course(f"build --checkpoint_dir {dtype} --output_dir old --max_output_len 200", 
 # %% [markdown]
 # It is refused: `--max_seq_len` counts prompt *and* answer.
 #
-# <details><summary>Versions, scripts, containers</summary>
+# <details><summary>When versions do not fit</summary>
 #
-# `course engine recipe gemma-2b --trtllm 0.9.0 --explain` says what each flag does in another version, `course engine
-# diff A B` compares two engines, `course engine check A --container 26.07` says why one will not run there, and `course
-# engine versions --driver 570.124.06` names the newest container for a driver.
+# - A flag is gone: `course engine recipe gemma-2b --trtllm 0.9.0 --explain` says what it did.
+# - An engine does not load: `course engine check A --container 26.07` says why, `course engine diff A B` compares two.
+# - `unexpected keyword argument 'moe_tp_size'` ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)): take
+#   `convert_checkpoint.py` from `/app/examples` of the container that has your wheel.
+# - Which container? `course engine versions --driver 570.124.06` knows.
+# - A weights file holds three lines of text: clone the hub's page with `git lfs`.
 #
-# `convert_checkpoint.py` is an example script, below `/app/examples` in the container. Script and wheel must be of one
-# age, or you get errors such as `TypeError: Mapping.__init__() got an unexpected keyword argument 'moe_tp_size'`
-# ([issue 1890](https://github.com/NVIDIA/TensorRT-LLM/issues/1890)). `trtllm-build` is
-# [`commands/build.py`](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.1/tensorrt_llm/commands/build.py) of the wheel;
-# the backend that loads the engine can be [built from
-# source](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/build.html);
-# its [runtime](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html) is C++, with [classes for
+# The sources: [`trtllm-build`](https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.1/tensorrt_llm/commands/build.py), the
+# [backend](https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/tensorrtllm_backend/docs/build.html),
+# the [runtime in C++](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-runtime.html) and [in
 # Python](https://nvidia.github.io/TensorRT-LLM/python-api/tensorrt_llm.runtime.html).
-#
-# `git clone` of a hub page without `git lfs` gives a line of text for each large file.
 #
 # </details>
 
 # %% [markdown]
-# ## 5 What do limits cost?
+# ## 5 What does a token cost?
 #
 # For every token a model keeps a key and a value in every layer: the **KV cache**. One token takes
 #
@@ -392,15 +396,72 @@ for name, (layers, kv_heads, head_size) in {"gpt2-medium": (24, 16, 64), "gemma-
     print(f"{name:12} weights {known.weights_bytes / 1e9:5.2f} GB, cache {by_hand:6,} bytes a token by hand,",
           f"{known.kv_bytes_per_token:6,} by the estimator")  # fmt: skip
 
-
 # %% [markdown]
 # No: its cache is less than a fifth as large, because all its query heads share a single KV head.
 #
 # ![Eight query heads with eight key-value heads, nine with three, eight with one](pictures/02_shared.svg)
 #
-# The limits say for how many tokens there must be room: `max_batch_size` times `max_seq_len`. Weights, activations,
-# logits and a margin for CUDA come on top. Of what they leave, the server takes 90 % for its cache (the rest is "left
-# free" below).
+# ## 6 Does a server take what the formula says?
+#
+# Start Triton on `plain`, the engine of section 4, with room for 640 tokens in its cache. It keeps the blocks of
+# requests that have ended, for others that begin alike (notebook 04). On a CPU each number has 4 bytes.
+
+# %%
+settings = {"max_tokens_in_paged_kv_cache": 640, "parameters": {"stats_check_period_ms": 100}}
+server = serve(root / "served", engine_dir=root / "plain", max_batch_size=2, decoupled=False, **settings)
+client = grpcclient.InferenceServerClient(server.grpc_url)
+
+
+# %% [markdown]
+# `send` asks with ids and returns how many tokens came back (*beams* are answers followed side by side, notebook 09);
+# `held` reads the memory of the model's process from Triton's metrics.
+
+# %%
+def send(ids, wanted=1, beams=1):
+    tokens = ids.shape[1]
+    values = {"input_ids": ids, "input_lengths": [[tokens]], "request_output_len": [[wanted]], "beam_width": [[beams]]}
+    tensors = [grpcclient.InferInput(name, np.shape(value), "INT32") for name, value in values.items()]
+    for tensor, value in zip(tensors, values.values(), strict=True):
+        tensor.set_data_from_numpy(np.array(value, np.int32))
+    return int(client.infer("tensorrt_llm", tensors).as_numpy("sequence_length").min()) - tokens
+
+
+def held():
+    time.sleep(0.3)  # the metrics are renewed ten times a second
+    page = httpx.get(server.metrics_url, trust_env=False).text
+    return float(re.search(r'runtime_memory_metrics\{memory_type="cpu".*\} (\S+)', page)[1]) / 1e6
+
+
+# %% [markdown]
+# The first request brings working memory, too, so count from there. A prompt of 120 tokens takes two blocks of 64.
+#
+# **Predict:** send seven more, all different. With how many of them does the process grow: all, none, four?
+
+# %%
+rng, sizes = np.random.default_rng(seed), []
+for _ in range(8):
+    send(rng.integers(100, 40_000, (1, 120)))
+    sizes.append(held())
+grown, more = np.array(sizes) - sizes[0], np.arange(8)
+per_token = estimate(root / "plain", kv_dtype="float32").kv_bytes_per_token
+expected_mb = per_token * np.minimum(128 * more, 640 - 128) / 1e6
+fig, axes = plt.subplots(figsize=(7.5, 2.8))
+axes.plot(more, expected_mb, "k--", linewidth=1, label=f"estimate: {per_token:,} bytes a token, 640 tokens at most")
+axes.plot(more, grown, "o", label="measured")
+axes.set(xlabel="requests after the first", ylabel="MB more than after it", ylim=(-2, 1.3 * expected_mb[-1]))
+axes.legend(loc="lower right")
+summary = "; ".join(f"{n}: {mb:.1f} MB" for n, mb in zip(more, grown, strict=True))
+show(fig, f"Grown by {grown[-1]:.1f} MB; the estimate says {expected_mb[-1]:.1f} MB", summary)
+
+
+# %% [markdown]
+# With four: then the cache is full, and the server drops old blocks. The formula is right within a few percent.
+# (TensorRT-LLM takes the whole cache at the start: on a GPU the line is flat.)
+#
+# ## 7 Will it fit?
+#
+# A GPU needs room for `max_batch_size` times `max_seq_len` tokens, for weights, activations, logits, and a margin for
+# CUDA. Of what is left for the cache, a server takes 90 %; the rest is "left free".
 #
 # **Predict:** llama-7b with 16 sequences of 2,048 tokens is too large for a GPU of 24 GB. Which of these saves it: half
 # the tokens, an int8 cache, int8 weights, two GPUs? (A live notebook has sliders.)
@@ -427,47 +488,28 @@ explore(plan, title=title, summary=summary, live=sliders, sequences=[16], tokens
 #
 # <details><summary>How exact is that, and which 24 GB?</summary>
 #
-# Weights and cache are exact, activations and logits upper bounds. A GPU's name counts in GiB ($2^{30}$ bytes), and
-# CUDA shows a little less of them; the axis counts in GB ($10^9$). "24gb" is the smallest GPU of that name, an L4: it
-# takes 6 of llama-7b's sequences. An RTX 4090, which shows 25.4 GB, takes 7.
+# Weights and cache are exact, activations and logits upper bounds. "24gb" is the smallest GPU of that name, an L4: it
+# takes 6 of llama-7b's sequences. An RTX 4090, which shows a little more of its 24 GiB, takes 7.
 #
 # </details>
 
 # %% [markdown]
-# ## 6 What does the server then allow?
+# ## 8 What does the server then allow?
 #
-# Start Triton on `plain`, the engine of section 4.
-
-# %%
-server = serve(root / "served", engine_dir=root / "plain", max_batch_size=2, decoupled=False)
-client = grpcclient.InferenceServerClient(server.grpc_url)
-
-# %% [markdown]
-# A request of ids says how many tokens it brings, how many it wants, and how many answers are followed side by side
-# (*beams*, notebook 09). `send` returns how many tokens came back.
+# Four requests, each with the tokens of its prompt, the tokens that it wants, and its beams:
 
 # %%
 jobs = {"short question": (5, 40, 1), "long prompt": (150, 20, 1), "long answer": (100, 80, 1), "3 beams": (5, 40, 3)}
 
-
-def send(tokens, wanted, beams):
-    many = np.resize(ids.numpy(), (1, tokens))  # the prompt, over and over
-    values = {"input_ids": many, "input_lengths": [[tokens]], "request_output_len": [[wanted]], "beam_width": [[beams]]}
-    tensors = [grpcclient.InferInput(name, np.shape(value), "INT32") for name, value in values.items()]
-    for tensor, value in zip(tensors, values.values(), strict=True):
-        tensor.set_data_from_numpy(np.array(value, np.int32))
-    return int(client.infer("tensorrt_llm", tensors).as_numpy("sequence_length").min()) - tokens
-
-
 # %% [markdown]
-# The engine has `max_seq_len` 128 and `max_beam_width` 1. **Predict:** which of the four is refused? And which gets
-# less than it wants, without an error?
+# Your server's engine has `max_seq_len` 128 and `max_beam_width` 1. **Predict:** which of the four is refused? And
+# which gets less than it wants, without an error?
 
 # %%
 got = {}
-for name, job in jobs.items():
+for name, (tokens, wanted, beams) in jobs.items():
     try:
-        got[name] = send(*job)
+        got[name] = send(np.resize(ids.numpy(), (1, tokens)), wanted, beams)
     except InferenceServerException as error:
         got[name] = error.message()
 refused = [name for name, each in got.items() if isinstance(each, str)]

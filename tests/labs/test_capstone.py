@@ -33,6 +33,26 @@ def test_the_cost_is_weights_cache_and_slots(smollm2_engine_fp32):
     assert capstone.cost(knobs) == pytest.approx({"weights": weights / 1e6, "KV cache": cache / 1e6, "slots": 2 * 8})
 
 
+def test_every_score_is_kept_and_drawn_and_the_board_has_what_passed(tmp_path, monkeypatch):
+    common = {"answered": 24, "limit_ms": 1000, "in_queue_ms": 5}
+    found = [{**common, "cost_mb": mb, "p95_ms": p95, "passed": p95 < 1000} for mb, p95 in ((932, 4200), (199, 500))]
+    monkeypatch.setattr(capstone, "score", lambda knobs: found.pop(0))
+    seen = []
+    for name in ("baseline", "solution"):
+        assert capstone.main([f"--home={tmp_path}", "score", str(LAB / f"{name}.toml")]) == (name == "baseline")
+        seen.append((tmp_path / "scores.png").read_bytes())
+    assert [row["name"] for row in capstone.scores(tmp_path)] == ["baseline", "solution"] and seen[0] != seen[1]
+    assert [row["cost_mb"] for row in capstone.board(tmp_path)] == [199]
+
+
+def test_the_scores_of_the_readme_have_the_costs_of_their_knobs(smollm2_engine_fp32):
+    rows = capstone.scores(LAB)
+    costs = [sum(capstone.cost(row["knobs"]).values()) for row in rows]
+    assert [row["cost_mb"] for row in rows] == pytest.approx(costs, abs=0.1)
+    assert all(row["passed"] == (row["answered"] == 24 and row["p95_ms"] <= row["limit_ms"]) for row in rows)
+    assert f"These {len(rows)} were measured" in (LAB / "README.md").read_text()
+
+
 def test_p95_is_the_value_that_one_of_24_may_exceed():
     """So one late request does not fail a deployment, and two do."""
     on_time = [0.1] * (capstone.REQUESTS - 1)
