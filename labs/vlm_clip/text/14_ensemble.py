@@ -250,8 +250,8 @@ served = np.concatenate([answer.as_numpy("embedding") for answer in answers])
 print("same as in this process:", bool(np.abs(served - local.encode_images(files)).max() < 1e-4))
 
 # %% [markdown]
-# A text goes through the same ensemble. **Predict:** which labels are nearest to `sentence`, and does its vector differ
-# from MiniLM's own?
+# A text goes through the same ensemble; `text_encoder` explains its rare words, as notebook 13 did. **Predict:** which
+# labels are nearest to `sentence`, and does its vector differ from the one made in this process?
 
 # %%
 found = embed(text=sentence)
@@ -353,7 +353,8 @@ show(fig, title, f"milliseconds of a text, a picture and both; {title}")
 
 
 # %% [markdown]
-# What does it cost? Over twice a text. *Both* cost less than the two added up: the text runs beside the picture.
+# What does it cost? More than a text: it must be decoded first. *Both* cost less than the two added up: the text runs
+# beside the picture.
 #
 # ## 2 What the ensemble costs
 #
