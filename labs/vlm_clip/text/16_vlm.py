@@ -262,8 +262,8 @@ alt = "bars of the time to the first piece: " + ", ".join(f"{name} {each} ms" fo
 show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, alt)
 
 # %% [markdown]
-# How many times? Read the title. Two things cost: the encoder, and 49 more tokens to read. When the picture comes again
-# with its question, the encoder runs anew, but a whole block of 64 tokens is in the KV cache.
+# How many times? Between 2 and 4: the encoder costs, and so do 49 more tokens to read. When the picture comes again with
+# its question, the encoder runs anew, but a whole block of 64 tokens is in the KV cache: hardly more than text alone.
 #
 # ## 4 What attention does with a picture
 #
@@ -437,7 +437,7 @@ show(vlm_figures.shares(table, "share of exact answers"), title, alt, drawing=Tr
 # Without *blind*, half of *Is there a …?* would look like skill.
 #
 # The stamps are harder: another style, and captions by people. Right means: the words of the answer stand in the
-# caption. **Predict:** how many of ten are named?
+# caption. **Predict:** how many of ten are named: few, half, or most?
 
 # %%
 def ask(pairs):
@@ -454,7 +454,7 @@ alt = "; ".join(f"{panel[2]} is called {panel[3]}" for panel in panels)
 show(vlm_figures.answers(panels), title, alt, photos=True)
 
 # %% [markdown]
-# How many? The title counts. A wrong answer sounds as sure as a right one.
+# How many? Few. A wrong answer sounds as sure as a right one.
 #
 # **Predict:** all 532 stamps of the package were asked about before. How much shorter is their interval than that of
 # the few of this run? Do they show that the model beats the name of the nearest training picture?
