@@ -309,7 +309,8 @@ left, right = (m[:, :3].sum() / m.sum() for m in maps.values())
 for name, share in (("picture", [m.sum() for m in maps.values()]), ("first token", [w[0] for w in weights.values()])):
     print(f"to the {name}:", *(f"{each:.2f}" for each in share))
 title = f"The left three columns hold {left:.0%} of the map for “left”, {right:.0%} for “right”"
-show(vlm_figures.heat(np.asarray(scene), maps), title, "attention of both questions, on the outlines of a circle (left) and a square (right)")
+alt = "attention of both questions, on the outlines of a circle (left) and a square (right)"
+show(vlm_figures.heat(np.asarray(scene), maps), title, alt)
 
 # %% [markdown]
 # Does it lie there? Mostly: compare the shares in the title. How much goes to the picture? Less than to the first
@@ -362,8 +363,7 @@ shared = [ask_pixels(pixels, 7)[0] for pixels in two]
 panels = [(vlm_client.as_picture(two[n]), name, apart[n], said[n], said[n] == apart[n])
           for name, said in (("own extra id", apart), ("extra id 7", shared)) for n in range(2)]  # fmt: skip
 title = f"With one extra id for both, the second picture is called “{shared[1]}”"
-alt = "; ".join(f"with {panel[1]}: {panel[3]}" for panel in panels)
-show(vlm_figures.answers(panels, columns=4), title, alt, photos=True)
+show(vlm_figures.answers(panels, columns=4), title, "; ".join(f"with {p[1]}: {p[3]}" for p in panels), photos=True)
 
 
 # %% [markdown]
@@ -450,8 +450,7 @@ right_ones = np.array([vlm_client.named(text, each.caption) for text, each in zi
 panels = [(shown[each.id], "What is it?", each.caption, text, ok)
           for text, each, ok in list(zip(said, chosen, right_ones, strict=True))[:10]]  # fmt: skip
 title = f"{sum(right_ones[:10])} of these ten stamps are named; dashed frames are wrong"
-alt = "; ".join(f"{panel[2]} is called {panel[3]}" for panel in panels)
-show(vlm_figures.answers(panels), title, alt, photos=True)
+show(vlm_figures.answers(panels), title, "; ".join(f"{p[2]} is called {p[3]}" for p in panels), photos=True)
 
 # %% [markdown]
 # How many? Few. A wrong answer sounds as sure as a right one.
