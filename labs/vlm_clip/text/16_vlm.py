@@ -262,8 +262,8 @@ alt = "bars of the time to the first piece: " + ", ".join(f"{name} {each} ms" fo
 show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, alt)
 
 # %% [markdown]
-# How many times? Between 2 and 4: the encoder costs, and so do 49 more tokens to read. When the picture comes again with
-# its question, the encoder runs anew, but a whole block of 64 tokens is in the KV cache: hardly more than text alone.
+# How many times? Between 2 and 4: the encoder costs, and so do 49 more tokens to read. When the picture comes again
+# with its question, the encoder runs anew, but a whole block of 64 tokens is in the KV cache: about as fast as text.
 #
 # ## 4 What attention does with a picture
 #
