@@ -196,8 +196,6 @@ where = f'category == "{category}" and price_cents < {100 * below}'
 asked = vectors_of(texts=["something sweet"])
 for hit in milvus.search("by_hand", list(asked), limit=3, filter=where, output_fields=["price_cents"])[0]:
     print(f"{hit['distance']:.2f}", hit["id"], hit["entity"])
-for each in (milvus, mongo, stores):
-    each.close()
 
 # %% [markdown]
 # All three pass the filter. Milvus calls the cosine a *distance*, although large is near.
@@ -208,6 +206,8 @@ for each in (milvus, mongo, stores):
 # say that the batch is safe.
 
 # %%
+for each in (milvus, mongo, stores):
+    each.close()  # those made by hand
 print(Path("build_index.py").read_text().split('"""')[-1].strip())
 
 # %% [markdown]
