@@ -101,9 +101,11 @@ def test_the_prompt_holds_the_record_and_neither_question_nor_other_hits(answere
 
 
 def test_many_records_get_a_sentence_each(answerer, model):
-    assert answerer.about([PEACH, SPOON], example=False) == ["I see.", "I see."]
-    assert ["A peach" in model.prompts[0], "A silver spoon" in model.prompts[1]] == [True, True]
-    assert not any("kite" in prompt for prompt in model.prompts)
+    assert answerer.about([PEACH, SPOON], "Is it sweet?", "No, it is not.") == ["I see.", "I see."]
+    for hit, text in zip((PEACH, SPOON), model.prompts, strict=True):
+        assert f"Record: {facts(hit)}. Question: Is it sweet?" in text
+    assert all("kite" in text and "assistant: No, it is not." in text for text in model.prompts)
+    assert not any("only the record" in text or answer.EXAMPLE[1] in text for text in model.prompts)
 
 
 def test_nothing_near_is_said_without_the_model(answerer, model):

@@ -61,17 +61,14 @@ def found(word, folder):
     return gallery.figure({word: [hit], f"{word}2": []}, lambda hit: hit.file)
 
 
+def spoken(word, folder):
+    hits = [Hit("a", 0.9, word, word, 100, str(pictures(word, folder)))] * 2
+    return gallery.spoken(hits, lambda hit: hit.file, [word, word], [word, word], [True, False])
+
+
 def fusions(word, _):
     layer = f"Name: {word}, LayerType: gemm, Metadata: [ONNX Layer: node]"
     return engine_figures.fusions({word: [layer]}, {"node": word})
-
-
-def growth(*_):
-    points = [(n, index) for n in (1_000, 3_000) for index in ("flat", "hnsw")]
-    return gallery.growth(
-        {"index": index, "vectors": n, "effort": 1, "recall_at_10": 1.0, "p50_ms": n / 900, "build_s": n / 800}
-        for n, index in points
-    )
 
 
 FIGURES = {
@@ -98,8 +95,8 @@ FIGURES = {
     "captions": lambda w, folder: figures.gallery([(pictures(w, folder), w)], rows=[w]),
     "precisions": lambda w, _: figures.sizes_and_drift({w: (1.0, 1e-3)}, 0.1),
     "queries": found,
+    "uses": spoken,
     "groups": lambda w, _: gallery.two_groups({w: HALF, "b": HALF}, 0.3),
-    "growth": growth,
 }
 
 

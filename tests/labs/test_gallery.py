@@ -56,9 +56,15 @@ def test_the_figure_has_a_row_for_each_query(hits):
     assert [text.get_text() for axes in fig.axes for text in axes.texts] == ["a kite", "a tax form"]
     by_picture = gallery.figure({"a kite": hits[:1]}, files, asked={"a kite": hits[1].file}, columns=3)
     titles = [axes.get_title().split("\n")[2:3] for axes in by_picture.axes]
-    assert titles == [["asked with"], ['A <b>bold</b> & "…'], []]
+    assert titles == [["asked with"], ["A <b>bold</b> &…"], []]
     with pytest.raises(CourseError, match="at least one query"):
         gallery.figure({}, files)
+
+
+def test_two_groups_are_shown_in_percent_of_each():
+    (axes,) = gallery.two_groups({"captions": np.array([0.2, 0.9, 0.9, 0.8]), "others": np.array([0.1, 0.3])}, 0.3).axes
+    assert [sum(bar.get_height() for bar in group) for group in axes.containers] == pytest.approx([100, 100])
+    assert list(axes.lines[0].get_xdata()) == [0.3, 0.3]
 
 
 def test_cards_escape_what_a_record_says(hits):

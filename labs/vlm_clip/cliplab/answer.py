@@ -1,7 +1,7 @@
 """One sentence about what was found, streamed by the language model from the record alone (notebook 15).
 
-The model sees the fields of one record and nothing else: not the question, not the picture, not the other hits. What it
-says can then be checked against the record word by word. When nothing is near enough, it is not asked at all.
+The model sees the fields of one record: not what was searched for, not the picture, not the other hits.
+What it says can then be checked against the record word by word. When nothing is near enough, it is not asked at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTHING = "I found nothing like that in the catalogue."
 MAX_TOKENS = 64
 MOST_CHARACTERS = 200  # of a caption: whatever a record holds, the prompt stays short
 
-SYSTEM = "You are a shop assistant. Use only the record."
+SYSTEM = "You are a shop assistant."
 EXAMPLE = (
     "name: A red kite; category: toys; price: 4.50 euros",
     "I found a red kite for 4.50 euros in the category toys.",
@@ -44,11 +44,18 @@ def facts(hit: Hit) -> str:
     return "; ".join(f"{name}: {_plain(value)}" for name, value in fields.items())
 
 
-def messages(hit: Hit, *, example: bool = True) -> list[dict[str, str]]:
-    """The chat that asks for a sentence about `hit`: rules, one example of a record and its sentence, the record."""
-    shown = [{"role": "user", "content": f"Record: {EXAMPLE[0]}"}, {"role": "assistant", "content": EXAMPLE[1]}]
-    last = {"role": "user", "content": f"Record: {facts(hit)}"}
-    return [{"role": "system", "content": SYSTEM}, *(shown if example else []), last]
+def messages(hit: Hit, question: str = "", shown: str = "") -> list[dict[str, str]]:
+    """The chat that asks for a sentence about `hit`: rules, one example of a record and its sentence, the record.
+
+    question: what to say about the record; `shown` is then the example's answer.
+    """
+    rules, ask = (SYSTEM, f". Question: {question}") if question else (f"{SYSTEM} Use only the record.", "")
+    example, sentence = EXAMPLE
+    turns = [rules, f"Record: {example}{ask}", shown or sentence, f"Record: {facts(hit)}{ask}"]
+    return [
+        {"role": role, "content": content}
+        for role, content in zip(("system", "user", "assistant", "user"), turns, strict=True)
+    ]
 
 
 def template(hit: Hit) -> str:
@@ -111,22 +118,22 @@ class Answerer:
         if not (near := self.near(found)):
             yield NOTHING
             return
-        asked = self._inputs(near[0], example=True, stream=True)
+        asked = self._inputs(messages(near[0]), stream=True)
         with (
             grpcclient.InferenceServerClient(self.address) as client,  # one stream at a time each
             closing(stream(client, MODEL, asked, timeout=timeout)) as results,
         ):
             yield from filter(None, (_text(result).rstrip("\n") for result in results))
 
-    def about(self, hits: Sequence[Hit], *, example: bool = True, timeout: float = 300.0) -> list[str]:
-        """The model's sentence about each record, all asked at once; with or without the example in the prompt."""
-        asked = {number: self._inputs(hit, example=example, stream=False) for number, hit in enumerate(hits)}
+    def about(self, hits: Sequence[Hit], question: str = "", shown: str = "", timeout: float = 300.0) -> list[str]:
+        """The model's sentence about each record, all asked at once; the other two as `messages` takes them."""
+        asked = {n: self._inputs(messages(hit, question, shown), stream=False) for n, hit in enumerate(hits)}
         with grpcclient.InferenceServerClient(self.address) as client:
             results = gather(client, MODEL, asked, timeout=timeout)
         return ["".join(map(_text, results[number])).strip() for number in asked]
 
-    def _inputs(self, hit: Hit, *, example: bool, stream: bool) -> list[grpcclient.InferInput]:
-        prompt = chat.render(self.tokenizer, messages(hit, example=example))
+    def _inputs(self, turns: list[dict[str, str]], *, stream: bool) -> list[grpcclient.InferInput]:
+        prompt = chat.render(self.tokenizer, turns)
         wanted = {"max_tokens": MAX_TOKENS, "exclude_input_in_output": True, "stop_words": ["\n"], "stream": stream}
         return inputs(text_input=prompt, **wanted)
 

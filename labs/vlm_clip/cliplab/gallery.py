@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from cliplab.answer import Answerer, compare
 from cliplab.describe import QUESTIONS, Describer
+from cliplab.figures import answers
 from cliplab.prepare import PictureError, open_picture
 from cliplab.search import Found, Hit, Search
 from servinglab import explore
@@ -35,9 +36,6 @@ ANY = "any category"
 SIDE = 120  # pixels of a thumbnail's longer side
 _CARD = "width:140px;margin:4px;padding:4px;border:1px solid #E4E4E4;background:#FFFFFF;color:#222222;font-size:12px"
 _GROUPS = ("#009E73", "#D55E00")
-_INDEXES = {"flat": style.INK, "hnsw": "#0072B2", "ivf": "#E69F00"}
-_NAMES = {"flat": "flat", "hnsw": "HNSW", "ivf": "IVF"}
-GOOD = 0.9  # recall that a growing index has to keep
 
 
 def thumbnail(path: str | Path, side: int = SIDE) -> Image.Image:
@@ -76,7 +74,7 @@ def figure(
         if not hits:
             places[0].set_title(" \n \nnothing near enough\n ", fontsize=9, loc="left")  # as high as other rows
         for axes, hit in zip(places, hits, strict=False):
-            _picture(axes, files(hit), _short(hit.caption, 18), f"{hit.price} · {hit.score:.2f}")
+            _picture(axes, files(hit), _short(hit.caption, 21), f"{hit.price} · {hit.score:.2f}")
     return fig
 
 
@@ -86,12 +84,24 @@ def _above(axes: plt.Axes, text: str) -> None:
     axes.annotate(text, (0, 1), (0, 34), **look).set_in_layout(False)
 
 
-def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
+def spoken(
+    hits: Sequence[Hit], files: Callable[[Hit], Path], texts: Sequence[str], right: Sequence[str], good: Sequence[bool]
+) -> Figure:
+    """What was said about each hit, below its picture; in a dashed frame, with what would be right, when not good."""
+    rows = zip(map(_square, map(files, hits)), (hit.caption for hit in hits), right, texts, good, strict=True)
+    return answers([(np.asarray(picture), *row) for picture, *row in rows], columns=4)
+
+
+def _square(path: Path) -> Image.Image:
     """A picture in a square of SIDE pixels, so that all stand in line."""
     picture = thumbnail(path)
     square = Image.new("RGB", (SIDE, SIDE), "white")
     square.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
-    axes.imshow(square)
+    return square
+
+
+def _picture(axes: plt.Axes, path: Path, *words: str) -> None:
+    axes.imshow(_square(path))
     axes.add_patch(plt.Rectangle((0, 0), SIDE - 1, SIDE - 1, fill=False, clip_on=False, ec=style.FAINT, lw=0.8))
     axes.set_title("\n".join((" ", " ", *words)), fontsize=9, loc="center")  # the first lines are for the query
 
@@ -261,7 +271,9 @@ def _say(box: ipywidgets.HTML, answerer: Answerer, found: Found) -> None:
 
 
 def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    """At most so many characters, cut between words where there are any."""
+    head = text[:most]
+    return text if head == text else (head.rpartition(" ")[0] or head[:-1]).rstrip(" ,;-–—") + "…"
 
 
 def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
@@ -277,34 +289,3 @@ def two_groups(best: Mapping[str, np.ndarray], line: float) -> Figure:
     axes.set(xlabel="score of the best hit (cosine)", ylabel="share of the group (%)")
     axes.legend()
     return fig
-
-
-def growth(points: Iterable[Mapping[str, Any]]) -> Figure:
-    """Time of a query and of building against the number of vectors, at the least effort with recall of GOOD."""
-    cheapest = at_recall(points)
-    fig, panels = plt.subplots(1, 2, figsize=(style.WIDTH, 3.1))
-    wanted = {"p50_ms": "time of one query (ms)", "build_s": "time to build (s)"}
-    for axes, (field, label) in zip(panels, wanted.items(), strict=True):
-        for index, colour in _INDEXES.items():
-            own = [point for point in cheapest if point["index"] == index]
-            x = [point["vectors"] for point in own]
-            y = [max(point[field], 1e-3) for point in own]  # flat builds nothing; 0 has no place on this scale
-            axes.plot(x, y, marker="o", markersize=4, color=colour)
-            if own:
-                style.note(axes, _NAMES[index], x[-1], y[-1], color=colour)
-        axes.set(xscale="log", yscale="log", xlabel="vectors", ylabel=label)
-        for axis, form in ((axes.xaxis, "{x:,.0f}"), (axes.yaxis, "{x:g}")):
-            axis.set_major_formatter(form)
-            axis.set_minor_formatter("")
-        axes.margins(x=0.18)
-    return fig
-
-
-def at_recall(points: Iterable[Mapping[str, Any]], least: float = GOOD) -> list[Mapping[str, Any]]:
-    """For each index and number of vectors the fastest point with at least this recall, by number of vectors."""
-    best: dict[tuple[str, int], Mapping[str, Any]] = {}
-    for point in points:
-        key = point["index"], point["vectors"]
-        if point["recall_at_10"] >= least and (key not in best or point["p50_ms"] < best[key]["p50_ms"]):
-            best[key] = point
-    return sorted(best.values(), key=lambda point: point["vectors"])

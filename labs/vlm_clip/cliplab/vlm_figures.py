@@ -30,21 +30,24 @@ def grid(picture: np.ndarray, words: Sequence[str]) -> Figure:
             each.axvline(n * side, color=QUIET, linewidth=0.5)
     for n, word in enumerate(words):
         row, column = divmod(n, 7)
-        axes[1].text((column + 0.5) * side, (row + 0.5) * side, word[:9], ha="center", va="center", fontsize=7)
+        size = min(7, 56 / max(1, len(word)))  # so that a long word stays in its cell
+        axes[1].text((column + 0.5) * side, (row + 0.5) * side, word, ha="center", va="center", fontsize=size)
     return fig
 
 
 def heat(picture: np.ndarray, maps: Mapping[str, np.ndarray]) -> Figure:
-    """A map [7, 7] for each title laid over the picture: the darker a cell, the more of the map is in it."""
-    fig, axes = plt.subplots(1, len(maps) + 1, figsize=(WIDTH, WIDTH / (len(maps) + 1) + 0.6))
+    """The picture, and for each title a map [7, 7] with the outlines of the picture's things on it and one scale."""
+    fig, axes = plt.subplots(1, len(maps) + 1, figsize=(WIDTH, WIDTH / (len(maps) + 1) + 0.4))
     for each in axes:
         _bare(each, picture)
     axes[0].set_title("the picture", fontsize=9, color=QUIET)
     most = max(float(values.max()) for values in maps.values())
     for each, (title, values) in zip(axes[1:], maps.items(), strict=True):
         whole = (0, len(picture), len(picture), 0)
-        each.imshow(values, cmap="Reds", vmin=0, vmax=most, alpha=0.7, extent=whole)
+        shades = each.imshow(values, cmap="Greens", vmin=0, vmax=most, extent=whole)
+        each.contour(picture.mean(axis=2), levels=[192], colors=INK, linewidths=0.9)
         each.set_title(title, fontsize=9, color=INK)
+    fig.colorbar(shades, ax=list(axes), shrink=0.8, label="share of all attention")
     return fig
 
 

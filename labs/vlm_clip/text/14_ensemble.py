@@ -332,7 +332,7 @@ assert np.isclose(both @ parts["text"], np.sqrt((1 + between) / 2), atol=1e-3)
 # </details>
 #
 # For an empty picture `image_preprocessing` sends pixels that are *not a number*, and `vision_encoder` skips such rows.
-# **Predict:** what does a picture cost beside a text, in milliseconds?
+# **Predict:** what does a picture cost beside a text: less, about the same, or more?
 
 # %%
 def timed(*pair):

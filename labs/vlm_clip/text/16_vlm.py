@@ -40,6 +40,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,8 @@ best, which = cosine.max(dim=1)
 nearest = [tokenizer.decode([n]).strip() or "·" for n in which]
 image = vlm_client.as_picture(tiger)
 title = f"The nearest words of 49 rows have cosines of {best.min():.2f} to {best.max():.2f}"
-show(vlm_figures.grid(image, nearest), title, "a word in each cell: " + " ".join(nearest))
+often = ", ".join(f"{word} in {count}" for word, count in Counter(nearest).most_common(3))
+show(vlm_figures.grid(image, nearest), title, f"the nearest word in each of the 49 cells of the picture: {often}")
 
 # %% [markdown]
 # How close are they? A little like a word at best. Where the thing is, the nearest word often names it. Elsewhere the
@@ -256,12 +258,12 @@ waits = {"text alone": [text_only] * 3, "with a new picture": new, "with the sam
 waits = {name: [first_piece(each) for each in requests] for name, requests in waits.items()}
 ms = {name: round(1000 * float(np.median(seconds))) for name, seconds in waits.items()}
 title = f"A new picture takes {ms['with a new picture'] / ms['text alone']:.1f} times as long as text alone"
-alt = "; ".join(f"{name} {each} ms" for name, each in ms.items())
+alt = "bars of the time to the first piece: " + ", ".join(f"{name} {each} ms" for name, each in ms.items())
 show(vlm_figures.bars(ms, "time to the first piece (ms, median of 3)"), title, alt)
 
 # %% [markdown]
-# How many times? Read the title. Two things cost: the encoder, and 49 more tokens to read. When the picture comes again
-# with its question, the encoder runs anew, but a whole block of 64 tokens is in the KV cache.
+# How many times? Between 2 and 4: the encoder costs, and so do 49 more tokens to read. When the picture comes again
+# with its question, the encoder runs anew, but a whole block of 64 tokens is in the KV cache: about as fast as text.
 #
 # ## 4 What attention does with a picture
 #
@@ -307,7 +309,8 @@ left, right = (m[:, :3].sum() / m.sum() for m in maps.values())
 for name, share in (("picture", [m.sum() for m in maps.values()]), ("first token", [w[0] for w in weights.values()])):
     print(f"to the {name}:", *(f"{each:.2f}" for each in share))
 title = f"The left three columns hold {left:.0%} of the map for “left”, {right:.0%} for “right”"
-show(vlm_figures.heat(np.asarray(scene), maps), title, "attention of both questions over a circle and a square")
+alt = "attention of both questions, on the outlines of a circle (left) and a square (right)"
+show(vlm_figures.heat(np.asarray(scene), maps), title, alt)
 
 # %% [markdown]
 # Does it lie there? Mostly: compare the shares in the title. How much goes to the picture? Less than to the first
@@ -360,7 +363,7 @@ shared = [ask_pixels(pixels, 7)[0] for pixels in two]
 panels = [(vlm_client.as_picture(two[n]), name, apart[n], said[n], said[n] == apart[n])
           for name, said in (("own extra id", apart), ("extra id 7", shared)) for n in range(2)]  # fmt: skip
 title = f"With one extra id for both, the second picture is called “{shared[1]}”"
-show(vlm_figures.answers(panels, columns=4), title, f"apart: {apart}; with the same id: {shared}", photos=True)
+show(vlm_figures.answers(panels, columns=4), title, "; ".join(f"with {p[1]}: {p[3]}" for p in panels), photos=True)
 
 
 # %% [markdown]
@@ -425,8 +428,8 @@ found = {text: {way: card[group][kind][name] for way, (group, name) in ways.item
 table = {text: {way: (f["share"], *f["interval"]) for way, f in row.items()} for text, row in found.items()}
 fall = {text: row["known names"][0] - row["new names"][0] for text, row in table.items()}
 title = f"With new names “What is it?” falls by {fall['What is it?']:.2f}"
-show(vlm_figures.shares(table, "share of exact answers"), title, "; ".join(f"{k} {v:+.2f}" for k, v in fall.items()),
-     drawing=True)  # fmt: skip
+alt = "share of exact answers, known names minus new names: " + ", ".join(f"{k} {v:.2f}" for k, v in fall.items())
+show(vlm_figures.shares(table, "share of exact answers"), title, alt, drawing=True)
 
 
 # %% [markdown]
@@ -434,7 +437,7 @@ show(vlm_figures.shares(table, "share of exact answers"), title, "; ".join(f"{k}
 # Without *blind*, half of *Is there a …?* would look like skill.
 #
 # The stamps are harder: another style, and captions by people. Right means: the words of the answer stand in the
-# caption. **Predict:** how many of ten are named?
+# caption. **Predict:** how many of ten are named: few, half, or most?
 
 # %%
 def ask(pairs):
@@ -447,10 +450,10 @@ right_ones = np.array([vlm_client.named(text, each.caption) for text, each in zi
 panels = [(shown[each.id], "What is it?", each.caption, text, ok)
           for text, each, ok in list(zip(said, chosen, right_ones, strict=True))[:10]]  # fmt: skip
 title = f"{sum(right_ones[:10])} of these ten stamps are named; dashed frames are wrong"
-show(vlm_figures.answers(panels), title, "; ".join(f"{p[2]} → {p[3]}" for p in panels), photos=True)
+show(vlm_figures.answers(panels), title, "; ".join(f"{p[2]} is called {p[3]}" for p in panels), photos=True)
 
 # %% [markdown]
-# How many? The title counts. A wrong answer sounds as sure as a right one.
+# How many? Few. A wrong answer sounds as sure as a right one.
 #
 # **Predict:** all 532 stamps of the package were asked about before. How much shorter is their interval than that of
 # the few of this run? Do they show that the model beats the name of the nearest training picture?
@@ -461,7 +464,8 @@ for way, name in (("named", "the model"), ("nearest_named", "nearest training pi
     measured[f"{name}, 532 stamps"] = (card["stamps"][way]["share"], *card["stamps"][way]["interval"])
 ends = [f"{low:.2f} to {high:.2f}" for _, low, high in measured.values()]
 title = f"{most} stamps allow {ends[0]}, 532 stamps {ends[1]}"
-show(vlm_figures.shares({name: {"": value} for name, value in measured.items()}, "share named"), title, "; ".join(ends))
+alt = "intervals of the share named: " + "; ".join(f"{name} {end}" for name, end in zip(measured, ends, strict=True))
+show(vlm_figures.shares({name: {"": value} for name, value in measured.items()}, "share named"), title, alt)
 
 # %% [markdown]
 # How much shorter? Four times as many cases make half the length. Over all stamps the model's line just clears that of
