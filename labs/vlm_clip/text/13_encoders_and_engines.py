@@ -360,8 +360,9 @@ with torch.inference_mode():
 methods["mini-CLIP"] = cosines(sentences, mini)
 
 # %% [markdown]
-# A search also depends on what MiniLM makes of its words, and rare ones mean little to it. A dictionary helps: **WordNet**
-# says what the thing in the sentence is, and the vector of the longer sentence is added (after K-LITE, Shen et al. 2022).
+# A search also depends on what MiniLM makes of its words, and rare ones mean little to it. A dictionary helps:
+# **WordNet** says what the thing in the sentence is, and the vector of the longer sentence is added (after K-LITE, Shen
+# et al. 2022).
 
 # %%
 dictionary = wordnet.Dictionary(towers.words)
@@ -403,9 +404,9 @@ for old, new in (("ConSE", "mini-CLIP"), ("mini-CLIP", "explained")):
     print(f"{new} minus {old}, at {k}: {gain.mean():+.3f} ({{:+.3f}} to {{:+.3f}})".format(*ends))
 
 # %% [markdown]
-# What does each add? An interval above 0 says: more than chance would. One that holds 0 says that so few pictures cannot
-# tell. Recall grows with k for every way, guessing included, so never compare recalls at different k, or of different
-# numbers of pictures.
+# What does each add? An interval above 0 says: more than chance would. One that holds 0 says that so few pictures
+# cannot tell. Recall grows with k for every way, guessing included, so never compare recalls at different k, or of
+# different numbers of pictures.
 #
 # Now your own search, `question`. **Predict:** which of the ten pictures will be wrong?
 
