@@ -1,8 +1,13 @@
-"""Every notebook of the course as it is committed: in step with its text, clean, in style, its exercises sound."""
+"""Every notebook of the course as it is committed: in step with its text, clean, in style, its exercises sound.
+
+Every solution is checked in each run of the tests. So is what the checks say to a misconception, but where a check
+starts servers or asks one: of those exercises a quarter, by COURSE_TURN (conftest.py), and all with what is marked long.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 
 import exercises
 import nbformat
@@ -34,10 +39,10 @@ def answers_of(name):
     return exercises.load_answers(ENTRIES[name].number)
 
 
-each_exercise = pytest.mark.parametrize(
-    "name, exercise_id",
-    [(name, number) for name in SOURCES for number in exercises.exercise_ids(fresh(name))],
-)
+EXERCISES = [(name, number) for name in SOURCES for number in exercises.exercise_ids(fresh(name))]
+LIVE = [(name, number) for name, number in EXERCISES if number in answers_of(name).live]
+TURN = LIVE[int(os.environ["COURSE_TURN"]) % 4 :: 4]
+each_exercise = pytest.mark.parametrize("name, exercise_id", EXERCISES)
 
 
 def test_manifest_texts_and_notebooks_name_the_same():
@@ -107,7 +112,10 @@ def test_solution_is_right(name, exercise_id):
     assert status == "right", message
 
 
-@each_exercise
+@pytest.mark.parametrize(
+    "name, exercise_id",
+    [pytest.param(*one, marks=[pytest.mark.long] * (one in LIVE and one not in TURN)) for one in EXERCISES],
+)
 def test_each_misconception_is_named(name, exercise_id):
     notebook, answers = fresh(name), answers_of(name)
     messages = []
