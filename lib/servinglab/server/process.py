@@ -133,6 +133,7 @@ class TritonProcess:
         """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
         deadline = time.monotonic() + timeout
         dead: dict[int, float] = {}  # when each was seen first
+        look = 0.0  # for the dead among all processes of the machine, which takes longer than the rest of a round
         reason = None
         while reason is None:
             alive, log = self.alive(), read_log(self._log)
@@ -145,7 +146,9 @@ class TritonProcess:
             elif "Started Metrics Service" in log and is_ready(ports["metrics"], "/metrics"):
                 if is_ready(ports["http"]) and not taken_port(read_log(self._log)):
                     return
-            dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
+            if time.monotonic() > look:
+                dead = {pid: dead.get(pid, time.monotonic()) for pid in dead_processes(self.pid)}
+                look = time.monotonic() + 0.5
             if dead and time.monotonic() - min(dead.values()) > DEAD_SECONDS:  # Triton would wait for it until the end
                 reason = reason or "a model's Python process died while it was being loaded, perhaps out of memory"
             if time.monotonic() > deadline:

@@ -256,7 +256,7 @@ def main() -> None:
             os.kill(child.pid, signal.SIGTERM)
             deadline = time.monotonic() + order["grace"]
             while time.monotonic() < deadline and child.pid not in _reap():
-                if models and not _children(child.pid):  # all have ended in order; Triton looks once a second
+                if models and not any(map(start_time, models)):  # all ended in order; Triton looks once a second
                     break
                 time.sleep(0.02)
     finally:
