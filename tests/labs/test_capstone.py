@@ -1,5 +1,6 @@
 """labs/capstone: the baseline fails, the solution passes and is cheaper, and a mistake in the file is one sentence."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,18 +13,28 @@ sys.path.insert(0, str(LAB))
 
 import capstone  # noqa: E402
 
+# To serve and score one takes half a minute: each second day the other has its turn, which else runs with what is long.
+# Each three times, because other tests run beside it: what slows down the lone request makes the load smaller.
+OTHER = int(os.environ["COURSE_TURN"]) % 2
+
 
 @pytest.mark.integration
-def test_the_baseline_fails_and_the_solution_passes_for_less(tmp_path, capsys):
-    # Three times, because other tests run beside this one: what slows down the lone request makes the load smaller.
+@(pytest.mark.long if OTHER else pytest.mark.slow)
+def test_the_baseline_fails():
     scores = (capstone.score(capstone.read(LAB / "baseline.toml")) for _ in range(3))
-    baseline = next(score for score in scores if not score["passed"])
-    assert baseline["p95_ms"] > baseline["limit_ms"]
+    score = next(score for score in scores if not score["passed"])
+    assert score["p95_ms"] > score["limit_ms"]
+
+
+@pytest.mark.integration
+@(pytest.mark.slow if OTHER else pytest.mark.long)
+def test_the_solution_passes_for_less(tmp_path, capsys):
     words = [f"--home={tmp_path}", "score", str(LAB / "solution.toml")]
     codes = (capstone.main(words) for _ in range(3))
     assert 0 in codes, capsys.readouterr().out
     (passed,) = capstone.board(tmp_path)
-    assert passed["p95_ms"] <= passed["limit_ms"] and passed["cost_mb"] < baseline["cost_mb"] / 2
+    assert passed["p95_ms"] <= passed["limit_ms"]
+    assert passed["cost_mb"] < sum(capstone.cost(capstone.read(LAB / "baseline.toml")).values()) / 2
 
 
 def test_the_cost_is_weights_cache_and_slots(smollm2_engine_fp32):

@@ -1,7 +1,7 @@
 """Every notebook of the course as it is committed: in step with its text, clean, in style, its exercises sound.
 
 Every solution is checked in each run of the tests. So is what the checks say to a misconception, but where a check
-starts servers or asks one: of those exercises a quarter, by COURSE_TURN (conftest.py), and all with what is marked long.
+starts servers or asks one: of those exercises a quarter, by COURSE_TURN (conftest.py); the others are marked long.
 """
 
 from __future__ import annotations
