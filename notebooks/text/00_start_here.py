@@ -40,7 +40,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import psutil
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from course import doctor
 from servinglab import notebook
@@ -172,7 +172,7 @@ for file in sorted(engine.iterdir()):
 
 # %%
 config = httpx.get(f"{url}/v2/models/preprocessing/config", trust_env=False).json()
-tokenizer = AutoTokenizer.from_pretrained(config["parameters"]["tokenizer_dir"]["string_value"])
+tokenizer = PreTrainedTokenizerFast.from_pretrained(config["parameters"]["tokenizer_dir"]["string_value"])
 conversation = [{"role": "user", "content": prompt}]
 question = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
 print(question)
