@@ -244,7 +244,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_draws_follow_the_exact_probabilities(real_logits, name):
-    """Each setting at one of the two places, in turn."""
+    """At one of the two places, each second setting at the other."""
     setting, seed = SETTINGS[name], list(SETTINGS).index(name) % 2
     logits = real_logits[seed]
     likely = np.argsort(-logits)[:12].tolist()
