@@ -42,7 +42,7 @@ def _counters(client: InferenceServerClient, model: str) -> np.ndarray:
 def burst(call: Callable[[str, str], Any], model: str, count: int) -> tuple[float, list[Any]]:
     """`call(model, text)` from many threads at the same moment: the seconds until all are back, and what they gave."""
     began: list[float] = []
-    ready = threading.Barrier(count, lambda: began.append(time.perf_counter()))
+    ready = threading.Barrier(count, lambda: began.append(time.perf_counter()), timeout=10)
 
     def one(number: int) -> Any:
         ready.wait()

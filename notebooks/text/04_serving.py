@@ -295,8 +295,7 @@ print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests
 engine = next(root.glob("_assets/*/engines"))
 tokenizer = Tokenizer.from_file(str(next(root.glob("_assets/*/tokenizer")) / "tokenizer.json"))
 prompts = [f"Story {number + 1} of the old lighthouse:" for number in range(max(requests, 2 * slots))]
-load = prompts[: 2 * slots]
-options = {"enable_kv_cache_reuse": False}
+load, options = prompts[: 2 * slots], {"enable_kv_cache_reuse": False}
 inflight = executor.Executor(engine, max_batch_size=slots, **options)
 speeds = {"one instance": traffic.rate([inflight], tokenizer, load, tokens)}
 

@@ -342,8 +342,7 @@ print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()
 # notebook 06), if the server is right: all, about seven or eight, or about half?
 
 # %%
-drawn = drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)
-counts = np.array([drawn.count(i) for i in order[:8]])
+counts = (order[:8, None] == drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)).sum(axis=1)
 bounds = [binomtest(int(n), samples).proportion_ci(method="wilson") for n in counts]
 inside = sum(low <= q <= high for (low, high), q in zip(bounds, exact[order[:8]], strict=True))
 fig = figures.samples_against_exact([label[i] for i in order[:8]], {"": ({"calculated": exact[order[:8]]}, counts)})
@@ -441,11 +440,6 @@ for r in (1.0, 1.3):
     print(f"penalty {r}:", repr(text(ask(animals, max_tokens=1, repetition_penalty=r)[0])))
 
 
-# %% [markdown]
-# **Predict:** `' dog'` occurs once in this prompt, `' cat'` twice. (The first word, `'the'`, has no space, so it is
-# another token than `' the'`.) What will `frequency_penalty=1` do to them that `presence_penalty=1` does not?
-
-# %%
 def penalised(z, seen):
     """Logits under each penalty; seen: the ids that have occurred."""
     n = np.bincount(seen, minlength=z.size)
@@ -456,6 +450,11 @@ def penalised(z, seen):
     }
 
 
+# %% [markdown]
+# **Predict:** `' dog'` occurs once in this prompt, `' cat'` twice. (The first word, `'the'`, has no space, so it is
+# another token than `' the'`.) What will `frequency_penalty=1` do to them that `presence_penalty=1` does not?
+
+# %%
 before = softmax(z_animals)
 after = {name: softmax(row) for name, row in penalised(z_animals, ids_of(animals)).items()}
 dog, cat = (ids_of(word)[0] for word in (" dog", " cat"))
