@@ -309,12 +309,9 @@ check("07.2", top_p)
 
 # %%
 def drawn_ids(number, **settings):
-    """The first token of `number` sampled continuations of the prompt."""
-    prompt_ids = ids_of(prompt)
-    request = inputs(
-        input_ids=prompt_ids, input_lengths=len(prompt_ids), request_output_len=1, seed=seed,
-        num_return_sequences=number, exclude_input_in_output=True, **settings,
-    )  # fmt: skip
+    ids = ids_of(prompt)
+    common = {"request_output_len": 1, "num_return_sequences": number, "exclude_input_in_output": True, "seed": seed}
+    request = inputs(input_ids=ids, input_lengths=len(ids), **common, **settings)
     return [result.as_numpy("output_ids").item() for result in gather(client, "tensorrt_llm", {0: request})[0]]
 
 
