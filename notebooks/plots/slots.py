@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from servinglab.figures.style import FAINT, INK, LANES, MODELS, QUIET, WIDTH, bars, name_rows, note, tint
 from servinglab.lane import resolve_lane
@@ -27,7 +28,7 @@ def assign_slots(metrics: Sequence[Any]) -> list[int]:
 def idle_share(metrics: Sequence[Any]) -> float:
     """The share of slots x time that nobody used, from the first arrival to the last token."""
     busy = sum(m.last_token_time_ns - m.first_scheduled_time_ns for m in metrics) / 1e9
-    return max(0.0, 1 - busy / (_seconds(metrics) * (1 + max(assign_slots(metrics)))))
+    return max(0.0, 1 - busy / (seconds(metrics) * (1 + max(assign_slots(metrics)))))
 
 
 def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
@@ -38,24 +39,26 @@ def timeline(runs: Mapping[str, Sequence[Any]], *, by: str = "slot") -> Figure:
     rows = {name: assign_slots(run) if by == "slot" else list(range(len(run))) for name, run in runs.items()}
     heights = [0.6 + 0.3 * (1 + max(slots)) for slots in rows.values()]
     size, colour = (WIDTH, sum(heights) + 1.0), LANES[resolve_lane()]
-    longest = max(map(_seconds, runs.values()))
+    longest = max(map(seconds, runs.values()))
     fig, panels = plt.subplots(len(heights), 1, figsize=size, height_ratios=heights, sharex=True, squeeze=False)
     for axes, (name, metrics) in zip(panels.flat, runs.items(), strict=True):
         for number, (row, one) in enumerate(zip(rows[name], metrics, strict=True), 1):
             times = (one.arrival_time_ns, one.first_scheduled_time_ns, one.first_token_time_ns, one.last_token_time_ns)
-            start = min(each.arrival_time_ns for each in metrics)
-            arrival, begin, first, last = ((at - start) / 1e9 for at in times)
-            grey = (0, _seconds(metrics)) if by == "slot" else (arrival, begin)
+            zero = min(each.arrival_time_ns for each in metrics)
+            arrival, begin, first, last = ((at - zero) / 1e9 for at in times)
+            grey = (0, seconds(metrics)) if by == "slot" else (arrival, begin)
             axes.barh(row, grey[1] - grey[0], left=grey[0], height=0.7, color=FAINT, zorder=0)
             for left, right, share in ((begin, first, 0.25), (first, last, 0.6)):
                 look = {"color": tint(colour, share), "edgecolor": colour, "linewidth": 0.6}
                 axes.barh(row, right - left, left=left, height=0.7, **look)
-            label = f"{number}" if by == "slot" else f"waits {1000 * (begin - arrival):.0f} ms"
-            if last - begin > 0.013 * len(label) * longest:  # else it would hide its neighbours
-                axes.text((begin + last) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
+            label, start, end = f"{number}", begin, last
+            if by == "request":
+                label, start, end = f"waits {1000 * (begin - arrival):.0f} ms", arrival, begin
+            if end - start > 0.013 * len(label) * longest:  # else it would hide its neighbours
+                axes.text((start + end) / 2, row, label, ha="center", va="center", fontsize=9, clip_on=True)
         name_rows(axes, [f"{by} {n + 1}" for n in range(max(rows[name]) + 1)], above=0.55, below=0.55)
         axes.spines["left"].set_visible(False)
-        axes.set_title(f"{name}: done after {_seconds(metrics):.2f} s", fontsize=11)
+        axes.set_title(f"{name}: done after {seconds(metrics):.2f} s", fontsize=11)
     axes.set(xlabel="time since the first request arrived (s)", xlim=(0, 1.01 * longest))
     return fig
 
@@ -67,6 +70,7 @@ def pending_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figur
     for (name, points), (colour, dashes) in zip(curves.items(), looks, strict=False):
         axes.step(*zip(*points, strict=True), where="post", color=colour, linestyle=dashes, linewidth=1.8, label=name)
     axes.set(xlabel="time since the first request was sent (s)", ylabel="requests in the queue", ylim=(0, None))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper right")
     return fig
 
@@ -95,6 +99,7 @@ def clocks(spent: Mapping[str, float]) -> Figure:
     return fig
 
 
-def _seconds(metrics: Sequence[Any]) -> float:
+def seconds(metrics: Sequence[Any]) -> float:
+    """From the first arrival to the last token."""
     start = min(one.arrival_time_ns for one in metrics)
     return (max(one.last_token_time_ns for one in metrics) - start) / 1e9

@@ -24,45 +24,36 @@
 # - choose batch sizes, queue delays and instance counts, and say why an LLM needs other means
 # - explain in-flight batching, the KV cache, prefix reuse and both scheduler policies
 # - load, unload and update models while clients keep asking
-# - write the commands that start an engine on several GPUs or nodes
 #
-# **Time:** 50 minutes · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
+# **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** SmolLM2-135M and MiniLM
 #
-# read: 17 min, do: 33 min
+# read: 14 min, do: 31 min
 #
 # Previous: [03 · The model repository](03_model_repository.ipynb) · Next: [05 · Streaming](05_streaming_grpc.ipynb)
 
 # %%
-import contextlib
 import json
-import queue
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-import warnings
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import numpy as np
 import psutil
-import torch
 import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer
-from transformers import AutoModel, logging
 from tritonclient.utils import InferenceServerException
 
+import minilm
+import traffic
 from plots import slots as slot_figures
 from reference_backend import executor
-from servinglab import assets, notebook
+from servinglab import notebook
 from servinglab.checks import check
 from servinglab.client import gather, inputs
-from servinglab.explore import explore
 from servinglab.figures.style import show
 from servinglab.serving import serve
 
@@ -72,21 +63,15 @@ precision: str = "fp32"  # weights of the LLM: "fp32" or "int4"
 burst_size: int = 24  # requests that arrive at once at a small model
 requests: int = 16  # requests to the LLM in a ragged load
 slots: int = 4  # how many of them run at the same time; rounded up to an even number
-tokens: int = 12  # their mean length, in tokens
+tokens: int = 9  # their mean length, in tokens
 seed: int = 0  # seed of their lengths
-
-# %% [markdown]
-# A **slot** is the place of one running request. Section 3 gives half of them to each of two instances, so their number
-# is even.
 
 # %%
 lane = notebook.begin("04", lane, seed=seed, weights=precision)
-logging.disable_progress_bar()
 slots = max(2, slots + slots % 2)
 root = Path(tempfile.mkdtemp())
 repository = root / "model_repository"
 encoder = Path(tempfile.mkdtemp())
-
 
 # %% [markdown]
 # ## 1 What happens to a request
@@ -97,60 +82,12 @@ encoder = Path(tempfile.mkdtemp())
 # a batch: requests that are computed together. (gRPC: notebook 05.)
 #
 # Queues show best with a model quicker than an LLM: MiniLM, a [sentence encoder](https://arxiv.org/abs/2002.10957). It
-# turns a text into 384 numbers. As in notebook 01, PyTorch writes it as ONNX.
+# turns a text into 384 numbers. [minilm.py](minilm.py) writes it as ONNX and has its `model.py`, of which this part
+# computes a batch. Note `self.session.run`: **all** requests go through together.
 
-# %%
-class Encoder(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.bert = AutoModel.from_pretrained(assets.resolve("minilm"), attn_implementation="eager")
-
-    def forward(self, ids, mask):
-        hidden, share = self.bert(input_ids=ids, attention_mask=mask)[0], mask.unsqueeze(-1).float()
-        return torch.nn.functional.normalize((hidden * share).sum(1) / share.sum(1), dim=-1)
-
-
-# %% [markdown]
-# Export it:
-
-# %%
-shutil.copy(assets.resolve("minilm") / "tokenizer.json", encoder)
-ones, sizes = torch.ones((2, 16), dtype=torch.int64), {0: "batch", 1: "tokens"}
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    torch.onnx.export(Encoder().eval(), (ones, ones), encoder / "model.onnx", dynamo=False, output_names=["vector"],
-                      input_names=["ids", "mask"], dynamic_axes={"ids": sizes, "mask": sizes})  # fmt: skip
-
-# %% [markdown]
-# In this `model.py` ONNX Runtime computes on one thread. Note the line with `self.session.run`: **all** requests go
-# through together.
-
-# %%
-CODE = """\
-import json
-import numpy as np
-import onnxruntime
-import triton_python_backend_utils as pb_utils
-from tokenizers import Tokenizer
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        folder = json.loads(args["model_config"])["parameters"]["folder"]["string_value"]
-        self.tokenizer = Tokenizer.from_file(folder + "/tokenizer.json")
-        self.tokenizer.enable_padding()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(folder + "/model.onnx", options)
-
-    def execute(self, requests):
-        rows = [pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[:, 0] for request in requests]
-        tokens = self.tokenizer.encode_batch([text.decode() for row in rows for text in row])
-        given = {"ids": np.array([t.ids for t in tokens]), "mask": np.array([t.attention_mask for t in tokens])}
-        vectors = self.session.run(None, given)[0]
-        parts = np.split(vectors, np.cumsum([len(row) for row in rows])[:-1])
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("vector", part)]) for part in parts]
-"""
+# %% tags=["nbval-check-output"]
+minilm.export(encoder)
+print(minilm.CODE[minilm.CODE.index("    def execute") :])
 
 # %% [markdown]
 # This notebook varies the end of its `config.pbtxt`: the number of instances, and the scheduling.
@@ -169,53 +106,37 @@ instance_group [ { count: COUNT kind: KIND_CPU } ]
 def write_minilm(name, scheduling="", count=1):
     folder = repository / name
     (folder / "1").mkdir(parents=True, exist_ok=True)
-    (folder / "1" / "model.py").write_text(CODE)
+    (folder / "1" / "model.py").write_text(minilm.CODE)
     filled = CONFIG.replace("FOLDER", str(encoder)).replace("COUNT", str(count))
     (folder / "config.pbtxt").write_text(filled + scheduling)
 
 
 # %% [markdown]
-# Put four variants into one repository:
+# Four variants go into one repository. `serve` adds the five models of the LLM and starts the server:
 
 # %%
 write_minilm("minilm")
 write_minilm("minilm_batch", "dynamic_batching { }\n")
 write_minilm("minilm_delay", "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 20000 }\n")
 write_minilm("minilm_two", count=2)
-
-# %% [markdown]
-# `serve` adds the five models of the LLM and starts the server.
-
-# %%
 server = serve(root, precision=precision, generation="1.1")
 client = grpcclient.InferenceServerClient(server.grpc_url)
 web = httpx.Client(base_url=server.http_url, timeout=60, trust_env=False)
 
 # %% [markdown]
-# ### Health and metadata
-#
 # A load balancer asks: is the process alive, is it ready, is this model ready? A status code answers.
 #
-# **Predict:** which code stands for a model that does not exist?
+# **Predict:** `maxilm` does not exist. Is it 200, 400, 404 or 503?
 
 # %% tags=["nbval-check-output"]
 for path in ("health/live", "health/ready", "models/tensorrt_llm/ready", "models/minilm/ready", "models/maxilm/ready"):
     print(web.get(f"/v2/{path}").status_code, path)
 
+
 # %% [markdown]
-# A missing model gets 400, like every model that is not loaded. `live` means "do not restart me", `ready` means "send
-# me requests".
+# `maxilm` gets 400, like every model that is not loaded. `live` means "do not restart me", `ready` means "send me
+# requests".
 #
-# Metadata says what a model takes. `-1` is the batch dimension.
-
-# %% tags=["nbval-check-output"]
-about, model = web.get("/v2").json(), web.get("/v2/models/minilm").json()
-print(about["name"], "·", ", ".join(name for name in about["extensions"] if "shared" not in name))
-for tensor in model["inputs"] + model["outputs"]:
-    print(tensor["name"], tensor["datatype"], tensor["shape"])
-
-
-# %% [markdown]
 # ## 2 Dynamic batching
 #
 # Triton counts its work for each model. Ask three times, then ask the statistics API:
@@ -231,99 +152,30 @@ stats = client.get_inference_statistics("minilm").model_stats[0]
 print(f"{stats.inference_count} inferences, {stats.execution_count} executions,", end=" ")
 print(f"{stats.inference_stats.queue.ns / 1e6:.1f} ms in the queue")
 
-
 # %% [markdown]
 # The model works: a fox is closer to a dog than to a tax. An **inference** is one computed row, an **execution** is
 # one call of the instance.
 #
-# Counters grow a moment after the response. So read them before and after, once they stand still.
-
-# %%
-def counters(model):
-    stats = client.get_inference_statistics(model).model_stats[0]
-    return np.array([stats.inference_count, stats.execution_count, stats.inference_stats.queue.ns])
-
-
-def settled(model):
-    last, found = None, counters(model)
-    while not np.array_equal(found, last):
-        time.sleep(0.03)
-        last, found = found, counters(model)
-    return found
-
-
-# %% [markdown]
-# Now a burst: many clients ask at the same moment.
-
-# %%
-def burst(model, call, count=burst_size):
-    texts = [f"fox {n} " * 3 for n in range(count)]
-    with ThreadPoolExecutor(count) as pool:
-        began, done = time.perf_counter(), list(pool.map(call, [model] * count, texts))
-    return time.perf_counter() - began, done
-
-
-# %% [markdown]
-# Meanwhile a thread reads how many requests wait, from the metrics (section 6).
-
-# %%
-def watch(model, until):
-    pattern = re.compile(rf'nv_inference_pending_request_count{{model="{model}".*}} (\d+)')
-    began, points, last = time.perf_counter(), [], False
-    while not last:
-        last = until.is_set()  # so that one reading comes after it
-        waiting = int(pattern.search(web.get(server.metrics_url).text)[1])
-        points.append((time.perf_counter() - began, waiting))
-        time.sleep(0.003)
-    return points
-
-
-# %% [markdown]
-# `meanwhile` runs such a function in threads while a `with` block lasts, then tells them to end.
-
-# %%
-@contextlib.contextmanager
-def meanwhile(function, *arguments, threads=1):
-    over = threading.Event()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            yield [pool.submit(function, *arguments, over) for _ in range(threads)]
-        finally:
-            over.set()
-
-
-# %% [markdown]
-# `measured` reads the counters, sends the burst, and reads them again.
-
-# %%
-def measured(model, call=ask):
-    call(model, "warm up")
-    before = settled(model)
-    with meanwhile(watch, model) as (points,):
-        seconds, _ = burst(model, call)
-    inferences, executions, ns = settled(model) - before
-    row = {"executions": executions, "mean batch": inferences / executions, "queue ms": ns / inferences / 1e6}
-    return {**row, "requests/s": burst_size / seconds}, points.result()
-
-
-# %% [markdown]
-# `minilm` has no batching, `minilm_batch` has `dynamic_batching { }`, and `minilm_delay` prefers batches of 8 and may
-# wait 20 ms for them.
+# Now a burst: `burst_size` clients ask at the same moment. `measured` reads these counters before and after, and the
+# length of the queue meanwhile. `minilm` has no batching, `minilm_batch` has `dynamic_batching { }`, `minilm_delay`
+# prefers batches of 8 and may wait 20 ms for them.
 #
-# **Predict:** `burst_size` requests at once, at most 8 in a batch. How many executions does each variant need?
+# **Predict:** at most 8 fit in a batch. Which variant needs an execution for each request, which one for each full
+# batch, and which a little more?
 
 # %%
-rows = {name: measured(name) for name in ("minilm", "minilm_batch", "minilm_delay")}
+variants = ("minilm", "minilm_batch", "minilm_delay")
+rows = {name: traffic.measured(server, client, ask, name, burst_size) for name in variants}
 expected = (burst_size, 1 + -(-(burst_size - 1) // 8), -(-burst_size // 8))  # - of // of - rounds up
 for (name, (row, _)), least in zip(rows.items(), expected, strict=True):
     print(f"{name:12}", " · ".join(f"{key} {value:.1f}" for key, value in row.items()), f"· expected {least}")
 
 # %% [markdown]
 # Without batching, each request is an execution. With it, the first goes alone, because the instance is free; the rest
-# go 8 at a time. With a delay even the first waits for seven others. Requests that did not arrive all at once make
-# more.
+# go 8 at a time: a little more than full batches need. With a delay even the first waits for seven others. Requests
+# that did not arrive all at once make more.
 #
-# How long is the queue meanwhile?
+# **Predict:** with batches, does the queue shrink one by one, or in jumps?
 
 # %%
 curves = {name: points for name, (_, points) in rows.items()}
@@ -333,9 +185,9 @@ title = "The queue is empty after {:.2f} s without batches, {:.2f} s with, {:.2f
 alt = "; ".join(f"{name}: at most {max(n for _, n in points)} in the queue" for name, points in curves.items())
 show(slot_figures.pending_curves(curves), title, alt)
 
-
 # %% [markdown]
-# A batch leaves the queue as a whole: the line is flat while one is computed, then drops by up to 8.
+# In jumps: a batch leaves the queue as a whole, so the line is flat while one is computed, then drops by up to 8.
+# Without batches it goes down one by one.
 #
 # Is it faster, too? Compare `requests/s` above. A batch pays when calls share a fixed cost, such as reading weights or
 # starting kernels: nearly always on a GPU, less on a busy CPU.
@@ -343,35 +195,24 @@ show(slot_figures.pending_curves(curves), title, alt)
 # %% [markdown]
 # ### A queue delay
 #
-# `preprocessing` prefers batches of 8, too, with a queue delay of 0. Make that 50 ms, and ask alone, then in a burst.
+# `preprocessing` prefers batches of 8, too, with a queue delay of 0. Make that 50 ms, and ask alone.
 #
 # **Predict:** does a lone request wait 50 ms more, or does the scheduler see that nobody else is there?
 
 # %%
-def tokenize(model, text):
-    began = time.perf_counter()
-    client.infer(model, inputs(QUERY=text, REQUEST_OUTPUT_LEN=4))
-    return time.perf_counter() - began
-
-
-def change(model, old, new):
-    """Replace a part of the model's configuration, and load the model again."""
-    file = repository / model / "config.pbtxt"
-    text = file.read_text()
-    file.write_text(re.sub(old, new, text))
-    client.load_model(model, headers=server.admin_headers)
-
-
-# %%
-delays = {}
-for delay in (0, 50_000):
-    change("preprocessing", r"queue_delay_microseconds: \d+", f"queue_delay_microseconds: {delay}")
-    row, _ = measured("preprocessing", tokenize)
-    delays[delay] = min(tokenize("preprocessing", "alone") for _ in range(3))
-    executions = f"burst in {row['executions']:.0f} executions"
-    print(f"delay {delay / 1000:2.0f} ms: alone {1000 * delays[delay]:.0f} ms · {executions}")
+file, delays = repository / "preprocessing" / "config.pbtxt", {}
+for delay in (50_000, 0):
+    line = f"queue_delay_microseconds: {delay}"
+    file.write_text(re.sub(r"queue_delay_microseconds: \d+", line, file.read_text()))
+    client.load_model("preprocessing", headers=server.admin_headers)
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        client.infer("preprocessing", inputs(QUERY="A fox", REQUEST_OUTPUT_LEN=4))
+        took.append(time.perf_counter() - began)
+    delays[delay] = min(took)
+    print(f"delay {delay / 1000:2.0f} ms: alone {1000 * delays[delay]:.0f} ms")
 assert delays[50_000] > 0.05
-change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseconds: 0")
 
 # %% [markdown]
 # A lone request waits the whole delay: the scheduler cannot know who will come. A full preferred batch leaves at once.
@@ -385,15 +226,14 @@ change("preprocessing", r"queue_delay_microseconds: \d+", "queue_delay_microseco
 # %% [markdown]
 # ### A limit
 #
-# With more callers than a model can serve, soon every answer comes too late. So give the wait a limit: with this line a
-# request that has waited 2 s is refused, and makes room.
+# With more callers than a model can serve, soon every answer comes too late. With this line a request that has waited
+# 2 s is refused:
 #
 # `dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }`
 #
 # **Exercise 04.1** (●●○, 8 minutes) The model `steady` has one instance, which takes 200 ms for a batch of 1 to 8 rows.
 # Callers arrive 100 a second and hang up after 1 s. Write the scheduling lines of its config, so that *no* answer comes
-# too late and at least 30 of 120 callers get one. The check loads them into a Triton, calls, and tells what became of
-# the callers.
+# too late and at least 30 of 120 callers get one. The check loads them into a Triton and calls.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -413,7 +253,6 @@ answer_1 = None  # a text: "dynamic_batching { … }"
 # %% tags=["check:04.1", "nbval-check-output", "varies"]
 check("04.1", answer_1)
 
-
 # %% [markdown]
 # <details><summary>Solution 04.1</summary>
 #
@@ -427,23 +266,16 @@ check("04.1", answer_1)
 # ## 3 Instances
 #
 # `instance_group { count: 2 }` starts the model twice: two batches at the same time, and twice the memory, weights
-# too. This function adds up the memory of a model's processes:
-
-# %%
-def memory(model):
-    found = [p for p in psutil.Process(server.pid).children(recursive=True) if f"/{model}/" in " ".join(p.cmdline())]
-    return len(found), sum(p.memory_full_info().uss for p in found) / 1e6
-
-
-# %% [markdown]
-# **Predict:** do two instances, without batching, answer twice the requests per second?
+# too.
+#
+# **Predict:** two instances, without batching: the same requests per second, up to twice as many, or more?
 
 # %%
 best = {"minilm": 0.0, "minilm_two": 0.0}
-for name in [*best] * 3:  # in turn, so that other work on this machine meets both
-    best[name] = max(best[name], burst_size / burst(name, ask)[0])
+for name in [*best] * 2:  # in turn, so that other work on this machine meets both
+    best[name] = max(best[name], burst_size / traffic.burst(ask, name, burst_size)[0])
 for name, speed in best.items():
-    processes, megabytes = memory(name)
+    processes, megabytes = traffic.memory(server, name)
     print(f"{name:11} {processes} process(es) with {megabytes:.0f} MB of their own, {speed:.0f} requests/s")
 cores = len(psutil.Process().cpu_affinity())
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
@@ -454,56 +286,18 @@ print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests
 #
 # ### One instance of the LLM, or two?
 #
-# Test it on the executor itself. `run_all` submits all prompts at once; answers have the lengths you ask for, unless an
-# `end_id` may end them.
-
-# %%
-engine = next(root.glob("_assets/*/engines"))
-tokenizer = Tokenizer.from_file(str(next(root.glob("_assets/*/tokenizer")) / "tokenizer.json"))
-
-
-def run_all(running, prompts, lengths, end_id=None):
-    outputs, metrics, texts = queue.SimpleQueue(), {}, {f"{time.time_ns()} {n}": [] for n, _ in enumerate(prompts)}
-    try:
-        more = {"sampling": executor.SamplingParams(), "end_id": end_id, "on_output": outputs.put}
-        asked = zip(texts, [np.array(each.ids) for each in tokenizer.encode_batch(prompts)], lengths, strict=True)
-        for request in [executor.Request(*each, **more) for each in asked]:
-            running.submit(request)
-        while len(metrics) < len(prompts):
-            output = outputs.get(timeout=300)
-            texts[output.request_id] += output.tokens
-            if output.finish_reason:
-                metrics[output.request_id] = output.metrics
-    finally:
-        for name in texts.keys() - metrics.keys():  # none, unless you stop the cell
-            running.cancel(name)
-    return [metrics[name] for name in texts], [tokenizer.decode(ids) for ids in texts.values()]
-
-
-# %% [markdown]
-# One executor with `slots` slots gets two stories for each slot; then two of half the size share them.
+# Test it on the executor itself. One with `slots` **slots**, places of a running request, gets two stories for each
+# slot; then two of half the size share them.
 #
 # **Predict:** which one makes more tokens per second, and which one needs more memory for weights?
 
 # %%
-def rate(executors):
-    shares = [load[i :: len(executors)] for i in range(len(executors))]
-    with ThreadPoolExecutor(len(executors)) as pool:
-        list(pool.map(lambda each: run_all(each, load[:1], [2]), executors))  # warm up
-        began = time.perf_counter()
-        list(pool.map(lambda each, share: run_all(each, share, [tokens] * len(share)), executors, shares))
-    return len(load) * tokens / (time.perf_counter() - began)
-
-
-# %% [markdown]
-# First the single instance:
-
-# %%
+engine = next(root.glob("_assets/*/engines"))
+tokenizer = Tokenizer.from_file(str(next(root.glob("_assets/*/tokenizer")) / "tokenizer.json"))
 prompts = [f"Story {number + 1} of the old lighthouse:" for number in range(max(requests, 2 * slots))]
-load = prompts[: 2 * slots]
-options = {"enable_kv_cache_reuse": False}
+load, options = prompts[: 2 * slots], {"enable_kv_cache_reuse": False}
 inflight = executor.Executor(engine, max_batch_size=slots, **options)
-speeds = {"one instance": rate([inflight])}
+speeds = {"one instance": traffic.rate([inflight], tokenizer, load, tokens)}
 
 # %% [markdown]
 # Then the two halves:
@@ -511,7 +305,7 @@ speeds = {"one instance": rate([inflight])}
 # %%
 half = {"max_batch_size": slots // 2, "threads": max(1, psutil.cpu_count() // 2), **options}
 with executor.Executor(engine, **half) as first, executor.Executor(engine, **half) as second:
-    speeds["two instances"] = rate([first, second])
+    speeds["two instances"] = traffic.rate([first, second], tokenizer, load, tokens)
 weights = sum(path.stat().st_size for path in engine.iterdir() if path.is_file()) / 1e6
 for count, (name, speed) in enumerate(speeds.items(), start=1):
     print(f"{name:13} {speed:4.0f} tokens/s, {count * weights:4.0f} MB of weights, on {inflight.device}")
@@ -524,6 +318,24 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
 #
 # Keep one `postprocessing`, too, if you stream, or [pieces may come in the wrong
 # order](https://github.com/triton-inference-server/tensorrtllm_backend/issues/614).
+
+# %% [markdown]
+# <details><summary>One LLM on several GPUs or nodes</summary>
+#
+# An engine for several GPUs is built in pieces, one for each **rank**: `tp_size` (tensor parallel: every layer is cut)
+# times `pp_size` (pipeline parallel: the layers are shared out). Tensor parallel ranks exchange data in every layer, so
+# keep them on one node. MPI starts a process for each; rank 0 answers clients, the others load `tensorrt_llm` alone:
+#
+# - **One node**: NVIDIA's `launch_triton_server.py --world_size=2 --model_repo=…`. `course serve --lane trtllm
+#   --world-size 2 --dry-run FOLDER` prints what it would run.
+# - **Several nodes**: `srun --mpi=pmix` under Slurm, one task for each GPU, or `mpirun --hostfile hosts`.
+# - **Copies on other GPUs**: `instance_group` count 2 and `gpu_device_ids` `0,1;2,3`.
+# - **Without Triton**: `trtllm-serve MODEL --tp_size 4 --pp_size 2`.
+#
+# None of these has been run here. See the [backend's
+# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment).
+#
+# </details>
 
 # %% [markdown]
 # ## 4 In-flight batching
@@ -539,23 +351,17 @@ for count, (name, speed) in enumerate(speeds.items(), start=1):
 lengths = np.random.default_rng(seed).geometric(1 / tokens, requests).clip(2, 4 * tokens).tolist()
 print(lengths, "together", sum(lengths), "tokens")
 
-
 # %% [markdown]
-# **Predict:** with `slots` slots, how many times the steps does static batching take?
+# **Predict:** with `slots` slots, does static batching take the same number of steps, half as many again, or three
+# times as many?
 
 # %%
-def lasted(metrics):
-    return max(m.last_token_time_ns for m in metrics) - min(m.arrival_time_ns for m in metrics)
-
-
 runs, steps = {}, {}
 with executor.Executor(engine, max_batch_size=slots, batching_strategy="V1", **options) as static:
-    run_all(static, load[:1], [2])
-    for name, each in [("in-flight", inflight), ("static", static)] * 2:  # the faster run of each counts
-        before = each.stats()["steps"]
-        found, _ = run_all(each, prompts[:requests], lengths)
-        if name not in runs or lasted(found) < lasted(runs[name]):
-            runs[name], steps[name] = found, each.stats()["steps"] - before
+    traffic.run_all(static, tokenizer, load[:1], [2])  # warm up
+    for name, each in {"in-flight": inflight, "static": static}.items():
+        found = traffic.run_all(each, tokenizer, prompts[:requests], lengths)
+        runs[name], steps[name] = found.metrics, found.counts["steps"]
 print("steps of the model:", steps)
 
 # %% [markdown]
@@ -564,7 +370,7 @@ print("steps of the model:", steps)
 
 # %%
 idle = {name: slot_figures.idle_share(metrics) for name, metrics in runs.items()}
-ends = [lasted(metrics) for metrics in runs.values()]
+ends = [slot_figures.seconds(metrics) for metrics in runs.values()]
 more = steps["static"] / steps["in-flight"]
 title = f"Static batching takes {more:.1f} times the steps and {ends[1] / ends[0]:.1f} times the time"
 alt = f"empty: in-flight {idle['in-flight']:.0%}, static {idle['static']:.0%} of slots × time"
@@ -572,9 +378,9 @@ show(slot_figures.timeline(runs), title, alt)
 inflight.shutdown()
 
 # %% [markdown]
-# Nearly twice the steps, with these lengths. Below, no bar begins until the whole batch before it has ended. Above, a
-# free slot is taken at the next token. Time gains less than steps: a full step costs more than one with empty slots,
-# and both ways read every prompt.
+# With these lengths static batching takes more than half as many steps again. Below, no bar begins until the whole
+# batch before it has ended. Above, a free slot is taken at the next token. Time gains less than steps: a full step
+# costs more than one with empty slots, and both ways read every prompt.
 
 # %% [markdown]
 # **Exercise 04.2** (●●○, 6 minutes) Find a load that static batching handles badly. Four requests arrive together, for
@@ -614,28 +420,18 @@ check("04.2", (answer_2, engine))
 # ### The same times over the wire
 #
 # `return_perf_metrics` sends a client these times, in nanoseconds of a clock without a date: only differences mean
-# something. `return_num_input_tokens` tells the prompt's length.
+# something. `return_num_input_tokens` tells the prompt's length. One request alone:
 
 # %%
 def perf(prompts, max_tokens=4):
     wanted = {"max_tokens": max_tokens, "stream": True, "return_perf_metrics": True, "return_num_input_tokens": True}
     asked = {n: inputs(text_input=text, **wanted) for n, text in enumerate(prompts)}
-    return [_last(results[-1]) for results in gather(client, "tensorrt_llm_bls", asked).values()]
+    return [traffic.numbers(results[-1]) for results in gather(client, "tensorrt_llm_bls", asked).values()]
 
 
-def _last(result):
-    """The whole numbers of the last response."""
-    arrays = {tensor.name: result.as_numpy(tensor.name) for tensor in result.get_response().outputs}
-    return {name: int(array.flat[0]) for name, array in arrays.items() if array.dtype.kind == "i"}
-
-
-# %% [markdown]
-# One request alone:
-
-# %%
-(alone,) = perf(["The lighthouse"], max_tokens=tokens)
-print("tokens of the prompt:", alone.get("num_input_tokens", "unknown"))
-times = {name: at for name, at in alone.items() if name.endswith("_time_ns")}
+(one,) = perf(["The lighthouse"], max_tokens=tokens)
+print("tokens of the prompt:", one.get("num_input_tokens", "unknown"))
+times = {name: at for name, at in one.items() if name.endswith("_time_ns")}
 for name, at in sorted(times.items(), key=lambda pair: pair[1]):
     print(f"{name.removesuffix('_time_ns'):16} {(at - times['arrival_time_ns']) / 1e6:7.1f} ms")
 
@@ -649,9 +445,9 @@ for name, at in sorted(times.items(), key=lambda pair: pair[1]):
 places = client.get_model_config("tensorrt_llm").config.max_batch_size
 per_token = max((times["last_token_time_ns"] - times["first_token_time_ns"]) / max(tokens - 1, 1), 0.25e6)
 length = max(tokens, places + 4, round(0.25e9 / per_token))
-before = settled("tensorrt_llm")
+before = traffic.settled(client, "tensorrt_llm")
 asked = perf([f"Lighthouse {n}" for n in range(places + 2)], max_tokens=length)
-in_triton = (settled("tensorrt_llm") - before)[2] / len(asked) / 1e6
+in_triton = (traffic.settled(client, "tensorrt_llm") - before)[2] / len(asked) / 1e6
 
 # %% [markdown]
 # Grey is the wait in the executor's queue:
@@ -712,18 +508,18 @@ for name, (layers, heads, size, width) in shapes.items():
 tiny = {"max_batch_size": 4, "tokens_per_block": 16, "max_tokens_in_paged_kv_cache": 128, **options}
 no_evict = executor.Executor(engine, **tiny)
 four = [f"Chapter {number} of the old lighthouse:" for number in range(1, 5)]
-run_all(no_evict, four[:1], [2])
-metrics, _ = run_all(no_evict, four, [30] * 4)
+traffic.run_all(no_evict, tokenizer, four[:1], [2])  # warm up
+cramped = traffic.run_all(no_evict, tokenizer, four, [30] * 4)
 
 # %% [markdown]
 # Grey again is the wait in the queue:
 
 # %%
-waits = [(m.first_scheduled_time_ns - m.arrival_time_ns) / 1e6 for m in metrics]
+waits = [(m.first_scheduled_time_ns - m.arrival_time_ns) / 1e6 for m in cramped.metrics]
 blocks = -(-(len(tokenizer.encode(four[0]).ids) + 30) // 16)  # rounded up
 title = f"Four slots, four requests of {blocks} blocks each, a cache of 8 blocks"
 alt = f"waits: {', '.join(f'{wait:.0f}' for wait in waits)} ms; {blocks} blocks each, 8 in all"
-show(slot_figures.timeline({"tiny cache": metrics}, by="request"), title, alt)
+show(slot_figures.timeline({"tiny cache": cramped.metrics}, by="request"), title, alt)
 
 # %% [markdown]
 # Two ran at the same time: they take 6 blocks, and the 2 left are too few for a third. The others waited, although
@@ -731,7 +527,7 @@ show(slot_figures.timeline({"tiny cache": metrics}, by="request"), title, alt)
 
 # %% tags=["nbval-check-output"]
 try:
-    run_all(no_evict, four[:1], [200])
+    traffic.run_all(no_evict, tokenizer, four[:1], [200])
 except executor.RequestError as error:
     print(error)
 
@@ -742,44 +538,40 @@ except executor.RequestError as error:
 # never stops a request. `max_utilization` takes blocks as they are needed. When they run out, it **preempts** the
 # youngest request: it frees its blocks and computes them again later.
 #
-# Two loads: *full* answers use all of their 30 tokens; *short* ones end by themselves, long before the 60 allowed.
+# Two loads: *full* answers use all of their 30 tokens, as above; *short* ones end by themselves, long before the 60
+# allowed.
+#
+# **Predict:** which policy takes fewer steps for which load? Does preemption change a text?
 
 # %%
 END = tokenizer.token_to_id("<|im_end|>")
 CHAT = "<|im_start|>user\nWhat is the capital of {}?<|im_end|>\n<|im_start|>assistant\n"
-loads = {
-    "full": (four, [30] * 4, None),
-    "short": ([CHAT.format(land) for land in ("France", "Italy", "Spain", "Japan")], [60] * 4, END),
-}
-
-# %% [markdown]
-# **Predict:** which policy is faster for which load? Does preemption change a text?
+short = [CHAT.format(land) for land in ("France", "Italy", "Spain", "Japan")]
 
 # %%
-texts, preempted, steps_of, metrics_of = {}, {}, {}, {}
-with executor.Executor(engine, **tiny, batch_scheduler_policy="max_utilization") as eager:
+careful, bold = "guaranteed_no_evict", "max_utilization"
+ran = {("full", careful): cramped}
+with executor.Executor(engine, **tiny, batch_scheduler_policy=bold) as eager:
     for each in (no_evict, eager):  # warm up: on a GPU the first prompt of each size has a step to prepare
-        run_all(each, [four[0], four[0] * 5, loads["short"][0][0]], [2] * 3)
-    for load, work in loads.items():
-        for policy, each in (("guaranteed_no_evict", no_evict), ("max_utilization", eager)):
-            before = each.stats()
-            metrics_of[load, policy], texts[load, policy] = run_all(each, *work)
-            counts = [each.stats()[name] - before[name] for name in ("steps", "prompt_tokens", "preempted")]
-            steps_of[load, policy], read, preempted[load, policy] = counts
-            print(f"{load:6} {policy:20} {counts[0]:3} steps, {read:3} tokens read, {counts[2]} preempted")
+        traffic.run_all(each, tokenizer, [four[0], four[0] * 5, short[0]], [2] * 3)
+    ran["full", bold] = traffic.run_all(eager, tokenizer, four, [30] * 4)
+    for policy, each in ((careful, no_evict), (bold, eager)):
+        ran["short", policy] = traffic.run_all(each, tokenizer, short, [60] * 4, END)
+for (name, policy), each in ran.items():
+    numbers = "{steps:3} steps, {prompt_tokens:3} tokens read, {preempted} preempted".format(**each.counts)
+    print(f"{name:6} {policy:20} {numbers}")
 
 # %% [markdown]
 # The short answers in time, and all texts compared:
 
 # %% tags=["varies"]
-careful, bold = (steps_of["short", policy] for policy in ("guaranteed_no_evict", "max_utilization"))
-short = {policy: metrics for (load, policy), metrics in metrics_of.items() if load == "short"}
-title = f"Short answers: {careful} steps against {bold}"
-alt = "; ".join(f"{policy}: all four are done after {lasted(each) / 1e6:.0f} ms" for policy, each in short.items())
-show(slot_figures.timeline(short, by="request"), title, alt)
-same = {load: texts[load, "guaranteed_no_evict"] == texts[load, "max_utilization"] for load in loads}
-print("same texts:", same, "·", texts["short", "max_utilization"][0])
-assert preempted["full", "guaranteed_no_evict"] == 0
+few = {policy: ran["short", policy] for policy in (careful, bold)}
+title = "Short answers: {} steps against {}".format(*(each.counts["steps"] for each in few.values()))
+alt = "; ".join(f"{policy}: done after {slot_figures.seconds(each.metrics):.1f} s" for policy, each in few.items())
+show(slot_figures.timeline({policy: each.metrics for policy, each in few.items()}, by="request"), title, alt)
+same = {name: ran[name, careful].texts == ran[name, bold].texts for name in ("full", "short")}
+print("same texts:", same, "·", few[bold].texts[0])
+assert ran["full", careful].counts["preempted"] == 0
 if precision == "fp32":
     assert all(same.values())
 no_evict.shutdown()
@@ -837,28 +629,23 @@ check("04.3", (answer_3, engine))
 # **Predict:** the time to first token of each, relative to the first.
 
 # %%
-rules = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(1, 25))
+rules = " ".join(f"Rule {number}: answer in plain words and name the source." for number in range(1, 21))
 topics = ("tides", "clocks", "kites")
-for things in topics[:2]:
+for things in topics[:2]:  # warm up
     perf([f"School {rules} Question: how do {things} work?"])
-
-# %% [markdown]
-# The house gets a number, so that its document is new each time you run this cell:
-
-# %%
-document = f"House {time.time_ns()}: {rules}"
+document = f"House {time.time_ns()}: {rules}"  # a number, so that it is new each time you run this cell
 questions = [f"{document} Question: how do {things} work?" for things in topics]
 questions.append(questions[-1].replace("House", "Office", 1))
+
+# %% [markdown]
+# Ask one after another. Only *whole* blocks are reused, and the served LLM's have 64 tokens:
+
+# %%
 firsts, bars = [], {}
 for asked in questions:
     (found,) = perf([asked])
     firsts.append((found["first_token_time_ns"] - found["arrival_time_ns"]) / 1e6)
     bars[f"{asked.split()[0]} … {asked.split()[-2]}"] = (firsts[-1], found["kv_cache_reused_blocks"])
-
-# %% [markdown]
-# Only *whole* blocks are reused, and the served LLM's have 64 tokens:
-
-# %%
 shared = len(tokenizer.encode(document).ids)
 title = f"First token: {shared} tokens in common are {shared // 64} whole blocks"
 alt = "; ".join(f"{name}: {ms:.0f} ms, {reused} blocks reused" for name, (ms, reused) in bars.items())
@@ -885,63 +672,44 @@ page = httpx.get(server.metrics_url, trust_env=False).text
 print(len(page.splitlines()), "lines")
 print(*[line for line in page.splitlines() if line.startswith("nv_inference") and '"preprocessing"' in line], sep="\n")
 
-
 # %% [markdown]
-# Counters never go back, so a monitoring system takes differences. Take them over four answers of the LLM: how long did
-# each model work?
+# Counters never go back, so a monitoring system takes differences. Take them over four answers of the LLM, asked at the
+# same time: how many milliseconds of each answer did each model work?
 #
-# **Predict:** which model of the chain will look slowest, and does the LLM's time come near that of an answer?
+# **Predict:** does Triton's time of `tensorrt_llm` come near that of an answer, or is it a half, or a hundredth?
 
 # %%
-def clocks():
-    found = Counter()
-    for line in web.get(server.metrics_url).text.splitlines():
-        if hit := re.match(r'nv_inference_(queue|compute_infer)_duration_us{.*?model="(\w+)".*} ([\d.]+)', line):
-            found[hit[2], hit[1]] += float(hit[3]) / 1e3
-    return found
-
-
-def answers(prompts):
-    """Four at the same time; the mean milliseconds until an answer was whole."""
-    asked = {text: inputs(text_input=text, max_tokens=tokens, min_tokens=tokens, stream=True) for text in prompts}
-    return 1e3 * np.mean([results[-1].seconds for results in gather(client, "tensorrt_llm_bls", asked).values()])
-
-
-# %% [markdown]
-# All times in milliseconds, each for one answer:
-
-# %% tags=["varies"]
 chain = ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
-before = clocks()
-took = answers(prompts[:4])
+before = traffic.clocks(server)
+more_of = {"max_tokens": tokens, "min_tokens": tokens, "stream": True}
+found = gather(client, "tensorrt_llm_bls", {text: inputs(text_input=text, **more_of) for text in prompts[:4]})
 for model in chain:
-    settled(model)
-spent = clocks()
-spent.subtract(before)
-spent = {model: [spent[model, part] / 4 for part in ("queue", "compute_infer")] for model in chain}
+    traffic.settled(client, model)
+after = traffic.clocks(server)
+sums = {model: (after[model] - before[model]) / 4 for model in chain}
+sums["the answer"] = 1e3 * np.mean([results[-1].seconds for results in found.values()])
 
 # %% [markdown]
 # Each model by Triton's clocks, the answer by the client's. Mind the scale: each mark is ten times the one before.
 
 # %%
-sums = {**{model: sum(parts) for model, parts in spent.items()}, "the answer": took}
-title = f"Triton sees {sums['tensorrt_llm']:.0f} ms of the LLM, and an answer took {took:.0f} ms"
+title = f"Triton sees {sums['tensorrt_llm']:.0f} ms of the LLM, and an answer took {sums['the answer']:.0f} ms"
 alt = "; ".join(f"{model} {ms:.1f} ms" for model, ms in sums.items())
 show(slot_figures.clocks(sums), title, alt)
 
 # %% [markdown]
-# The LLM's time comes nowhere near: Triton's clock stops when `execute` returns, which is when the executor has the
-# request. The `execute` of `tensorrt_llm_bls` only starts a thread. The tokenizers work inside `execute`, so one of
-# them may well look slowest. A dashboard of `nv_inference_*` alone shows a quick LLM however slow the answers are.
+# The LLM's time is nowhere near, a few hundredths at most: Triton's clock stops when `execute` returns, which is when
+# the executor has the request. The `execute` of `tensorrt_llm_bls` only starts a thread. A dashboard of
+# `nv_inference_*` alone shows a quick LLM however slow the answers are.
 #
 # For the LLM look at the executor's figures,
 # [`nv_trt_llm_*`](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#triton-metrics)
 # and `nv_llm_*`: requests that run and wait, KV blocks, tokens read and generated.
 #
-# **Predict:** nobody asks at the moment. Which of the requests and blocks are 0?
+# **Predict:** nobody asks at the moment. Which of the requests and blocks are 0: all, or are some blocks in use?
 
 # %% tags=["varies"]
-time.sleep(2)
+time.sleep(1.5)  # the executor's figures are renewed each second
 page = web.get(server.metrics_url).text
 lines = [line for line in page.splitlines() if re.match(r"nv_(trt_)?llm_(?!.*_bucket)", line)]
 print(*[re.sub(r',?(model|version)="\w+",?', "", line) for line in lines], sep="\n")
@@ -974,7 +742,7 @@ except InferenceServerException as error:
 # A model folder holds numbered versions; by default the highest is served. To update, put the new folder beside the
 # old one and load again. Four clients ask meanwhile.
 #
-# **Predict:** how many of their requests fail between the old and the new version?
+# **Predict:** do none of their requests fail, a few between the two versions, or all while it loads?
 
 # %%
 body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["a red fox"]}]}
@@ -990,131 +758,22 @@ def keep_asking(until):
 
 
 # %%
-shutil.rmtree(repository / "minilm" / "2", ignore_errors=True)  # back to version 1, if you run this cell again
-client.load_model("minilm", headers=server.admin_headers)
-with meanwhile(keep_asking, threads=4) as clients:
+if (repository / "minilm" / "2").exists():  # back to version 1, if you run this cell again
+    shutil.rmtree(repository / "minilm" / "2")
+    client.load_model("minilm", headers=server.admin_headers)
+with traffic.meanwhile(keep_asking, threads=4) as clients:
     shutil.copytree(repository / "minilm" / "1", repository / "minilm" / "2")
     client.load_model("minilm", headers=server.admin_headers)
 seen = Counter(answer for each in clients for answer in each.result())
 print({f"status {status}, version {version}": count for (status, version), count in sorted(seen.items())})
 assert {status for status, _ in seen} == {200} and seen[200, "2"] > 0
 
+
 # %% [markdown]
 # No request failed. Triton loads the new version, sends new requests to it, lets the old one finish, and unloads it
 # last. For a moment **both are in memory**. An LLM that fills its GPU cannot be updated this way: start a second server
-# and move the load balancer.
-#
-# A `version_policy` serves several versions side by side. A client may name one; without a name it gets the highest.
-
-# %% tags=["nbval-check-output"]
-write_minilm("minilm", "version_policy { specific { versions: [ 1, 2 ] } }\n")
-client.load_model("minilm", headers=server.admin_headers)
-for path in ("minilm", "minilm/versions/1", "minilm/versions/2"):
-    print(path, "→ version", web.post(f"/v2/models/{path}/infer", json=body).json()["model_version"])
-
-# %% [markdown]
-# ### The same with the LLM, in the middle of an answer
-#
-# Load `tensorrt_llm` again, with another policy, while two clients stream.
-#
-# **Predict:** is a stream that has begun cut off, moved, or finished by the old instance?
-
-# %%
-few = min(tokens, 16)
-
-
-def keep_streaming(until):
-    counts = []
-    with grpcclient.InferenceServerClient(server.grpc_url) as own:  # a client has one stream at a time
-        while not until.is_set() or not counts:
-            asked = inputs(text_input="A fox", max_tokens=few, min_tokens=few, stream=True)
-            counts.append(len(gather(own, "tensorrt_llm_bls", {0: asked})[0]))
-    return counts
-
-
-# %% [markdown]
-# Load the model meanwhile, and count the answers by their number of responses:
-
-# %%
-with meanwhile(keep_streaming, threads=2) as clients:
-    time.sleep(0.2)
-    change("tensorrt_llm", "guaranteed_no_evict", "max_utilization")
-counts = Counter(count for each in clients for count in each.result())
-print({f"{count} responses": answers for count, answers in counts.items()})
-assert set(counts) == {few}
-config = client.get_model_config("tensorrt_llm").config
-print("now:", config.parameters["batch_scheduler_policy"].string_value)
-
-
-# %% [markdown]
-# The old instance finished the streams: every answer is complete.
-#
-# So you can try a batch policy on the running server. In JupyterLab each slider loads the model again and sends six
-# requests, short and long in turn; a bar is one answer, from its first token to its last.
-#
-# **Predict:** two slots, static against in-flight: which requests begin earlier?
-
-# %%
-def reloaded(axes, slots, strategy):
-    change("tensorrt_llm", r"(batch_size: \[?)\d+", rf"\g<1>{slots}")  # the preferred one, too: it may not be larger
-    change("tensorrt_llm", "inflight_fused_batching|V1", strategy)
-    ids = tokenizer.encode("A fox").ids
-    asked = {"input_ids": ids, "input_lengths": len(ids), "streaming": True}
-    asked = {n: inputs(**asked, request_output_len=(2, tokens)[n % 2]) for n in range(6)}
-    found = [(each[0].seconds, each[-1].seconds) for each in gather(client, "tensorrt_llm", asked).values()]
-    axes.barh(range(len(found)), [end - begun for begun, end in found], left=[begun for begun, _ in found])
-    axes.set(xlabel="time (s)", ylabel="request", ylim=(5.6, -0.6), xlim=(0, None))
-    return max(found, key=max)[1]
-
-
-policies = ["V1", "inflight_fused_batching"]
-title = lambda seconds: f"Two slots: static {seconds[0]:.2f} s, in-flight {seconds[1]:.2f} s"  # noqa: E731
-alt = "six requests, each from first to last token"
-explore(reloaded, title=title, summary=alt, live={"slots": range(1, 9)}, slots=[2], strategy=policies)
-
-# %% [markdown]
-# Request 3: in flight it takes the slot that 2 leaves, while 1 still runs. With V1 nobody begins before all that run
-# have ended.
-#
-# ## 8 Several GPUs, several nodes
-#
-# An engine for several GPUs is built in pieces, one for each **rank**: `tp_size` (tensor parallel: every layer is cut)
-# times `pp_size` (pipeline parallel: the layers are shared out). MPI starts a process for each. Tensor parallel ranks
-# exchange data in every layer, so keep them on one node.
-#
-# NVIDIA's script is `launch_triton_server.py --world_size=2 --model_repo=…`. This asks what it would run; nothing is
-# started.
-#
-# **Predict:** rank 0 answers clients. Does rank 1 load all five models, too?
-
-# %%
-elsewhere = root / "two_gpus"
-shutil.copytree(repository / "tensorrt_llm", elsewhere / "tensorrt_llm", dirs_exist_ok=True)
-config = elsewhere / "tensorrt_llm" / "config.pbtxt"
-config.write_text(re.sub(r'"[^"]*/engines"', '"/engines"', config.read_text()))
-course = [sys.executable, "-m", "course.cli", "serve", "--lane", "trtllm", "--world-size", "2", "--dry-run"]
-told = subprocess.run([*course, elsewhere], capture_output=True, text=True)
-ranks = [line.split() for line in told.stdout.splitlines() if "bin/tritonserver" in line]
-for rank, flags in enumerate(ranks):
-    print(f"rank {rank} alone:", *(flag for flag in flags if flag not in ranks[1 - rank] and len(flag) > 1))
-
-
-# %% [markdown]
-# No: rank 1 loads `tensorrt_llm` alone. Each has its own name for shared memory. The number of processes must be that
-# of the ranks, or TensorRT-LLM refuses to start. None of these commands has been run here.
-#
-# <details><summary>Several nodes, copies, and sources</summary>
-#
-# - **Several nodes**: `srun --mpi=pmix` under Slurm, one task for each GPU, or `mpirun --hostfile hosts`. Engine and
-#   repository need the same path on each.
-# - **The LLM API instead of Triton**: `trtllm-serve MODEL --tp_size 4 --pp_size 2`.
-# - **Copies of a model on other GPUs**: `instance_group` count 2 and `gpu_device_ids` `0,1;2,3` in `tensorrt_llm`.
-#
-# See the [backend's
-# guide](https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/README-engine-backend-archive.md#model-deployment)
-# and [trtllm-serve](https://nvidia.github.io/TensorRT-LLM/latest/commands/trtllm-serve.html).
-#
-# </details>
+# and move the load balancer. (A `version_policy` keeps several versions; a client names one at
+# `models/minilm/versions/1`.)
 
 # %% [markdown]
 # ## Recap
@@ -1143,13 +802,9 @@ def ask_or_fail(model, text):
         return re.sub(r"\d+ inference", "N inference", error.message())
 
 
-# %% [markdown]
-# Count all outcomes, errors too:
-
-# %%
 write_minilm("minilm_batch", "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n")
 client.load_model("minilm_batch", headers=server.admin_headers)
-_, outcomes = burst("minilm_batch", ask_or_fail)
+_, outcomes = traffic.burst(ask_or_fail, "minilm_batch", burst_size)
 for outcome, count in sorted(Counter(outcomes).items()):
     print(count, "×", outcome)
 
@@ -1173,5 +828,5 @@ speedups = {"inflight_speedup": ends[1] / ends[0], "inflight_steps": more}
 speedups = {name: round(value, 2) for name, value in speedups.items()}
 speedups["prefix_speedup"] = round(firsts[0] / np.mean(firsts[1:3]), 1)
 counts = {"mean_batch": round(rows["minilm_batch"][0]["mean batch"], 1)}
-counts["preempted"] = preempted["full", "max_utilization"]
+counts["preempted"] = ran["full", bold].counts["preempted"]
 notebook.record(executor=inflight.device, **speedups, **counts)

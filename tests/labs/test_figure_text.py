@@ -77,8 +77,7 @@ FIGURES = {
     "probabilities": lambda *_: sampling.probability_curves(GRID, -np.arange(2000.0) / 99, [1, 10, 1000]),
     "samples": lambda w, _: sampling.samples_against_exact([w, *"bcd"], {"T": ({"exact": [0.4] * 4}, [5] * 4)}),
     "microscope": lambda w, _: sampling.microscope([(w, "model", HALF), (w, "top_k", HALF)], {0: w, 1: w}),
-    "grid": lambda w, _: sampling.pass_grid({w: {w: 1.0}}),
-    "diversity": lambda w, _: sampling.diversity_quality({w: {0.5: (0.5, [-1.0, -2.0])}}, (w, -0.5)),
+    "grid": lambda w, _: sampling.pass_grid({w: {w: (1, 1)}}),
     "surprise": lambda w, _: log_probs.surprise({w: ([w, w], [-2.0])}),
     "tree": lambda w, _: tree(w),
     "strategies": lambda w, _: beam_search.strategies(

@@ -37,17 +37,9 @@ def test_alternatives_share_one_beginning():
     assert "cut" not in words(last) and not any(bar.get_hatch() for bar in last.patches)
 
 
-def test_temperature_is_across_and_every_text_is_a_dot():
-    measured = {"k 5": {0.5: (0.6, [-1.0, -2.0]), 1.5: (0.9, [-3.0, -5.0])}}
-    left, right = figures.diversity_quality(measured, ("loop", -0.5)).axes
-    assert left.lines[0].get_xydata() == pytest.approx(np.array([[0.5, 0.6], [1.5, 0.9]]))
-    reference, mean, *dots = right.lines
-    assert mean.get_xydata() == pytest.approx(np.array([[0.5, -1.5], [1.5, -4.0]]))
-    assert [line.get_ydata().tolist() for line in dots] == [[-1.0, -2.0], [-3.0, -5.0]]
-    assert reference.get_ydata()[0] == -0.5 and words(right) == ["loop"]
-
-
-def test_pass_grid_ends_with_the_mean():
-    axes = figures.pass_grid({"add": {"greedy": 1.0, "hot": 0.0}, "copy": {"greedy": 1.0, "hot": 0.5}}).axes[0]
-    assert words(axes) == ["100 %", "0 %", "100 %", "50 %", "100 %", "25 %"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["add", "copy", "mean"]
+def test_pass_grid_ends_with_the_interval_of_all():
+    passed = {"add": {"greedy": (1, 1), "hot": (0, 5)}, "copy": {"greedy": (1, 1), "hot": (1, 5)}}
+    axes = figures.pass_grid(passed).axes[0]
+    # Wilson's bounds for 2 of 2 and 1 of 10, from his formula
+    assert words(axes) == ["1 of 1", "0 of 5", "1 of 1", "1 of 5", "34 to 100 %", "2 to 40 %"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["add", "copy", "share, 95 %"]

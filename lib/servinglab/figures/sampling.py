@@ -19,7 +19,7 @@ from servinglab.figures.style import CARD, DASHES, FAINT, INK, QUIET, WIDTH, bes
 
 _COLOUR = style.STRATEGIES["temperature"]
 _EDGE = "#9A6A00"  # the same orange, dark enough for a line or a small text
-_BLUES = (style.STRATEGIES["top_k"], "#0072B2", "#00304D")  # one family, light to dark
+_BLUE = "#0072B2"
 _COLOURS = {**style.STRATEGIES, "model": QUIET, "penalty": INK}
 Step = tuple[str, str, ArrayLike]  # title, colour by strategy (or "model", "penalty"), probabilities [vocab]
 
@@ -157,41 +157,20 @@ def _shown(p: np.ndarray, tokens: Mapping[int, str]) -> np.ndarray:
     return np.array([*p[list(tokens)], np.delete(p, list(tokens)).sum()])
 
 
-def diversity_quality(
-    measured: Mapping[str, Mapping[float, tuple[float, Sequence[float]]]], reference: tuple[str, float]
-) -> Figure:
-    """How different the texts of each setting are, and how usual the model finds each of them, against temperature.
+def pass_grid(passed: Mapping[str, Mapping[str, tuple[int, int]]]) -> Figure:
+    """A regression grid: one row a task, one column a strategy, how many answers pass in each cell.
 
-    measured: line → temperature → (distinct-2 of the texts together, mean log prob of each text in nats per token).
-    reference: label and mean log prob of a text to compare with.
+    passed: task → strategy → (answers that pass, answers). The last row has the 95 % interval of their share (Wilson).
     """
-    fig, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.7), sharex=True)
-    right.axhline(reference[1], color=QUIET, linewidth=1, linestyle=DASHES)
-    note(right, reference[0], 0.02, reference[1], (0, 4), xycoords=("axes fraction", "data"), va="bottom")
-    for line, colour, shift in zip(measured, _BLUES, (-0.03, 0, 0.03), strict=False):
-        at = np.array(list(measured[line]))
-        distinct, texts = zip(*measured[line].values(), strict=True)
-        left.plot(at, distinct, "o-", color=colour, markersize=5, label=line)
-        right.plot(at, [np.mean(each) for each in texts], color=colour, linewidth=1.6)
-        for temperature, each in zip(at, texts, strict=True):
-            right.plot(np.full(len(each), temperature + shift), each, "o", color=colour, markersize=3, alpha=0.5)
-    left.set(xticks=at, xlabel="temperature", ylabel="distinct-2", ylim=(0, 1.05), title="different (1: no pair twice)")
-    right.set(xlabel="temperature", ylabel="nats per token, at T = 1", ylim=(None, 0.5), title="usual: a dot is a text")
-    left.legend(loc="lower right")
-    return fig
-
-
-def pass_grid(shares: Mapping[str, Mapping[str, float]]) -> Figure:
-    """A regression grid: one row a task, one column a strategy, the share of answers that pass in each cell.
-
-    shares: task → strategy → share from 0 to 1; the last line is the mean over the tasks.
-    """
-    columns = list(next(iter(shares.values())))
-    rows = {**shares, "mean": {name: float(np.mean([row[name] for row in shares.values()])) for name in columns}}
-    values = {(name, column): row[column] for name, row in rows.items() for column in columns}
-    shade = LinearSegmentedColormap.from_list("", [FAINT, tint(_BLUES[1], 0.6)])
-    fig, axes = plt.subplots(figsize=(WIDTH, 1.2 + 0.32 * len(rows)))
-    style.table(axes, list(rows), columns, {at: (percent(p) if p else "0 %", shade(p)) for at, p in values.items()})
-    axes.axhline(len(shares) - 0.5, color=CARD, linewidth=5)  # the mean stands apart
-    axes.set_xlabel("share of the answers that pass their test")
+    columns = list(next(iter(passed.values())))
+    shade = LinearSegmentedColormap.from_list("", [FAINT, tint(_BLUE, 0.6)])
+    cells = {(task, at): (f"{n} of {of}", shade(n / of)) for task, row in passed.items() for at, (n, of) in row.items()}
+    for at in columns:
+        n, of = map(sum, zip(*(row[at] for row in passed.values()), strict=True))
+        low, high = wilson(n, of)
+        cells["share, 95 %", at] = (f"{100 * low:.0f} to {100 * high:.0f} %", shade(n / of))
+    fig, axes = plt.subplots(figsize=(WIDTH, 1.52 + 0.32 * len(passed)))
+    style.table(axes, [*passed, "share, 95 %"], columns, cells)
+    axes.axhline(len(passed) - 0.5, color=CARD, linewidth=5)  # the last row stands apart
+    axes.set_xlabel("answers that pass their test; last row: 95 % interval of the share")
     return fig
