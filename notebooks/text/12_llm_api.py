@@ -83,7 +83,8 @@ print("LLM API: runs on", standin.RUNS_ON)
 
 # %% [markdown]
 # If not, a **stand-in** takes the package's place: ours, with NVIDIA's names and defaults, whose `LLM` our executor
-# computes. Names, defaults, bytes and errors below are the protocol's; speed says nothing about NVIDIA's.
+# computes. What it shows below is the protocol: names, defaults, events, what is refused. The words of its errors and
+# its speed are not NVIDIA's.
 #
 # Start both sides. `trtllm-serve` puts `LLM` behind OpenAI's paths, and loads while you read on. The question goes into
 # the model's chat template:
@@ -99,8 +100,7 @@ tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
 prompt = tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
 
 # %% [markdown]
-# This program of the LLM API says nothing about length, sampling or chat. **Predict:** does an answer end after 16
-# tokens, after 32, or when the model is done? Which text is answered: the bare question, the one in the template, both?
+# Here is a whole program of the LLM API. It asks the bare question and the one in the template:
 
 # %%
 program = f"""import json
@@ -115,6 +115,12 @@ def main():
 if __name__ == "__main__":  # the workers are new processes that import this file
     main()
 """
+
+# %% [markdown]
+# It says nothing about length, sampling or chat. **Predict:** does an answer end after 16 tokens, after 32, or when the
+# model is done? Which text is answered: the bare question, the one in the template, both?
+
+# %%
 bare, templated = map(json.loads, standin.run(program)[-2:])
 back = {f"{name}: {count} tokens, finish_reason {why!r}": [text]
         for name, (text, count, why) in {"bare": bare, "in the template": templated}.items()}  # fmt: skip
@@ -196,8 +202,8 @@ print(lines["/v1/completions"][0], lines["/v1/completions"][-1], sep="\n")
 # %% [markdown]
 # ## 3 Who tells you about a mistake?
 #
-# Send four requests with a mistake through each door. `openai`'s client raises an error for a bad status, and
-# `tritonclient` for what gRPC reports:
+# Send four requests with a mistake through each door. `openai`'s client raises an error for a bad status,
+# `tritonclient` one for what gRPC reports:
 
 # %%
 http = openai.DefaultHttpxClient(trust_env=False)
@@ -228,7 +234,7 @@ def by_generate(model="tensorrt_llm_bls", **request):
 
 def by_openai(text_input, model=hub, **request):
     try:
-        answer = application.completions.create(model=model, prompt=text_input, extra_body={"temperature": 0} | request)
+        answer = application.completions.create(model=model, prompt=text_input, extra_body=request)
         return "answers", answer.choices[0].text
     except openai.APIStatusError as error:
         return f"error {error.status_code}", error.message
@@ -239,9 +245,10 @@ def by_openai(text_input, model=hub, **request):
 # `temprature` without a word: gRPC, `/generate`, `/v1/completions`, none?
 
 # %%
-right = {"text_input": prompt, "max_tokens": 6}
-mistakes = {"temprature: misspelt": {"temprature": 0.8} | right, "temperature: -1": {"temperature": -1.0} | right,
-            "max_tokens: missing": {"text_input": prompt}, "gpt: no such model": {"model": "gpt"} | right}  # fmt: skip
+endless = {"text_input": prompt, "temperature": 0.0}  # greedy on both servers
+right = endless | {"max_tokens": 6}
+mistakes = {"temprature: misspelt": right | {"temprature": 0.8}, "temperature: -1": right | {"temperature": -1.0},
+            "max_tokens: missing": endless, "gpt: no such model": right | {"model": "gpt"}}  # fmt: skip
 doors, cells = {"gRPC": by_grpc, "/generate": by_generate, "/v1/completions": by_openai}, {}
 for mistake, request in mistakes.items():
     for door, send in doors.items():
@@ -268,12 +275,11 @@ show(matrix(list(mistakes), list(doors), cells), title, words)
 
 # %%
 start, seeds, drawn = "On Sunday we went to the", range(seed, seed + 8), {}
+plain = {"text_input": start, "exclude_input_in_output": True}
 for one in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1}):
     sent = [{"max_tokens": 1, "seed": each, **one} for each in seeds]
-    there = [application.completions.create(model=hub, prompt=start, extra_body=each) for each in sent]
-    here = [ask({"text_input": start, "exclude_input_in_output": True, **each}) for each in sent]
-    drawn[str(one), "engine"] = [text.strip() for text in here]
-    drawn[str(one), "trtllm-serve"] = [answer.choices[0].text.strip() for answer in there]
+    drawn[str(one), "engine"] = [ask({**plain, **each}).strip() for each in sent]
+    drawn[str(one), "trtllm-serve"] = [by_openai(start, **each)[1].strip() for each in sent]
 
 # %% [markdown]
 # **Predict** for each: greedy on both, sampling on both, or one of each? (A word here is a token, perhaps a piece.)
@@ -333,14 +339,17 @@ check("12.1", (answer_1, client))
 #
 # An application speaks OpenAI's protocol, and its model sits behind an engine. Do the translation yourself, twice.
 # **Only renamed**, as is often done: known names change, others stay. **Translated**: the meaning stays.
-#
-# **Predict:** three seeds each. What goes wrong with the renamed request: its length, its prompt, its sampling, what
-# comes back? More than one may.
 
 # %%
 body = {"messages": [message], "max_completion_tokens": max_tokens, "temperature": temperature, "seed": seed}
 renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temperature, "n": 1, "echo": False}
 translated, _ = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
+
+# %% [markdown]
+# **Predict:** three seeds each. What goes wrong with the renamed request: its length, its prompt, its sampling, what
+# comes back? More than one may.
+
+# %%
 back = {"only renamed": [], "translated": []}
 for each in range(seed, seed + 3):
     back["only renamed"].append(json.loads(by_generate(**renamed, seed=each)[1])["text_output"])
