@@ -38,8 +38,8 @@ def wire(streams: Mapping[str, Sequence[tuple[int, str]]]) -> Figure:
         for size, text in events:
             box(axes, left, row - 0.3, size, 0.6, "", list(colours.values())[2 - bool(text)], edge=INK, lw=0.6)
             axes.barh(row, len(text.encode()), 0.6, left=left, color=colours["text"])
-            if 15 * len(word := text.strip()) <= size:
-                axes.text(left + size / 2, row, word, fontsize=7, ha="center", va="center_baseline")
+            if 14 * len(word := text.strip()) <= size:
+                axes.text(left + size / 2, row, word, fontsize=6.5, ha="center", va="center_baseline")
             left += size
         written = sum(len(text.encode()) for _, text in events)
         words = f"{left:,} bytes in {len(events)} events, {left / written:.0f} for each byte of text"
