@@ -1004,12 +1004,11 @@ def two_loops() -> Picture:
 
 def two_apis() -> Picture:
     p = Picture(
-        480,
+        314,
         "Two ways from a Hugging Face folder to a server",
         """With an engine: convert_checkpoint.py makes a checkpoint, trtllm-build an engine, five configurations are
         filled in, and Triton serves five models. With the LLM API: LLM reads the folder, and your program,
-        trtllm-serve or Triton's llmapi model uses it. Versions: trtllm-serve from 0.15.0; engines are legacy from
-        1.0.0, and gone after 1.3.0rc20.""",
+        trtllm-serve or Triton's llmapi model uses it.""",
     )
     left, right = LANES["trtllm"], LANES["embedded"]
     p.text(104, 66, "with an engine", weight="bold", anchor="middle")
@@ -1034,24 +1033,6 @@ def two_apis() -> Picture:
         p.arrow((604, 136), (604, 166), (x + 53, 166), (x + 53, 196))
         p.box(x, 196, 106, 46, words, tint(right, 0.4), edge=right, size=13)
     p.text(604, 262, "no checkpoint, no engine, nothing to fill", size=13, anchor="middle", colour=QUIET)
-    p.text(16, 342, "versions of TensorRT-LLM", weight="bold")
-    moments = (
-        (116, "0.15.0", "container 24.11"),
-        (250, "0.20.0", "container 25.06"),
-        (384, "1.0.0", "Sep 2025"),
-        (518, "1.3.0rc", "Feb 2026"),
-        (640, "rc20", "Jun 2026"),
-        (712, "rc21", "Jul 2026"),
-    )
-    for x, version, when in moments:
-        p.arrow((x, 372), (x, 446), colour=FAINT, head=False)
-        p.text(x, 366, version, size=13, anchor="middle", weight="bold")
-        p.text(x, 464, when, size=13, anchor="middle", colour=QUIET)
-    p.box(16, 380, 368, 26, "engines", tint(left, 0.4), edge=left, size=13, round=0)
-    p.box(384, 380, 134, 26, "legacy", tint(left, 0.2), edge=left, size=13, round=0)
-    p.box(518, 380, 122, 26, "legacy, warns", tint(left, 0.1), edge=left, size=13, round=0)
-    p.text(720, 398, "gone", size=13, colour=QUIET)
-    p.box(116, 414, 668, 26, "trtllm-serve", tint(right, 0.4), edge=right, size=13, round=0)
     return p
 
 
@@ -1110,30 +1091,6 @@ def old_client() -> Picture:
     p.text(368, 204, "the new name", size=13, anchor="middle")
     p.arrow((600, 212), (640, 212))
     p.text(648, 217, "at most 100 tokens", size=13, weight="bold")
-    return p
-
-
-def edge_llm() -> Picture:
-    p = Picture(
-        176,
-        "Edge-LLM: from a folder to an engine on a small machine",
-        """On any CPU, which we ran: the Hugging Face folder goes through the exporter and becomes an ONNX
-        graph with a plugin node for each attention. On the device with a GPU, not run here: llm_build, which loads the
-        plugin, makes an engine, and a C++ runtime serves it.""",
-    )
-    p.box(8, 46, 462, 118, "", tint(LANES["embedded"], 0.1), edge=None)
-    p.box(482, 46, 310, 118, "", tint(LANES["trtllm"], 0.1), edge=None)
-    p.text(18, 66, "on a CPU: we ran it", size=13, colour=QUIET)
-    p.text(492, 66, "on the device, with a GPU: not run", size=13, colour=QUIET)
-    steps = (
-        (18, 108, "Hugging Face\nfolder", CARD),
-        (162, 124, "exporter", tint(LANES["embedded"], 0.4)),
-        (322, 140, "ONNX graph,\nplugin nodes", CARD),
-        (500, 92, "llm_build\n+ plugin", tint(LANES["trtllm"], 0.4)),
-        (620, 70, "engine", tint(COMPUTE)),
-        (716, 68, "runtime", CARD),
-    )
-    chain(p, 88, 60, steps)
     return p
 
 
@@ -1504,7 +1461,6 @@ PICTURES = {
     "notebooks/pictures/12_apis.svg": two_apis,
     "notebooks/pictures/12_front.svg": front_end,
     "notebooks/pictures/12_old_client.svg": old_client,
-    "notebooks/pictures/12_edge.svg": edge_llm,
     "notebooks/pictures/playground_controls.svg": controls,
     "labs/capstone/pictures/knobs.svg": knobs,
     "labs/incidents/pictures/order.svg": order_of_looking,

@@ -19,7 +19,7 @@ from course.manifest import Notebook
 
 MEDIAN_LINES, MOST_LINES, MOST_SHARE, CAP_LINES = 6, 12, 0.90, 30
 OURS = ("servinglab", "engines", "reference_backend", "course", "cliplab", "plots", "drafters", "build_log", "minilm",
-        "traffic")  # fmt: skip
+        "traffic", "standin")  # fmt: skip
 MOST_NAMES = 10
 PROSE_SHARE = 0.75
 PICTURE_BYTES = 150_000

@@ -16,15 +16,15 @@
 # %% [markdown]
 # # 12 · After engines: LLM API, trtllm-serve, llmapi
 #
-# You move a request from the engine lane to the LLM API and to OpenAI's names, and see what renaming alone breaks.
+# You move a request from the engine to the APIs that replace it, and measure what changes without an error.
 #
 # After this notebook you can
 #
-# - say what TensorRT-LLM removed, when, and what does its job now
-# - say on which API a request samples and on which it is greedy
-# - call Triton with the `openai` client, and translate its requests
-# - write the program, the command and the model folder of the LLM API
-# - let an old client talk to a new model, and name what gets lost
+# - run a checkpoint with the LLM API, without an engine
+# - read the bytes of a stream, and say how each protocol ends it
+# - say which server tells a client about a mistake, and which stays silent
+# - translate a request so that it keeps its meaning: limit, prompt and sampling
+# - let an old client talk to a new model, and leave the client as it is
 #
 # **Time:** 45 minutes · **Lanes:** embedded, trtllm · **Needs:** the weights of SmolLM2-135M
 #
@@ -33,30 +33,23 @@
 # Previous: [11 · Benchmarks](11_benchmarking.ipynb) · Next: [13 · Lab](../labs/vlm_clip/13_encoders_and_engines.ipynb)
 
 # %%
-import contextlib
-import importlib.util
-import os
-import re
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
+import json
+import queue
 
 import httpx
 import numpy as np
 import openai
 import tritonclient.grpc as grpcclient
-from IPython.display import Markdown, display
 from transformers import AutoTokenizer
 from tritonclient.utils import InferenceServerException
 
+import standin
 from engines import llm_api
-from plots import api_names
+from plots import protocols
+from servinglab import client as triton
 from servinglab import notebook
 from servinglab.checks import check
-from servinglab.client import inputs, stream
+from servinglab.figures.streaming import matrix
 from servinglab.figures.style import show
 from servinglab.openai_frontend import OpenAIFrontend
 from servinglab.serving import serve
@@ -69,177 +62,245 @@ max_tokens: int = 24  # length of each answer, in tokens
 temperature: float = 0.8  # of the requests that try to sample
 seed: int = 1  # seed of the first sampled answer
 
-# %% [markdown]
-# ## 1 Two ways to serve, and one of them ends
-#
-# So far: convert a checkpoint, build an engine, serve it with five Triton models. TensorRT-LLM's second way is the
-# **LLM API**: a Python class, `LLM`, runs the checkpoint itself, with PyTorch.
-#
-# ![With an engine: convert, build, fill, serve. With the LLM API: one class. Below: versions](pictures/12_apis.svg)
-
 # %%
 lane = notebook.begin("12", lane, seed=seed, weights=precision)
 
 # %% [markdown]
-# The first way has ended. TensorRT-LLM 1.3.0rc20 (30 June 2026) was the last candidate that knows engines. From
-# 1.3.0rc21 engines, their tools and the five Triton models
-# [are gone](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html). The newest Triton container
-# that we know, 26.07, holds 1.2.1, which knows both.
+# ## 1 What replaces the engine?
 #
-# <details><summary>One road still ends in an engine: Edge-LLM, for small machines</summary>
+# So far: convert a checkpoint, build an engine, serve it with five Triton models. TensorRT-LLM's second way is the
+# **LLM API**: a Python class, `LLM`, runs the checkpoint itself, with PyTorch.
 #
-# ![Hugging Face folder, exporter on a CPU, ONNX graph, llm_build on the device, engine](pictures/12_edge.svg)
+# ![With an engine: convert, build, fill, serve. With the LLM API: one class](pictures/12_apis.svg)
 #
-# `make edge` brings the exporter of [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM) 0.11.0;
-# `.edge/bin/tensorrt-edgellm-export FOLDER onnx` exports a checkpoint in a minute or two. For the default model it
-# wrote a graph with 30 nodes `AttentionPlugin`, one for each layer. They are no part of ONNX: notebook 01's TensorRT
-# refused them, "Plugin not found". Edge-LLM's builder, `llm_build`, loads the plugin. We did not run that: it needs the
-# full TensorRT and an NVIDIA GPU, such as Jetson Thor's
-# ([guide](https://nvidia.github.io/TensorRT-Edge-LLM/0.11.1/developer_guide/software-design/engine-builder.html)).
-#
-# </details>
-
-# %% [markdown]
-# **Predict:** which lines of this old script still work in a new version? What is wrong with the fourth?
+# The first way ends: versions after 1.3.0rc20 [have no
+# engines](https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html). So requests must move. The new
+# side needs the package `tensorrt_llm` and an NVIDIA GPU. Are they here?
 
 # %%
-script = """\
-python3 convert_checkpoint.py --model_dir SmolLM2 --output_dir checkpoint
-trtllm-build --checkpoint_dir checkpoint --output_dir engine
-cp -r /app/all_models/inflight_batcher_llm repository
-curl localhost:8000/v2/models/ensemble/generate -d '{"text_input": "Hi", "max_tokens": 9, "random_seed": 1}'
-trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct
-"""
+hub = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the LLM API fetches it
+print("LLM API: runs on", standin.RUNS_ON)
 
 # %% [markdown]
-# `llm_api.DATA["removed"]` lists what newer versions lack, each with a pattern to search for:
-
-# %% tags=["nbval-check-output"]
-for number, line in enumerate(script.splitlines(), 1):
-    for row in llm_api.DATA["removed"]:
-        if re.search(row["pattern"], line):
-            print(f"line {number}: {row['thing']} is gone since {row['since']}; {row['instead']}")
-
-# %% [markdown]
-# Only the last still works. The fourth has the seed's old name, and its model, `ensemble`, is gone.
-
-# %% [markdown]
-# ## 2 What can run here?
+# If not, a **stand-in** takes the package's place: ours, with NVIDIA's names and defaults, whose `LLM` our executor
+# computes. What it shows below is the protocol: names, defaults, events, what is refused. The words of its errors and
+# its speed are not NVIDIA's.
 #
-# The LLM API needs the package `tensorrt_llm` and an NVIDIA GPU. Is it installed here?
+# Start both sides. `trtllm-serve` puts `LLM` behind OpenAI's paths, and loads while you read on. The question goes into
+# the model's chat template:
 
 # %%
-installed = importlib.util.find_spec("tensorrt_llm") is not None
-standin = Path(llm_api.__file__).parents[2] / "tests" / "image"
-environment = os.environ | ({} if installed else {"PYTHONPATH": os.pathsep.join([str(standin), *sys.path])})
-runs_on = "NVIDIA's tensorrt_llm" if installed else "the stand-in, tensorrt_llm is not installed"
-print("LLM API: runs on", runs_on)
-
-# %% [markdown]
-# If not, a **stand-in** takes its place: our package with NVIDIA's names, whose `LLM` our executor computes, on the
-# same weights. It proves nothing about NVIDIA's release or its speed. The other side is a Triton with notebook 03's
-# five models, and its tokenizer:
-
-# %%
+openai_server = standin.TrtllmServe(hub)
 server = serve(precision=precision)
 client = grpcclient.InferenceServerClient(server.grpc_url)
 settings = client.get_model_config("preprocessing", as_json=True)["config"]["parameters"]
 tokenizer_dir = settings["tokenizer_dir"]["string_value"]
+message = {"role": "user", "content": question}
 tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
-hub = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the LLM API fetches it
+prompt = tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+
+# %% [markdown]
+# Here is a whole program of the LLM API. It asks the bare question and the one in the template:
+
+# %%
+program = f"""import json
+from tensorrt_llm import LLM, SamplingParams
+
+def main():
+    llm = LLM(model={hub!r})
+    for request in llm.generate({[question, prompt]!r}, SamplingParams()):
+        answer = request.outputs[0]
+        print(json.dumps([answer.text, len(answer.token_ids), answer.finish_reason]))
+
+if __name__ == "__main__":  # the workers are new processes that import this file
+    main()
+"""
+
+# %% [markdown]
+# It says nothing about length, sampling or chat. **Predict:** does an answer end after 16 tokens, after 32, or when the
+# model is done? Which text is answered: the bare question, the one in the template, both?
+
+# %%
+bare, templated = map(json.loads, standin.run(program)[-2:])
+back = {f"{name}: {count} tokens, finish_reason {why!r}": [text]
+        for name, (text, count, why) in {"bare": bare, "in the template": templated}.items()}  # fmt: skip
+title = f"No limit was set, and the answers end after {bare[1]} and {templated[1]} tokens"
+show(protocols.answers(back), title, "; ".join(f"{name}: {texts[0]!r}" for name, texts in back.items()))
+
+# %% [markdown]
+# `SamplingParams()` fills in `max_tokens=32`: the second answer stops in the middle of a sentence, and only
+# `finish_reason` says why. The bare question is not answered but continued: `generate`, like an engine, takes text as
+# it is. Without a word about sampling it takes the likeliest token each time.
+#
+# <details><summary>One road still ends in an engine: Edge-LLM, for small machines</summary>
+#
+# `make edge` brings the exporter of [TensorRT Edge-LLM](https://github.com/NVIDIA/TensorRT-Edge-LLM):
+# `.edge/bin/tensorrt-edgellm-export FOLDER onnx` makes an ONNX graph of a checkpoint, on any CPU. Its builder,
+# `llm_build`, makes an engine of the graph on the device; that we did not run.
+#
+# </details>
+
+# %% [markdown]
+# ## 2 What does a token cost on the wire?
+#
+# Three doors lead to the model now: gRPC and `/generate_stream` at Triton (notebook 05), `/v1/completions` at
+# `trtllm-serve`. Ask each for the same six tokens, as a stream, and keep the size and the text of every event.
+# gRPC first:
+
+# %%
+six = {"text_input": prompt, "max_tokens": 6, "exclude_input_in_output": True, "stream": True}
+arrived, streams = queue.SimpleQueue(), {"gRPC": []}
+client.start_stream(lambda result, error: arrived.put(error or result))
+client.async_stream_infer("tensorrt_llm_bls", triton.inputs(**six), enable_empty_final_response=True)
+client.stop_stream()
+while not arrived.empty():
+    text = (result := arrived.get()).as_numpy("text_output")
+    streams["gRPC"].append((result.get_response().ByteSize(), "" if text is None else text[0].decode()))
+
+# %% [markdown]
+# Then the two HTTP doors, whose events are lines of JSON:
+
+# %%
+web = httpx.Client(timeout=120, trust_env=False)
+
+
+def events(url, body):
+    with web.stream("POST", url, json=body) as answer:
+        return [line for line in answer.iter_lines() if line]
+
+
+def text_of(event):
+    found = {} if "[DONE]" in event else json.loads(event.removeprefix("data: "))
+    return found.get("text_output") or found.get("choices", [{"text": ""}])[0]["text"]
 
 
 # %% [markdown]
-# `ask` sends a dict of inputs and returns the text.
+# `temperature` 0 makes OpenAI's path greedy, too. **Predict:** which stream has the most bytes, the binary one,
+# Triton's JSON or OpenAI's JSON? For one byte of text, about how many travel: 2, 10 or 50?
+
+# %%
+greedy = {"model": hub, "prompt": prompt, "max_tokens": 6, "temperature": 0, "stream": True}
+lines = {"/generate_stream": events(f"{server.http_url}/v2/models/tensorrt_llm_bls/generate_stream", six),
+         "/v1/completions": events(f"{openai_server.url}/v1/completions", greedy)}  # fmt: skip
+streams |= {door: [(len(f"{each}\n\n".encode()), text_of(each)) for each in found] for door, found in lines.items()}
+sizes = {door: sum(size for size, _ in found) for door, found in streams.items()}
+largest = max(sizes, key=sizes.get)
+title = f"{largest} sends {sizes[largest] / min(sizes.values()):.1f} times the bytes of the smallest stream"
+words = "; ".join(f"{door}: {size} bytes in {len(streams[door])} events" for door, size in sizes.items())
+show(protocols.wire(streams), title, words)
+print(lines["/v1/completions"][0], lines["/v1/completions"][-1], sep="\n")
+
+# %% [markdown]
+# OpenAI's JSON needs the most, about 60 bytes for each byte of text, the others about 20: each of its events repeats
+# the id, the time, the model and the kind of object (NVIDIA's release sends more fields still). gRPC is no smaller than
+# Triton's JSON here, because its messages also name the model and the tensor.
+#
+# The ends differ, too: a message without text, whose flag says so (gRPC); nothing, the HTTP response just ends
+# (`/generate_stream`); a `finish_reason` in the last text's event, then `[DONE]` (`/v1/completions`). A client that
+# waits for the wrong one waits for ever.
+
+# %% [markdown]
+# ## 3 Who tells you about a mistake?
+#
+# Send four requests with a mistake through each door. `openai`'s client raises an error for a bad status,
+# `tritonclient` one for what gRPC reports:
+
+# %%
+http = openai.DefaultHttpxClient(trust_env=False)
+application = openai.OpenAI(base_url=f"{openai_server.url}/v1", api_key="any", max_retries=0, http_client=http)
+
 
 # %%
 def ask(request, model="tensorrt_llm_bls"):
-    results = stream(client, model, inputs(**request))
+    results = triton.stream(client, model, triton.inputs(**request))
     return "".join(result.as_numpy("text_output")[0].decode() for result in results)
 
 
-# %% [markdown]
-# ## 3 One parameter, five names
-#
-# Four APIs, as this page calls them:
-#
-# - `engine`: what you send to `ensemble` or `tensorrt_llm_bls`
-# - `llm_api`: a field of `SamplingParams`, the LLM API's settings
-# - `completions`: the body of `/v1/completions` at `trtllm-serve` (in the figure, `chat` is `/v1/chat/completions`)
-# - `llmapi`: Triton's model around `LLM`
-#
-# **Predict:** leave `max_tokens` out. How long may an answer be on each?
+def by_grpc(model="tensorrt_llm_bls", **request):
+    try:
+        return "answers", ask(request, model)
+    except InferenceServerException as error:
+        return "error", error.message()
 
-# %% tags=["nbval-check-output"]
-def cell(parameter, api):
-    found = llm_api.parameters(api)[parameter]
-    default = "" if found.required else f"={found.default}"
-    return f"`{found.name}{default}`" if found.name else "-"
-
-
-columns = ["engine", "llm_api", "completions", "llmapi"]
-rows = [["parameter", *columns], ["---"] * 5]
-for parameter in ("max tokens", "seed", "stop words", "n", "beams", "repeat the prompt"):
-    rows.append([parameter, *(cell(parameter, api) for api in columns)])
-display(Markdown("\n".join(f"| {' | '.join(row)} |" for row in rows)))
 
 # %% [markdown]
-# An engine insists on a number, `completions` has no limit of its own, and the two others stop after 32 tokens. The
-# last row: on the first and last API an answer repeats your prompt, unless you say no.
-#
-# **Predict:** which API has names for the fewest parameters?
-
-# %% tags=["nbval-check-output"]
-apis = list(llm_api.APIS)
-tables = {api: llm_api.parameters(api) for api in apis}
-known = {api: sum(each.name is not None for each in table.values()) for api, table in tables.items()}
-
-
-def kind(parameter, api):  # a place in api_names.KINDS: the same name, another one, none
-    name = tables[api][parameter].name
-    return 2 if name is None else int(name != tables["llm_api"][parameter].name)
-
-
-kinds = {parameter: [kind(parameter, api) for api in apis] for parameter in tables["llm_api"]}
-fewest, most = min(known, key=known.get), max(known, key=known.get)
-title = f"{fewest} has names for {known[fewest]} of {len(kinds)} parameters, {most} for {known[most]}"
-words = "Parameters with a name: " + ", ".join(f"{count} on {api}" for api, count in known.items())
-show(api_names.names(kinds, apis), title, words, drawing=True)
-
-# %% [markdown]
-# `llmapi` has the fewest, mostly under its own names.
-
-# %% [markdown]
-# ## 4 Greedy or sampling?
-#
-# *Greedy* takes the likeliest token, *sampling* draws one (notebooks 06, 07). Send the engine the question, in the chat
-# template, with a temperature and two seeds. **Predict:** how many different texts come back?
+# The same over HTTP, at Triton and at `trtllm-serve`:
 
 # %%
-prompt = tokenizer.apply_chat_template(
-    [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-)
-plain = {"text_input": prompt, "max_tokens": max_tokens, "exclude_input_in_output": True, "stream": False}
-texts = {ask({**plain, "temperature": temperature, "seed": seed + i}) for i in range(2)}
-print(f"different texts with temperature {temperature}: {len(texts)}")
+def by_generate(model="tensorrt_llm_bls", **request):
+    answer = web.post(f"{server.http_url}/v2/models/{model}/generate", json=request)
+    return f"error {answer.status_code}" if answer.is_error else "answers", answer.text
+
+
+def by_openai(text_input, model=hub, **request):
+    try:
+        answer = application.completions.create(model=model, prompt=text_input, extra_body=request)
+        return "answers", answer.choices[0].text
+    except openai.APIStatusError as error:
+        return f"error {error.status_code}", error.message
+
 
 # %% [markdown]
-# One: it was greedy. `temperature`, `top_k` and `top_p` have nearly the same names everywhere, but what turns sampling
-# on differs:
+# A misspelt name, an impossible value, no limit, a model that does not exist. **Predict:** which door takes
+# `temprature` without a word: gRPC, `/generate`, `/v1/completions`, none?
+
+# %%
+endless = {"text_input": prompt, "temperature": 0.0}  # greedy on both servers
+right = endless | {"max_tokens": 6}
+mistakes = {"temprature: misspelt": right | {"temprature": 0.8}, "temperature: -1": right | {"temperature": -1.0},
+            "max_tokens: missing": endless, "gpt: no such model": right | {"model": "gpt"}}  # fmt: skip
+doors, cells = {"gRPC": by_grpc, "/generate": by_generate, "/v1/completions": by_openai}, {}
+for mistake, request in mistakes.items():
+    for door, send in doors.items():
+        status, said = send(**request)
+        named = status != "answers" and mistake.partition(":")[0] in said
+        cells[mistake, door] = status + ", names it" * named
+silent = sum(said == "answers" for said in cells.values())
+title = f"{silent} of {len(cells)} mistakes bring an answer instead of an error"
+words = "; ".join(f"{mistake} at {door}: {said}" for (mistake, door), said in cells.items())
+show(matrix(list(mistakes), list(doors), cells), title, words)
+
+# %% [markdown]
+# Triton's `/generate` takes the misspelt name, drops it, and answers with status 200. gRPC compares names with the
+# model's configuration, `trtllm-serve` with its schema; both refuse it and say which. `trtllm-serve` is the lax one
+# elsewhere: without `max_tokens` it goes on until the model is done or the sequence is full, and it serves its one
+# model under any name. (Other front ends check the name.)
+
+# %% [markdown]
+# ## 4 Which settings change silently?
+#
+# `temperature` and `top_p` have the same names everywhere. Do they do the same? Four requests ask for one token after a
+# sentence's beginning, with eight seeds, at `trtllm-serve` and at the engine. *Greedy* brings the likeliest word every
+# time, *sampling* draws one (notebooks 06, 07).
+
+# %%
+start, seeds, drawn = "On Sunday we went to the", range(seed, seed + 8), {}
+plain = {"text_input": start, "exclude_input_in_output": True}
+for one in ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1}):
+    sent = [{"max_tokens": 1, "seed": each, **one} for each in seeds]
+    drawn[str(one), "engine"] = [ask({**plain, **each}).strip() for each in sent]
+    drawn[str(one), "trtllm-serve"] = [by_openai(start, **each)[1].strip() for each in sent]
+
+# %% [markdown]
+# **Predict** for each: greedy on both, sampling on both, or one of each? (A word here is a token, perhaps a piece.)
+
+# %%
+several = {at: len(set(texts)) > 1 for at, texts in drawn.items()}
+alike = sum(several[one, "engine"] == several[one, "trtllm-serve"] for one, api in drawn if api == "engine")
+title = f"{alike} of {len(drawn) // 2} requests act alike on both servers"
+words = "; ".join(f"{len(set(texts))} for {one} on {api}" for (one, api), texts in drawn.items())
+show(protocols.next_words(drawn, drawn["{}", "engine"][0]), title, f"Different words of {len(seeds)}: {words}")
+
+# %% [markdown]
+# The first two are greedy at the engine and sampled at `trtllm-serve`; nobody reports it. The last two leave nothing
+# open: even the drawn words agree. What turns sampling on:
 #
 # - Behind an **engine**, `top_k` or `top_p` does, unless `top_k` is 1, which leaves a single token. Temperature only
 #   shapes what is sampled.
 # - For **`SamplingParams`** any of the three does, unless one leaves a single token (temperature 0, `top_k` 1, `top_p`
-#   0).
+#   0). So it [is documented](https://nvidia.github.io/TensorRT-LLM/features/sampling.html) since 1.3.0rc3; before, the
+#   engine's rule held.
 # - **`trtllm-serve`** first fills in temperature 1 and `top_p` 1, as OpenAI does.
-#
-# <details><summary>Versions</summary>
-#
-# These are the rules of 1.3.0rc3, in its code and its
-# [documentation](https://nvidia.github.io/TensorRT-LLM/features/sampling.html). Before, an engine's rule held
-# everywhere.
-#
-# </details>
 
 # %% [markdown]
 # **Exercise 12.1** (●●○, 4 minutes) An application sends temperature 0.8 to whichever API runs. Make two requests of
@@ -274,92 +335,37 @@ check("12.1", (answer_1, client))
 # </details>
 
 # %% [markdown]
-# `decides` knows the rule of each API. **Predict:** on which does an empty request sample?
-
-# %% tags=["nbval-check-output"]
-said = ({}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 1.0}, {"top_k": 1})
-rule = {(str(one), api): llm_api.decides(one, api) for one in said for api in ("engine", "llm_api", "completions")}
-same = sum(len({how for (each, _), how in rule.items() if each == str(one)}) == 1 for one in said)
-title = f"{same} of {len(said)} requests choose in the same way everywhere"
-words = "; ".join(f"{one} on {api}: {how}" for (one, api), how in rule.items())
-show(api_names.choices(rule), title, words, drawing=True)
-
-# %% [markdown]
-# It samples only at `trtllm-serve`. Temperature *and* `top_p` sample everywhere, `top_k` 1 is greedy everywhere.
-
-# %% [markdown]
-# ## 5 An application that speaks OpenAI's protocol
+# ## 5 Is renaming enough?
 #
-# Applications with the `openai` package need OpenAI's paths. `trtllm-serve` has them; a Triton with engines needs a
-# front end that translates. [Triton has
-# one](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small.
-#
-# ![The front end gives a chat request the engine's names, and its text becomes a chat answer](pictures/12_front.svg)
+# An application speaks OpenAI's protocol, and its model sits behind an engine. Do the translation yourself, twice.
+# **Only renamed**, as is often done: known names change, others stay. **Translated**: the meaning stays.
 
 # %%
-frontend = OpenAIFrontend(server.grpc_url, tokenizer_dir).start()
-http = openai.DefaultHttpxClient(trust_env=False)
-application = openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="any", max_retries=0, http_client=http)
-print([model.id for model in application.models.list()])
-
-# %% [markdown]
-# You send messages; the front end applies the chat template. **Predict:** is this answer greedy?
-
-# %%
-message = {"role": "user", "content": question}
-chat = {"model": "tensorrt_llm_bls", "messages": [message], "max_completion_tokens": max_tokens}
-answer = application.chat.completions.create(**chat)
-print(answer.choices[0].message.content)
-print(answer.choices[0].finish_reason, answer.usage.completion_tokens)
-print("the engine's greedy answer:", answer.choices[0].message.content == ask(plain))
-
-# %% [markdown]
-# It was greedy, where `trtllm-serve` would have sampled: this front end adds no defaults, only `top_p` 1 to a
-# temperature. So always set one. With `n` you get several answers. **Predict:** with `stop=[","]`, does a comma arrive?
-
-# %% tags=["varies"]
-answer = application.chat.completions.create(**chat, stop=[","], n=2, temperature=temperature, seed=seed)
-for choice in answer.choices:
-    print(repr(choice.message.content), choice.finish_reason)
-
-# %% [markdown]
-# No comma arrives: Triton's text ends *after* the stop word, OpenAI's *before* it, so the front end cuts.
-#
-# ### Rename, or translate?
-#
-# Now do its work yourself, with three seeds. **Only renamed**, as is often done: known names change, others stay. (The
-# stop list is left out: `/generate` refuses it.) **Translated**: the meaning stays. **Predict:** which three things go
-# wrong with the first?
-
-# %%
-body = {**chat, "temperature": temperature, "seed": seed, "stop": ["."]}
+body = {"messages": [message], "max_completion_tokens": max_tokens, "temperature": temperature, "seed": seed}
 renamed = {"text_input": question, "max_tokens": max_tokens, "temperature": temperature, "n": 1, "echo": False}
-translated, notes = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
-web = httpx.Client(base_url=server.http_url, timeout=120, trust_env=False)
+translated, _ = llm_api.translate({**body, "messages": prompt}, "chat", "engine")
+
+# %% [markdown]
+# **Predict:** three seeds each. What goes wrong with the renamed request: its length, its prompt, its sampling, what
+# comes back? More than one may.
+
+# %%
 back = {"only renamed": [], "translated": []}
 for each in range(seed, seed + 3):
-    answer = web.post("/v2/models/tensorrt_llm_bls/generate", json={**renamed, "seed": each}).json()
-    back["only renamed"].append(answer["text_output"])
+    back["only renamed"].append(json.loads(by_generate(**renamed, seed=each)[1])["text_output"])
     back["translated"].append(ask({**translated, "seed": each, "stream": False}))
 title = "Different texts: " + ", ".join(f"{name} {len(set(texts))} of {len(texts)}" for name, texts in back.items())
 words = "; ".join(f"{name}, first seed: {texts[0]!r}" for name, texts in back.items())
-show(api_names.answers(back, question), title, words)
+show(protocols.answers(back, question), title, words)
+print({**translated, "text_input": "…"})
 
 # %% [markdown]
-# What went wrong?
+# The length arrived; three things went wrong:
 #
-# 1. The answer begins with the question: an engine repeats the prompt, and nobody reads `echo`.
+# 1. The answer begins with the question: an engine repeats the prompt, and nobody reads `echo`. The translation sets
+#    `exclude_input_in_output`.
 # 2. The chat template is missing, so the model continues your text.
-# 3. It is greedy, whatever the temperature says: one text for all seeds.
-#
-# `translate` took the request, with the templated prompt as its messages, and both APIs. It returned the new request
-# and notes: *renamed* is a new name, *written* a value set because the defaults differ, *differs* accepted but not the
-# same.
-
-# %%
-for note in notes:
-    print(f"{note.kind:8} {note.text}")
-print({**translated, "text_input": "…"})
+# 3. It is greedy, whatever the temperature says: one text for all seeds. The translation adds `top_p` 1.
 
 # %% [markdown]
 # **Exercise 12.2** (●●○, 5 minutes) Translate this body of `/v1/completions` by hand into a request for `ensemble` that
@@ -402,160 +408,31 @@ check("12.2", (answer_2, client))
 # </details>
 
 # %% [markdown]
-# ## 6 The LLM API
+# In production a **front end** translates. [Triton has
+# one](https://github.com/triton-inference-server/server/tree/main/python/openai); ours is small.
 #
-# Translate a sampled request of the engine lane for the LLM API and for `trtllm-serve`. **Predict:** how many of its
-# seven names change on each?
+# ![The front end gives a chat request the engine's names, and its text becomes a chat answer](pictures/12_front.svg)
+#
+# The `openai` client only gets another `base_url`. An engine's text ends *behind* a stop word. **Predict:** with
+# `stop=[","]`, does a comma arrive?
 
-# %% tags=["nbval-check-output"]
-original = {**plain, "temperature": temperature, "top_p": 0.9, "seed": seed}
-there = {api: llm_api.translate(original, "engine", api)[0] for api in ("llm_api", "completions")}
-for api, names in there.items():
-    print(f"{api:12} new: {', '.join(name for name in names if name not in original)}")
+# %% tags=["varies"]
+frontend = OpenAIFrontend(server.grpc_url, tokenizer_dir).start()
+old = application.with_options(base_url=f"{frontend.url}/v1")
+answer = old.chat.completions.create(model="tensorrt_llm_bls", **body, stop=[","], n=2)
+for choice in answer.choices:
+    print(repr(choice.message.content), choice.finish_reason)
 
 # %% [markdown]
-# Three and two. On the LLM API all but the prompt and `streaming` are fields of `SamplingParams`. Here is a program for
-# a greedy request; `model` is a checkpoint's name, here that of the model above, or its folder:
-
-# %%
-greedy, _ = llm_api.translate({**plain, "seed": seed, "text_input": question}, "engine", "llm_api")
-fields = ", ".join(f"{name}={value!r}" for name, value in greedy.items() if name not in ("inputs", "streaming"))
-program = f"""from tensorrt_llm import LLM, SamplingParams
-
-
-def main():
-    llm = LLM(model={hub!r})
-    params = SamplingParams({fields})
-    for output in llm.generate({question!r}, params).outputs:
-        print(output.text)
-
-
-if __name__ == "__main__":  # the workers are new processes that import this file
-    main()
-"""
-print(program)
+# No comma arrives: OpenAI's text ends *before* the stop word, so the front end cuts: it translates what
+# comes back, too.
 
 # %% [markdown]
-# <details><summary>Accepted is not obeyed; and how to stream</summary>
+# ## 6 How does an old client reach a new model?
 #
-# Every version accepts a seed, yet until August 2026 the PyTorch backend ignored it without an error, and penalties and
-# bad words too ([issue 9442](https://github.com/NVIDIA/TensorRT-LLM/issues/9442)). To stream, use `generate_async(…,
-# streaming=True)`; each output then has a `text_diff`.
-#
-# </details>
-#
-# Run it. **Predict:** the engine lane has answered this question greedily, too, but *in* the chat template. Is the
-# answer to the bare question the same?
-
-# %%
-file = Path(tempfile.mkdtemp(), "ask.py")
-file.write_text(program)
-done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True)
-print(f"# on {runs_on}")
-print(done.stdout if done.returncode == 0 else done.stderr[-1000:])
-print("# the engine lane, templated:", repr(ask(plain)))
-
-
-# %% [markdown]
-# It is not: like an engine, `LLM.generate` takes text as it is. Without the template the model goes on with your text.
-# Next, send the templated prompt.
-#
-# ### trtllm-serve
-#
-# One command puts the same class behind OpenAI's paths:
-#
-# `trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --host 127.0.0.1 --port 8000 --max_batch_size 8`
-#
-# For the `openai` client only the `base_url` changes. Start it on a free port; `/health` answers once the model is
-# loaded.
-
-# %%
-@contextlib.contextmanager
-def trtllm_serve(model, host="127.0.0.1"):
-    with socket.create_server((host, 0)) as free:
-        port = free.getsockname()[1]
-    started = "from tensorrt_llm.commands.serve import main; main()"  # what the stand-in's command does
-    words = ["trtllm-serve"] if installed else [sys.executable, "-c", started]
-    words += [model, "--host", host, "--port", str(port), "--max_batch_size", "8"]
-    with tempfile.TemporaryFile() as log, subprocess.Popen(words, env=environment, stdout=log, stderr=log) as process:
-        try:
-            while not is_up(f"http://{host}:{port}/health"):
-                assert process.poll() is None, "trtllm-serve ended before it could answer"
-                time.sleep(0.5)
-            yield f"http://{host}:{port}/v1"
-        finally:
-            process.terminate()
-
-
-def is_up(url):
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(url, trust_env=False).status_code == 200
-
-
-# %% [markdown]
-# **Predict:** is the answer to the translated request the engine lane's, word for word? (The loop also sends the
-# four requests of section 4 as they are, with twelve seeds each.)
-
-# %%
-start, seeds, served = "On Sunday we went to the", range(seed, seed + 12), {}
-with trtllm_serve(hub) as url:
-    asker = application.with_options(base_url=url)
-    print(f"# on {runs_on}")
-    streamed = asker.completions.create(model=hub, **there["completions"] | {"stream": True})
-    pieces = [event.choices[0].text for event in streamed]
-    print(*pieces, sep="|", end="|\n")
-    for one in said:
-        sent = [{"prompt": start, "max_tokens": 1, "seed": each, "extra_body": one} for each in seeds]
-        served[str(one)] = [asker.completions.create(model=hub, **each).choices[0].text for each in sent]
-print("# the engine lane's text:", "".join(pieces) == ask(original))
-
-# %% [markdown]
-# Here it is: template, settings and seed all arrived. Now the engine gets the four requests. **Predict:** which bring
-# one word (here a token, so perhaps a piece of one) for all seeds on one server, and several on the other?
-
-# %%
-drawn = {}
-for one in said:
-    sent = [{**plain, "text_input": start, "max_tokens": 1, "seed": each, **one} for each in seeds]
-    drawn[str(one), "engine"] = [ask(each).strip() for each in sent]
-    drawn[str(one), "trtllm-serve"] = [text.strip() for text in served[str(one)]]
-several = {at: len(set(texts)) > 1 for at, texts in drawn.items()}
-alike = sum(several[str(one), "engine"] == several[str(one), "trtllm-serve"] for one in said)
-title = f"{alike} of {len(said)} requests act alike on both servers"
-words = "; ".join(f"{len(set(texts))} for {one} on {api}" for (one, api), texts in drawn.items())
-show(api_names.next_words(drawn, drawn["{}", "engine"][0]), title, f"Different words of {len(seeds)}: {words}")
-
-# %% [markdown]
-# The first two: `trtllm-serve` filled in temperature 1 and `top_p` 1, and the engine stayed greedy, like section 5's
-# front end. The last two leave nothing open: even the words agree. `trtllm-serve` also refuses an unknown name, which
-# Triton's `/generate` silently accepts.
-
-# %% [markdown]
-# ## 7 The llmapi model
-#
-# NVIDIA's Python model `llmapi` calls `LLM` inside Triton. Its program is in the container, under
-# `/app/all_models/llmapi`. You write two text files:
-
-# %% tags=["nbval-check-output"]
-model_yaml = f"""model: {hub}
-backend: pytorch
-triton_config:
-  max_batch_size: 0
-  decoupled: false
-"""
-folder = server.repository / "llmapi"
-(folder / "1").mkdir(parents=True, exist_ok=True)
-for name, text in {"1/model.yaml": model_yaml, "config.pbtxt": llm_api.DATA["llmapi_config"]}.items():
-    (folder / name).write_text(text)
-print(*re.findall("^input .*", llm_api.DATA["llmapi_config"], re.MULTILINE), sep="\n")
-
-# %% [markdown]
-# `model.yaml` holds the arguments of `LLM`; with `decoupled: false` the model cannot stream. The lines above are the
-# inputs of `config.pbtxt`: fields of `SamplingParams` have a prefix, so there is no `max_tokens`, and `stop` is no list
-# of words but cancels a request. Shapes have no batch dimension (`max_batch_size: 0`): `[1]`, not `[1, 1]`.
-#
-# How does a real Triton treat such requests? The program needs a GPU, so a listener takes its place and echoes what it
-# receives:
+# Inside Triton NVIDIA's Python model `llmapi` calls `LLM`. Its program is in the container, under
+# `/app/all_models/llmapi`; you write two text files. The program needs a GPU, so here a listener takes its place, and
+# answers with what it received:
 
 # %%
 listener = '''import json
@@ -573,12 +450,28 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]))
         return answers
 '''
-(folder / "1" / "model.py").write_text(listener)
+
+# %% [markdown]
+# The two files, `model.yaml` with the arguments of `LLM`, and `config.pbtxt`:
+
+# %%
+model_yaml = f"""model: {hub}
+backend: pytorch
+triton_config:
+  max_batch_size: 0
+  decoupled: false
+"""
+folder = server.repository / "llmapi"
+(folder / "1").mkdir(parents=True, exist_ok=True)
+files = {"1/model.yaml": model_yaml, "config.pbtxt": llm_api.DATA["llmapi_config"], "1/model.py": listener}
+for name, text in files.items():
+    (folder / name).write_text(text)
 server.load("llmapi")
 
 
 # %% [markdown]
-# With the right names a request arrives whole:
+# In `config.pbtxt` the fields of `SamplingParams` have a prefix, and `max_batch_size: 0` means that shapes have no
+# batch dimension: `[1]`, not `[1, 1]`. With these names and shapes a request arrives whole:
 
 # %% tags=["nbval-check-output"]
 def tensor(name, datatype, values):
@@ -586,27 +479,30 @@ def tensor(name, datatype, values):
     return grpcclient.InferInput(name, array.shape, datatype).set_data_from_numpy(array)
 
 
+def heard(*sent):
+    try:
+        return client.infer("llmapi", sent).as_numpy("text_output")[0].decode()
+    except InferenceServerException as error:
+        return error.message()
+
+
 hello, dot = tensor("text_input", "BYTES", [b"Hi"]), tensor("sampling_param_stop", "BYTES", [b"."])
-limit = tensor("sampling_param_max_tokens", "INT32", [100])
-print(client.infer("llmapi", [hello, dot, limit]).as_numpy("text_output")[0].decode())
+print(heard(hello, dot, tensor("sampling_param_max_tokens", "INT32", [100])))
 
 # %% [markdown]
 # An old client, written for the ensemble, sends `text_input` and `max_tokens=100`. **Predict:** how many tokens can its
-# answer have at most, over gRPC (Triton's binary protocol, notebook 05) and over HTTP? The second try over gRPC keeps
-# the batch dimension.
+# answer have, 100, 32, or is there an error? Over gRPC, and over HTTP? The second line over gRPC keeps the batch
+# dimension.
 
 # %% tags=["nbval-check-output"]
-for sent in ([hello, tensor("max_tokens", "INT32", [100])], [tensor("text_input", "BYTES", [[b"Hi"]])]):
-    try:
-        print(client.infer("llmapi", sent).as_numpy("text_output")[0].decode())
-    except InferenceServerException as error:
-        print("gRPC:", error.message())
-answer = web.post("/v2/models/llmapi/generate", json={"text_input": "Hi", "max_tokens": 100})
-print("HTTP:", answer.status_code, answer.json()["text_output"])
+print("gRPC:", heard(hello, tensor("max_tokens", "INT32", [100])))
+print("gRPC:", heard(tensor("text_input", "BYTES", [[b"Hi"]])))
+answer = json.loads(by_generate("llmapi", text_input="Hi", max_tokens=100)[1])
+print("HTTP:", answer["text_output"])
 
 # %% [markdown]
-# Over gRPC it has none: the name is refused, and so is the shape. Over HTTP the status is 200, but nobody reads the
-# limit: `SamplingParams` fills in 32, and the answer ends early without an error.
+# Over gRPC the name is an error, and so is the shape. Over HTTP it is the misspelt name of section 3 again: dropped, so
+# `SamplingParams` fills in 32, and the answer ends early without an error.
 #
 # What if you cannot change the client? Put a model between: an ensemble of one step (notebook 03), without a program.
 #
@@ -673,53 +569,46 @@ check("12.3", (old_names, server))
 # </details>
 
 # %% [markdown]
-# ## 8 What gets lost
-#
-# A configuration renames; it adds nothing. **Predict** for each field of this request: is it renamed, kept or lost on
-# the way to `llmapi`?
-
-# %% tags=["nbval-check-output"]
-rich = {"text_input": "Hi", "max_tokens": 50, "num_return_sequences": 2, "top_p": 0.9, "min_tokens": 5}
-rich |= {"repetition_penalty": 1.2, "return_log_probs": True, "bad_words": ["no"]}
-targets, notes, lost = ("llm_api", "completions", "llmapi"), {}, {}
-for api in targets:
-    _, notes[api] = llm_api.translate(rich, "engine", api)
-    lost[api] = [note.parameter for note in notes[api] if note.kind == "lost"]
-title = "Lost: " + "; ".join(f"{len(names)} on {api}" for api, names in lost.items())
-show(api_names.losses(rich, tables, targets), title, f"Lost on each API: {lost}", drawing=True)
-
-# %% [markdown]
-# With the LLM API nothing is lost, behind OpenAI's path the bad words, in `llmapi` most fields. If you need those, use
-# `trtllm-serve`, or your own Triton model around `LLM`.
-
-# %% [markdown]
 # ## Recap
 #
-# - Engines end with 1.3.0rc20. After that `LLM`, `trtllm-serve` or `llmapi` serves the checkpoint itself.
-# - The same three values are greedy on one API and sample on another. Set them all.
-# - Renaming keeps names right and meanings wrong: limit, prompt, stop word and sampling.
-# - The `openai` client talks to `trtllm-serve` and, through a front end, to Triton.
-# - `llmapi` has 17 inputs and no batch dimension. Over HTTP an old client gets 32 tokens and no error; an ensemble of
-#   one step gives it the new names.
+# - After 1.3.0rc20 `LLM`, `trtllm-serve` or `llmapi` serves the checkpoint itself. Unasked, `LLM` stops after 32
+#   tokens.
+# - A stream ends with a flag, with the response, or with `[DONE]`: look at the bytes.
+# - `/generate` drops a name that it does not know; gRPC and `trtllm-serve` refuse it.
+# - The same settings are greedy on one API and sample on another. Set temperature *and* `top_p`, or `top_k` 1.
+# - Renaming keeps names right and meanings wrong: prompt, echo, sampling.
+# - An ensemble of one step gives an old client's tensors their new names.
 
 # %% [markdown]
 # ## Break it
 #
-# Send a request through all the APIs in turn. **Predict:** which of its fields survive the whole trip?
-
-# %% tags=["nbval-check-output"]
-here, now = "engine", rich
-for target in ("completions", "llm_api", "llmapi", "engine"):
-    now, notes = llm_api.translate(now, here, target)
-    here = target
-    print(f"{target:12} loses {[note.parameter for note in notes if note.kind == 'lost'] or 'nothing'}")
-print(now)
-
-# %% [markdown]
-# Only those that every API knows survive. Try more: stop the server, then ask with the `openai` client.
+# `translate` knows which API has which field. Send a request through all of them in turn. **Predict:** which of the
+# eight fields arrive: nearly all, half, nearly none? Which API loses the most?
 
 # %%
-for each in (application, frontend, web, client):
-    each.stop() if each is frontend else each.close()
-server.stop()
-notebook.record(llm_api_ran=installed, names=known, lost_on_llmapi=len(lost["llmapi"]))
+rich = {"text_input": "Hi", "max_tokens": 50, "top_p": 0.9, "num_return_sequences": 2, "min_tokens": 5}
+rich |= {"repetition_penalty": 1.2, "return_log_probs": True, "bad_words": ["no"]}
+fields = {each.name: parameter for parameter, each in llm_api.parameters("engine").items()}
+here, now, stations, lost = "engine", rich, ["completions", "llm_api", "llmapi", "engine"], {}
+for target in stations:
+    now, notes = llm_api.translate(now, here, target)
+    here, lost[target] = target, [note.parameter for note in notes if note.kind == "lost"]
+ends = {name: next((n for n, api in enumerate(stations, 1) if fields[name] in lost[api]), 5) for name in rich}
+title = f"{sum(end == 5 for end in ends.values())} of {len(rich)} fields survive the whole trip"
+words = "; ".join(f"lost on the way to {api}: {', '.join(names) or 'nothing'}" for api, names in lost.items())
+show(protocols.trip(ends, ["engine", *stations]), title, words, drawing=True)
+
+# %% [markdown]
+# Three arrive, those that every API knows. `llmapi` loses four: Triton's model has the fewest inputs. If you need the
+# others, use `trtllm-serve`, or your own Triton model around `LLM`.
+#
+# Try more: end `trtllm-serve` in the middle of a stream (`openai_server.stop()`). What does the `openai` client say?
+
+# %%
+for each in (application, web, client):
+    each.close()
+for each in (frontend, openai_server, server):
+    each.stop()
+_, notes = llm_api.translate(rich, "engine", "llmapi")
+known = {api: sum(each.name is not None for each in llm_api.parameters(api).values()) for api in llm_api.APIS}
+notebook.record(llm_api_ran=standin.INSTALLED, names=known, lost_on_llmapi=sum(note.kind == "lost" for note in notes))

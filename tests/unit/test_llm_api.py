@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import matplotlib as mpl
 import pytest
 from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.patches import FancyBboxPatch
 from tritonclient.grpc import model_config_pb2
 
 from engines import EngineError, llm_api
 from engines.llm_api import decides, parameters, translate
-from plots import api_names
+from plots import protocols
 from servinglab.repository import contract
 
 # The fields of SamplingParams in 1.0 (published reference) and 1.3.0rc3, written down apart from the table.
@@ -203,36 +202,12 @@ def test_the_llmapi_configuration_has_the_inputs_of_the_upstream_model():
     assert [o.name for o in found.output][:3] == ["text_output", "finish_reason", "stop_reason"]
 
 
-OLD_SCRIPT = """\
-python3 examples/models/core/llama/convert_checkpoint.py --model_dir m --output_dir c
-trtllm-build --checkpoint_dir c --output_dir e
-cp -r /app/all_models/inflight_batcher_llm repository
-trtllm-serve e --backend tensorrt
-llm = LLM("e", backend='tensorrt')
-config: backend: "tensorrtllm"
-request = {"random_seed": 3, "min_length": 2}
-trtllm-serve HuggingFaceTB/SmolLM2-135M-Instruct --backend pytorch
-backend: "python"; seed = 3; min_tokens = 2; my_convert.py
-"""
-
-
-def test_a_script_is_read_line_by_line():
-    lines = list(enumerate(OLD_SCRIPT.splitlines(), 1))
-    rows = [(n, row) for n, line in lines for row in llm_api.DATA["removed"] if re.search(row["pattern"], line)]
-    assert [(n, row["thing"], row["since"]) for n, row in rows] == [
-            (1, "convert_checkpoint.py", "1.3.0rc21"), (2, "trtllm-build", "1.3.0rc21"),
-            (3, "inflight_batcher_llm", "1.3.0rc21"), (4, "--backend tensorrt", "1.3.0rc21"),
-            (5, 'LLM(backend="tensorrt")', "1.3.0rc21"), (6, 'backend: "tensorrtllm"', "1.3.0rc21"),
-            (7, "random_seed", "0.20.0"), (7, "min_length", "0.20.0"),
-    ]  # fmt: skip
-
-
 @pytest.mark.usefixtures("course_style")
-def test_the_figure_of_names_has_a_cell_for_each_and_a_legend_for_each_kind():
-    kinds = {"a": [0, 1], "b": [2, 0], "c": [1, 1]}
-    fig = api_names.names(kinds, ["engine", "llm_api"])
-    fig.canvas.draw()
-    left, right = (axes.collections[0].get_array().reshape(-1, 2).tolist() for axes in fig.axes)
-    assert left + right == list(kinds.values())
-    assert [label.get_text() for axes in fig.axes for label in axes.get_yticklabels()] == ["a", "b", "c"]
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == list(api_names.KINDS)
+def test_a_stream_s_boxes_are_its_bytes_in_order_and_the_filled_ones_its_text():
+    fig = protocols.wire({"a": [(80, "é!"), (40, "")], "b": [(200, " one")]})
+    (axes,) = fig.axes
+    boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+    assert [(box.get_x(), box.get_width()) for box in boxes] == [(0, 80), (80, 40), (0, 200)]
+    texts = [patch.get_width() for patch in axes.patches if not isinstance(patch, FancyBboxPatch)]
+    assert texts == [3, 0, 4]
+    assert "120 bytes in 2 events, 40 for each byte of text" in [text.get_text() for text in axes.texts]

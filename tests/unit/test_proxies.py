@@ -128,8 +128,8 @@ def test_the_client_of_notebook_12_is_made_behind_such_a_proxy(proxy, web):
     (cell,) = [
         c for c in jupytext.read(ROOT / "notebooks" / "text" / "12_llm_api.py").cells if "DefaultHttpx" in c.source
     ]
-    names = {"openai": openai, "frontend": types.SimpleNamespace(url=web)}
-    exec(cell.source.partition("frontend = ")[2].partition("\n")[2].partition("print(")[0], names)
+    names = {"openai": openai, "openai_server": types.SimpleNamespace(url=web)}
+    exec(cell.source, names)
     assert names["application"].get("/m", cast_to=str) == WHOLE.decode()
 
 

@@ -56,6 +56,10 @@ class Encoders:
     tokenizer: Path
     words: Path
 
+    @property
+    def dictionary(self) -> wordnet.Dictionary:
+        return wordnet.Dictionary(self.words)
+
 
 def export(tower: Any, path: str | Path, sample: Sequence[Any], inputs: Sequence[str], output: str) -> Path:
     """Write a torch module as one ONNX file, with an open batch, and open tokens where an input has two axes.

@@ -52,7 +52,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from tokenizers import Tokenizer
 
-from cliplab import figures, mini_clip, wordnet
+from cliplab import figures, mini_clip
 from cliplab import pictures as stamps
 from cliplab.encoders import prepare
 from cliplab.hub_clip import HubClip
@@ -365,7 +365,7 @@ methods["mini-CLIP"] = cosines(sentences, mini)
 # et al. 2022).
 
 # %%
-dictionary = wordnet.Dictionary(towers.words)
+dictionary = towers.dictionary
 print(dictionary.explained("A wapiti."))
 methods["explained"] = cosines(sentences + encode([dictionary.explained(caption) for caption in captions]), mini)
 ranks = {name: rank(scores) for name, scores in methods.items()}
