@@ -667,7 +667,7 @@ show(slot_figures.first_tokens(bars), title, alt)
 #
 # **Prometheus** metrics are for a monitoring system, which reads a page like this every few seconds:
 
-# %%
+# %% tags=["varies"]
 page = httpx.get(server.metrics_url, trust_env=False).text
 print(len(page.splitlines()), "lines")
 print(*[line for line in page.splitlines() if line.startswith("nv_inference") and '"preprocessing"' in line], sep="\n")
