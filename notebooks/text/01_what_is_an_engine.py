@@ -179,8 +179,8 @@ print(f"built in {time.perf_counter() - began:.2f} s: {len(mlp)} bytes, {len(mlp
 my_layers = None  # a list of lists of "dense_1", "bias_1", "relu_1", "dense_2"
 
 # %% [markdown]
-# The log ends with the layers. `build_log`, ours, cuts them out. (So it does with the first error, `problem`, and the
-# memory, `activations`.)
+# The log ends with the layers. `build_log`, ours, cuts them out; it also finds the first error (`problem`) and the
+# memory (`activations`).
 
 # %% tags=["nbval-check-output"]
 for layer in build_log.layers(log.lines):
@@ -330,8 +330,8 @@ print(program[program.index(kernel) :].partition("{")[0])
 # No: it is several times larger! A **kernel** is a function that runs on the GPU. For a product, the library brings the
 # kernel. For everything else the builder writes one in CUDA C++ and stores its source in the plan.
 #
-# So **what is compiled is the graph**: it becomes layers, and layers become kernels. TensorRT-RTX writes their source
-# during the build; the machine with the GPU compiles it when it loads the plan.
+# So **what is compiled is the graph**: it becomes layers, and layers become kernels. During the build TensorRT-RTX
+# writes only source; the machine with the GPU compiles it when it loads the plan.
 #
 # The TensorRT under TensorRT-LLM does both at build time: it times candidate kernels on the GPU, keeps the fastest and
 # stores machine code. So it needs the GPU to build, and its plans are tied to that GPU more closely.
@@ -547,7 +547,7 @@ show(figures.fusions(rows, one), f"One encoder layer: {len(one)} ONNX nodes, {co
 # [FlashAttention](https://arxiv.org/abs/2205.14135), and of TensorRT-LLM's
 # [`--context_fmha`](https://nvidia.github.io/TensorRT-LLM/advanced/gpt-attention.html). In fp32 the builder used no
 # such kernel, so fp16 saves more than bytes.
-# (What fewer bits cost in accuracy, notebook 02 measures.)
+# (Notebook 02 measures what fewer bits cost in accuracy.)
 #
 # Row 1 fuses *three* products: query, key and value read the same input. **Predict:** search the plan for their
 # weights. Do you find all three, or none?
