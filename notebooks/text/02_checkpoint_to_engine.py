@@ -218,10 +218,9 @@ show(figures.differences(off), title, "; ".join(f"{name} off by {far:.2g}" for n
 # %% [markdown]
 # With float32 only the order of additions differs: nothing was lost or mixed up. Each missing bit makes the steps twice
 # as wide: $2^3 = 8$ times from float16 to bfloat16, $2^4 = 16$ times from int8 to int4. The largest of many differences
-# follows that roughly. In this text float16 and bfloat16 choose the same tokens everywhere, int8 at all but a few of 80
-# places; int4 with one scale per row ruins this model. Four bits need finer scales, as in AWQ: groups of 128 weights.
-#
-# (Unlike the hub's, our weights had four bits before: GGUF's Q4_1, with scales for blocks of 32.)
+# follows that roughly. In this text float16 and bfloat16 choose the same tokens everywhere, int8 at all but a few
+# places; int4 with one scale per row ruins this model. Four bits need finer scales: AWQ has one for 128 weights.
+# (GGUF's Q4_1, from which our weights come, has one for 32.)
 
 # %% [markdown]
 # ## 3 How do several GPUs share a model?
@@ -279,7 +278,7 @@ for name, rows in {"first rows": q[:320], "a third of each": np.concatenate([q[:
 
 # %% [markdown]
 # Over 3 only: a head is never cut, and 2 does not divide 9. Rank 0 gets a third of each, since the first 320 rows are
-# queries only:
+# queries only. (Each file also has the whole input embedding.)
 #
 # ![qkv has 9 query heads, 3 key heads and 3 value heads; each rank gets 3, 1 and 1 of them](pictures/02_heads.svg)
 #
@@ -352,8 +351,8 @@ for key in ("max_batch_size", "max_seq_len", "max_input_len", "max_beam_width", 
     print(f"{key:15} {built['build_config'][key]}")
 
 # %% [markdown]
-# `max_num_tokens` bounds one step over all requests together. Here the engine is the weights as the course's own
-# executor wants them; `trtllm-build` takes minutes, and writes a plan as in notebook 01.
+# `max_num_tokens` bounds one step over all requests together. Here the engine is the weights as our own server loads
+# them; `trtllm-build` takes minutes, and writes a plan as in notebook 01.
 #
 # Most guides are for an older TensorRT-LLM. **Predict:** what becomes of a line that allows answers of 200 tokens with
 # `--max_output_len`?
@@ -387,7 +386,7 @@ course(f"build --checkpoint_dir {dtype} --output_dir old --max_output_len 200", 
 #
 # $$2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head size} \cdot \text{bytes of a number}$$
 #
-# **Predict:** gemma-2b is seven times as large as gpt2-medium. Is its cache larger?
+# **Predict:** gemma-2b is over seven times as large as gpt2-medium. Is its cache larger?
 
 # %% tags=["nbval-check-output"]
 for name, (layers, kv_heads, head_size) in {"gpt2-medium": (24, 16, 64), "gemma-2b": (18, 1, 256)}.items():
