@@ -189,8 +189,8 @@ show(slot_figures.pending_curves(curves), title, alt)
 # In jumps: a batch leaves the queue as a whole, so the line is flat while one is computed, then drops by up to 8.
 # Without batches it goes down one by one.
 #
-# Is it faster, too? Compare `requests/s` above. A batch pays when calls share a fixed cost, such as reading weights or
-# starting kernels: nearly always on a GPU, less on a busy CPU.
+# Is it faster, too? Before you believe `requests/s`, see section 3, which times `minilm` again. A batch pays when calls
+# share a fixed cost (reading weights, starting kernels): nearly always on a GPU, less on a busy CPU.
 
 # %% [markdown]
 # ### A queue delay
@@ -268,7 +268,7 @@ check("04.1", answer_1)
 # `instance_group { count: 2 }` starts the model twice: two batches at the same time, and twice the memory, weights
 # too.
 #
-# **Predict:** two instances, without batching: the same requests per second, up to twice as many, or more?
+# **Predict:** two instances, without batching: fewer requests per second, as many, or up to twice as many?
 
 # %%
 best = {"minilm": 0.0, "minilm_two": 0.0}
@@ -281,8 +281,8 @@ cores = len(psutil.Process().cpu_affinity())
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
 
 # %% [markdown]
-# Two instances answer twice the requests per second at best, and only if a second core was idle. The memory is always
-# paid.
+# At best, with an idle second core, two instances double the requests per second; without one they may answer fewer.
+# The memory is always paid.
 #
 # ### One instance of the LLM, or two?
 #
@@ -817,8 +817,7 @@ for outcome, count in sorted(Counter(outcomes).items()):
 # Try more: a delay of 20 ms for a burst of 3; `slots = 8` in section 4; the question *before* the rules in the shared
 # prefix.
 #
-# More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments. The last cell stops this
-# server and records this page's numbers.
+# More to repair: [labs/incidents](../labs/incidents/README.md) has eight broken deployments.
 
 # %%
 server.stop()
