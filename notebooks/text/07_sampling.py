@@ -337,7 +337,7 @@ print(f"24 times the same without dividing: a chance of {(among[0] / among.sum()
 # One token came, 24 times: the server divides. Now the whole distribution, with the settings of section 3.
 #
 # **Predict:** how many of the eight exact probabilities lie inside the 95 % interval of the samples (Wilson's, as in
-# notebook 06), if the server is right: all, about seven or eight, or about half?
+# notebook 06), if the server is right: seven or eight, five or six, or about half?
 
 # %%
 counts = (order[:8, None] == drawn_ids(samples, temperature=1.5, runtime_top_k=8, runtime_top_p=0.8)).sum(axis=1)
@@ -348,7 +348,7 @@ title = f"{inside} of 8 calculated probabilities lie in the intervals of {sample
 show(fig, title, f"{inside} of 8 exact probabilities inside the 95 % interval of {samples} samples")
 
 # %% [markdown]
-# About seven or eight: a right probability is missed once in twenty times. So the server draws as you calculated, as
+# Seven or eight: a right probability is missed once in twenty times. So the server draws as you calculated, as
 # far as these samples can tell. For half the width they would have to be four times as many.
 #
 # ## 5 Greedy, pure, and seeds
@@ -505,8 +505,8 @@ print("more than a tenth repeated:", ", ".join(n for n, rate in rates.items() if
 
 # %% [markdown]
 # **Exercise 07.3** (●●○, 8 minutes) End the loop in production. Find settings for the request with which (1) at most a
-# tenth of the park's 4-grams repeat, here of words; (2) another seed tells the same; (3) `2, 4, 6, 8,` still goes on
-# with 10, and `river` is still copied. The check asks this server, and tells what came.
+# tenth of the park's 4-grams (here of words) repeat; (2) another seed gives the same text; (3) `2, 4, 6, 8,` still goes
+# on with 10, and `river` is still copied. The check asks this server.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -643,9 +643,9 @@ summary = "passed: " + "; ".join(f"{name} {words}".replace("\n", " ") for name, 
 show(figures.pass_grid(passed), title, summary)
 
 # %% [markdown]
-# Pure sampling at T 1.5 loses most, then the penalty, which fails whole tasks. Is greedy better than T 0.7? The
-# intervals overlap, so this grid cannot say. (Answers to one task tend to agree, so the interval of 40 answers is even
-# too narrow.)
+# Pure sampling at T 1.5 has the lowest share, but is the penalty better? Is greedy better than T 0.7? The intervals
+# overlap, so this grid cannot say. (Answers to one task tend to agree, so the interval of 40 answers is even too
+# narrow.)
 #
 # Look at failed answers before you believe a grid. What did the penalty do?
 
