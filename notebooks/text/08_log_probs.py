@@ -145,9 +145,8 @@ show(fig, f"Served and calculated differ by at most {far:.1g}", f"{own.round(3)}
 # With `normalize_log_probs` true, its `output_log_probs` are relative to the tokens that survive top-k. Greedy keeps
 # one, so each of its log probs is **0.0**, probability 1, and [users wonder
 # why](https://github.com/triton-inference-server/tensorrtllm_backend/issues/276). True is the default up to 1.2; [pull
-# request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) of March 2026, so by its date 1.3, turns it off. The
-# server above sets `False`, so it does not depend on the version. The embedded server has only this one kind of log
-# prob and ignores the parameter.
+# request 12366](https://github.com/NVIDIA/TensorRT-LLM/pull/12366) of March 2026 (by its date 1.3) turns it off. The
+# server above sets `False`. The embedded server has only this one kind of log prob and ignores the parameter.
 #
 # </details>
 
@@ -239,7 +238,7 @@ show(figures.underflow(products, log_sum), title, summary)
 #
 # Suppose you heard one of the two stories. It was the first with probability $p_a/(p_a+p_b)$, in logs a difference.
 #
-# **Predict:** both have some 1,000 nats, and differ by a few. Is the likelier one at 55 %, 90 %, or practically
+# **Predict:** both have some −1,000 nats, and differ by some 2 %. Is the likelier one at 55 %, 90 %, or practically
 # certain?
 
 # %%
@@ -251,7 +250,7 @@ print(f"given one of the two, the first has {np.exp(a - either):.2g}, the second
 
 
 # %% [markdown]
-# Practically certain: a few nats are a large factor, so the sum of the two is nearly the larger one.
+# Practically certain: 5 nats are a factor of 148, so the sum of the two is nearly the larger one.
 #
 # **Exercise 08.2** (●●○, 5 minutes) Write `log_add(a, b)`: two natural logs in, the natural log of the sum of the two
 # probabilities out. It must work for −1000 and −3000 in either order, and when one is $-\infty$.
@@ -441,8 +440,9 @@ summary = f"of {len(right)} answers {right.sum()} are right; the mean probabilit
 show(figures.reliability(signals, right), title, summary)
 
 # %% [markdown]
-# With the default parameters the bins around 0.7 and 0.9 fit, as far as 18 answers can tell. Near 0.3 three quarters
-# are right. Per token every interval reaches the line. And likelier answers *are* right more often.
+# With the default parameters the bins around 0.7 and 0.9 fit, as far as 18 answers can tell. Lower down more are
+# right, near 0.3 three quarters. Per token every interval reaches the line. And likelier answers *are* right more
+# often.
 #
 # The probability of a *text* is not that of being *right*. A right answer can be worded in several ways, and the model
 # may believe in a wrong one.
