@@ -1399,7 +1399,7 @@ def knobs() -> Picture:
             if knob:
                 _knob(p, 16 + 156 * n, y, 136, *knob)
     _knob(p, 328, 252, 448, "precision", "the weights, which reading and every step use")
-    p.text(16, 360, "coloured: paid for in memory", size=13, colour=QUIET)
+    p.text(16, 360, "yellow knobs cost memory", size=13, colour=QUIET)
     return p
 
 
