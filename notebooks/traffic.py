@@ -63,18 +63,21 @@ def measured(
         web.get(server.metrics_url)  # its first call takes longer than a burst
         with meanwhile(_watch, web, server.metrics_url, model) as (points,):
             seconds, _ = burst(call, model, count)
+            began = time.perf_counter() - seconds
     inferences, executions, ns = settled(client, model) - before
     row = {"executions": executions, "mean batch": inferences / executions, "queue ms": ns / inferences / 1e6}
-    return {**row, "requests/s": count / seconds}, points.result()
+    watched = [(at - began, waiting) for at, waiting in points.result() if at >= began]
+    return {**row, "requests/s": count / seconds}, watched
 
 
 def _watch(web: httpx.Client, url: str, model: str, until: threading.Event) -> list[tuple[float, int]]:
+    """Readings of a clock, and how many requests wait."""
     pattern = re.compile(rf'nv_inference_pending_request_count{{model="{model}".*}} (\d+)')
-    began, points, last = time.perf_counter(), [], False
+    points, last = [], False
     while not last:
         last = until.is_set()  # so that one reading comes after it
         waiting = int(pattern.search(web.get(url).text)[1])
-        points.append((time.perf_counter() - began, waiting))
+        points.append((time.perf_counter(), waiting))
         time.sleep(0.003)
     return points
 

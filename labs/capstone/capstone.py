@@ -180,6 +180,8 @@ def draw(home: Path) -> Path:
     axes.set(xscale="log", xlim=(120, 1500), ylim=(0, 5))
     axes.set_xticks((150, 200, 300, 500, 1000), ("150", "200", "300", "500", "1000"))
     axes.minorticks_off()
+    good = sum(row["passed"] for row in rows)
+    axes.set_title(f"{good} of {len(rows)} scores keep the limit", loc="left")
     fig.legend(loc="outside right upper")
     home.mkdir(parents=True, exist_ok=True)
     fig.savefig(home / "scores.png", dpi=160)

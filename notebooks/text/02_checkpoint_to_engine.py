@@ -259,7 +259,7 @@ axes.set(xlabel="number of the whole answer", ylabel="found")
 axes.legend()
 one, all_reduced = (np.abs(found - whole).max() for found in (shares[0], sum(shares)))
 title = f"One share is off by up to {one:.0f}, the sum of three by {all_reduced:.4f}"
-show(fig, title, "the sums lie on the diagonal, one rank's shares scatter around zero")
+show(fig, title, "the sums lie on the diagonal; one rank's shares spread wide about a flatter line")
 
 # %% [markdown]
 # Nowhere near. On GPUs the sum is an **all-reduce**, done by NCCL, NVIDIA's communication library.
@@ -470,7 +470,7 @@ def plan(axes, sequences, tokens, gpu):
     asked = {"gpu": gpu, "max_batch_size": sequences, "max_seq_len": tokens}
     shorter, weights = {"max_seq_len": tokens // 2}, {"weight_only": "int8"}
     changes = {"as asked": {}, "half the tokens": shorter, "int8 cache": {"kv_dtype": "int8"}, "int8 weights": weights,
-               "both halved": shorter | weights, "2 GPUs (one shown)": {"tp_size": 2}}  # fmt: skip
+               "half of both": shorter | weights, "2 GPUs (one shown)": {"tp_size": 2}}  # fmt: skip
     known = {name: estimate("llama-7b", **asked | change) for name, change in changes.items()}
     figures.memory_bars(known, axes)
     return [name for name, each in known.items() if each.fits]
@@ -482,7 +482,7 @@ summary = "memory as asked, with half the tokens, an int8 cache, int8 weights, b
 explore(plan, title=title, summary=summary, live=sliders, sequences=[16], tokens=[2048], gpu=["24gb"])
 
 # %% [markdown]
-# Two GPUs do. Of the others, none is enough alone: it takes int8 weights *and* half the tokens ("both halved"). A
+# Two GPUs do. Of the others, none is enough alone: it takes int8 weights *and* half the tokens ("half of both"). A
 # server may accept more requests than fit: they wait while the cache is full.
 #
 # <details><summary>How exact is that, and which 24 GB?</summary>

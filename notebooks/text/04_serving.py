@@ -566,7 +566,8 @@ for (name, policy), each in ran.items():
 
 # %% tags=["varies"]
 few = {policy: ran["short", policy] for policy in (careful, bold)}
-title = "Short answers: {} steps against {}".format(*(each.counts["steps"] for each in few.values()))
+took = [f"{each.counts['steps']} steps, {slot_figures.seconds(each.metrics):.2f} s" for each in few.values()]
+title = f"Short answers: {took[0]}, against {took[1]}"
 alt = "; ".join(f"{policy}: done after {slot_figures.seconds(each.metrics):.1f} s" for policy, each in few.items())
 show(slot_figures.timeline({policy: each.metrics for policy, each in few.items()}, by="request"), title, alt)
 same = {name: ran[name, careful].texts == ran[name, bold].texts for name in ("full", "short")}

@@ -309,9 +309,10 @@ plain = gather(client, "tensorrt_llm_bls", {0: inputs(text_input=prompt, max_tok
 ns = {way: 1e9 * np.median(timeit.repeat(work, number=1, repeat=21)) / n for way, (work, n) in ways.items()}
 ns["a step of the model"] = 1e9 * np.median(np.diff([chunk.seconds for chunk in plain]))
 fig, axes = plt.subplots(figsize=(7.5, 2.6))
-axes.barh(list(ns), list(ns.values()), color=["#56B4E9"] * 4 + ["#D55E00"], height=0.6)
+axes.scatter(list(ns.values()), list(ns), color=["#0072B2"] * 4 + ["#D55E00"], zorder=3)
 words = [f"{value:.1f} ns" if value < 1000 else f"{value / 1e6:.2g} ms" for value in ns.values()]
-axes.bar_label(axes.containers[0], words, padding=4)
+for way, value, word in zip(ns, ns.values(), words, strict=True):
+    axes.annotate(word, (value, way), xytext=(8, 0), textcoords="offset points", va="center")
 axes.invert_yaxis()
 axes.set(xscale="log", xlim=(0.1, 1e10), xlabel="time for one token (logarithmic)")
 axes.set_xticks([1, 1e3, 1e6, 1e9], ["1 ns", "1 µs", "1 ms", "1 s"])

@@ -30,6 +30,8 @@ def dictionary() -> wordnet.Dictionary:
         ("to be or not to be", ""),
         ("", ""),
         ("ein Überraschungsei", ""),
+        ("éclair", ""),
+        ("A ‘Jack-o’-lantern’.", "jack-o'-lantern"),
         ("of the and, a: red " * 9000 + "dog", ""),
     ],
 )

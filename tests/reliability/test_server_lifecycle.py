@@ -344,6 +344,27 @@ def test_port_stolen_between_choosing_and_binding(service, monkeypatch):
             TritonServer(TINY_MODELS, models=["echo"], timeout=60, **{f"{service}_port": port}).start()
 
 
+ABORTS = "printf 'terminate called after throwing an instance of X\\n  what():  boost: lock\\n'; kill -6 $$"
+
+
+def test_a_server_that_aborts_is_started_once_more(monkeypatch):
+    commands, command = [], TritonServer._command
+
+    def some(self, names, ports):
+        found = command(self, names, ports)
+        commands.append(found[0])
+        return (["bash", "-c", ABORTS], found[1]) if len(commands) <= aborts else found
+
+    monkeypatch.setattr(TritonServer, "_command", some)
+    aborts = 1
+    with TritonServer(TINY_MODELS, models="echo", timeout=60) as server:
+        assert server.ready() and len(commands) == 2
+    commands, aborts = [], 9
+    with pytest.raises(ServerError, match=r"did not start: it ended itself \(boost: lock\). Its log: "):
+        TritonServer(TINY_MODELS, models="echo", timeout=60).start()
+    assert len(commands) == 2
+
+
 def test_repository_that_is_missing_empty_or_a_file(tmp_path):
     for where, words in [
         (tmp_path / "absent", "Cannot read .*No such file"),

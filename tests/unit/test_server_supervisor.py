@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -79,20 +78,28 @@ def test_orphans_are_reaped(tmp_path):
     assert not psutil.pid_exists(child) and not psutil.pid_exists(answer["pid"])
 
 
-def test_the_empty_folder_of_a_killed_server_goes_and_others_stay(tmp_path):
-    earlier, full = (Path("/tmp") / f"python_env_{kind}{os.getpid() % 10**5:05}" for kind in "ef")
-    earlier.mkdir()
-    try:
-        script = f"mkdir {full}; touch {full}/x; mktemp -d /tmp/python_env_XXXXXX > {tmp_path}/made; sleep 30"
-        process, _ = start(tmp_path, script)
-        made = Path(wait_for(tmp_path / "made").strip())
-        process.stdin.write(b"kill\n")
-        process.stdin.close()
-        assert process.wait(20) == 0
-        assert not made.exists() and earlier.is_dir() and full.is_dir()
-    finally:
-        shutil.rmtree(earlier)
-        shutil.rmtree(full)
+def test_the_empty_folder_of_a_killed_server_goes_and_those_of_running_ones_stay(tmp_path):
+    old, full, new = (tmp_path / f"python_env_{name}" for name in ("oldold", "fullfu", "newnew"))
+    for folder, made in ((old, 100), (full, 100), (new, 300)):
+        folder.mkdir()
+        if folder is full:
+            (folder / "x").touch()
+        os.utime(folder, (made, made))
+    supervisor.remove_forgotten(tmp_path, [200.0, 400.0])
+    assert not old.exists() and full.is_dir() and new.is_dir()  # the first server that runs may have made it
+    supervisor.remove_forgotten(tmp_path, [])
+    assert not new.exists() and full.is_dir()
+
+
+def test_running_servers_are_known_by_when_they_began(tmp_path):
+    server = tmp_path / "tritonserver"
+    shutil.copy(shutil.which("sleep"), server)
+    before = time.time()
+    with subprocess.Popen([server, "30"]) as running:
+        try:
+            assert any(abs(began - before) < 5 for began in supervisor._tritons())
+        finally:
+            running.kill()
 
 
 def test_a_server_that_cannot_be_executed(tmp_path):

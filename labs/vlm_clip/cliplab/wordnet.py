@@ -20,11 +20,11 @@ ROOM = 1_000  # characters; an explanation behind a longer text would be cut off
 PHRASE = 3  # words of the longest name that is looked for
 # A phrase ends here, and the thing that it names stands last in it: "a bunny | with an Easter egg" names a bunny.
 _END = re.compile(
-    r"[^\w\s'’-]|\s-|--|\b(?:of|on|in|with|at|for|from|by|over|under|above|below|near|beside|between|behind|before|into"
+    r"[^\w\s'-]|\s-|--|\b(?:of|on|in|with|at|for|from|by|over|under|above|below|near|beside|between|behind|before|into"
     r"|through|and|or|is|are|that|who|which|to)\b",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"[A-Za-z'-]+")
+_WORD = re.compile(r"[^\W\d_]+(?:['-]+[^\W\d_]+)*")
 # Words that WordNet has as things too, and what stands before "of" and leaves the thing to the next phrase.
 _PLAIN = frozenset("a an the it it's this your my his her i so do no can us one two three be me as "
                    "photo picture image drawing sketch icon pair piece kind set bunch group slice "
@@ -43,7 +43,7 @@ class Dictionary:
     def thing(self, sentence: str) -> str:
         """The name of what the first phrase with a known name names, as WordNet spells it; "" when there is none."""
         left = LONGEST
-        for phrase in _END.split(sentence):
+        for phrase in _END.split(sentence.replace("’", "'")):
             words = _WORD.findall(phrase.lower())[: max(left, 0)]
             left -= len(words)
             for end in range(len(words), 0, -1):

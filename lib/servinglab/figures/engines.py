@@ -35,7 +35,8 @@ def fusions(engines: Mapping[str, Sequence[str]], operators: Mapping[str, str]) 
     rows = {name: [_nodes(layer, operators) for layer in layers] for name, layers in engines.items()}
     height = _ROW * max(map(len, rows.values())) + 1.4
     fig, axes = sheet(height)
-    handles = [Patch(fc=colour, label=job) for job, colour in _COLOURS.items()]
+    drawn = {node for each in rows.values() for nodes in each for node in nodes}
+    handles = [Patch(fc=colour, label=job) for job, colour in _COLOURS.items() if drawn & set(JOBS[job])]
     _legend(axes, handles=handles, bbox_to_anchor=(0.12, 0.35), bbox_transform=axes.transData, borderpad=0)
     widest = [max(map(_width, each)) for each in rows.values()]
     x, top = 0.12, height - 0.85

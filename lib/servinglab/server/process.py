@@ -27,12 +27,17 @@ DEAD_SECONDS = 3.0  # Triton itself notices most deaths of a model's process wit
 # Of the log: errors that every machine without an NVIDIA driver has, and consequences of an error that stands there.
 HARMLESS = ("CudaDriverHelper", "NVML", "DCGM", "Failed to create instance", "failed to load all models")
 CONSEQUENCE = ("which has no loaded version", "depends on", "not ready")
-LOGS_KEPT = 100  # the one that explains a failure should outlive the servers of a whole test run
+LOGS_KEPT = 300  # the one that explains a failure should outlive the servers of a whole test run
 LINE = re.compile(r"^[EF]\d{4} [\d:.]+ \d+ [\w.]+:\d+\] (.*)$", re.M)
 
 
 class PortTaken(Exception):
     """Another program took this port between choosing it and binding it."""
+
+
+class Aborted(ServerError):
+    """Triton ended itself during the start, by an exception that it did not catch: seen once in some thousand starts of
+    24.10, of its Python backend (a lock)."""
 
 
 def choose_ports(fixed: dict[str, int | None]) -> dict[str, int]:
@@ -130,7 +135,8 @@ class TritonProcess:
             _end(*ending[2], b"kill\n" if at_once else b"stop\n")
 
     def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
-        """Return when the server and every model are ready. Raises ServerError with the log's reason, or PortTaken."""
+        """Return when the server and every model are ready. Raises ServerError with the log's reason (it may be Aborted),
+        or PortTaken."""
         deadline = time.monotonic() + timeout
         dead: dict[int, float] = {}  # when each was seen first
         look = 0.0  # for the dead among all processes of the machine, which takes longer than the rest of a round
@@ -140,6 +146,9 @@ class TritonProcess:
             if not alive:
                 if port := taken_port(log):
                     raise PortTaken(port)
+                if found := re.search(r"^terminate called after.*?$(?:\s+what\(\): +(.*))?", log, re.M):
+                    said = (found[1] or found[0]).strip()
+                    raise Aborted(f"Triton did not start: it ended itself ({said}). Its log: {self._log}")
                 reason = log_error(log) or "it ended during the start"
             # Whoever stole a port might answer in Triton's place, so Triton's own log must say that it listens: gRPC
             # and HTTP come first, metrics last. It says so, too, of a metrics port that it finds taken a moment later.

@@ -14,6 +14,7 @@ is itself killed, the kernel kills tritonserver (PR_SET_PDEATHSIG), and its Pyth
 import contextlib
 import ctypes
 import json
+import math
 import os
 import re
 import select
@@ -21,6 +22,7 @@ import signal
 import stat
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,6 +70,25 @@ def remove_shm(prefix: str) -> None:
     for path in SHM.glob(prefix + "*"):
         with contextlib.suppress(OSError):  # another user's, or already gone
             path.unlink()
+
+
+def remove_forgotten(folder: Path, began: Sequence[float]) -> None:
+    """Remove the empty folders of servers that were killed: those made before any server began that runs now, as Triton
+    ends with an exception when its own is gone. began: their times in seconds since the epoch."""
+    for made in folder.glob(TRITON_FOLDERS):
+        with contextlib.suppress(OSError):  # a full one is another's
+            if made.stat().st_mtime < min(began, default=math.inf):
+                made.rmdir()
+
+
+def _tritons() -> list[float]:
+    """When each tritonserver that runs on this machine began, in seconds since the epoch."""
+    booted, found = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), []
+    for entry in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            if entry.read_text() == "tritonserver\n" and (ticks := start_time(int(entry.parent.name))):
+                found.append(booted + int(ticks) / os.sysconf("SC_CLK_TCK"))
+    return found
 
 
 def _sweep_leftovers() -> None:
@@ -243,7 +264,6 @@ def main() -> None:
     # It names the owner, so that a later start can tell leftovers.
     prefix = f"servinglab-{identity(os.getpid())}-"
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    others = set(Path("/tmp").glob(TRITON_FOLDERS))
     try:
         child = _start(order, prefix)
     except (OSError, subprocess.SubprocessError) as error:
@@ -262,9 +282,7 @@ def main() -> None:
     finally:
         _kill_children()
         remove_shm(prefix)
-        for folder in set(Path("/tmp").glob(TRITON_FOLDERS)) - others:
-            with contextlib.suppress(OSError):  # Triton forgets its own when it is killed; a full one is another's
-                folder.rmdir()
+        remove_forgotten(Path("/tmp"), _tritons())
         child.returncode = 0  # reaped above; keeps Popen's destructor quiet
 
 

@@ -123,6 +123,10 @@ class TritonServer:
                 service = next((name for name, port in ports.items() if port == taken.args[0]), "http")
                 if self._fixed_ports[service] or attempt == PORT_ATTEMPTS - 1:
                     raise process.port_error(taken.args[0], service, "another program took it") from None
+            except process.Aborted:
+                self._process.stop(at_once=True)
+                if attempt:
+                    raise
             except BaseException:  # also Ctrl-C: nothing may stay behind
                 self._process.stop(at_once=True)
                 raise
