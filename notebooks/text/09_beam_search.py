@@ -616,7 +616,7 @@ for name, rates in timed.items():
 
 # %% [markdown]
 # Eight beams are far from eight times slower: each is a row in every step, and the rows share one reading of the
-# weights. A difference smaller than the ranges is noise; on a quiet machine eight lost about a third.
+# weights. A difference smaller than the ranges is noise; in two runs eight lost a third or more.
 #
 # Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
 # KV head of every layer, here in float32.
@@ -758,14 +758,13 @@ for name in ("greedy", "top-k 50, four, checked"):
 #
 # The greedy text of this prompt, with controls. The colour of a token says how likely the model found it.
 #
-# **Predict:** a second beam can win only where greedy decoding was unsure. Is that at the beginning of a word, or in
-# the middle?
+# **Predict:** a second beam can win only where greedy decoding was unsure. Is that at a word, or at a full stop?
 
 # %%
 playground(server.grpc_url, prompt, top_p=0.0, max_tokens=24)
 
 # %% [markdown]
-# Nearly every dark token begins a word. Now set `beam_width` to 3 and run again: which words do all beams share?
+# Mostly at words: full stops are lighter. Now set `beam_width` to 3 and run again: which words do all beams share?
 
 # %% [markdown]
 # ## Recap

@@ -103,7 +103,7 @@ show(figures.gallery(few), "What is searched, and what is asked", "twelve pictur
 # ## 2 Two encoders
 #
 # An **encoder**, or *tower*, turns its input into a vector. The picture tower is mini-CLIP's: EfficientNet-Lite0,
-# which tells 1,000 kinds of things apart, trained further. Before its last layer a picture is 1,280 numbers, its
+# trained to tell 1,000 kinds of things apart, then further. Before its last layer a picture is 1,280 numbers, its
 # *features*.
 #
 # Export it to **ONNX**, a file format for networks: on a CPU ONNX Runtime is much faster than PyTorch. The exporter
@@ -215,7 +215,7 @@ except ValueError as error:
 
 
 # %% [markdown]
-# What does numpy say? 384 numbers do not fit 1,280. Many then force both to one length: drop the surplus, take
+# What does numpy say? 384 numbers do not fit 1,280. People often force both to one length: drop the surplus, take
 # principal components, multiply by a random matrix. But does the result *mean* anything? **Cosine similarity** compares
 # directions, whatever the lengths:
 #
@@ -404,7 +404,7 @@ for old, new in (("ConSE", "mini-CLIP"), ("mini-CLIP", "explained")):
     print(f"{new} minus {old}, at {k}: {gain.mean():+.3f} ({{:+.3f}} to {{:+.3f}})".format(*ends))
 
 # %% [markdown]
-# What does each add? An interval above 0 says: more than chance would. One that holds 0 says that so few pictures
+# What does each add? Where the interval is above 0, as here: more than chance would. Where it holds 0, so few pictures
 # cannot tell. Recall grows with k for every way, guessing included, so never compare recalls at different k, or of
 # different numbers of pictures.
 #
@@ -516,8 +516,8 @@ show(figures.sizes_and_drift(rows, limit), title, "size of each file, and how fa
 
 # %% [markdown]
 # How much? About twice as large, for a small part of the drift. Nearly all probabilities in the head are close to 0,
-# and 256 steps between 0 and 1 are too coarse for them. Dynamic int8 leaves convolutions alone, so it shrinks the
-# picture tower little. It suits sentences, and needs no calibration.
+# and 256 steps between 0 and 1 are too coarse for them. Dynamic int8 leaves convolutions alone and rounds the head: the
+# picture tower shrinks little and turns past the limit. It suits sentences.
 #
 # A drift is not yet a lost picture. `benchmarks/int8_served.py` asked both files behind Triton, with captions of
 # pictures that did not calibrate. **Predict:** of a hundred captions, how many lose their picture at 10 with int8? How
@@ -529,8 +529,8 @@ print("{} captions, int8 minus fp32, paired: {:+.3f} ({:+.3f} to {:+.3f})".forma
 print("fp32 takes {} times as long for a request ({} to {})".format(*cost["speed"]))
 
 # %% [markdown]
-# How many? Two or three at most, perhaps none: the interval holds 0. Faster? The rounds lie on both sides of 1. What
-# int8 saves for certain, on this CPU, is nearly half the file.
+# How many? Two at most, perhaps none: the interval holds 0. Faster? The rounds lie on both sides of 1. What int8 saves
+# for certain, on this CPU, is nearly half the file.
 #
 # Dynamic scales depend on *everything* in the run. **Predict:** does a sentence get the same vector alone as beside
 # fifteen others?
@@ -709,7 +709,7 @@ for name, path in sources.items():
     print(f"vision.{name}: {len(plans[name]) / 1e6:.1f} MB")
 
 # %% [markdown]
-# Is it half? About, and so is the memory. It between the layers is planned for the largest batch.
+# Is it half? About, and so is the memory, which is planned for the largest batch.
 #
 # Keep the plans (`.rtx.plan`) and their ONNX files in the course's cache:
 

@@ -238,7 +238,7 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# For how many? The title counts. Some wrong labels are near: the same kind of thing.  The score is a cosine, not a
+# For how many? The title counts. Some wrong labels are near: the same kind of thing. The score is a cosine, not a
 # probability.
 #
 # Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
@@ -391,13 +391,13 @@ show(figures.step_bars(ms, ensemble_ms), title, summary)
 
 # %% [markdown]
 # Is it less than 1? If so, the text's step ran beside the picture's. The **longest path** is the three steps that must
-# wait for each other. What the ensemble takes above it is its own cost: hardly any, as tensors go from step to step in
+# wait for each other. What the ensemble takes above it is its own cost: a few milliseconds at most, as tensors stay in
 # memory.
 #
-# <details><summary>Does the ensemble end before its last step?</summary>
+# <details><summary>When the ensemble ends before its last step</summary>
 #
-# A step's time probably ends a little after its answer has gone on, so the times of two steps overlap. Read it as: the
-# ensemble costs too little to be seen in this way. `benchmarks/clip_ensemble.py` measures it in rounds, for
+# Then a step's time probably ends a little after its answer has gone on, so two steps overlap, and the ensemble costs
+# too little to be seen in this way. `benchmarks/clip_ensemble.py` measures it in rounds, for
 # `data/results/cpu/clip_ensemble.json`.
 #
 # </details>
@@ -472,10 +472,10 @@ words = " and ".join(f"{factor:.2f} for {model.removesuffix('_encoder')}" for mo
 show(fig, f"Batching on top of company: times {words}", f"requests a second of both encoders; batching: times {words}")
 
 # %% [markdown]
-# What do more clients bring? Work for both cores. And the batching? The control has 1 row per execution, so nothing
-# there is batching's. A factor below 1 is a slow-down. Whether larger batches are also *faster* depends on what one row
-# leaves idle. On a GPU that is nearly everything. Here a picture keeps a core busy by itself. Repeat before you believe
-# a factor.
+# What do more clients bring? Little, or less: an encoder has one thread, and clients take cores, too. And the batching?
+# The control has 1 row per execution, so nothing there is batching's. Whether larger batches are also *faster* depends
+# on what one row leaves idle: on a GPU nearly everything. Here a picture keeps a core busy by itself. Repeat before you
+# believe a factor.
 
 # %% [markdown]
 # ## 4 The batch dimension
@@ -617,8 +617,8 @@ words = f"{late} of {len(five)} mistakes load and then fail; the linter finds {f
 show(fig, words, words)
 
 # %% [markdown]
-# Do any load and then fail? Two do, and every request fails: the server cannot know what the models *really* return.
-# The linter reads the text alone.
+# Do any load and then fail? Two do, and every request fails: Triton compares configurations with each other, not with
+# what is sent. The linter reads the text alone.
 #
 # ## 5 Whatever people send
 #

@@ -383,7 +383,7 @@ show(gallery.two_groups(best, enough_text), title, summary)
 
 # %% [markdown]
 # Does one separate them? Where the groups overlap, none does: a threshold trades wrong answers against missing ones.
-# Set it where both cost the same, and anew for each encoder. A hit above it counts, but need not be right.
+# One in ten was meant to pass; the title says how many did. Set it anew for each encoder.
 #
 # ## 6 A filter, and the nearest
 #
@@ -448,8 +448,8 @@ print(f"nearest, then filter: {found_late:.0%} of those, and {sum(not hits for h
 
 
 # %% [markdown]
-# How many are left? Some, and of some searches none: filtering afterwards loses whatever passes but is not among the
-# first five of all. Asking for more than five only moves the edge.
+# How many are left? Some, and sometimes none: filtering afterwards loses whatever passes but is not among the first
+# five of all. Asking for more than five only moves the edge.
 #
 # **Exercise 15.3** (●●○, 5 minutes) Write `filtered`: numbers of the `k` best rows among those that pass, best first;
 # fewer if fewer pass.
@@ -553,9 +553,9 @@ figure = gallery.spoken(hits, lambda hit: files[hit.id], uses, right, named(uses
 show(figure, title, "; ".join(f"{hit.caption} {text}" for hit, text in zip(hits, uses, strict=True)), photos=True)
 
 # %% [markdown]
-# For how many? The template: none. The model: most (solid frames), from what it learned in training. A larger template
-# could say *wear* of all clothes, but not which vehicle is driven and which is ridden. **A model earns its place when
-# the question asks for what no field holds.**
+# For how many? The template: none. The model: nearly all or all (solid frames), from what it learned in training. A
+# larger template could say *wear* of all clothes, but not which vehicle is driven and which is ridden. **A model earns
+# its place when the question asks for what no field holds.**
 #
 # It has a price: the record can no longer check the answer, so you count against labels of your own. Here one verb had
 # to occur. Read the rest of each sentence: would you print it?
@@ -607,8 +607,8 @@ gallery.gallery(search, answerer, lambda hit: files[hit.id], describer=describer
 # %% [markdown]
 # <details><summary>When the shop grows</summary>
 #
-# Milvus Lite compares the query with every vector: a **flat** index, exact, but ten times as many vectors take at least
-# ten times as long. Two others look at a part only, and may miss a neighbour:
+# Milvus Lite compares the query with every vector: a **flat** index, exact, but its work grows with their number. Two
+# others look at a part only, and may miss a neighbour:
 #
 # - **IVF** sorts the vectors into cells; a query looks into the `nprobe` nearest.
 # - **HNSW** links each vector to its neighbours; a query follows the links and keeps `ef` candidates.
