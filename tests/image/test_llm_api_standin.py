@@ -345,8 +345,8 @@ def test_a_request_that_cannot_be_served_gets_400_and_the_reason(served, body, s
 # --- the notebook ---------------------------------------------------------------------------------------------------
 
 
-# Each second day, when test_cells_again.py does not run notebook 12; on the others only with what is long.
-@(pytest.mark.long if int(os.environ["COURSE_TURN"]) % 2 else pytest.mark.slow)
+# A minute; each day nbval runs the notebook, which finds the stand-in by itself.
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_notebook_12_drives_them_where_they_are_there(environment, monkeypatch, client):
     import execute_notebooks

@@ -469,7 +469,7 @@ axes.bar_label(axes.containers[0], fmt="%.0f", padding=4)
 axes.invert_yaxis()
 axes.set(xlabel="requests a second", xlim=(0, 1.12 * max(speed.values())))
 words = " and ".join(f"{factor:.2f} for {model.removesuffix('_encoder')}" for model, factor in gain.items())
-show(fig, f"Batching on top of company: times {words}", f"requests a second of both encoders; batching: times {words}")
+show(fig, f"Batching, as many clients: times {words}", f"requests a second of both encoders; batching: times {words}")
 
 # %% [markdown]
 # What do more clients bring? Little, or less: an encoder has one thread, and clients take cores, too. And the batching?

@@ -135,7 +135,7 @@ class TritonProcess:
             _end(*ending[2], b"kill\n" if at_once else b"stop\n")
 
     def wait_ready(self, models: list[str], ports: dict[str, int], timeout: float) -> None:
-        """Return when the server and every model are ready. Raises ServerError with the log's reason (it may be Aborted),
+        """Return when the server and every model are ready. Raises ServerError with the log's reason (maybe Aborted),
         or PortTaken."""
         deadline = time.monotonic() + timeout
         dead: dict[int, float] = {}  # when each was seen first
