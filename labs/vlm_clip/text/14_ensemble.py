@@ -353,8 +353,8 @@ show(fig, title, f"milliseconds of a text, a picture and both; {title}")
 
 
 # %% [markdown]
-# What does it cost? More than a text: it must be decoded first. *Both* cost less than the two added up: the text runs
-# beside the picture.
+# What does it cost? Here about as much: the text's encoder runs twice, for the sentence and its explanation. *Both* cost
+# little more than one: the text runs beside the picture.
 #
 # ## 2 What the ensemble costs
 #
