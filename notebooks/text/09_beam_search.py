@@ -152,7 +152,8 @@ explore(draw, title=title, summary="width 1: the fox ran, 0.2; widths 2 and 3: t
 
 
 # %% [markdown]
-# A step looks at the best 2 × `width` continuations, so that enough remain when some have ended.
+# A step looks at the best 2 × `width` continuations, so that enough remain when some have ended. The drawing shows only
+# these. Your step need not: it returns `width`.
 #
 # **Exercise 09.1** (●●○, 5 minutes) Write one step. `totals` has the log probability of each of B beams, `log_probs` a
 # row of V next-token log probabilities for each. Return the best `width` continuations as tuples (parent, token,
@@ -470,8 +471,8 @@ for stopping in (True, False):
     print(f"early_stopping {stopping!s:5}: {length:2} tokens, {text}")
 
 # %% [markdown]
-# With True, short answers can fill a wide beam first, and no penalty brings back what never finished. With False a
-# longer one may finish.
+# Does a long answer win? With True, hardly: compare both lengths. Short answers can fill a wide beam first, and no
+# penalty brings back what never finished. With False a longer one may finish.
 
 # %% [markdown]
 # **Exercise 09.3** (●●○, 6 minutes) Get a long answer that has ended. The check asks this server *Do you like tea?*,
@@ -615,8 +616,8 @@ for name, rates in timed.items():
     print(f"{name:16}{speed[name]:5.0f} tokens/s (three runs: {min(rates):.0f} to {max(rates):.0f})")
 
 # %% [markdown]
-# Eight beams are far from eight times slower: each is a row in every step, and the rows share one reading of the
-# weights. A difference smaller than the ranges is noise; in two runs eight lost a third or more.
+# Eight beams keep more than half of greedy's speed: each is a row in every step, and the rows share one reading of the
+# weights. A difference smaller than the ranges is noise.
 #
 # Memory you can calculate. The **KV cache** (notebook 02) holds a key and a value for each token of each beam, in every
 # KV head of every layer, here in float32.
@@ -650,7 +651,7 @@ for name, texts in {"beam 4": texts_of(stories["beam 4", prompt]), "top-k 50": s
 # %% [markdown]
 # ## 7 One right answer
 #
-# Copying a line has one.
+# Some tasks have one right answer. Copying a line is the plainest.
 
 # %%
 lines = "crimson lantern; quiet river stones; seven green bottles; violet paper kite; nine tiny drums; "
@@ -772,8 +773,8 @@ playground(server.grpc_url, prompt, top_p=0.0, max_tokens=24)
 # - Beam search is a breadth-first search whose queue is cut to the best `width` after each step. Width 1 is greedy.
 # - The cut can lose the likeliest answer, and a wider search can find even less.
 # - A server returns all beams in one response, best score first. A streamed response holds whole texts.
-# - $\text{score}=\log P/\text{length}^p$. With $p=0$, TensorRT-LLM's default, short answers win. A penalty ranks only
-#   what `early_stopping` has let finish.
+# - $\text{score}=\log P/\text{length}^p$. With $p=0$, TensorRT-LLM's default, short answers win. A penalty ranks
+#   what is there when the search ends: `early_stopping` says when. If `room` runs out, cut-off answers count, too.
 # - Beams cost memory and some speed, for nearly the same texts.
 # - Four beams and a check win where one answer is right. Likely open-ended text can be bland.
 

@@ -82,9 +82,9 @@ hub = "HuggingFaceTB/SmolLM2-135M-Instruct"  # the same model, where the LLM API
 print("LLM API: runs on", standin.RUNS_ON)
 
 # %% [markdown]
-# If not, a **stand-in** takes the package's place: ours, with NVIDIA's names and defaults, whose `LLM` our executor
-# computes. What it shows below is the protocol: names, defaults, events, what is refused. The words of its errors and
-# its speed are not NVIDIA's.
+# If not, a **stand-in** takes the package's place. We wrote it: it has NVIDIA's names and defaults, and our executor
+# computes its answers. What it shows below is the protocol: names, defaults, events, what is refused. The words of its
+# errors and its speed are not NVIDIA's.
 #
 # Start both sides. `trtllm-serve` puts `LLM` behind OpenAI's paths, and loads while you read on. The question goes into
 # the model's chat template:
@@ -337,8 +337,9 @@ check("12.1", (answer_1, client))
 # %% [markdown]
 # ## 5 Is renaming enough?
 #
-# An application speaks OpenAI's protocol, and its model sits behind an engine. Do the translation yourself, twice.
-# **Only renamed**, as is often done: known names change, others stay. **Translated**: the meaning stays.
+# An application speaks OpenAI's protocol, and its model sits behind an engine. Translate a request in two ways. **Only
+# renamed**, as is often done: known names change, others (OpenAI's `n` and `echo`) stay. **Translated**, by the
+# course's `translate`: the meaning stays.
 
 # %%
 body = {"messages": [message], "max_completion_tokens": max_tokens, "temperature": temperature, "seed": seed}

@@ -408,7 +408,7 @@ for old, new in (("ConSE", "mini-CLIP"), ("mini-CLIP", "explained")):
 # cannot tell. Recall grows with k for every way, guessing included, so never compare recalls at different k, or of
 # different numbers of pictures.
 #
-# Now your own search, `question`. **Predict:** which of the ten pictures will be wrong?
+# Now your own search, `question`. **Predict:** how many of the ten pictures will be wrong, and on which places?
 
 # %%
 asked = encode([question])
@@ -418,7 +418,7 @@ summary = "five answers of ConSE, then five of mini-CLIP"
 show(figures.gallery(items, columns=5, rows=list(best)), f"“{question:.60}” finds these", summary, photos=True)
 
 # %% [markdown]
-# Which are wrong? Mostly the last: a search fills its places with whatever is nearest.
+# How many? Few, and mostly the last: a search fills its places with whatever is nearest.
 #
 # ## 5 Is the file the same network?
 #

@@ -238,8 +238,8 @@ title = f"{own} of {len(items)} pictures get their own caption out of {len(label
 show(figures.gallery(items), title, f"{len(items)} pictures, each with the nearest label and its cosine", photos=True)
 
 # %% [markdown]
-# For how many? The title counts. Some wrong labels are near: the same kind of thing. The score is a cosine, not a
-# probability.
+# For how many? The title counts exact captions: *A pig.* for a Tamworth pig is a miss, though near. The score is a
+# cosine, not a probability.
 #
 # Is the served vector the encoders' own? Check this in every deployment, because decoding, resizing and tokenising have
 # moved to another process.
@@ -353,8 +353,8 @@ show(fig, title, f"milliseconds of a text, a picture and both; {title}")
 
 
 # %% [markdown]
-# What does it cost? Here about as much: the text's encoder runs twice, for the sentence and its explanation. *Both* cost
-# little more than one: the text runs beside the picture.
+# What does it cost? Here about as much: the text's encoder runs twice, for the sentence and its explanation. *Both*
+# cost little more than one: the text runs beside the picture.
 #
 # ## 2 What the ensemble costs
 #
@@ -474,8 +474,8 @@ show(fig, f"Batching, as many clients: times {words}", f"requests a second of bo
 # %% [markdown]
 # What do more clients bring? Little, or less: an encoder has one thread, and clients take cores, too. And the batching?
 # The control has 1 row per execution, so nothing there is batching's. Whether larger batches are also *faster* depends
-# on what one row leaves idle: on a GPU nearly everything. Here a picture keeps a core busy by itself. Repeat before you
-# believe a factor.
+# on what one row leaves idle: on a GPU nearly everything. Here a picture keeps a core busy by itself. The queue got
+# shorter, but no client waits less. Repeat before you believe a factor.
 
 # %% [markdown]
 # ## 4 The batch dimension

@@ -382,7 +382,7 @@ summary = f"{overlap:.0%} of the captions score less than the best unrelated sen
 show(gallery.two_groups(best, enough_text), title, summary)
 
 # %% [markdown]
-# Does one separate them? Where the groups overlap, none does: a threshold trades wrong answers against missing ones.
+# Does one separate them? No: the groups overlap, and any threshold trades wrong answers against missing ones.
 # One in ten was meant to pass; the title says how many did. Set it anew for each encoder.
 #
 # ## 6 A filter, and the nearest
