@@ -262,7 +262,8 @@ title = f"One share is off by up to {one:.0f}, the sum of three by {all_reduced:
 show(fig, title, "the sums lie on the diagonal; one rank's shares spread wide about a flatter line")
 
 # %% [markdown]
-# Nowhere near. On GPUs the sum is an **all-reduce**, done by NCCL, NVIDIA's communication library.
+# One share alone is nowhere near, only the sum is right. On GPUs the sum is an **all-reduce**, done by NCCL, NVIDIA's
+# communication library.
 #
 # Attention is cut by heads. A rank needs its query heads and the key-value heads that they use. **Predict:** `qkv` has
 # 960 rows. Does rank 0 get the first 320? And can the tool cut SmolLM2 over 2 ranks? Over 3?
@@ -295,7 +296,8 @@ for name, last in {"all ranks": split.ranks[-1], "last one silent": silent}.item
 
 
 # %% [markdown]
-# Something else entirely, without an error. (On real GPUs the all-reduce would wait for the dead rank.)
+# Without the last share the model says something else, and there is no error. (On real GPUs the all-reduce would wait
+# for the dead rank.)
 
 # %% [markdown]
 # **Exercise 02.1** (●●○, 8 minutes) How many rows does `qkv` have on *each* rank? When there are fewer key-value heads
@@ -522,8 +524,8 @@ show(figures.served(jobs, got, built["build_config"]["max_seq_len"]), title, sum
 # says so. TensorRT-LLM does the same.
 #
 # **Exercise 02.2** (●●○, 10 minutes) Set the limits of a build so that all four are served: whole, and at the same
-# time. No limit may be larger than they need, since limits cost memory. The check builds your engine, starts a Triton
-# with it and sends the four together.
+# time. Neither requests, nor tokens of a sequence, nor beams may be allowed more than these four need, since limits
+# cost memory. The check builds your engine, starts a Triton with it and sends the four together.
 #
 # <details><summary>Hint 1</summary>
 #

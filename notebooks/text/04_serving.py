@@ -281,8 +281,8 @@ cores = len(psutil.Process().cpu_affinity())
 print(f"two instances: {best['minilm_two'] / best['minilm']:.1f} × the requests/s of one, on {cores} core(s)")
 
 # %% [markdown]
-# At best, with an idle second core, two instances double the requests per second; without one they may answer fewer.
-# The memory is always paid.
+# Two instances double the requests per second only if a core is idle. With few cores the clients and Triton want them
+# as well, so there may be no gain, or a loss. The memory is always paid.
 #
 # ### One instance of the LLM, or two?
 #
@@ -716,8 +716,8 @@ lines = [line for line in page.splitlines() if re.match(r"nv_(trt_)?llm_(?!.*_bu
 print(*[re.sub(r',?(model|version)="\w+",?', "", line) for line in lines], sep="\n")
 
 # %% [markdown]
-# No request runs or waits, and every block is free, even those kept for reuse. The two histograms give the mean length
-# of prompts and answers, as sum over count.
+# No request runs or waits, and every block is free, even those kept for reuse (`reused` counts since the start). The
+# two histograms give the mean length of prompts and answers, as sum over count.
 #
 # Watch pending and rejected requests for small models, waiting requests and free KV blocks for the LLM, and the time
 # to first token for everything.

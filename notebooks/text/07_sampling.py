@@ -348,8 +348,9 @@ title = f"{inside} of 8 calculated probabilities lie in the intervals of {sample
 show(fig, title, f"{inside} of 8 exact probabilities inside the 95 % interval of {samples} samples")
 
 # %% [markdown]
-# Seven or eight: a right probability is missed once in twenty times. So the server draws as you calculated, as
-# far as these samples can tell. For half the width they would have to be four times as many.
+# Seven or eight. Three of the eight are 0, as top-p cut them; each of the others is missed once in twenty times. So the
+# server draws as you calculated, as far as these samples can tell. For half the width they would have to be four times
+# as many.
 #
 # ## 5 Greedy, pure, and seeds
 #
@@ -464,9 +465,9 @@ fig = figures.microscope(panels, likely, previous=before)
 show(fig, title, ", ".join(f"{name}: dog {q[dog]:.0%}, cat {q[cat]:.0%}" for name, q in after.items()))
 
 # %% [markdown]
-# It takes twice as much from the logit of `' cat'`, since it counts each occurrence; a presence penalty counts once.
-# With repetition 1.3 `' mouse'` leads `' dog'`, and that is what the server said. The factor takes more from a higher
-# logit, so do not copy a penalty from another model, whose logits lie elsewhere.
+# A frequency penalty takes twice as much from `' cat'`, since it counts each occurrence; a presence penalty counts
+# once. With repetition 1.3 `' mouse'` leads `' dog'`, and that is what the server said. The factor takes more from a
+# higher logit, so do not copy a penalty from another model, whose logits lie elsewhere.
 #
 # Penalties are made against loops. Here is a loop, and four cures. The **repetition rate** is the share of 4-grams,
 # runs of four tokens, that have occurred before.
@@ -657,8 +658,8 @@ for task in tasks:
 
 
 # %% [markdown]
-# `' river'` had just been read, so the penalty pushed the copy away; line ends, too. Before each even number comes a
-# token that is only a space: it was in the prompt, so it went, and every number with it.
+# `' river'` had just been read, so the penalty pushed the copy away, and line ends as well. Before each even number
+# comes a token that is only a space: it was in the prompt, so it went, and every number with it.
 #
 # <details><summary>Keep such a grid: promptfoo</summary>
 #
